@@ -1,0 +1,362 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetInfoRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetInfoResponse(_message.Message):
+    __slots__ = ("cluster_id", "cluster_name", "node", "version", "features", "revision")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    cluster_name: str
+    node: str
+    version: str
+    features: _containers.RepeatedScalarFieldContainer[str]
+    revision: int
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_name: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class Owner(_message.Message):
+    __slots__ = ("managed_by", "resource", "uid", "deletion_policy", "protected")
+    MANAGED_BY_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    DELETION_POLICY_FIELD_NUMBER: _ClassVar[int]
+    PROTECTED_FIELD_NUMBER: _ClassVar[int]
+    managed_by: str
+    resource: str
+    uid: str
+    deletion_policy: str
+    protected: bool
+    def __init__(self, managed_by: _Optional[str] = ..., resource: _Optional[str] = ..., uid: _Optional[str] = ..., deletion_policy: _Optional[str] = ..., protected: _Optional[bool] = ...) -> None: ...
+
+class TopologyObject(_message.Message):
+    __slots__ = ("kind", "vhost", "name", "spec", "hash", "owner", "revision")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    vhost: str
+    name: str
+    spec: str
+    hash: str
+    owner: Owner
+    revision: int
+    def __init__(self, kind: _Optional[str] = ..., vhost: _Optional[str] = ..., name: _Optional[str] = ..., spec: _Optional[str] = ..., hash: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class ListTopologyRequest(_message.Message):
+    __slots__ = ("kinds", "vhost")
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    vhost: str
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., vhost: _Optional[str] = ...) -> None: ...
+
+class TopologyPage(_message.Message):
+    __slots__ = ("objects", "revision")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[TopologyObject]
+    revision: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[TopologyObject, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class ApplyRequest(_message.Message):
+    __slots__ = ("operations",)
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("id", "action", "kind", "vhost", "name", "spec", "owner", "precondition", "if_empty", "if_unused", "dry_run")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UPSERT: _ClassVar[Operation.Action]
+        DELETE: _ClassVar[Operation.Action]
+        SET_OWNER: _ClassVar[Operation.Action]
+    UPSERT: Operation.Action
+    DELETE: Operation.Action
+    SET_OWNER: Operation.Action
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PRECONDITION_FIELD_NUMBER: _ClassVar[int]
+    IF_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    IF_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    action: Operation.Action
+    kind: str
+    vhost: str
+    name: str
+    spec: str
+    owner: Owner
+    precondition: Precondition
+    if_empty: bool
+    if_unused: bool
+    dry_run: bool
+    def __init__(self, id: _Optional[str] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., kind: _Optional[str] = ..., vhost: _Optional[str] = ..., name: _Optional[str] = ..., spec: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., precondition: _Optional[_Union[Precondition, _Mapping]] = ..., if_empty: _Optional[bool] = ..., if_unused: _Optional[bool] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class Precondition(_message.Message):
+    __slots__ = ("absent", "hash", "owner_uid")
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    OWNER_UID_FIELD_NUMBER: _ClassVar[int]
+    absent: bool
+    hash: str
+    owner_uid: str
+    def __init__(self, absent: _Optional[bool] = ..., hash: _Optional[str] = ..., owner_uid: _Optional[str] = ...) -> None: ...
+
+class ApplyResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[OperationResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ...) -> None: ...
+
+class OperationResult(_message.Message):
+    __slots__ = ("id", "code", "message", "current", "revision", "messages", "consumers")
+    class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OK: _ClassVar[OperationResult.Code]
+        UNCHANGED: _ClassVar[OperationResult.Code]
+        NOT_FOUND: _ClassVar[OperationResult.Code]
+        PRECONDITION: _ClassVar[OperationResult.Code]
+        IMMUTABLE: _ClassVar[OperationResult.Code]
+        REFUSED: _ClassVar[OperationResult.Code]
+        UNAVAILABLE: _ClassVar[OperationResult.Code]
+    OK: OperationResult.Code
+    UNCHANGED: OperationResult.Code
+    NOT_FOUND: OperationResult.Code
+    PRECONDITION: OperationResult.Code
+    IMMUTABLE: OperationResult.Code
+    REFUSED: OperationResult.Code
+    UNAVAILABLE: OperationResult.Code
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    code: OperationResult.Code
+    message: str
+    current: TopologyObject
+    revision: int
+    messages: int
+    consumers: int
+    def __init__(self, id: _Optional[str] = ..., code: _Optional[_Union[OperationResult.Code, str]] = ..., message: _Optional[str] = ..., current: _Optional[_Union[TopologyObject, _Mapping]] = ..., revision: _Optional[int] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ...) -> None: ...
+
+class WatchTopologyRequest(_message.Message):
+    __slots__ = ("since_revision",)
+    SINCE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    since_revision: int
+    def __init__(self, since_revision: _Optional[int] = ...) -> None: ...
+
+class TopologyEvent(_message.Message):
+    __slots__ = ("change", "object", "revision", "cause")
+    class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PUT: _ClassVar[TopologyEvent.Change]
+        DELETED: _ClassVar[TopologyEvent.Change]
+        COMPACTED: _ClassVar[TopologyEvent.Change]
+        BOOKMARK: _ClassVar[TopologyEvent.Change]
+    PUT: TopologyEvent.Change
+    DELETED: TopologyEvent.Change
+    COMPACTED: TopologyEvent.Change
+    BOOKMARK: TopologyEvent.Change
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    change: TopologyEvent.Change
+    object: TopologyObject
+    revision: int
+    cause: str
+    def __init__(self, change: _Optional[_Union[TopologyEvent.Change, str]] = ..., object: _Optional[_Union[TopologyObject, _Mapping]] = ..., revision: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("kind", "vhost")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    vhost: str
+    def __init__(self, kind: _Optional[str] = ..., vhost: _Optional[str] = ...) -> None: ...
+
+class ListPage(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class MemberStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    ALARMS_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    running: bool
+    version: str
+    memory_used: int
+    memory_limit: int
+    disk_free: int
+    alarms: _containers.RepeatedScalarFieldContainer[str]
+    leaders: int
+    replicas: int
+    caught_up: bool
+    peer_address: str
+    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class MemberStatusResponse(_message.Message):
+    __slots__ = ("members", "catalog_leader")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_LEADER_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    catalog_leader: str
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., catalog_leader: _Optional[str] = ...) -> None: ...
+
+class SafeToStopRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    def __init__(self, member: _Optional[str] = ...) -> None: ...
+
+class SafeToStopResponse(_message.Message):
+    __slots__ = ("safe", "reasons")
+    SAFE_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    safe: bool
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, safe: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("member", "deadline_ms")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    deadline_ms: int
+    def __init__(self, member: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("leaders_moved", "leaders_left")
+    LEADERS_MOVED_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    leaders_moved: int
+    leaders_left: int
+    def __init__(self, leaders_moved: _Optional[int] = ..., leaders_left: _Optional[int] = ...) -> None: ...
+
+class MemberRequest(_message.Message):
+    __slots__ = ("name", "peer_address")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    peer_address: str
+    def __init__(self, name: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+
+class MemberResponse(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, members: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetSettingsRequest(_message.Message):
+    __slots__ = ("settings", "all_members")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    ALL_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.ScalarMap[str, str]
+    all_members: bool
+    def __init__(self, settings: _Optional[_Mapping[str, str]] = ..., all_members: _Optional[bool] = ...) -> None: ...
+
+class SetSettingsResponse(_message.Message):
+    __slots__ = ("settings",)
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class PurgeQueueRequest(_message.Message):
+    __slots__ = ("vhost", "name")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class PurgeQueueResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+
+class CloseConnectionRequest(_message.Message):
+    __slots__ = ("id", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    reason: str
+    def __init__(self, id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CloseConnectionResponse(_message.Message):
+    __slots__ = ("found",)
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    def __init__(self, found: _Optional[bool] = ...) -> None: ...
+
+class AuthenticateRequest(_message.Message):
+    __slots__ = ("user", "password")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    password: str
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ...) -> None: ...
+
+class AuthenticateResponse(_message.Message):
+    __slots__ = ("ok", "tags")
+    OK_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ok: _Optional[bool] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,198 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Properties(_message.Message):
+    __slots__ = ("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_MODE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLY_TO_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    APP_ID_FIELD_NUMBER: _ClassVar[int]
+    content_type: str
+    content_encoding: str
+    headers: _containers.MessageMap[str, Value]
+    delivery_mode: int
+    priority: int
+    correlation_id: str
+    reply_to: str
+    expiration: str
+    message_id: str
+    timestamp: int
+    type: str
+    user_id: str
+    app_id: str
+    def __init__(self, content_type: _Optional[str] = ..., content_encoding: _Optional[str] = ..., headers: _Optional[_Mapping[str, Value]] = ..., delivery_mode: _Optional[int] = ..., priority: _Optional[int] = ..., correlation_id: _Optional[str] = ..., reply_to: _Optional[str] = ..., expiration: _Optional[str] = ..., message_id: _Optional[str] = ..., timestamp: _Optional[int] = ..., type: _Optional[str] = ..., user_id: _Optional[str] = ..., app_id: _Optional[str] = ...) -> None: ...
+
+class Value(_message.Message):
+    __slots__ = ("text", "integer", "number", "boolean", "binary", "list", "table")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    INTEGER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    BOOLEAN_FIELD_NUMBER: _ClassVar[int]
+    BINARY_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    integer: int
+    number: float
+    boolean: bool
+    binary: bytes
+    list: List
+    table: Table
+    def __init__(self, text: _Optional[str] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., boolean: _Optional[bool] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[List, _Mapping]] = ..., table: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+
+class List(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Value]
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("fields",)
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.MessageMap[str, Value]
+    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("publications",)
+    PUBLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    publications: _containers.RepeatedCompositeFieldContainer[Publication]
+    def __init__(self, publications: _Optional[_Iterable[_Union[Publication, _Mapping]]] = ...) -> None: ...
+
+class Publication(_message.Message):
+    __slots__ = ("sequence", "exchange", "routing_key", "properties", "body", "mandatory")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    MANDATORY_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    exchange: str
+    routing_key: str
+    properties: Properties
+    body: bytes
+    mandatory: bool
+    def __init__(self, sequence: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ..., mandatory: _Optional[bool] = ...) -> None: ...
+
+class PublishResponse(_message.Message):
+    __slots__ = ("confirmed", "rejected", "returned")
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    confirmed: _containers.RepeatedCompositeFieldContainer[SequenceRange]
+    rejected: _containers.RepeatedCompositeFieldContainer[SequenceRange]
+    returned: _containers.RepeatedCompositeFieldContainer[Returned]
+    def __init__(self, confirmed: _Optional[_Iterable[_Union[SequenceRange, _Mapping]]] = ..., rejected: _Optional[_Iterable[_Union[SequenceRange, _Mapping]]] = ..., returned: _Optional[_Iterable[_Union[Returned, _Mapping]]] = ...) -> None: ...
+
+class SequenceRange(_message.Message):
+    __slots__ = ("first", "last")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    last: int
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class Returned(_message.Message):
+    __slots__ = ("sequence", "reply_code", "reply_text")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_CODE_FIELD_NUMBER: _ClassVar[int]
+    REPLY_TEXT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    reply_code: int
+    reply_text: str
+    def __init__(self, sequence: _Optional[int] = ..., reply_code: _Optional[int] = ..., reply_text: _Optional[str] = ...) -> None: ...
+
+class ConsumeRequest(_message.Message):
+    __slots__ = ("subscribe", "credit", "settle")
+    SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
+    subscribe: Subscribe
+    credit: int
+    settle: Settlement
+    def __init__(self, subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., credit: _Optional[int] = ..., settle: _Optional[_Union[Settlement, _Mapping]] = ...) -> None: ...
+
+class Subscribe(_message.Message):
+    __slots__ = ("queue", "consumer_tag", "auto_acknowledge", "credit", "priority")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_TAG_FIELD_NUMBER: _ClassVar[int]
+    AUTO_ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    consumer_tag: str
+    auto_acknowledge: bool
+    credit: int
+    priority: int
+    def __init__(self, queue: _Optional[str] = ..., consumer_tag: _Optional[str] = ..., auto_acknowledge: _Optional[bool] = ..., credit: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class Settlement(_message.Message):
+    __slots__ = ("outcome", "delivery_tags", "multiple")
+    class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ACCEPT: _ClassVar[Settlement.Outcome]
+        REJECT: _ClassVar[Settlement.Outcome]
+        REQUEUE: _ClassVar[Settlement.Outcome]
+    ACCEPT: Settlement.Outcome
+    REJECT: Settlement.Outcome
+    REQUEUE: Settlement.Outcome
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_TAGS_FIELD_NUMBER: _ClassVar[int]
+    MULTIPLE_FIELD_NUMBER: _ClassVar[int]
+    outcome: Settlement.Outcome
+    delivery_tags: _containers.RepeatedScalarFieldContainer[int]
+    multiple: bool
+    def __init__(self, outcome: _Optional[_Union[Settlement.Outcome, str]] = ..., delivery_tags: _Optional[_Iterable[int]] = ..., multiple: _Optional[bool] = ...) -> None: ...
+
+class ConsumeResponse(_message.Message):
+    __slots__ = ("deliveries", "cancelled")
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    deliveries: _containers.RepeatedCompositeFieldContainer[Delivered]
+    cancelled: str
+    def __init__(self, deliveries: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., cancelled: _Optional[str] = ...) -> None: ...
+
+class Delivered(_message.Message):
+    __slots__ = ("delivery_tag", "exchange", "routing_key", "redelivered", "properties", "body")
+    DELIVERY_TAG_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERED_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    delivery_tag: int
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    properties: Properties
+    body: bytes
+    def __init__(self, delivery_tag: _Optional[int] = ..., exchange: _Optional[str] = ..., routing_key: _Optional[str] = ..., redelivered: _Optional[bool] = ..., properties: _Optional[_Union[Properties, _Mapping]] = ..., body: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,150 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PeerFrame(_message.Message):
+    __slots__ = ("hello", "raft", "requests", "replies", "deliveries", "liveness")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    RAFT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    LIVENESS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    raft: _containers.RepeatedCompositeFieldContainer[RaftMessage]
+    requests: _containers.RepeatedCompositeFieldContainer[GroupRequest]
+    replies: _containers.RepeatedCompositeFieldContainer[GroupReply]
+    deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
+    liveness: Liveness
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., raft: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[GroupRequest, _Mapping]]] = ..., replies: _Optional[_Iterable[_Union[GroupReply, _Mapping]]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("cluster_id", "node", "incarnation", "protocol_version")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    node: str
+    incarnation: int
+    protocol_version: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+
+class RaftMessage(_message.Message):
+    __slots__ = ("group", "kind", "term", "index", "log_term", "commit", "reject", "hint", "entries", "snapshot", "force")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOG_TERM_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    REJECT_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    kind: int
+    term: int
+    index: int
+    log_term: int
+    commit: int
+    reject: bool
+    hint: int
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    snapshot: SnapshotChunk
+    force: bool
+    def __init__(self, group: _Optional[int] = ..., kind: _Optional[int] = ..., term: _Optional[int] = ..., index: _Optional[int] = ..., log_term: _Optional[int] = ..., commit: _Optional[int] = ..., reject: _Optional[bool] = ..., hint: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., snapshot: _Optional[_Union[SnapshotChunk, _Mapping]] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("index", "term", "kind", "data")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    term: int
+    kind: int
+    data: bytes
+    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., kind: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SnapshotChunk(_message.Message):
+    __slots__ = ("index", "term", "voters", "learners", "chunk", "last", "data", "live")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    term: int
+    voters: _containers.RepeatedScalarFieldContainer[str]
+    learners: _containers.RepeatedScalarFieldContainer[str]
+    chunk: int
+    last: bool
+    data: bytes
+    live: _containers.RepeatedCompositeFieldContainer[Entry]
+    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., data: _Optional[bytes] = ..., live: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ...) -> None: ...
+
+class GroupRequest(_message.Message):
+    __slots__ = ("id", "group", "command")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    group: int
+    command: bytes
+    def __init__(self, id: _Optional[int] = ..., group: _Optional[int] = ..., command: _Optional[bytes] = ...) -> None: ...
+
+class GroupReply(_message.Message):
+    __slots__ = ("id", "status", "leader", "reply")
+    class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OK: _ClassVar[GroupReply.Status]
+        NOT_LEADER: _ClassVar[GroupReply.Status]
+        UNKNOWN_GROUP: _ClassVar[GroupReply.Status]
+        OVERLOADED: _ClassVar[GroupReply.Status]
+    OK: GroupReply.Status
+    NOT_LEADER: GroupReply.Status
+    UNKNOWN_GROUP: GroupReply.Status
+    OVERLOADED: GroupReply.Status
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    status: GroupReply.Status
+    leader: str
+    reply: bytes
+    def __init__(self, id: _Optional[int] = ..., status: _Optional[_Union[GroupReply.Status, str]] = ..., leader: _Optional[str] = ..., reply: _Optional[bytes] = ...) -> None: ...
+
+class Delivery(_message.Message):
+    __slots__ = ("group", "term", "kind", "payload")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    term: int
+    kind: int
+    payload: bytes
+    def __init__(self, group: _Optional[int] = ..., term: _Optional[int] = ..., kind: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Liveness(_message.Message):
+    __slots__ = ("alarms", "memory_used", "memory_limit", "disk_free")
+    ALARMS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_FIELD_NUMBER: _ClassVar[int]
+    alarms: _containers.RepeatedScalarFieldContainer[str]
+    memory_used: int
+    memory_limit: int
+    disk_free: int
+    def __init__(self, alarms: _Optional[_Iterable[str]] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,72 @@
+# Every target sets up what it needs; nothing is installed globally except Debian packages, which
+# `setup` names (and installs when it is root).
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.locked
+UV_VERSION := 0.13.8
+SEEDS ?= 2000
+FIRST_SEED ?= 1
+ROUNDS ?= 5
+export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
+
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## virtual environment in .venv with the locked packages
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@echo "setup: virtual environment with the locked packages (about a minute the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package none --editable .
+	@touch $(STAMP)
+
+lock: ## renew the lock files in requirements/ from pyproject.toml
+	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv==$(UV_VERSION)
+	$(BIN)/uv pip compile pyproject.toml --extra operator --extra telemetry --group dev --generate-hashes --no-annotate --no-header -q -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --generate-hashes --no-annotate --no-header -q -o requirements/broker.txt
+	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
+	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
+
+demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
+	@$(BIN)/python -m examples.orders.demo
+
+test: setup ## all tests
+	@bash tools/cluster/setup.sh
+	@$(BIN)/pytest -q
+
+lint: setup ## ruff, mypy strict, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+protos: setup ## generate brokerd/rpc/v1 from protos/
+	@$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. --grpc_python_out=. protos/brokerd/rpc/v1/*.proto
+
+sim: setup ## SEEDS=N FIRST_SEED=N: the Raft core in the simulator
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+bench: setup ## ROUNDS=N: brokerd and RabbitMQ side by side
+	@$(BIN)/python -m bench.run --rounds $(ROUNDS)
+
+cluster-up: setup ## a real two-node Kubernetes on this machine (root)
+	@bash tools/cluster/setup.sh node
+	@bash tools/cluster/node.sh up 2
+
+cluster-down: ## end it, leaving nothing behind
+	@bash tools/cluster/node.sh down
+
+images: setup ## broker, operator and telemetry images from their Dockerfiles
+	@bash tools/cluster/setup.sh node
+	@bash tools/cluster/images.sh all
+
+e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
+	@$(BIN)/pytest -q tests/e2e
+
+.PHONY: help setup lock demo test lint protos sim bench cluster-up cluster-down images e2e

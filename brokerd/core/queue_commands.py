@@ -1,0 +1,393 @@
+"""Commands and replies of the queue machine, as bytes in the log and on the peer stream.
+
+First byte: format version; second: kind.  Commands of the hot path (enqueue, settle, return,
+discard) are packed, one per batch; the others carry JSON, where clarity is worth more than
+nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
+from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.message import Content, Range, Route
+
+VERSION = 1
+
+
+class Kind(IntEnum):
+    """The second byte of a command."""
+
+    ENQUEUE = 1
+    SETTLE = 2
+    RETURN = 3
+    DISCARD = 4
+    CHECKOUT = 5
+    CANCEL = 6
+    RESUME = 7
+    GET = 8
+    PURGE = 9
+    DELETE = 10
+    CHANNEL_DOWN = 11
+    NODE_DOWN = 12
+    NODE_UP = 13
+    UPDATE_OPTIONS = 14
+    TICK = 15
+    DEAD_LETTERS_CHECKOUT = 16
+    DEAD_LETTERS_SETTLE = 17
+
+
+class ReturnCause(IntEnum):
+    """Why messages come back; what counts against the delivery limit depends on it (R-DL-2)."""
+
+    NACK = 1
+    REJECT = 2
+    RECOVER = 3
+
+
+@dataclass(slots=True)
+class QueueOptions:
+    """Effective settings: argument, inline setting and policy already merged (R-POL-6).
+
+    The leader proposes them (UPDATE_OPTIONS) as the first command of its term and after each
+    change.
+    """
+
+    queue_type: str = "classic"
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    #: True only if all of R-ALO-1 holds.
+    at_least_once: bool = False
+    #: None: no limit (classic queues always).
+    delivery_limit: int | None = None
+    #: "3.x", "4.0" or "4.3" (R-DL-2).
+    delivery_count_mode: str = "3.x"
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    #: drop-head, reject-publish or reject-publish-dlx
+    overflow: str = "drop-head"
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    single_active_consumer: bool = False
+    auto_delete: bool = False
+    max_priority: int = 0
+    #: How long messages of a consumer on an unreachable node stay checked out (R-QQ-16).
+    disconnected_timeout_ms: int = 60_000
+
+
+@dataclass(slots=True)
+class Checkout:
+    """Register a consumer; prefetch 0 means the queue type's ceiling."""
+
+    consumer: ConsumerId
+    prefetch: int
+    no_ack: bool
+    exclusive: bool
+    priority: int
+    #: Of the connection's user, for listings and telemetry.
+    user: str
+
+
+_HEAD = struct.Struct("<BB")
+_ENQUEUE = struct.Struct("<BBBBHIQQQ")
+_PAIR_COUNT = struct.Struct("<I")
+_U64x2 = struct.Struct("<QQ")
+
+#: Enqueue flags: arrays that are present.
+_HAS_ROUTE_INDEXES = 1
+_HAS_ANNOTATIONS = 2
+
+
+def encode_enqueue(
+    node: str, incarnation: int, channel: int, first_sequence: int, contents: Sequence[Content]
+) -> bytes:
+    """Encode a batch of one publishing channel.
+
+    first_sequence: the enqueuer's own number of the first message, rising by one per message and
+    queue from 1; 0 switches duplicate detection off (broker's own publishes).
+    Layout: head, node, routes, [u16 route indexes], u32 header sizes, u32 body sizes,
+    [u32 annotation sizes], blob of header, body(, annotations) per message.
+    """
+    count = len(contents)
+    routes: dict[Route, int] = {}
+    route_indexes = [routes.setdefault(content[0], len(routes)) for content in contents]
+    flags = 0
+    if len(routes) > 1:
+        flags |= _HAS_ROUTE_INDEXES
+    if any(content[3] for content in contents):
+        flags |= _HAS_ANNOTATIONS
+    name = node.encode()
+    parts = [
+        _ENQUEUE.pack(
+            VERSION,
+            Kind.ENQUEUE,
+            flags,
+            len(name),
+            len(routes),
+            count,
+            incarnation,
+            channel,
+            first_sequence,
+        ),
+        name,
+    ]
+    for exchange, routing_key in routes:
+        for text in (exchange, routing_key):
+            raw = text.encode("utf-8", "surrogateescape")
+            parts.append(bytes((len(raw),)))
+            parts.append(raw)
+    if flags & _HAS_ROUTE_INDEXES:
+        parts.append(struct.pack(f"<{count}H", *route_indexes))
+    parts.append(struct.pack(f"<{count}I", *[len(content[1]) for content in contents]))
+    parts.append(struct.pack(f"<{count}I", *[len(content[2]) for content in contents]))
+    if flags & _HAS_ANNOTATIONS:
+        parts.append(struct.pack(f"<{count}I", *[len(content[3]) for content in contents]))
+        for content in contents:
+            parts += content[1:]
+    else:
+        for content in contents:
+            parts.append(content[1])
+            parts.append(content[2])
+    return b"".join(parts)
+
+
+class EnqueueView:
+    """A lazily read enqueue command: sizes are unpacked once, contents are sliced when asked for.
+
+    Invariant: `ends[i]` is the offset behind message i in `data`, so message i's bytes are
+    data[ends[i-1]:ends[i]] (blob_start for the first).
+    """
+
+    __slots__ = (
+        "_annotation_sizes",
+        "_header_sizes",
+        "_route_indexes",
+        "blob_start",
+        "body_sizes",
+        "channel",
+        "count",
+        "data",
+        "ends",
+        "first_sequence",
+        "incarnation",
+        "node",
+        "routes",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        head = _ENQUEUE.unpack_from(data)
+        version, kind, flags, name_size, route_count, count = head[:6]
+        if version != VERSION or kind != Kind.ENQUEUE:
+            raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
+        self.data = data
+        self.count: int = count
+        self.incarnation, self.channel, self.first_sequence = head[6:]
+        at = _ENQUEUE.size
+        self.node = data[at : at + name_size].decode()
+        at += name_size
+        routes: list[Route] = []
+        for _ in range(route_count):
+            exchange, at = _short(data, at)
+            routing_key, at = _short(data, at)
+            routes.append((exchange, routing_key))
+        self.routes = routes
+        self._route_indexes: tuple[int, ...] | None = None
+        if flags & _HAS_ROUTE_INDEXES:
+            self._route_indexes = struct.unpack_from(f"<{count}H", data, at)
+            at += 2 * count
+        sizes = struct.Struct(f"<{count}I")
+        self._header_sizes = sizes.unpack_from(data, at)
+        at += 4 * count
+        self.body_sizes: tuple[int, ...] = sizes.unpack_from(data, at)
+        at += 4 * count
+        self._annotation_sizes: tuple[int, ...] | None = None
+        if flags & _HAS_ANNOTATIONS:
+            self._annotation_sizes = sizes.unpack_from(data, at)
+            at += 4 * count
+            totals = map(
+                sum, zip(self._header_sizes, self.body_sizes, self._annotation_sizes, strict=True)
+            )
+        else:
+            totals = map(sum, zip(self._header_sizes, self.body_sizes, strict=True))
+        self.blob_start = at
+        self.ends = list(accumulate(totals, initial=at))[1:]
+
+    def contents(self, position: int, count: int) -> list[Content]:
+        """Return `count` messages from `position` on."""
+        data, ends, headers = self.data, self.ends, self._header_sizes
+        bodies, routes, indexes = self.body_sizes, self.routes, self._route_indexes
+        at = ends[position - 1] if position else self.blob_start
+        route = routes[0]
+        result: list[Content] = []
+        for i in range(position, position + count):
+            if indexes is not None:
+                route = routes[indexes[i]]
+            body_at = at + headers[i]
+            end = body_at + bodies[i]
+            annotations = data[end : ends[i]] if self._annotation_sizes is not None else b""
+            result.append((route, data[at:body_at], data[body_at:end], annotations))
+            at = ends[i]
+        return result
+
+
+def _short(data: bytes, at: int) -> tuple[str, int]:
+    size = data[at]
+    end = at + 1 + size
+    return data[at + 1 : end].decode("utf-8", "surrogateescape"), end
+
+
+def encode_ranges(
+    kind: Kind, consumer: ConsumerId, ranges: Sequence[Range], cause: int = 0
+) -> bytes:
+    """Encode SETTLE, RETURN (with a ReturnCause) or DISCARD of number ranges [low, high)."""
+    node, tag = consumer.node.encode(), consumer.tag.encode("utf-8", "surrogateescape")
+    flat = [number for pair in ranges for number in pair]
+    return b"".join(
+        (
+            _HEAD.pack(VERSION, kind),
+            bytes((cause, len(node), len(tag))),
+            node,
+            tag,
+            _U64x2.pack(consumer.incarnation, consumer.channel),
+            _PAIR_COUNT.pack(len(ranges)),
+            struct.pack(f"<{len(flat)}Q", *flat),
+        )
+    )
+
+
+def decode_ranges(data: bytes) -> tuple[ConsumerId, list[Range], int]:
+    """Decode what encode_ranges made: consumer, ranges, cause."""
+    cause, node_size, tag_size = data[2], data[3], data[4]
+    at = 5 + node_size
+    node = data[5:at].decode()
+    tag = data[at : at + tag_size].decode("utf-8", "surrogateescape")
+    at += tag_size
+    incarnation, channel = _U64x2.unpack_from(data, at)
+    (pairs,) = _PAIR_COUNT.unpack_from(data, at + 16)
+    flat = struct.unpack_from(f"<{2 * pairs}Q", data, at + 20)
+    ranges = list(zip(flat[::2], flat[1::2], strict=True))
+    return ConsumerId(node, incarnation, channel, tag), ranges, cause
+
+
+def _json(kind: Kind, fields: dict[str, Any]) -> bytes:
+    return _HEAD.pack(VERSION, kind) + json.dumps(fields, separators=(",", ":")).encode()
+
+
+def encode_checkout(checkout: Checkout) -> bytes:
+    """Register a consumer.  Reply: JSON {"ok": true} or {"refused": code, "text": …}."""
+    return _json(Kind.CHECKOUT, asdict(checkout))
+
+
+def encode_cancel(consumer: ConsumerId) -> bytes:
+    """Remove a consumer; its unacked messages stay with the channel (R-CS-3)."""
+    return _json(Kind.CANCEL, {"consumer": consumer})
+
+
+def encode_resume(consumer: ConsumerId, held: Sequence[Range]) -> bytes:
+    """After a leader change: what the consumer's node holds; the rest of its checkout is sent
+    again.
+    """
+    return _json(Kind.RESUME, {"consumer": consumer, "held": held})
+
+
+def encode_get(consumer: ConsumerId, no_ack: bool) -> bytes:
+    """basic.get (tag "").  Reply: JSON {"run": [six numbers of Run] or null, "ready": count}; the
+    driver appends the content for a remote caller."""
+    return _json(Kind.GET, {"consumer": consumer, "no_ack": no_ack})
+
+
+def encode_purge() -> bytes:
+    """Remove ready messages.  Reply: JSON {"messages": count}."""
+    return _json(Kind.PURGE, {})
+
+
+def encode_delete(if_empty: bool, if_unused: bool, cause: str) -> bytes:
+    """End the queue.  Reply: JSON {"deleted": bool, "messages": ready, "consumers": count}."""
+    return _json(Kind.DELETE, {"if_empty": if_empty, "if_unused": if_unused, "cause": cause})
+
+
+def encode_channel_down(node: str, incarnation: int, channel: int) -> bytes:
+    """A channel ended: its consumers go, its messages return and count as such (R-DL-2)."""
+    return _json(Kind.CHANNEL_DOWN, {"node": node, "incarnation": incarnation, "channel": channel})
+
+
+def encode_node_down(node: str) -> bytes:
+    """A node is suspected: its messages return after disconnected_timeout_ms (R-QQ-16)."""
+    return _json(Kind.NODE_DOWN, {"node": node})
+
+
+def encode_node_up(node: str, incarnation: int) -> bytes:
+    """A node is heard again; consumers of its earlier incarnations are gone."""
+    return _json(Kind.NODE_UP, {"node": node, "incarnation": incarnation})
+
+
+def encode_update_options(options: QueueOptions) -> bytes:
+    """Set the effective options; length limits trim at once (R-LEN-10)."""
+    return _json(Kind.UPDATE_OPTIONS, asdict(options))
+
+
+def encode_tick() -> bytes:
+    """Look at time: expiry, queue expiry, disconnected consumers."""
+    return _json(Kind.TICK, {})
+
+
+def encode_dead_letters_checkout(count: int) -> bytes:
+    """Take up to `count` waiting dead letters that are not yet taken in this term.
+
+    Reply: JSON {"letters": [{"run": [six numbers], "reason": …, "time_ms": …}], "exchange": …,
+    "routing_key": …}.
+    """
+    return _json(Kind.DEAD_LETTERS_CHECKOUT, {"count": count})
+
+
+def encode_dead_letters_settle(ranges: Sequence[Range]) -> bytes:
+    """All targets of these dead letters have confirmed: they leave the queue (R-ALO-5)."""
+    return _json(Kind.DEAD_LETTERS_SETTLE, {"ranges": ranges})
+
+
+def decode_json(data: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON command."""
+    fields: dict[str, Any] = json.loads(data[2:])
+    return fields
+
+
+class EnqueueStatus(IntEnum):
+    """How a batch fared."""
+
+    OK = 0
+    #: An earlier batch of this enqueuer is missing: send from `expected` on again.
+    GAP = 1
+    #: The queue has been deleted (counts as taken over: R-PC-7).
+    DELETED = 2
+
+
+_ENQUEUE_REPLY = struct.Struct("<BBIQ")
+
+
+def encode_enqueue_reply(status: EnqueueStatus, accepted: int, expected: int = 0) -> bytes:
+    """accepted: how many messages from the start of the batch are in the queue (duplicates count);
+    the others were refused by the length limit (R-LEN-3)."""
+    return _ENQUEUE_REPLY.pack(VERSION, status, accepted, expected)
+
+
+def decode_enqueue_reply(data: bytes) -> tuple[EnqueueStatus, int, int]:
+    """Return (status, accepted, expected)."""
+    _, status, accepted, expected = _ENQUEUE_REPLY.unpack(data)
+    return EnqueueStatus(status), accepted, expected
+
+
+def decode_reply(data: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON reply."""
+    fields: dict[str, Any] = json.loads(data)
+    return fields
+
+
+def run_of(numbers: Sequence[int]) -> Run:
+    """Rebuild a Run from the JSON form in replies."""
+    return Run(*numbers)

@@ -6,10 +6,26 @@ The driver (cluster/driver.py) executes the actions and reports back as inputs; 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from brokerd.raft.messages import Configuration, Entry, HardState, Message, NodeId, Snapshot
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.machine import Machine, Meta
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    GroupUid,
+    HardState,
+    Message,
+    NodeId,
+    Snapshot,
+)
+from brokerd.raft.node import RaftNode, Randomness
+from brokerd.raft.storage import LogStorage
+from brokerd.raft.validation import STAMP_BYTES
 
 # ---- inputs -------------------------------------------------------------------------------------
 
@@ -64,7 +80,7 @@ class LeaderAlive:
 
 @dataclass(slots=True)
 class TransferLeadership:
-    """Hand leadership to `to` when it has caught up."""
+    """Hand leadership to `to` when it has caught up; at `to` itself: stand for election."""
 
     to: NodeId
 
@@ -162,3 +178,374 @@ class RoleChanged:
 
 
 Action: TypeAlias = Persist | Send | Reply | Realise | SaveSnapshot | InstallSnapshot | RoleChanged
+
+
+# ---- the replica --------------------------------------------------------------------------------
+
+#: The group's budget of bytes or commands in flight is used up, or leadership is being handed over:
+#: nothing was proposed, try again later.
+REFUSED_OVERLOADED = b"overloaded"
+#: The command exceeds RaftConfig.command_bytes_max: it will never be accepted.
+REFUSED_TOO_LARGE = b"too large"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A proposal whose entry has not been applied yet."""
+
+    index: int
+    term: int
+    token: int
+    size_bytes: int
+
+
+class Replica:
+    """One member's part in a group: consensus, machine, and the order between them.
+
+    State changes only in `handle`; the properties are for looking. Invariants: every token given
+    in Propose or ChangeMembers comes back in exactly one Reply; the machine sees each index once,
+    in order.
+    """
+
+    _HANDLERS: ClassVar[dict[type[Any], Callable[[Replica, Any], None]]]
+
+    def __init__(
+        self,
+        uid: GroupUid,
+        node: NodeId,
+        bootstrap: Configuration | None,
+        machine: Machine,
+        storage: LogStorage,
+        config: RaftConfig,
+        rng: Randomness,
+    ) -> None:
+        """Recover from `storage`.
+
+        `bootstrap` is the first configuration of a new group, the same on all its first members; it
+        counts only while neither snapshot nor log has one.  None: wait to be added.
+        """
+        config.validate()
+        self.uid = uid
+        self.machine = machine
+        self._config = config
+        snapshot = storage.snapshot()
+        self._snapshot_index = 0
+        if snapshot is not None:
+            machine.restore(snapshot.data)
+            self._snapshot_index = snapshot.index
+        if bootstrap is None and snapshot is not None:
+            bootstrap = snapshot.configuration
+        self._node = RaftNode(node, bootstrap, storage, config, rng)
+        log = self._node.log
+        #: Effects of entries up to here were the business of an earlier life (or of
+        #: `became_leader`).
+        self._realise_above = log.committed if machine.realise_everywhere else log.last
+        self._actions: list[Action] = []
+        self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
+        #: Index of the tick command on its way, 0 if none.
+        self._tick_index = 0
+        self._applied_bytes = 0
+        self._is_saving = False
+        #: Newest time heard of, for effects that no command caused.
+        self._now_ms = 0
+        self._announced: tuple[NodeId | None, int, bool] = (None, self._node.term, False)
+
+    # ---- read-only ------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+        return self._node.is_leader
+
+    @property
+    def leader(self) -> NodeId | None:
+        """The leader as far as known."""
+        return self._node.leader
+
+    @property
+    def term(self) -> int:
+        """The current term."""
+        return self._node.term
+
+    @property
+    def commit_index(self) -> int:
+        """Highest index known to be committed."""
+        return self._node.log.committed
+
+    @property
+    def applied_index(self) -> int:
+        """Highest index that the machine has seen."""
+        return self._node.log.applied
+
+    @property
+    def last_index(self) -> int:
+        """Highest index in the log, persisted or not."""
+        return self._node.log.last
+
+    @property
+    def snapshot_index(self) -> int:
+        """Index of the newest snapshot on disk; 0 if there is none."""
+        return self._snapshot_index
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force."""
+        return self._node.configuration
+
+    @property
+    def is_consensus_quiet(self) -> bool:
+        """No ticks needed as far as consensus goes; `next_deadline_ms` may still ask for one."""
+        return self._node.is_quiet
+
+    @property
+    def is_quiet(self) -> bool:
+        """No ticks needed at all (design/replication.md §2.1)."""
+        return self._node.is_quiet and self.next_deadline_ms is None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the leader's machine wants a Tick; None at other members."""
+        return self.machine.next_deadline_ms() if self._node.is_leader else None
+
+    @property
+    def pending_count(self) -> int:
+        """Proposals that have no Reply yet."""
+        return len(self._pending)
+
+    def match_of(self, peer: NodeId) -> int | None:
+        """Return the index up to which `peer` is known to hold the log; None unless this member
+        leads.
+        """
+        if not self._node.is_leader:
+            return None
+        if peer == self._node.id:
+            return self._node.log.stable
+        progress = self._node.replication.peers.get(peer)
+        return None if progress is None else progress.match
+
+    def overview(self) -> dict[str, int | str | None]:
+        """Return counts for listings and telemetry."""
+        log = self._node.log
+        return {
+            "role": self._node.role.name.lower(),
+            "leader": self._node.leader,
+            "term": self._node.term,
+            "commit_index": log.committed,
+            "applied_index": log.applied,
+            "last_index": log.last,
+            "snapshot_index": self._snapshot_index,
+            "pending": len(self._pending),
+            "pending_bytes": self._pending_bytes,
+            "ignored_messages": self._node.ignored_count,
+        }
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two inputs; for tests and the simulator."""
+        log = self._node.log
+        assert log.applied <= log.committed <= log.last, "indexes out of order"
+        assert log.stable <= log.handed <= log.last, "written more than there is"
+        assert len(log.tail) == log.last - log.offset + 1, "tail does not fit its bounds"
+        assert log.offset <= log.stable + 1, "a gap between disk and memory"
+        assert self._pending_bytes == sum(p.size_bytes for p in self._pending)
+        assert not self._pending or self._node.is_leader, "proposals pending without leadership"
+        self.machine.check_invariants()
+
+    # ---- the entry method -----------------------------------------------------------------------
+
+    def handle(self, event: Input) -> list[Action]:
+        """Take an input; return what the driver must do, in this order."""
+        actions: list[Action] = []
+        self._actions = actions
+        self._HANDLERS[type(event)](self, event)
+        self._drain()
+        return actions
+
+    def _on_received(self, event: Received) -> None:
+        self._node.step(event.message)
+
+    def _on_tick(self, event: Tick) -> None:
+        self._now_ms = max(self._now_ms, event.now_ms)
+        self._node.tick()
+        if self._node.is_leader and not self._tick_index:
+            deadline_ms = self.machine.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= event.now_ms:
+                command = self.machine.tick_command()
+                stamp = event.now_ms.to_bytes(STAMP_BYTES, "little")
+                self._tick_index = self._node.propose([stamp + command])
+
+    def _on_propose(self, event: Propose) -> None:
+        node = self._node
+        if not node.is_leader:
+            for token, _ in event.commands:
+                self._actions.append(Reply(token, False, b"", node.leader))
+            return
+        if event.now_ms > self._now_ms:
+            self._now_ms = event.now_ms
+        stamp = event.now_ms.to_bytes(STAMP_BYTES, "little")
+        config = self._config
+        pending = self._pending
+        index = node.log.last
+        data = []
+        for token, command in event.commands:
+            size = len(command)
+            if size > config.command_bytes_max:
+                self._actions.append(Reply(token, False, REFUSED_TOO_LARGE, node.id))
+            elif (
+                node.transfer_to is not None
+                or len(pending) >= config.proposals_max
+                or (pending and self._pending_bytes + size > config.proposals_bytes_max)
+            ):
+                self._actions.append(Reply(token, False, REFUSED_OVERLOADED, node.id))
+            else:
+                index += 1
+                data.append(stamp + command)
+                pending.append(_Pending(index, node.term, token, size))
+                self._pending_bytes += size
+        if data:
+            node.propose(data)
+
+    def _on_persisted(self, event: Persisted) -> None:
+        snapshot = self._node.advance_persisted(event.token)
+        if snapshot is not None:
+            self.machine.restore(snapshot.data)
+            self._snapshot_index = snapshot.index
+            self._applied_bytes = 0
+
+    def _on_snapshot_saved(self, event: SnapshotSaved) -> None:
+        self._is_saving = False
+        self._snapshot_index = max(self._snapshot_index, event.index)
+
+    def _on_peer_unreachable(self, event: PeerUnreachable) -> None:
+        self._node.peer_unreachable(event.peer)
+
+    def _on_leader_alive(self, event: LeaderAlive) -> None:
+        self._node.leader_alive()
+
+    def _on_transfer(self, event: TransferLeadership) -> None:
+        node = self._node
+        if node.is_leader:
+            node.transfer_leadership(event.to)
+        elif event.to == node.id:
+            node.campaign()
+
+    def _on_change_members(self, event: ChangeMembers) -> None:
+        node = self._node
+        result = node.propose_configuration(event.configuration)
+        if isinstance(result, str):
+            self._actions.append(Reply(event.token, False, result.encode(), node.leader))
+        else:
+            self._pending.append(_Pending(result, node.term, event.token, 0))
+
+    # ---- turning Ready into actions -------------------------------------------------------------
+
+    def _drain(self) -> None:
+        node = self._node
+        actions = self._actions
+        while (ready := node.ready()) is not None:
+            self._announce()
+            if ready.snapshot is not None:
+                assert ready.hard_state is not None
+                actions.append(InstallSnapshot(ready.token, ready.snapshot, ready.hard_state))
+            elif ready.token:
+                actions.append(Persist(ready.token, ready.hard_state, ready.entries))
+            for message in ready.messages:
+                actions.append(Send(message))
+            if ready.committed:
+                self._apply(ready.committed)
+                self._maybe_save_snapshot()
+        self._announce()
+
+    def _announce(self) -> None:
+        node = self._node
+        state = (node.leader, node.term, node.is_leader)
+        if state == self._announced:
+            return
+        before = self._announced
+        self._announced = state
+        self._actions.append(RoleChanged(*state))
+        if before[2] and (not state[2] or state[1] != before[1]):
+            # What was proposed may or may not be committed by the next leader: the client must ask.
+            for pending in self._pending:
+                self._actions.append(Reply(pending.token, False, b"", node.leader))
+            self._pending.clear()
+            self._pending_bytes = 0
+            self._tick_index = 0
+
+    def _apply(self, entries: list[Entry]) -> None:
+        node = self._node
+        machine = self.machine
+        is_leader = node.is_leader
+        is_realising = is_leader or machine.realise_everywhere
+        actions = self._actions
+        for entry in entries:
+            index = entry.index
+            reply = b""
+            effects: list[Any] = []
+            if entry.kind == EntryKind.COMMAND:
+                data = entry.data
+                now_ms = int.from_bytes(data[:STAMP_BYTES], "little")
+                outcome = machine.apply(Meta(index, entry.term, now_ms), data[STAMP_BYTES:])
+                reply = outcome.reply
+                if is_realising and index > self._realise_above:
+                    effects = outcome.effects
+                self._applied_bytes += len(data)
+                if now_ms > self._now_ms:
+                    self._now_ms = now_ms
+            elif is_leader and index == node.term_start:
+                effects = machine.became_leader(Meta(index, entry.term, self._now_ms))
+            # The answer goes before the effects: consume-ok before the first delivery.
+            pending = self._pending
+            if pending and pending[0].index == index:
+                done = pending.popleft()
+                self._pending_bytes -= done.size_bytes
+                is_mine = done.term == entry.term
+                actions.append(Reply(done.token, is_mine, reply if is_mine else b"", node.leader))
+            if effects:
+                actions.append(Realise(index, entry.term, effects))
+        node.advance_applied(entries[-1].index)
+        if 0 < self._tick_index <= entries[-1].index:
+            self._tick_index = 0
+
+    def _maybe_save_snapshot(self) -> None:
+        log = self._node.log
+        applied = log.applied
+        config = self._config
+        if (
+            self._is_saving
+            # The leader may have applied what its own disk does not hold yet.
+            or applied > log.stable
+            or (
+                applied - self._snapshot_index < config.snapshot_entries
+                and self._applied_bytes < config.snapshot_bytes
+            )
+        ):
+            return
+        term = log.term(applied)
+        assert term is not None
+        self._is_saving = True
+        self._applied_bytes = 0
+        self._actions.append(
+            SaveSnapshot(
+                Snapshot(
+                    applied,
+                    term,
+                    self._node.configuration_at(applied),
+                    self.machine.snapshot(),
+                ),
+                list(self.machine.live_indexes()),
+            )
+        )
+
+
+Replica._HANDLERS = {
+    Received: Replica._on_received,
+    Tick: Replica._on_tick,
+    Propose: Replica._on_propose,
+    Persisted: Replica._on_persisted,
+    SnapshotSaved: Replica._on_snapshot_saved,
+    PeerUnreachable: Replica._on_peer_unreachable,
+    LeaderAlive: Replica._on_leader_alive,
+    TransferLeadership: Replica._on_transfer,
+    ChangeMembers: Replica._on_change_members,
+}

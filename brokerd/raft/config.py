@@ -1,0 +1,84 @@
+"""Bounds and timings of a Raft group; every limit of the raft room stands here with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokerd.raft.errors import ConfigurationError
+
+#: Terms and indexes stay below 2**62: they fit every wire and disk format (u64), and a message that
+#: carries more is damaged or hostile.  At a million entries per second that is 146,000 years.
+NUMBER_MAX = 1 << 62
+
+
+@dataclass(slots=True)
+class RaftConfig:
+    """Settings of one group; equal on all members, though nothing breaks when they differ."""
+
+    #: Milliseconds between two Tick inputs. 100 ms is fine enough for election time-outs of a
+    #: second and coarse enough that ticking a few hundred busy groups costs nothing.
+    tick_ms: int = 100
+
+    #: A follower that has heard no leader for a random number of ticks between the two bounds
+    #: starts a pre-vote. The lower bound is also the leader's lease: below it votes are refused,
+    #: and a leader that has not heard a majority for that long steps down (Raft thesis §4.2.3,
+    #: §6.2). 1-2 s at 100 ms: service is back well inside the 5 s of guarantee G9, two lost
+    #: heartbeats are no reason.
+    election_ticks_min: int = 10
+    #: Upper bound, inclusive, of the randomised election time-out; the spread avoids split votes
+    #: (§3.4).
+    election_ticks_max: int = 20
+
+    #: A leader sends heartbeats every so many ticks, to members that got nothing else. A fifth of
+    #: the shortest election time-out, so that several may be lost.
+    heartbeat_ticks: int = 2
+
+    #: Payload of one APPEND at most (one entry always goes, however large). 256 KiB is one
+    #: transport flush; larger gains no throughput and delays other groups on the same stream.
+    append_bytes_max: int = 256 * 1024
+
+    #: Entries of one APPEND at most; bounds what a receiver must look at for one message.
+    append_entries_max: int = 1024
+
+    #: APPENDs that may be on their way to one follower. With `append_bytes_max` it bounds a
+    #: member's backlog per group to 16 MiB.
+    inflight_max: int = 64
+
+    #: A snapshot is saved when so many entries were applied since the last one ...
+    snapshot_entries: int = 4096
+    #: ... or so many bytes of commands, whichever comes first: it bounds replay after a restart.
+    snapshot_bytes: int = 64 * 1024 * 1024
+
+    #: A follower that got a snapshot and said nothing for so many ticks gets it again. Installing
+    #: a large one takes time, so this is generous; a broken stream (PeerUnreachable) retries at
+    #: once.
+    snapshot_resend_ticks: int = 300
+
+    #: Commands proposed and not yet applied, in bytes. Beyond it proposals are refused with
+    #: `leader` naming this very node, which the host maps to OVERLOADED: the log cannot outrun its
+    #: disks. A single command larger than this is taken when nothing else is in flight.
+    proposals_bytes_max: int = 64 * 1024 * 1024
+    #: The same bound as a count, for tiny commands.
+    proposals_max: int = 65_536
+
+    #: Largest command or entry that is accepted at all: AMQP's largest message (128 MiB) and 1 MiB
+    #: of properties around it.
+    command_bytes_max: int = 129 * 1024 * 1024
+
+    #: Committed entries are applied in steps of about so many bytes, so that a long replay does not
+    #: hold the whole log in memory.
+    apply_bytes_max: int = 4 * 1024 * 1024
+
+    #: The commit index is a hint on disk (it can always be learnt again), so it is written along
+    #: with entries once it has moved by this many, instead of with each batch.
+    commit_record_entries: int = 64
+
+    def validate(self) -> None:
+        """Raise ConfigurationError if a bound makes no sense."""
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1")
+        if self.election_ticks_min > self.election_ticks_max:
+            raise ConfigurationError("election_ticks_min exceeds election_ticks_max")
+        if self.heartbeat_ticks * 2 > self.election_ticks_min:
+            raise ConfigurationError("heartbeat_ticks must be at most half of election_ticks_min")

@@ -1,0 +1,134 @@
+"""Elections: pre-vote, vote, and the counting of both (Raft thesis §3.4, §9.6).
+
+Part of node.py, apart only for length: an Election belongs to one node and changes its term
+and role.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.raft import quorum
+from brokerd.raft.messages import Message, MessageKind, NodeId
+from brokerd.raft.role import Role
+
+if TYPE_CHECKING:
+    from brokerd.raft.node import RaftNode
+
+
+class Election:
+    """Votes received by this node's running campaign, and its answers to others' campaigns."""
+
+    __slots__ = ("_is_forced", "_node", "votes")
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+        #: Who answered, and whether they granted; empty unless a campaign runs.
+        self.votes: dict[NodeId, bool] = {}
+        self._is_forced = False
+
+    def campaign(self, *, force: bool) -> None:
+        """Start a pre-vote (or, for a leader transfer, an election at once)."""
+        node = self._node
+        if node.id not in node.configuration.voters or node.log.installing is not None:
+            return
+        self._is_forced = force
+        if force:
+            self._stand()
+            return
+        node.role = Role.PRE_CANDIDATE
+        node.leader = None
+        node.draw_timeout()
+        self.votes = {node.id: True}
+        for voter in node.configuration.voters:
+            if voter != node.id:
+                node.send(self._request(MessageKind.PRE_VOTE, voter, node.term + 1))
+        self._count()
+
+    def _stand(self) -> None:
+        node = self._node
+        node.role = Role.CANDIDATE
+        node.term += 1
+        node.vote = node.id
+        node.leader = None
+        node.election_elapsed = 0
+        node.draw_timeout()
+        self.votes = {}
+        # The requests wait for the disk as well: a candidate that forgot its campaign in a crash
+        # could campaign again in the same term with a shorter log, and win by answers to the first.
+        for voter in node.configuration.voters:
+            if voter != node.id:
+                node.send_after_write(self._request(MessageKind.VOTE, voter, node.term))
+        node.send_after_write(Message(MessageKind.VOTE_REPLY, node.id, node.id, node.term))
+
+    def _request(self, kind: MessageKind, to: NodeId, term: int) -> Message:
+        node = self._node
+        return Message(
+            kind, node.id, to, term, node.log.last, node.log.last_term, force=self._is_forced
+        )
+
+    def on_pre_vote(self, message: Message) -> None:
+        """A member asks whether it could win an election in a coming term."""
+        node = self._node
+        if node.role is Role.LEADER and message.term <= node.term:
+            node.replication.greet(message.sender)
+            return
+        # Nothing is promised by the answer, so nothing waits for the disk.
+        granted = message.term > node.term and node.log.is_up_to_date(
+            message.index, message.log_term
+        )
+        node.send(
+            Message(
+                MessageKind.PRE_VOTE_REPLY,
+                node.id,
+                message.sender,
+                message.term if granted else node.term,
+                reject=not granted,
+            )
+        )
+
+    def on_vote(self, message: Message) -> None:
+        """A candidate asks for this node's vote in the current term."""
+        node = self._node
+        may_vote = node.vote == message.sender or (node.vote is None and node.leader is None)
+        granted = may_vote and node.log.is_up_to_date(message.index, message.log_term)
+        if granted:
+            node.vote = message.sender
+            node.election_elapsed = 0
+        node.send_after_write(
+            Message(MessageKind.VOTE_REPLY, node.id, message.sender, node.term, reject=not granted)
+        )
+
+    def on_pre_vote_reply(self, message: Message) -> None:
+        """Somebody answered a pre-vote; a grant carries the term that was asked about."""
+        node = self._node
+        expected = node.term if message.reject else node.term + 1
+        if node.role is Role.PRE_CANDIDATE and message.term == expected:
+            self.votes.setdefault(message.sender, not message.reject)
+            self._count()
+
+    def on_vote_reply(self, message: Message) -> None:
+        """Somebody voted; or the own vote is on disk and may count."""
+        node = self._node
+        if node.role is Role.CANDIDATE and message.term == node.term:
+            self.votes.setdefault(message.sender, not message.reject)
+            self._count()
+
+    def on_timeout_now(self, message: Message) -> None:
+        """The leader hands over to this node (Raft thesis §3.10)."""
+        node = self._node
+        if node.role is Role.FOLLOWER and message.sender == node.leader:
+            self.campaign(force=True)
+        else:
+            node.ignore()
+
+    def _count(self) -> None:
+        node = self._node
+        result = quorum.vote_result(node.configuration.voters, self.votes)
+        if result is quorum.VoteResult.WON:
+            if node.role is Role.PRE_CANDIDATE:
+                self._stand()
+            else:
+                node.become_leader()
+        elif result is quorum.VoteResult.LOST:
+            node.become_follower(node.term, None)

@@ -1,0 +1,597 @@
+"""RaftNode: one member of one group, as a pure machine (after etcd-io/raft).
+
+In: `step(message)`, `tick()`, `propose(...)`, `campaign()`. Out: `ready()`; then
+`advance_persisted(token)` and `advance_applied(index)` report back. Storage writes are
+asynchronous: entries and terms count only once they are on disk, and what depends on the disk
+(acknowledgements, votes, requests for votes, the leader's own copy) waits for it, while everything
+else goes on. replica.py and tests are the users; the machine, replies and effects are replica.py's
+business.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from brokerd.raft import membership, validation
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.election import Election
+from brokerd.raft.errors import MisuseError
+from brokerd.raft.log import RaftLog
+from brokerd.raft.membership import ConfigurationHistory
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Message,
+    MessageKind,
+    NodeId,
+    Snapshot,
+)
+from brokerd.raft.progress import Progress
+from brokerd.raft.ready import Ready
+from brokerd.raft.replication import Replication
+from brokerd.raft.role import Role
+from brokerd.raft.storage import LogStorage
+
+
+class Randomness(Protocol):
+    """The one thing this room asks of a random generator; random.Random fits."""
+
+    def randrange(self, start: int, stop: int) -> int:
+        """Return a number in [start, stop)."""
+        ...
+
+
+@dataclass(slots=True)
+class _Write:
+    """A write on its way to the disk."""
+
+    token: int
+    #: The disk holds the log up to here once it is done; lowered when a later truncation cuts into
+    #: it.
+    last: int
+    #: To be sent when it is done.
+    messages: list[Message]
+    is_snapshot: bool
+
+
+_VOTES = (MessageKind.VOTE, MessageKind.PRE_VOTE)
+_FROM_LEADER = (
+    MessageKind.APPEND,
+    MessageKind.HEARTBEAT,
+    MessageKind.SNAPSHOT,
+    MessageKind.TIMEOUT_NOW,
+)
+_REPLIES = (
+    MessageKind.PRE_VOTE_REPLY,
+    MessageKind.VOTE_REPLY,
+    MessageKind.APPEND_REPLY,
+    MessageKind.HEARTBEAT_REPLY,
+    MessageKind.SNAPSHOT_REPLY,
+)
+
+
+class RaftNode:
+    """State of one member.
+
+    Invariants: the term never falls; at most one vote per term; the commit index never falls; a
+    leader never truncates its own log.
+    """
+
+    _HANDLERS: ClassVar[dict[int, Callable[[RaftNode, Message], None]]]
+
+    def __init__(
+        self,
+        node: NodeId,
+        bootstrap: Configuration | None,
+        storage: LogStorage,
+        config: RaftConfig,
+        rng: Randomness,
+    ) -> None:
+        self.id = node
+        self.config = config
+        self._storage = storage
+        self._rng = rng
+        hard_state, stored = storage.initial_state()
+        self.log = RaftLog(storage, hard_state.commit)
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self._history = membership.recover(
+            self.log, storage, stored, bootstrap or Configuration(()), config.apply_bytes_max
+        )
+        self.replication = Replication(self)
+        self.election = Election(self)
+        #: Messages that came and were not understood or not credible.
+        self.ignored_count = 0
+        #: Messages that may leave at once, and those that wait for the disk.
+        self._messages: list[Message] = []
+        self._after_write: list[Message] = []
+        self._writes: deque[_Write] = deque()
+        self._token = 0
+        self._saved = hard_state
+        #: Ticks since a leader was heard; at the leader, since it last checked its quorum.
+        self.election_elapsed = 0
+        self._heartbeat_elapsed = 0
+        self._election_timeout = 0
+        #: The host reported trouble with the leader and nothing was heard of it since.
+        self._is_leader_suspect = False
+        #: Leader: who shall take over (Raft thesis §3.10), and whether it was told.
+        self.transfer_to: NodeId | None = None
+        self._is_transfer_sent = False
+        #: Index of the first entry of the own term of office.
+        self.term_start = 0
+        self.draw_timeout()
+
+    # ---- what others may know -------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force: the newest in the log."""
+        return self._history.current
+
+    def configuration_at(self, index: int) -> Configuration:
+        """Return the configuration that held at an applied index."""
+        return self._history.at(index)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads in its term."""
+        return self.role is Role.LEADER
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing to do and nothing to wait for: no ticks needed (design/replication.md §2.1)."""
+        log = self.log
+        if (
+            self.leader is None
+            or self._writes
+            or self._after_write
+            or self._is_leader_suspect
+            or self.transfer_to is not None
+            or log.installing is not None
+            or not log.last == log.stable == log.committed == log.applied
+        ):
+            return False
+        return self.role is not Role.LEADER or self.replication.is_settled()
+
+    def stored_snapshot(self) -> Snapshot | None:
+        """Return the snapshot for a follower that needs one."""
+        return self._storage.snapshot()
+
+    # ---- inputs ---------------------------------------------------------------------------------
+
+    def step(self, message: Message) -> None:
+        """Take a peer's message."""
+        handler = self._HANDLERS.get(message.kind)
+        if (
+            handler is None
+            or message.to != self.id
+            or message.sender == self.id
+            or validation.fault_of_message(message, self.config) is not None
+        ):
+            self.ignore()
+            return
+        if message.term > self.term:
+            if not self._accept_newer_term(message):
+                return
+        elif message.term < self.term:
+            self._answer_older_term(message)
+            return
+        handler(self, message)
+
+    def ignore(self) -> None:
+        """Count a message that is dropped."""
+        self.ignored_count += 1
+
+    def tick(self) -> None:
+        """One tick of the clock passed."""
+        self.election_elapsed += 1
+        if self.role is Role.LEADER:
+            self._tick_leader()
+        elif self.election_elapsed >= self._election_timeout:
+            self.election_elapsed = 0
+            self.campaign()
+
+    def campaign(self) -> None:
+        """Stand for election, beginning with a pre-vote."""
+        self.transfer_to = None
+        self.election.campaign(force=False)
+
+    def propose(self, data: list[bytes], kind: int = EntryKind.COMMAND) -> int:
+        """Append entries to the leader's log; return the first one's index, or 0."""
+        if self.role is not Role.LEADER or self.transfer_to is not None:
+            return 0
+        first = self.log.last + 1
+        term = self.term
+        self.log.append([Entry(first + i, term, kind, item) for i, item in enumerate(data)])
+        self.replication.broadcast()
+        return first
+
+    def propose_configuration(self, configuration: Configuration) -> int | str:
+        """Append a change of membership; return its index, or why it is refused."""
+        if self.role is not Role.LEADER:
+            return "not the leader"
+        if self.transfer_to is not None:
+            return "leadership is being transferred"
+        if self._history.current_index > self.log.committed:
+            return "another change is under way"
+        # The leader must have committed an entry of its own term first, or two configurations that
+        # do not overlap could both be in use (Raft thesis §4.1; the bug of 2015 in its first
+        # version).
+        if self.log.committed < self.term_start:
+            return "the leader has not committed in its term yet"
+        fault = membership.fault_of_change(self.configuration, configuration)
+        if fault is not None:
+            return fault
+        index = self.log.last + 1
+        data = membership.encode_configuration(configuration)
+        self.log.append([Entry(index, self.term, EntryKind.CONFIG, data)])
+        self._history.append(index, configuration)
+        self.replication.refresh_members()
+        self.replication.broadcast()
+        return index
+
+    def transfer_leadership(self, to: NodeId) -> bool:
+        """Hand leadership to a voter once it has caught up; return whether that was begun."""
+        if self.role is not Role.LEADER or to == self.id or to not in self.configuration.voters:
+            return False
+        if self.transfer_to is not None:
+            return False
+        self.transfer_to = to
+        self._is_transfer_sent = False
+        self.election_elapsed = 0
+        progress = self.replication.peers[to]
+        self.maybe_hand_over(progress)
+        return True
+
+    def maybe_hand_over(self, progress: Progress) -> None:
+        """Tell the chosen successor to start, once it holds the whole log."""
+        if (
+            progress.node == self.transfer_to
+            and not self._is_transfer_sent
+            and progress.match == self.log.last
+        ):
+            self._is_transfer_sent = True
+            self.send(Message(MessageKind.TIMEOUT_NOW, self.id, progress.node, self.term))
+
+    def peer_unreachable(self, peer: NodeId) -> None:
+        """Messages to `peer` were or may have been lost."""
+        if self.role is Role.LEADER:
+            self.replication.peer_unreachable(peer)
+        elif peer == self.leader:
+            self._is_leader_suspect = True
+
+    def leader_alive(self) -> None:
+        """The leader's node was heard by other means."""
+        if self.leader is not None and self.role is Role.FOLLOWER:
+            self.election_elapsed = 0
+            self._is_leader_suspect = False
+
+    # ---- output ---------------------------------------------------------------------------------
+
+    def ready(self) -> Ready | None:
+        """Return what is to be done now, or None; each piece of work is handed out once."""
+        log = self.log
+        token = 0
+        hard_state = None
+        entries: list[Entry] = []
+        snapshot = None
+        term_changed = self.term != self._saved.term or self.vote != self._saved.vote
+        if log.handed < log.last or term_changed or self._has_snapshot_to_hand_out():
+            self._token = token = self._token + 1
+            hard_state = self._hard_state_to_write(term_changed)
+            if self._has_snapshot_to_hand_out():
+                snapshot = log.installing
+            entries = log.handed_out()
+            self._writes.append(_Write(token, log.last, self._after_write, snapshot is not None))
+            self._after_write = []
+        elif self._after_write:
+            # They depend on nothing newer than the newest write that is still under way.
+            target = self._writes[-1].messages if self._writes else self._messages
+            target.extend(self._after_write)
+            self._after_write = []
+        messages = self._messages
+        committed: list[Entry] = []
+        if log.applied < log.committed and log.installing is None:
+            committed = log.entries(
+                log.applied + 1, log.committed + 1, self.config.apply_bytes_max, 1 << 16
+            )
+        if not token and not messages and not committed:
+            return None
+        if messages:
+            self._messages = []
+        return Ready(token, hard_state, entries, snapshot, messages, committed)
+
+    def _has_snapshot_to_hand_out(self) -> bool:
+        return self.log.installing is not None and not any(w.is_snapshot for w in self._writes)
+
+    def _hard_state_to_write(self, term_changed: bool) -> HardState | None:
+        # Only what is on disk already may be called committed there: after a crash the disk may
+        # hold other entries at the indexes that were still on their way.
+        log = self.log
+        commit = min(log.committed, log.stable)
+        if (
+            term_changed
+            or log.installing is not None
+            or commit >= self._saved.commit + self.config.commit_record_entries
+        ):
+            self._saved = HardState(self.term, self.vote, max(commit, self._saved.commit))
+            return self._saved
+        return None
+
+    def advance_persisted(self, token: int) -> Snapshot | None:
+        """The writes up to `token` are on disk; return a snapshot that the machine must now
+        restore.
+        """
+        if token > self._token:
+            raise MisuseError(f"write {token} was acknowledged but never asked for")
+        restored = None
+        stable = self.log.stable
+        while self._writes and self._writes[0].token <= token:
+            write = self._writes.popleft()
+            if write.is_snapshot:
+                restored = self.log.installed()
+                self._history.settle(restored.index)
+            stable = max(stable, write.last)
+            for message in write.messages:
+                if message.to == self.id:
+                    self.election.on_vote_reply(message)
+                else:
+                    self._messages.append(message)
+        if stable > self.log.stable:
+            self.log.persisted_to(stable)
+            if self.role is Role.LEADER:
+                self.replication.maybe_commit()
+        return restored
+
+    def advance_applied(self, index: int) -> None:
+        """Entries up to `index` were applied."""
+        self.log.applied_to(index)
+        self._history.settle(index)
+
+    def send(self, message: Message) -> None:
+        """Queue a message that depends on nothing that is not on disk."""
+        self._messages.append(message)
+
+    def send_after_write(self, message: Message) -> None:
+        """Queue a message that may leave only when everything before it is on disk."""
+        self._after_write.append(message)
+
+    def commit_advanced(self) -> None:
+        """The leader moved its commit index: a leader that has been removed leaves (§4.2.2)."""
+        if self._history.current_index <= self.log.committed and not self.replication.counts_self:
+            self.become_follower(self.term, None)
+
+    # ---- terms and roles ------------------------------------------------------------------------
+
+    def draw_timeout(self) -> None:
+        """Choose the next election time-out at random, against split votes (Raft thesis §3.4)."""
+        config = self.config
+        self._election_timeout = self._rng.randrange(
+            config.election_ticks_min, config.election_ticks_max + 1
+        )
+
+    def _is_in_lease(self, sender: NodeId) -> bool:
+        # A candidate that was the leader in our eyes evidently is not any more: it restarted.
+        return (
+            self.leader is not None
+            and self.leader != sender
+            and self.election_elapsed < self.config.election_ticks_min
+        )
+
+    def _accept_newer_term(self, message: Message) -> bool:
+        kind = message.kind
+        if kind in _VOTES and not message.force and self._is_in_lease(message.sender):
+            # Disruptive servers (§4.2.3): a leader is there.  If it is us, say so.
+            if self.role is Role.LEADER:
+                self.replication.greet(message.sender)
+            return False
+        if kind == MessageKind.PRE_VOTE or (
+            kind == MessageKind.PRE_VOTE_REPLY and not message.reject
+        ):
+            return True
+        if kind in _REPLIES and not self._is_member(message.sender):
+            # An answer of a stranger (or of a member that was removed) must not depose anyone.
+            self.ignore()
+            return False
+        self.become_follower(message.term, message.sender if kind in _FROM_LEADER else None)
+        return True
+
+    def _is_member(self, node: NodeId) -> bool:
+        configuration = self.configuration
+        return node in configuration.voters or node in configuration.learners
+
+    def _answer_older_term(self, message: Message) -> None:
+        if message.kind in _FROM_LEADER:
+            # A leader that was left behind would otherwise never learn of it, since it and we
+            # refuse each other's messages.
+            self.send(
+                Message(MessageKind.APPEND_REPLY, self.id, message.sender, self.term, reject=True)
+            )
+        elif message.kind == MessageKind.PRE_VOTE and self.role is Role.LEADER:
+            self.replication.greet(message.sender)
+        elif message.kind == MessageKind.PRE_VOTE:
+            self.send(
+                Message(MessageKind.PRE_VOTE_REPLY, self.id, message.sender, self.term, reject=True)
+            )
+
+    def become_follower(self, term: int, leader: NodeId | None) -> None:
+        """Follow `leader` (None: whoever will show up) in `term`."""
+        if term > self.term:
+            self.term = term
+            self.vote = None
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.transfer_to = None
+        self._is_leader_suspect = False
+        self.election.votes = {}
+        self.election_elapsed = 0
+        self.draw_timeout()
+
+    def become_leader(self) -> None:
+        """Take office: an entry of the own term commits what earlier terms left (§3.6.2)."""
+        self.role = Role.LEADER
+        self.leader = self.id
+        self.transfer_to = None
+        self.election_elapsed = 0
+        self._heartbeat_elapsed = 0
+        self.election.votes = {}
+        self.replication.reset()
+        self.term_start = self.log.last + 1
+        self.propose([b""], EntryKind.NOOP)
+
+    def _tick_leader(self) -> None:
+        config = self.config
+        replication = self.replication
+        if self.election_elapsed >= config.election_ticks_min:
+            self.election_elapsed = 0
+            if not replication.has_active_quorum():
+                self.become_follower(self.term, None)
+                return
+            # A transfer that took this long has failed: serve again.
+            self.transfer_to = None
+        replication.tick_snapshots()
+        self._heartbeat_elapsed += 1
+        if self._heartbeat_elapsed >= config.heartbeat_ticks:
+            self._heartbeat_elapsed = 0
+            replication.send_heartbeats()
+
+    # ---- messages: from a leader ----------------------------------------------------------------
+
+    def _accept_leader(self, message: Message) -> bool:
+        """Take the sender for the leader of this term; False if that cannot be."""
+        if self.leader == message.sender and self.role is Role.FOLLOWER:
+            self.election_elapsed = 0
+            self._is_leader_suspect = False
+            return True
+        if self.leader is not None:
+            # Two leaders in one term cannot be (§3.2); whoever says so is not believed.
+            self.ignore()
+            return False
+        self.become_follower(self.term, message.sender)
+        return True
+
+    def _on_append(self, message: Message) -> None:
+        if not self._accept_leader(message):
+            return
+        log = self.log
+        if log.installing is not None:
+            return
+        previous = message.index
+        entries = message.entries
+        if previous < log.committed:
+            # What is committed here agrees with every later leader; skip to what may be new.
+            entries = entries[log.committed - previous :]
+            previous = log.committed
+        elif not self.matches_previous(message):
+            self._refuse_append(message)
+            return
+        if entries:
+            self._take_entries(entries)
+            previous = entries[-1].index
+        commit = min(message.commit, previous)
+        if commit > log.committed:
+            log.committed = commit
+        if message.entries or message.hint < message.index or not message.hint:
+            self._after_write.append(
+                Message(MessageKind.APPEND_REPLY, self.id, message.sender, self.term, previous)
+            )
+
+    def matches_previous(self, message: Message) -> bool:
+        """The consistency check: the entry before the new ones is here, same term (§3.5)."""
+        return self.log.term(message.index) == message.log_term
+
+    def _take_entries(self, entries: list[Entry]) -> None:
+        log = self.log
+        position = log.find_conflict(entries)
+        if position == len(entries):
+            return
+        fresh = entries[position:] if position else entries
+        first = fresh[0].index
+        if first <= log.last:
+            self._truncate(first)
+        log.append(fresh)
+        self._history.extend(fresh)
+
+    def _truncate(self, first: int) -> None:
+        self.log.truncate(first)
+        for write in self._writes:
+            write.last = min(write.last, first - 1)
+        self._history.truncate(first)
+
+    def _refuse_append(self, message: Message) -> None:
+        hint = self.log.find_conflict_by_term(message.index, message.log_term)
+        self.send(
+            Message(
+                MessageKind.APPEND_REPLY,
+                self.id,
+                message.sender,
+                self.term,
+                message.index,
+                self.log.term(hint) or 0,
+                reject=True,
+                hint=hint,
+            )
+        )
+
+    def _on_heartbeat(self, message: Message) -> None:
+        if not self._accept_leader(message):
+            return
+        log = self.log
+        if log.installing is None:
+            log.committed = max(log.committed, min(message.commit, log.last))
+        self.send(Message(MessageKind.HEARTBEAT_REPLY, self.id, message.sender, self.term))
+
+    def _on_snapshot(self, message: Message) -> None:
+        snapshot = message.snapshot
+        if not self._accept_leader(message) or snapshot is None:
+            return
+        log = self.log
+        if log.installing is not None:
+            return
+        if snapshot.index > log.committed and log.term(snapshot.index) == snapshot.term:
+            # Everything is here already; only the commit index was missing.
+            log.committed = snapshot.index
+        if snapshot.index > log.committed:
+            log.install(snapshot)
+            for write in self._writes:
+                write.last = 0
+            self._history = ConfigurationHistory(snapshot.configuration, snapshot.index)
+        self._after_write.append(
+            Message(MessageKind.SNAPSHOT_REPLY, self.id, message.sender, self.term, log.committed)
+        )
+
+    # ---- messages: to a leader ------------------------------------------------------------------
+
+    def _on_append_reply(self, message: Message) -> None:
+        if self.role is Role.LEADER:
+            self.replication.on_append_reply(message)
+
+    def _on_heartbeat_reply(self, message: Message) -> None:
+        if self.role is Role.LEADER:
+            self.replication.on_heartbeat_reply(message)
+
+    def _on_snapshot_reply(self, message: Message) -> None:
+        if self.role is Role.LEADER:
+            self.replication.on_snapshot_reply(message)
+
+
+RaftNode._HANDLERS = {
+    MessageKind.PRE_VOTE: lambda node, message: node.election.on_pre_vote(message),
+    MessageKind.PRE_VOTE_REPLY: lambda node, message: node.election.on_pre_vote_reply(message),
+    MessageKind.VOTE: lambda node, message: node.election.on_vote(message),
+    MessageKind.VOTE_REPLY: lambda node, message: node.election.on_vote_reply(message),
+    MessageKind.TIMEOUT_NOW: lambda node, message: node.election.on_timeout_now(message),
+    MessageKind.APPEND: RaftNode._on_append,
+    MessageKind.APPEND_REPLY: RaftNode._on_append_reply,
+    MessageKind.HEARTBEAT: RaftNode._on_heartbeat,
+    MessageKind.HEARTBEAT_REPLY: RaftNode._on_heartbeat_reply,
+    MessageKind.SNAPSHOT: RaftNode._on_snapshot,
+    MessageKind.SNAPSHOT_REPLY: RaftNode._on_snapshot_reply,
+}

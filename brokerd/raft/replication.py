@@ -1,0 +1,319 @@
+"""The leader's side of RaftNode: what to send to whom, and what their answers mean.
+
+Part of node.py, apart only for length: a Replication belongs to one node and works on its log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.raft import quorum
+from brokerd.raft.messages import Entry, Message, MessageKind, NodeId
+from brokerd.raft.progress import Progress, ProgressState
+
+if TYPE_CHECKING:
+    from brokerd.raft.node import RaftNode
+
+_NO_ENTRIES: list[Entry] = []
+
+
+class Replication:
+    """Progress of every other member, meaningful while the node leads.
+
+    Invariant: `peers` are exactly the members of the configuration in force, this node excepted.
+    """
+
+    __slots__ = ("_node", "_voter_peers", "counts_self", "peers")
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+        self.peers: dict[NodeId, Progress] = {}
+        self._voter_peers: list[Progress] = []
+        #: Whether this node is a voter; a leader that is being removed is not (Raft thesis §4.2.2).
+        self.counts_self = True
+
+    def reset(self) -> None:
+        """Start a term of office: nothing is known about anyone."""
+        self.peers.clear()
+        self.refresh_members()
+
+    def refresh_members(self) -> None:
+        """Follow a change of the configuration in force."""
+        node = self._node
+        configuration = node.configuration
+        members = [*configuration.voters, *configuration.learners]
+        for gone in [peer for peer in self.peers if peer not in members]:
+            del self.peers[gone]
+        for member in members:
+            if member != node.id and member not in self.peers:
+                progress = Progress(member, node.log.last + 1, node.config.inflight_max)
+                # A newcomer counts as heard, or adding one could cost the leader its quorum.
+                progress.is_active = True
+                self.peers[member] = progress
+        self._voter_peers = [self.peers[v] for v in configuration.voters if v != node.id]
+        self.counts_self = node.id in configuration.voters
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def broadcast(self) -> None:
+        """Send new entries to everyone who may get some."""
+        for progress in self.peers.values():
+            self.send_all(progress)
+
+    def send_all(self, progress: Progress) -> None:
+        """Send entries until the follower has all that is there or its window is full."""
+        last = self._node.log.last
+        while progress.next <= last and self.send_append(progress, allow_empty=False):
+            pass
+
+    def send_append(self, progress: Progress, *, allow_empty: bool) -> bool:
+        """Send one APPEND (or, if the entries are gone, the snapshot); return whether more may
+        follow.
+        """
+        if progress.is_paused:
+            return False
+        node = self._node
+        log = node.log
+        previous = progress.next - 1
+        previous_term = log.term(previous)
+        entries = _NO_ENTRIES
+        if previous_term is not None and previous < log.last:
+            config = node.config
+            entries = log.entries(
+                previous + 1, log.last + 1, config.append_bytes_max, config.append_entries_max
+            )
+            if not entries:
+                previous_term = None
+        if previous_term is None:
+            self._send_snapshot(progress)
+            return False
+        if not entries and not allow_empty:
+            return False
+        node.send(
+            Message(
+                MessageKind.APPEND,
+                node.id,
+                progress.node,
+                node.term,
+                previous,
+                previous_term,
+                log.committed,
+                False,
+                0,
+                entries,
+            )
+        )
+        if progress.state is ProgressState.PROBE:
+            progress.probe_sent = True
+            return False
+        if entries:
+            last = entries[-1].index
+            progress.next = last + 1
+            progress.inflights.append(last)
+            progress.commit_sent = min(log.committed, last)
+        return True
+
+    def _send_snapshot(self, progress: Progress) -> None:
+        # Reading a snapshot is dear: not for a member that does not even answer heartbeats.
+        if not progress.is_active:
+            progress.probe_sent = True
+            return
+        snapshot = self._node.stored_snapshot()
+        if snapshot is None:
+            progress.probe_sent = True
+            return
+        node = self._node
+        progress.become_snapshot(snapshot.index)
+        node.send(
+            Message(
+                MessageKind.SNAPSHOT,
+                node.id,
+                progress.node,
+                node.term,
+                snapshot.index,
+                snapshot.term,
+                snapshot=snapshot,
+            )
+        )
+
+    def send_heartbeats(self) -> None:
+        """Tell every member that the leader lives and what it may commit."""
+        for progress in self.peers.values():
+            self.send_heartbeat(progress)
+
+    def send_heartbeat(self, progress: Progress) -> None:
+        """Send a heartbeat; its commit index never exceeds what the follower is known to hold."""
+        node = self._node
+        commit = self.heartbeat_commit(progress)
+        progress.commit_sent = max(progress.commit_sent, commit)
+        node.send(Message(MessageKind.HEARTBEAT, node.id, progress.node, node.term, 0, 0, commit))
+
+    def heartbeat_commit(self, progress: Progress) -> int:
+        """Return the commit index that this follower may be told without entries."""
+        return min(progress.match, self._node.log.committed)
+
+    def _notify_commit(self, progress: Progress) -> None:
+        """Tell an idle follower the commit index; `hint` says that no answer is needed."""
+        node = self._node
+        log = node.log
+        match = progress.match
+        if (
+            match == log.last == log.committed
+            and progress.commit_sent < match
+            and progress.state is ProgressState.REPLICATE
+        ):
+            progress.commit_sent = match
+            node.send(
+                Message(
+                    MessageKind.APPEND,
+                    node.id,
+                    progress.node,
+                    node.term,
+                    match,
+                    log.last_term,
+                    match,
+                    False,
+                    match,
+                )
+            )
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def on_append_reply(self, message: Message) -> None:
+        """A follower persisted entries, or refused because its log differs."""
+        progress = self.peers.get(message.sender)
+        if progress is None or message.index > self._node.log.last:
+            self._node.ignore()
+            return
+        progress.is_active = True
+        progress.is_suspect = False
+        if message.reject:
+            self._on_refusal(progress, message)
+            return
+        is_news = progress.acknowledge(message.index)
+        if progress.state is ProgressState.PROBE:
+            progress.become_replicate()
+        elif progress.state is ProgressState.SNAPSHOT:
+            if progress.match < progress.snapshot_index:
+                return
+            progress.become_replicate()
+        if not (is_news and self.maybe_commit()):
+            self._notify_commit(progress)
+        if not self._node.is_leader:
+            return
+        if progress.next <= self._node.log.last:
+            self.send_all(progress)
+        self._node.maybe_hand_over(progress)
+
+    def _on_refusal(self, progress: Progress, message: Message) -> None:
+        hint = min(message.hint, message.index)
+        if message.log_term > 0:
+            # Skip all of the follower's entries of later terms at once (§5.3 of the Raft paper).
+            hint = self._node.log.find_conflict_by_term(hint, message.log_term)
+        if progress.state is not ProgressState.SNAPSHOT and progress.reject(message.index, hint):
+            self.send_append(progress, allow_empty=True)
+
+    def on_snapshot_reply(self, message: Message) -> None:
+        """A follower installed a snapshot (or has more already), or could not."""
+        progress = self.peers.get(message.sender)
+        if progress is None or message.index > self._node.log.last:
+            self._node.ignore()
+            return
+        if message.reject:
+            progress.is_active = True
+            progress.is_suspect = False
+            if progress.state is ProgressState.SNAPSHOT:
+                progress.become_probe()
+                # Not at once again: after the next heartbeat's answer.
+                progress.probe_sent = True
+            return
+        self.on_append_reply(message)
+
+    def on_heartbeat_reply(self, message: Message) -> None:
+        """A follower lives; if it is behind, something was lost: send on."""
+        progress = self.peers.get(message.sender)
+        if progress is None:
+            self._node.ignore()
+            return
+        progress.is_active = True
+        progress.is_suspect = False
+        progress.probe_sent = False
+        # A lost message must not hold its slot of the window for ever.
+        if len(progress.inflights) >= progress.inflight_max:
+            progress.inflights.popleft()
+        if progress.match < self._node.log.last or progress.state is ProgressState.PROBE:
+            self.send_append(progress, allow_empty=True)
+
+    def peer_unreachable(self, peer: NodeId) -> None:
+        """Messages to `peer` were lost: wait for a heartbeat's answer, then probe."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.become_probe()
+            progress.probe_sent = True
+            progress.is_suspect = True
+
+    def greet(self, peer: NodeId) -> None:
+        """A member looks for a leader though one is here: it restarted; say so."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            self.peer_unreachable(peer)
+            self.send_heartbeat(progress)
+
+    # ---- counting -------------------------------------------------------------------------------
+
+    def maybe_commit(self) -> bool:
+        """Advance the commit index to what a majority has persisted; return whether it moved."""
+        node = self._node
+        log = node.log
+        matches = [progress.match for progress in self._voter_peers]
+        if self.counts_self:
+            matches.append(self.own_match())
+        index = quorum.committed_index(matches)
+        if index <= log.committed or not self.may_commit(index):
+            return False
+        log.committed = index
+        if index == log.last:
+            for progress in self.peers.values():
+                self._notify_commit(progress)
+        node.commit_advanced()
+        return True
+
+    def own_match(self) -> int:
+        """Return what the leader itself holds: only what its own disk has (Raft thesis §10.2.1)."""
+        return self._node.log.stable
+
+    def may_commit(self, index: int) -> bool:
+        """Only entries of the current term are committed by counting (§3.6.2, figure 8 of the
+        paper).
+        """
+        return self._node.log.term(index) == self._node.term
+
+    def has_active_quorum(self) -> bool:
+        """Whether a majority was heard since the last call."""
+        active = 1 if self.counts_self else 0
+        active += sum(1 for progress in self._voter_peers if progress.is_active)
+        for progress in self.peers.values():
+            progress.is_active = False
+        voter_count = len(self._voter_peers) + (1 if self.counts_self else 0)
+        return active >= quorum.majority(voter_count)
+
+    def tick_snapshots(self) -> None:
+        """Give a snapshot up whose answer is overdue, so that it is sent again."""
+        for progress in self.peers.values():
+            if progress.state is ProgressState.SNAPSHOT:
+                progress.snapshot_ticks += 1
+                if progress.snapshot_ticks >= self._node.config.snapshot_resend_ticks:
+                    progress.become_probe()
+
+    def is_settled(self) -> bool:
+        """Whether every member holds and knows everything, and none is suspected."""
+        log = self._node.log
+        last = log.last
+        committed = log.committed
+        return all(
+            progress.match == last
+            and progress.commit_sent >= committed
+            and progress.state is ProgressState.REPLICATE
+            and not progress.is_suspect
+            for progress in self.peers.values()
+        )

@@ -1,0 +1,245 @@
+"""Content: a method, one header frame and body frames become one message.
+
+`walk_publishes` takes whole messages of the usual shape out of a buffer in one straight loop and
+stops, without judging, at the first thing that looks different; `ContentAssembly` then takes frame
+by frame and is the only judge of what is wrong.  Memory is claimed as bytes arrive, never from the
+announced body size (SEC-40).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from brokerd.amqp import spec
+from brokerd.amqp.errors import (
+    FieldSyntaxError,
+    FrameError,
+    PreconditionFailed,
+    ProtocolError,
+    UnexpectedFrame,
+)
+from brokerd.amqp.frames import CONTENT_HEAD, FRAME_HEAD
+from brokerd.amqp.methods import BasicPublish, Method
+from brokerd.amqp.properties import is_well_formed
+
+_HEADER_FIELDS = struct.Struct(">HHQ")
+#: frame head, class id and method id in one number
+_METHOD_HEAD = struct.Struct(">BHII")
+_PUBLISH_KEY = (spec.CLASS_BASIC << 16) | BasicPublish.METHOD_ID
+
+#: Clients send the same publish again and again (hot path rule 2).
+_publishes: dict[bytes, BasicPublish] = {}
+
+
+def parse_publish(payload: bytes) -> BasicPublish:
+    """The basic.publish in a method payload, from the cache when these bytes were seen before.
+
+    The result is shared: never change it.
+    """
+    publish = _publishes.get(payload)
+    if publish is None:
+        publish = BasicPublish.decode(payload, 4)
+        if len(_publishes) >= spec.PUBLISH_CACHE_ENTRIES_MAX:
+            _publishes.clear()
+        _publishes[payload] = publish
+    return publish
+
+
+def walk_publishes(
+    buffer: bytes,
+    pos: int,
+    channel: int,
+    frame_max: int,
+    message_size_max: int,
+    items: list[tuple[bytes, bytes, bytes]],
+) -> int:
+    """Takes whole messages [publish][header][at most one body frame] of `channel` from `pos` on.
+
+    Appends (publish payload, raw properties, body) to `items` and returns the position behind the
+    last message taken; what stands there is incomplete, wrong, or something else.
+    """
+    size_total = len(buffer)
+    payload_max = frame_max or spec.MESSAGE_SIZE_CEILING
+    starts_with = buffer.startswith
+    append = items.append
+    method_head = _METHOD_HEAD.unpack_from
+    content_head = CONTENT_HEAD.unpack_from
+    frame_head = FRAME_HEAD.unpack_from
+    publish = b""
+    header = b""
+    # All octets of the last message up to its body.  The next one that starts with the same octets
+    # has the same publish, properties and sizes, and needs no look at any of them.
+    prefix = b""
+    span = 0
+    body_start = 0
+    while True:
+        if prefix:
+            stop = pos + span
+            if stop > size_total:
+                return pos
+            if starts_with(prefix, pos) and buffer[stop - 1] == 0xCE:
+                append((publish, header, buffer[pos + body_start : stop - 1]))
+                pos = stop
+                continue
+        # A message without a body is the smallest: 12 + 20 octets and what the fields need.
+        if size_total - pos < 34:
+            return pos
+        kind, number, size, key = method_head(buffer, pos)
+        at = pos + 8 + size
+        if kind != 1 or number != channel or key != _PUBLISH_KEY or at + 22 > size_total:
+            return pos
+        candidate = buffer[pos + 7 : at - 1]
+        if candidate != publish:
+            if size < 9 or size > payload_max:
+                return pos
+            if candidate not in _publishes:
+                try:
+                    parse_publish(candidate)
+                except ProtocolError:
+                    return pos
+            publish = candidate
+        kind, number, size, class_id, weight, body_size = content_head(buffer, at)
+        body_at = at + 8 + size
+        if (
+            kind != 2
+            or number != channel
+            or class_id != 60
+            or weight
+            or size < 14
+            or size > payload_max
+            or body_size > message_size_max
+            or body_at > size_total
+            or buffer[at - 1] != 0xCE
+            or buffer[body_at - 1] != 0xCE
+        ):
+            return pos
+        candidate = buffer[at + 19 : body_at - 1]
+        if candidate != header:
+            if not is_well_formed(candidate):
+                return pos
+            header = candidate
+        if not body_size:
+            append((publish, header, b""))
+            pos = body_at
+            prefix = b""
+            continue
+        if body_at + 8 > size_total:
+            return pos
+        kind, number, size = frame_head(buffer, body_at)
+        stop = body_at + 8 + size
+        if (
+            kind != 3
+            or number != channel
+            or size != body_size
+            or size > payload_max
+            or stop > size_total
+            or buffer[stop - 1] != 0xCE
+        ):
+            return pos
+        append((publish, header, buffer[body_at + 7 : stop - 1]))
+        prefix = buffer[pos : body_at + 7]
+        span = stop - pos
+        body_start = body_at + 7 - pos
+        pos = stop
+
+
+class ContentAssembly:
+    """One message in the making on one channel.
+
+    State: `header` is None until the header frame came; then `missing` body bytes are awaited.
+    """
+
+    __slots__ = ("_body", "_pieces", "header", "method", "method_id", "missing", "payload")
+
+    def __init__(self, payload: bytes, method: Method) -> None:
+        #: The method frame's payload, kept for the publish cache.
+        self.payload = payload
+        self.method = method
+        self.method_id = method.METHOD_ID
+        self.header: bytes | None = None
+        self.missing = 0
+        # A body that comes in one frame is kept as it is; more frames grow a bytearray, so that
+        # a flood of tiny frames costs their bytes only.
+        self._body = b""
+        self._pieces: bytearray | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether header and all body bytes are there."""
+        return self.header is not None and not self.missing
+
+    @property
+    def body(self) -> bytes:
+        """The body, once complete."""
+        return self._body if self._pieces is None else bytes(self._pieces)
+
+    def take_header(self, payload: bytes, message_size_max: int) -> None:
+        """The header frame's payload; R-FRM-6, R-FRM-7 and R-FRM-8."""
+        if self.header is not None:
+            raise self._unexpected("expected content body, got non content body frame instead")
+        if len(payload) < spec.CONTENT_HEADER_SIZE + 2:
+            raise FrameError("cannot decode content header", class_id=60, method_id=self.method_id)
+        class_id, weight, body_size = _HEADER_FIELDS.unpack_from(payload)
+        if class_id != self.method.CLASS_ID:
+            raise self._unexpected(
+                f"expected content header for class {self.method.CLASS_ID}, "
+                f"got one for class {class_id} instead"
+            )
+        if weight:
+            raise self._unexpected(f"content header weight {weight} is not 0")
+        if body_size > spec.MESSAGE_SIZE_CEILING:
+            raise FrameError(
+                f"message size {body_size} is larger than the hard limit "
+                f"{spec.MESSAGE_SIZE_CEILING}",
+                class_id=60,
+                method_id=self.method_id,
+            )
+        if body_size > message_size_max:
+            raise PreconditionFailed(
+                f"message size {body_size} is larger than configured max size {message_size_max}",
+                class_id=60,
+                method_id=self.method_id,
+            )
+        header = payload[spec.CONTENT_HEADER_SIZE :]
+        if not is_well_formed(header):
+            raise FieldSyntaxError(
+                "malformed basic properties", class_id=60, method_id=self.method_id
+            )
+        self.header = header
+        self.missing = body_size
+
+    def take_body(self, payload: bytes) -> None:
+        """A body frame's payload."""
+        if self.header is None:
+            raise self._unexpected(
+                f"expected content header for class {self.method.CLASS_ID}, "
+                "got non content header frame instead"
+            )
+        size = len(payload)
+        if size > self.missing:
+            # R-FRM-7, SEC-41.
+            raise FrameError(
+                f"message body is {size - self.missing} bytes larger than announced",
+                class_id=60,
+                method_id=self.method_id,
+            )
+        self.missing -= size
+        if self._pieces is not None:
+            self._pieces += payload
+        elif self._body:
+            self._pieces = bytearray(self._body)
+            self._pieces += payload
+        else:
+            self._body = payload
+
+    def refuse_method(self) -> ProtocolError:
+        """The error for a method frame in the middle of the content."""
+        if self.header is None:
+            return self._unexpected(
+                f"expected content header for class {self.method.CLASS_ID}, "
+                "got non content header frame instead"
+            )
+        return self._unexpected("expected content body, got non content body frame instead")
+
+    def _unexpected(self, explanation: str) -> UnexpectedFrame:
+        return UnexpectedFrame(explanation, class_id=self.method.CLASS_ID, method_id=self.method_id)

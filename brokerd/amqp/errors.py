@@ -1,0 +1,163 @@
+"""Errors of the AMQP room.
+
+`ProtocolError` means: the peer broke a rule, and its wire code says how we answer.  `SoftError`
+closes the channel, `HardError` the connection (section 13.1).  The server raises them too, for
+broken broker rules such as a missing queue, and hands them to `AmqpConnection.fail`.
+`MisuseError` means: our own code called this room wrongly; it never depends on what a peer sent.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from brokerd.amqp import spec
+
+
+def reply_text(code: int, explanation: str) -> str:
+    """`CODE_NAME - explanation`, cut to 255 bytes without splitting a character (R-CON-15).
+
+    An explanation that brings its code's name along keeps it once.
+    """
+    name = f"{spec.REPLY_NAMES.get(code, str(code))} - "
+    text = explanation if explanation.startswith(name) else name + explanation
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= spec.REPLY_TEXT_BYTES_MAX:
+        return text
+    return raw[: spec.REPLY_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+
+
+class AmqpError(Exception):
+    """Base class of the room's errors."""
+
+
+class MisuseError(AmqpError):
+    """Our own code broke the contract of this room."""
+
+
+class EncodeError(MisuseError):
+    """A value cannot be written on the wire: too long, out of range, or of no AMQP type."""
+
+
+class ProtocolError(AmqpError):
+    """The peer broke a rule; `code` is the reply code it gets."""
+
+    default_code: ClassVar[int] = spec.INTERNAL_ERROR
+
+    def __init__(
+        self,
+        explanation: str,
+        *,
+        code: int | None = None,
+        class_id: int = 0,
+        method_id: int = 0,
+    ) -> None:
+        super().__init__(explanation)
+        self.code = self.default_code if code is None else code
+        self.explanation = explanation
+        self.class_id = class_id
+        self.method_id = method_id
+
+    @property
+    def text(self) -> str:
+        """The reply text as it goes on the wire."""
+        return reply_text(self.code, self.explanation)
+
+
+class SoftError(ProtocolError):
+    """Closes the channel."""
+
+    default_code = spec.PRECONDITION_FAILED
+
+
+class AccessRefused(SoftError):
+    """403 on a channel."""
+
+    default_code = spec.ACCESS_REFUSED
+
+
+class NotFound(SoftError):
+    """404."""
+
+    default_code = spec.NOT_FOUND
+
+
+class ResourceLocked(SoftError):
+    """405."""
+
+    default_code = spec.RESOURCE_LOCKED
+
+
+class PreconditionFailed(SoftError):
+    """406."""
+
+    default_code = spec.PRECONDITION_FAILED
+
+
+class HardError(ProtocolError):
+    """Closes the connection."""
+
+
+class ConnectionForced(HardError):
+    """320: an operator, a shutdown, a deleted vhost."""
+
+    default_code = spec.CONNECTION_FORCED
+
+
+class FrameError(HardError):
+    """501.  `is_desynchronised` says that frame borders are lost: nothing after it can be read."""
+
+    default_code = spec.FRAME_ERROR
+    is_desynchronised = False
+
+
+class FramingLost(FrameError):
+    """501 where the end of the frame is not known."""
+
+    is_desynchronised = True
+
+
+class FieldSyntaxError(HardError):
+    """502: a table, an array or a property list that cannot be read."""
+
+    default_code = spec.SYNTAX_ERROR
+
+
+class CommandInvalid(HardError):
+    """503."""
+
+    default_code = spec.COMMAND_INVALID
+
+
+class ChannelFault(HardError):
+    """504: the number or the state does not allow this method."""
+
+    default_code = spec.CHANNEL_ERROR
+
+
+class UnexpectedFrame(HardError):
+    """505."""
+
+    default_code = spec.UNEXPECTED_FRAME
+
+
+class NotAllowed(HardError):
+    """530."""
+
+    default_code = spec.NOT_ALLOWED
+
+
+class NotImplementedByServer(HardError):
+    """540: the method is known, this use of it is not offered."""
+
+    default_code = spec.NOT_IMPLEMENTED
+
+
+class InternalError(HardError):
+    """541."""
+
+    default_code = spec.INTERNAL_ERROR
+
+
+def erlang_binary(raw: bytes) -> str:
+    """Octets the way RabbitMQ's error texts print them, at most the first 16: `<<0,60,0,40>>`."""
+    return "<<" + ",".join(str(octet) for octet in raw[:16]) + ">>"

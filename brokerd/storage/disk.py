@@ -1,0 +1,79 @@
+"""The few file operations the room is built on, in one place, so that tests can make them fail.
+
+`Disk` is the real thing; `faults.FaultyDisk` fails, tears and forgets on purpose.  Only this room
+uses it.  Nothing here retries: what failed has failed (replication.md §1).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ZEROS = bytes(1 << 20)
+
+
+class Disk:
+    """File operations by descriptor and offset; every method raises OSError as the kernel does."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open for reading and writing; `create` makes a new file and refuses an existing one."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags, 0o600)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def write_some(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        """Write at `offset`; may write less than given, like pwrite(2)."""
+        return os.pwrite(descriptor, data, offset)
+
+    def write(self, descriptor: int, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        done = self.write_some(descriptor, data, offset)
+        while done < len(data):
+            step = self.write_some(descriptor, memoryview(data)[done:], offset + done)
+            if step <= 0:
+                raise OSError(5, "the device accepted no bytes")
+            done += step
+
+    def zero(self, descriptor: int, size: int) -> None:
+        """Fill with zeros and sync, so that later syncs change no metadata of the file."""
+        for offset in range(0, size, len(ZEROS)):
+            self.write(descriptor, ZEROS[: min(len(ZEROS), size - offset)], offset)
+        self.sync(descriptor)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes; less only at the end of the file."""
+        data = os.pread(descriptor, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(descriptor, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def data_sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def size(self, path: Path) -> int:
+        return os.stat(path).st_size
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and deletions in `path` durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,128 @@
+"""A disk that fails on purpose: errors at the Nth call, short writes, lost unsynced data.
+
+For tests and the simulator only; nothing in the broker uses it.  It works on real files: `crash`
+puts back what stood in every range that was written and never synced, so that reopening the
+directory shows what a power cut would have left.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brokerd.storage.disk import Disk
+
+
+@dataclass(slots=True)
+class Faults:
+    """When to fail; counts are calls from now on, 1 = the very next one, 0 = never."""
+
+    write_fails_at: int = 0
+    sync_fails_at: int = 0
+    rename_fails_at: int = 0
+    error: int = errno.EIO
+    #: Most bytes that one write call accepts, 0: all.
+    write_bytes_max: int = 0
+    #: Bytes that may still be written before the disk is full; None: no limit.
+    space_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Unsynced:
+    """A write that no sync has followed: where, and what stood there before."""
+
+    path: Path
+    offset: int
+    before: bytes
+    size: int
+
+
+@dataclass(slots=True)
+class FaultyDisk(Disk):
+    """See the module."""
+
+    faults: Faults = field(default_factory=Faults)
+    unsynced: list[Unsynced] = field(default_factory=list)
+    paths: dict[int, Path] = field(default_factory=dict)
+    syncs: int = 0
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        descriptor = Disk.open(self, path, create=create)
+        self.paths[descriptor] = path
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self.paths.pop(descriptor, None)
+        Disk.close(self, descriptor)
+
+    def write_some(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        faults = self.faults
+        if self._strikes("write_fails_at"):
+            raise OSError(faults.error, os.strerror(faults.error))
+        size = len(data)
+        if faults.write_bytes_max:
+            size = min(size, faults.write_bytes_max)
+        if faults.space_bytes is not None:
+            size = min(size, faults.space_bytes)
+            if size <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            faults.space_bytes -= size
+        before = os.pread(descriptor, size, offset)
+        self.unsynced.append(Unsynced(self.paths[descriptor], offset, before, size))
+        return Disk.write_some(self, descriptor, memoryview(data)[:size], offset)
+
+    def data_sync(self, descriptor: int) -> None:
+        self._sync(descriptor)
+
+    def sync(self, descriptor: int) -> None:
+        self._sync(descriptor)
+
+    def _sync(self, descriptor: int) -> None:
+        if self._strikes("sync_fails_at"):
+            raise OSError(self.faults.error, os.strerror(self.faults.error))
+        # No real sync: the tests look at what was asked for, and the page cache survives them.
+        self.syncs += 1
+        path = self.paths[descriptor]
+        self.unsynced = [write for write in self.unsynced if write.path != path]
+
+    def rename(self, old: Path, new: Path) -> None:
+        if self._strikes("rename_fails_at"):
+            raise OSError(self.faults.error, os.strerror(self.faults.error))
+        Disk.rename(self, old, new)
+        for descriptor, path in self.paths.items():
+            if path == old:
+                self.paths[descriptor] = new
+        for write in self.unsynced:
+            if write.path == old:
+                write.path = new
+
+    def _strikes(self, name: str) -> bool:
+        left: int = getattr(self.faults, name)
+        if left:
+            setattr(self.faults, name, left - 1)
+        return left == 1
+
+    def crash(self, is_lost: Callable[[Path, int], bool], sector_bytes: int = 512) -> int:
+        """Undo unsynced writes sector by sector where `is_lost(path, offset)`; return how many."""
+        lost = 0
+        for write in reversed(self.unsynced):
+            descriptor = os.open(write.path, os.O_RDWR)
+            try:
+                before = write.before.ljust(write.size, b"\0")
+                offset = write.offset
+                while offset < write.offset + write.size:
+                    end = min(
+                        offset - offset % sector_bytes + sector_bytes, write.offset + write.size
+                    )
+                    if is_lost(write.path, offset - offset % sector_bytes):
+                        at = offset - write.offset
+                        os.pwrite(descriptor, before[at : at + end - offset], offset)
+                        lost += 1
+                    offset = end
+            finally:
+                os.close(descriptor)
+        self.unsynced.clear()
+        return lost

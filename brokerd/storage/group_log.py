@@ -1,0 +1,268 @@
+"""One group's log as the Raft core reads it, and the memory that recent entries may take.
+
+For wal.py, which fills it, and for the Raft core and the driver, which read it.  Everything here
+belongs to the event loop: no lock, no write to disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
+from brokerd.storage import records
+from brokerd.storage.entry_table import EntryTable, Freed
+from brokerd.storage.errors import DamagedEntry
+
+#: Reads raw bytes: (segment, offset, size).
+ReadSegment = Callable[[int, int, int], bytes]
+DecodeConfiguration = Callable[[bytes], Configuration]
+
+#: What an entry in memory costs beside its data.
+ENTRY_OVERHEAD_BYTES = 200
+#: Records that lie back to back are fetched with one read of at most this size.
+READ_AHEAD_BYTES = 1 << 20
+
+
+class EntryCache:
+    """Bounds the memory of recent entries over all groups: first in, first out."""
+
+    __slots__ = ("bytes_max", "order", "used_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self.order: deque[tuple[dict[int, Entry], Entry]] = deque()
+
+    def add(self, recent: dict[int, Entry], entries: Sequence[Entry]) -> None:
+        order = self.order
+        for entry in entries:
+            recent[entry.index] = entry
+            order.append((recent, entry))
+            self.used_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
+        while self.used_bytes > self.bytes_max and order:
+            holder, oldest = order.popleft()
+            self.used_bytes -= len(oldest.data) + ENTRY_OVERHEAD_BYTES
+            # It may have been overwritten since, by an entry that is itself still in line.
+            if holder.get(oldest.index) is oldest:
+                del holder[oldest.index]
+
+
+class GroupLog:
+    """LogStorage of one group on disk.
+
+    Invariant: above `snapshot_index` the table has every index up to `last_index()`.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_decode",
+        "_read",
+        "_read_snapshot",
+        "_recent",
+        "config_indexes",
+        "configuration",
+        "hard_state",
+        "live",
+        "lost",
+        "snapshot_index",
+        "snapshot_term",
+        "table",
+        "uid",
+        "unreadable",
+    )
+
+    def __init__(
+        self,
+        uid: int,
+        read: ReadSegment,
+        read_snapshot: Callable[[int, int, int], Snapshot],
+        cache: EntryCache,
+        decode: DecodeConfiguration,
+    ) -> None:
+        self.uid = uid
+        self.table = EntryTable()
+        self.hard_state = HardState()
+        #: Of the snapshot, or what the group was created with.
+        self.configuration = Configuration(())
+        #: Indexes of CONFIG entries above the snapshot, ascending.
+        self.config_indexes: list[int] = []
+        self.snapshot_index = 0
+        self.snapshot_term = 0
+        #: Ranges that the machine refers to, None until it has said so.
+        self.live: list[tuple[int, int]] | None = None
+        #: Entries at or below the snapshot whose record is unreadable, and its segment.
+        self.unreadable: dict[int, int] = {}
+        #: Places at which something of this group may have been lost.
+        self.lost: set[int] = set()
+        self._read = read
+        self._read_snapshot = read_snapshot
+        self._cache = cache
+        self._decode = decode
+        self._recent: dict[int, Entry] = {}
+
+    @property
+    def damaged(self) -> bool:
+        """True: this member must not vote or lead until its leader has refilled it (G8)."""
+        return bool(self.lost or self.unreadable)
+
+    # ---- LogStorage -----------------------------------------------------------------------------
+
+    def initial_state(self) -> tuple[HardState, Configuration]:
+        configuration = self.configuration
+        if self.config_indexes:
+            configuration = self._decode(self._entry(self.config_indexes[-1]).data)
+        return self.hard_state, configuration
+
+    def first_index(self) -> int:
+        return self.snapshot_index + 1
+
+    def last_index(self) -> int:
+        return max(self.snapshot_index, self.table.last())
+
+    def term(self, index: int) -> int | None:
+        if index == self.snapshot_index:
+            return self.snapshot_term
+        if index < self.snapshot_index or index > self.table.last():
+            return None
+        return self.table.terms.get(index)
+
+    def entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        if not self.snapshot_index < low < high <= self.last_index() + 1:
+            raise IndexError(
+                f"group {self.uid:x}: entries {low}..{high} of "
+                f"{self.first_index()}..{self.last_index()}"
+            )
+        found: list[Entry] = []
+        size = 0
+        recent = self._recent
+        while low < high:
+            entry = recent.get(low)
+            batch = [entry] if entry is not None else self._load(low, high, bytes_max - size)
+            for entry in batch:
+                size += len(entry.data)
+                if found and size > bytes_max:
+                    return found
+                found.append(entry)
+            low += len(batch)
+        return found
+
+    def entry_data(self, index: int) -> bytes | None:
+        entry = self._recent.get(index)
+        if entry is not None:
+            return entry.data
+        if index in self.unreadable or self.table.find(index) < 0:
+            return None
+        return self._entry(index).data
+
+    def snapshot(self) -> Snapshot | None:
+        if not self.snapshot_index:
+            return None
+        snapshot = self._read_snapshot(self.uid, self.snapshot_index, self.snapshot_term)
+        table = self.table
+        for index in table.indexes:
+            if index > self.snapshot_index:
+                break
+            snapshot.live.append(self._entry(index))
+        return snapshot
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def _entry(self, index: int) -> Entry:
+        return self._recent.get(index) or self._load(index, index + 1, 0)[0]
+
+    def _load(self, low: int, high: int, bytes_max: int) -> list[Entry]:
+        """Read `low` from disk, and what lies right behind it while it fits."""
+        table = self.table
+        first = position = table.find(low)
+        segment = table.segments.get(low)
+        start = end = table.offsets[position]
+        limit = min(bytes_max, READ_AHEAD_BYTES)
+        while position < len(table.indexes):
+            index = table.indexes[position]
+            size = records.HEADER_BYTES + table.lengths[position]
+            is_next = table.offsets[position] == end and index == low + position - first
+            if not is_next or index >= high or table.segments.get(index) != segment:
+                break
+            if position > first and (end - start + size > limit or index in self._recent):
+                break
+            end += size
+            position += 1
+        image = self._read(segment, start, end - start)
+        return [self._parse(image, start, segment, number) for number in range(first, position)]
+
+    def _parse(self, image: bytes, base: int, segment: int, position: int) -> Entry:
+        index = self.table.indexes[position]
+        offset = self.table.offsets[position]
+        at = offset - base
+        where = records.describe(records.place(segment, offset))
+        if at + records.HEADER_BYTES > len(image):
+            raise DamagedEntry(self.uid, index, where)
+        (_, _, checksum, length, uid, found, term, _, _, _, entry_kind, _) = (
+            records.HEADER.unpack_from(image, at)
+        )
+        data = image[at + records.HEADER_BYTES : at + records.HEADER_BYTES + length]
+        is_ours = uid == self.uid and found == index and length == self.table.lengths[position]
+        # The header's own checksum was verified at recovery or written by this process; here the
+        # table says what must stand there, and the data's checksum covers the rest.
+        if not is_ours or len(data) != length or records.crc(data) != checksum:
+            raise DamagedEntry(self.uid, index, where)
+        return Entry(index, term, entry_kind, data)
+
+    # ---- changes, by wal.py on the event loop ---------------------------------------------------
+
+    def put(self, entries: Sequence[Entry], segment: int, offset: int) -> tuple[Freed, int]:
+        """Make synced entries visible; return what they pushed out, and their own bytes."""
+        first = entries[0].index
+        freed: Freed = []
+        if first <= self.last_index():
+            freed = self.cut(first)
+        size = self.table.extend(entries, segment, offset)
+        for entry in entries:
+            if entry.kind == EntryKind.CONFIG:
+                self.config_indexes.append(entry.index)
+        self._cache.add(self._recent, entries)
+        return freed, size
+
+    def cut(self, index: int) -> Freed:
+        """Remove everything from `index` on."""
+        for gone in range(index, self.table.last() + 1):
+            self._recent.pop(gone, None)
+        while self.config_indexes and self.config_indexes[-1] >= index:
+            self.config_indexes.pop()
+        return self.table.cut(index)
+
+    def compact(self, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None) -> Freed:
+        """The snapshot is on disk: entries up to its index stay only where they are live."""
+        self.snapshot_index = snapshot.index
+        self.snapshot_term = snapshot.term
+        self.configuration = snapshot.configuration
+        self.config_indexes = [at for at in self.config_indexes if at > snapshot.index]
+        return self.set_live(self.live if live is None else live)
+
+    def set_live(self, live: Sequence[tuple[int, int]] | None) -> Freed:
+        if live is None:
+            return []
+        self.live = list(live)
+        if self.unreadable:
+            self.unreadable = {
+                index: segment
+                for index, segment in self.unreadable.items()
+                if any(low <= index < high for low, high in live)
+            }
+        return self.table.retain(self.snapshot_index, live)
+
+    def reset(self, snapshot: Snapshot, hard_state: HardState) -> Freed:
+        """Replace everything by a leader's snapshot; its live entries follow by `put_live`."""
+        freed = self.table.usage(0, len(self.table))
+        self.table = EntryTable()
+        self._recent.clear()
+        self.config_indexes.clear()
+        self.unreadable.clear()
+        self.lost.clear()
+        self.snapshot_index = snapshot.index
+        self.snapshot_term = snapshot.term
+        self.configuration = snapshot.configuration
+        self.hard_state = hard_state
+        self.live = [(entry.index, entry.index + 1) for entry in snapshot.live]
+        return freed

@@ -1,0 +1,230 @@
+"""The bytes of the write-ahead log: segment headers, records, group state.  Pure functions.
+
+For wal.py, recovery.py and inspect.py.  Knows nothing of files; see scan.py for reading a segment.
+
+A record is a 56-byte header and its data.  Two checksums: the header's own (seeded with the
+segment's, so that leftovers of a recycled file never pass) and the data's, which the header covers.
+With one checksum over both, a flipped bit in the data would also make the length and the group
+untrustworthy, and one bad body would cost the whole log instead of one group.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import google_crc32c
+
+from brokerd.raft.messages import Configuration, HardState, NodeId
+from brokerd.storage.errors import CorruptLog, UnknownFormat
+
+MAGIC = b"BRKDWAL\n"
+FORMAT_VERSION = 1
+
+#: Record kinds.
+BATCH = 1  # starts every write: index = its number, birth = bytes of the write
+ENTRY = 2
+LIVE = 3  # an entry at or below a snapshot that came with it
+HARD_STATE = 4  # term = term, index = commit, data = vote
+GROUP = 5  # all a group has besides entries, see GroupState
+REMOVE = 6
+SEGMENTS = 7  # data = ids of the segment files that must exist
+SEAL = 8  # nothing follows in this file; index = id of the next segment
+LOST = 9  # data = places where records of unknown groups were lost
+
+KIND_NAMES = {
+    BATCH: "batch",
+    ENTRY: "entry",
+    LIVE: "live",
+    HARD_STATE: "hard_state",
+    GROUP: "group",
+    REMOVE: "remove",
+    SEGMENTS: "segments",
+    SEAL: "seal",
+    LOST: "lost",
+}
+
+#: marker, header checksum | data checksum, length, uid, index, term, birth, offset, kind,
+#: entry kind, flags.  `birth` 0: this is where the record was first written; otherwise the place
+#: (segment << 32 | offset) from which it was moved.  `offset` is its own: misplaced writes show.
+FRONT = struct.Struct("<II")
+BODY = struct.Struct("<IIQQQQIBBH")
+HEADER = struct.Struct("<IIIIQQQQIBBH")
+HEADER_BYTES = HEADER.size
+assert FRONT.size + BODY.size == HEADER_BYTES == 56
+
+#: The segment header stands twice, in two disk sectors.
+SEGMENT_HEADER = struct.Struct("<8sIIQIIH200s")
+SEGMENT_HEADER_COPY = 512
+SEGMENT_DATA_START = 2 * SEGMENT_HEADER_COPY
+
+crc: Callable[[bytes], int] = google_crc32c.value
+crc_extend: Callable[[int, bytes], int] = google_crc32c.extend
+
+
+@dataclass(slots=True)
+class SegmentHeader:
+    """The first bytes of a segment file."""
+
+    segment: int
+    size: int
+    #: First four bytes of every record of this use of the file; random.
+    salt: int
+    #: True: behind the last record there are zeros, not leftovers of an earlier use.
+    fresh: bool
+    node_id: str
+    #: Seed of the record checksums (derived).
+    seed: int = 0
+    #: False: one of the two copies was unreadable.
+    both_copies: bool = True
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the SEGMENT_DATA_START first bytes of a segment."""
+    node = header.node_id.encode()
+    body = SEGMENT_HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        header.size,
+        header.segment,
+        header.salt,
+        int(header.fresh),
+        len(node),
+        node,
+    ).ljust(SEGMENT_HEADER_COPY - 4, b"\0")
+    checksum = crc(body)
+    header.seed = checksum
+    return (body + checksum.to_bytes(4, "little")) * 2
+
+
+def decode_segment_header(image: bytes, name: str) -> SegmentHeader:
+    """Parse a segment's header, from whichever copy is intact."""
+    good: list[SegmentHeader] = []
+    unknown: int | None = None
+    for start in (0, SEGMENT_HEADER_COPY):
+        copy = image[start : start + SEGMENT_HEADER_COPY]
+        if len(copy) < SEGMENT_HEADER_COPY or copy[:8] != MAGIC:
+            continue
+        checksum = crc(copy[:-4])
+        if checksum != int.from_bytes(copy[-4:], "little"):
+            continue
+        _, version, size, segment, salt, fresh, length, node = SEGMENT_HEADER.unpack_from(copy)
+        if version != FORMAT_VERSION:
+            unknown = version
+            continue
+        node_id = node[:length].decode()
+        good.append(SegmentHeader(segment, size, salt, bool(fresh), node_id, checksum))
+    if not good and unknown is not None:
+        raise UnknownFormat(
+            f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION}. "
+            "Start the version that wrote it; nothing was changed"
+        )
+    if not good:
+        raise CorruptLog(f"{name}: both copies of the segment header are unreadable")
+    good[0].both_copies = len(good) == 2
+    return good[0]
+
+
+def encode_record(
+    seed: int,
+    salt: int,
+    offset: int,
+    kind: int,
+    uid: int,
+    index: int = 0,
+    term: int = 0,
+    data: bytes = b"",
+    entry_kind: int = 0,
+    birth: int = 0,
+) -> bytes:
+    """Return one record; the hot path in wal.py has this unrolled."""
+    body = BODY.pack(crc(data), len(data), uid, index, term, birth, offset, kind, entry_kind, 0)
+    return FRONT.pack(salt, crc_extend(seed, body)) + body + data
+
+
+@dataclass(slots=True)
+class GroupState:
+    """A group apart from its entries, as the writer last knew it; the content of GROUP records."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    #: The configuration the group was created with, until a snapshot or entry has a newer one.
+    configuration: Configuration = field(default_factory=lambda: Configuration(()))
+    snapshot_index: int = 0
+    snapshot_term: int = 0
+    #: Index of the last entry at this point of the log: what is behind it has been cut off.
+    tail: int = 0
+    #: Places of damage that the leader has made good since.
+    healed: list[int] = field(default_factory=list)
+    #: Places of damage that still stand.
+    lost: list[int] = field(default_factory=list)
+
+
+class _GroupJson(TypedDict):
+    hard_state: tuple[int, str | None, int]
+    voters: list[str]
+    learners: list[str]
+    snapshot: tuple[int, int]
+    tail: int
+    healed: list[int]
+    lost: list[int]
+    reset: bool
+
+
+def encode_group_state(state: GroupState, *, reset: bool) -> bytes:
+    """`reset`: the group's earlier entries are void (a leader's snapshot replaced them)."""
+    hard = state.hard_state
+    value: _GroupJson = {
+        "hard_state": (hard.term, hard.vote, hard.commit),
+        "voters": list(state.configuration.voters),
+        "learners": list(state.configuration.learners),
+        "snapshot": (state.snapshot_index, state.snapshot_term),
+        "tail": state.tail,
+        "healed": state.healed,
+        "lost": state.lost,
+        "reset": reset,
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode_group_state(data: bytes) -> tuple[GroupState, bool]:
+    """Return the state and whether it resets the group."""
+    value: _GroupJson = json.loads(data)
+    term, vote, commit = value["hard_state"]
+    state = GroupState(
+        HardState(term, None if vote is None else NodeId(vote), commit),
+        Configuration(
+            tuple(NodeId(name) for name in value["voters"]),
+            tuple(NodeId(name) for name in value["learners"]),
+        ),
+        value["snapshot"][0],
+        value["snapshot"][1],
+        value["tail"],
+        value["healed"],
+        value["lost"],
+    )
+    return state, value["reset"]
+
+
+def encode_numbers(ids: list[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def decode_numbers(data: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(data) // 8}Q", data))
+
+
+def place(segment: int, offset: int) -> int:
+    """Return segment and offset as one number; places order as the log does."""
+    return segment << 32 | offset
+
+
+def describe(where: int) -> str:
+    """Return a place for messages: file name and offset."""
+    return f"{segment_name(where >> 32)}+{where & 0xFFFFFFFF:#x}"
+
+
+def segment_name(segment: int) -> str:
+    return f"wal-{segment:016x}.log"

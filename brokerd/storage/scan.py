@@ -1,0 +1,187 @@
+"""Reading one segment image: every record, and what is wrong with it.  Pure.
+
+For recovery.py and inspect.py.  The question it must answer right: is an unreadable spot a write
+that was under way at the crash (nobody was told it was done, it may be cut off) or damage to
+something that had been synced (it must be reported)?  Writes are serial, each starts with a BATCH
+record and is synced before the next starts.  So damage with a later BATCH behind it was synced.
+In the last write, a spot counts as torn only if it looks like one: in a zero-filled segment some
+disk sector of it is still zero; in a recycled one nothing valid follows.  What remains ambiguous
+is reported as damage.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from brokerd.storage import records
+from brokerd.storage.records import HEADER, HEADER_BYTES, SegmentHeader, crc, crc_extend
+
+SECTOR_BYTES = 512
+#: Numbers per row: uid, index, term, birth, offset << 32 | length, kinds.
+ROW = 6
+#: In the row's kinds: the data's checksum is wrong.
+BAD = 1 << 32
+
+PAYLOAD_KINDS = frozenset((records.GROUP, records.HARD_STATE, records.LOST))
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What stands in one segment."""
+
+    header: SegmentHeader
+    rows: array[int] = field(default_factory=lambda: array("Q"))
+    #: Data of the small records by offset.
+    payloads: dict[int, bytes] = field(default_factory=dict)
+    #: Data of the last SEGMENTS record.
+    segment_ids: bytes | None = None
+    #: Offsets at which records were lost whose group is not known.
+    lost: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    #: Behind the last record that counts.
+    end: int = records.SEGMENT_DATA_START
+    sealed: bool = False
+    next_segment: int = 0
+    batches: int = 0
+    last_batch: int = 0
+    torn_bytes: int = 0
+
+
+def scan_segment(image: bytes, header: SegmentHeader, name: str, *, is_tail: bool) -> SegmentScan:
+    """Read a whole segment; `is_tail`: it is the one that was being written."""
+    return _Scanner(image, header, name, is_tail).run()
+
+
+class _Scanner:
+    """One pass over an image; `position` is always at a record or at trouble."""
+
+    def __init__(self, image: bytes, header: SegmentHeader, name: str, is_tail: bool) -> None:
+        self.image = image
+        self.header = header
+        self.name = name
+        self.is_tail = is_tail
+        self.scan = SegmentScan(header)
+        self.marker = header.salt.to_bytes(4, "little")
+        self.position = records.SEGMENT_DATA_START
+        self.batch_end = self.position
+
+    def run(self) -> SegmentScan:
+        scan = self.scan
+        if not self.header.both_copies:
+            scan.notes.append(f"{self.name}: one copy of the segment header is unreadable")
+        while not scan.sealed:
+            if not (self._take() if self._is_header(self.position) else self._trouble()):
+                break
+        scan.end = self.position
+        if not scan.sealed:
+            self._judge_end()
+        return scan
+
+    def _judge_end(self) -> None:
+        size, nominal = len(self.image), self.header.size
+        if size < nominal:
+            self._lose(size, f"file has {size} bytes, was created with {nominal}")
+        elif not self.is_tail:
+            self._lose(self.position, "the end of the segment (its seal) is missing")
+
+    def _lose(self, offset: int, why: str) -> None:
+        self.scan.lost.append(offset)
+        self.scan.notes.append(f"{self.name}+{offset:#x}: DAMAGE: {why}")
+
+    def _is_header(self, position: int) -> bool:
+        image = self.image
+        if image[position : position + 4] != self.marker:
+            return False
+        body_end = position + HEADER_BYTES
+        if body_end > len(image):
+            return False
+        _, checksum, _, _, _, _, _, _, offset, _, _, _ = HEADER.unpack_from(image, position)
+        is_intact = crc_extend(self.header.seed, image[position + 8 : body_end]) == checksum
+        return is_intact and bool(offset == position)
+
+    def _take(self) -> bool:
+        """Take the record at the position (its header is intact); False: the log ends here."""
+        start = self.position
+        (_, _, checksum, length, uid, index, term, birth, offset, kind, entry_kind, flags) = (
+            HEADER.unpack_from(self.image, start)
+        )
+        data = self.image[start + HEADER_BYTES : start + HEADER_BYTES + length]
+        is_bad = crc(data) != checksum or len(data) != length
+        if is_bad and self._is_torn(start, start + HEADER_BYTES + length):
+            return self._cut("unfinished write")
+        scan = self.scan
+        if is_bad:
+            scan.notes.append(
+                f"{self.name}+{start:#x}: DAMAGE: data of {records.KIND_NAMES.get(kind, kind)} "
+                f"record of group {uid:x}, index {index}, fails its checksum"
+            )
+        self.position = start + HEADER_BYTES + length
+        if kind == records.BATCH:
+            scan.batches += 1
+            scan.last_batch = index
+            self.batch_end = start + birth
+            return True
+        if kind == records.SEAL:
+            scan.sealed = True
+            scan.next_segment = index
+        kinds = kind | entry_kind << 8 | flags << 16 | (BAD if is_bad else 0)
+        scan.rows.extend((uid, index, term, birth, offset << 32 | length, kinds))
+        if kind == records.SEGMENTS:
+            if is_bad:
+                scan.lost.append(start)
+            else:
+                scan.segment_ids = data
+        if kind in PAYLOAD_KINDS and not is_bad:
+            scan.payloads[start] = data
+        return self.position <= len(self.image)
+
+    def _trouble(self) -> bool:
+        """No valid header at the position: the end, a torn write, or damage."""
+        start = self.position
+        following = self._next_header(start + 1)
+        at_batch = start >= self.batch_end
+        first = self.image[start : start + HEADER_BYTES]
+        # Zeros, or leftovers of an earlier use of the file: the ordinary end.
+        is_blank = not self.header.fresh or not any(first)
+        if following is None and at_batch and self.is_tail and is_blank:
+            return False
+        if self._is_torn(start, max(self.batch_end, start + HEADER_BYTES)):
+            return self._cut("unfinished write")
+        self._lose(start, "record header is unreadable, its group is not known")
+        if following is None:
+            # The seal goes behind the damage, so that it is found again next time.
+            self.position = max(self.batch_end, start + HEADER_BYTES)
+            return False
+        self.position = following
+        return True
+
+    def _cut(self, why: str) -> bool:
+        end = min(max(self.batch_end, self.position + 1), len(self.image))
+        self.scan.torn_bytes = end - self.position
+        self.scan.notes.append(
+            f"{self.name}+{self.position:#x}: {why}, {self.scan.torn_bytes} bytes cut off "
+            "(never acknowledged)"
+        )
+        return False
+
+    def _is_torn(self, start: int, end: int) -> bool:
+        if not self.is_tail or self._next_header(start + 1, records.BATCH) is not None:
+            return False
+        if not self.header.fresh:
+            return self._next_header(start + 1) is None
+        end = min(max(end, self.batch_end), len(self.image))
+        for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES):
+            if not any(self.image[max(start, sector) : min(end, sector + SECTOR_BYTES)]):
+                return True
+        return False
+
+    def _next_header(self, position: int, kind: int | None = None) -> int | None:
+        """Return where the next intact header (of that kind) stands; a search for the salt."""
+        while (position := self.image.find(self.marker, position)) >= 0:
+            if self._is_header(position) and (
+                kind is None or self.image[position + HEADER_BYTES - 4] == kind
+            ):
+                return position
+            position += 1
+        return None

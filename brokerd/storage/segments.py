@@ -1,0 +1,191 @@
+"""The segment files: naming, creating, recycling, preparing the next one, reading.
+
+For wal.py and its parts.  Descriptors are opened and closed by the writer thread; the event loop
+only looks them up to read (one dict access, atomic under the interpreter lock).  A segment is
+taken out of use only after the event loop has said that it refers to it no more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerd.storage import records
+from brokerd.storage.config import WalConfig
+from brokerd.storage.disk import Disk
+from brokerd.storage.errors import DamagedEntry
+from brokerd.storage.records import SEGMENT_DATA_START, SegmentHeader
+
+SEGMENT_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
+FREE_SUFFIX = ".free"
+SPARE_NAME = "spare.tmp"
+
+
+@dataclass(slots=True)
+class ActiveSegment:
+    """The segment that is being written; owned by the writer thread."""
+
+    header: SegmentHeader
+    descriptor: int
+    #: Where the next write goes.
+    end: int = SEGMENT_DATA_START
+
+    @property
+    def segment(self) -> int:
+        return self.header.segment
+
+
+def list_segments(directory: Path) -> list[int]:
+    """Return the ids of the segment files, ascending."""
+    matches = (SEGMENT_FILE.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(int(match[1], 16) for match in matches if match)
+
+
+def new_salt() -> int:
+    """Four random bytes, none zero, so that they never show in a zero-filled file."""
+    return int.from_bytes(bytes(1 + byte % 255 for byte in os.urandom(4)), "little")
+
+
+class SegmentFiles:
+    """All segment files of a directory."""
+
+    def __init__(
+        self, directory: Path, config: WalConfig, disk: Disk, report: Callable[[str], None]
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.disk = disk
+        self.report = report
+        #: Open descriptors and file sizes by segment id.
+        self.descriptors: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.next_id = 1
+        self._free: list[Path] = []
+        self._spare_ready = False
+        self._preparing: threading.Thread | None = None
+        self._is_closing = False
+
+    def path(self, segment: int) -> Path:
+        return self.directory / records.segment_name(segment)
+
+    def adopt_leftovers(self) -> None:
+        """Take over recycled files of an earlier run, remove unfinished ones."""
+        for path in sorted(self.directory.iterdir()):
+            if path.suffix == FREE_SUFFIX and self.disk.size(path) == self.config.segment_bytes:
+                self._free.append(path)
+            elif path.suffix in (".tmp", FREE_SUFFIX):
+                self.disk.unlink(path)
+        self._trim_free()
+
+    def open_existing(self, segment: int) -> int:
+        path = self.path(segment)
+        descriptor = self.disk.open(path)
+        self.descriptors[segment] = descriptor
+        self.sizes[segment] = self.disk.size(path)
+        self.next_id = max(self.next_id, segment + 1)
+        return descriptor
+
+    def create(self, bytes_needed: int) -> ActiveSegment:
+        """Make the next segment, durable and empty; raises OSError."""
+        self._join_preparation()
+        size = max(self.config.segment_bytes, bytes_needed)
+        segment = self.next_id
+        source, is_fresh = self._source(size)
+        descriptor = self.disk.open(source)
+        header = SegmentHeader(segment, size, new_salt(), is_fresh, self.config.node_id)
+        self.disk.write(descriptor, records.encode_segment_header(header), 0)
+        self.disk.sync(descriptor)
+        self.disk.rename(source, self.path(segment))
+        self.disk.sync_directory(self.directory)
+        self.descriptors[segment] = descriptor
+        self.sizes[segment] = size
+        self.next_id = segment + 1
+        self._prepare_next()
+        return ActiveSegment(header, descriptor)
+
+    def _source(self, size: int) -> tuple[Path, bool]:
+        """Return a file of this size to become a segment, and whether it is all zeros."""
+        if size == self.config.segment_bytes:
+            if self._free:
+                return self._free.pop(), False
+            if self._spare_ready:
+                self._spare_ready = False
+                return self.directory / SPARE_NAME, True
+        return self._make_spare(self.directory / "large.tmp", size), True
+
+    def _make_spare(self, path: Path, size: int) -> Path:
+        if path.exists():
+            self.disk.unlink(path)
+        descriptor = self.disk.open(path, create=True)
+        try:
+            self.disk.zero(descriptor, size)
+        finally:
+            self.disk.close(descriptor)
+        return path
+
+    # ---- the next segment, in the background ----------------------------------------------------
+
+    def _prepare_next(self) -> None:
+        if self._free or self._spare_ready or not self.config.prepare_ahead or self._is_closing:
+            return
+        self._preparing = threading.Thread(target=self._prepare, name="wal-spare", daemon=True)
+        self._preparing.start()
+
+    def _prepare(self) -> None:
+        try:
+            self._make_spare(self.directory / SPARE_NAME, self.config.segment_bytes)
+        except OSError as error:
+            # No harm yet: the rotation tries again, and there a failure is fatal.
+            self.report(f"cannot prepare the next log segment: {error}")
+            return
+        self._spare_ready = True
+
+    def _join_preparation(self) -> None:
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+
+    # ---- reading and retiring -------------------------------------------------------------------
+
+    def read(self, segment: int, offset: int, size: int) -> bytes:
+        """Read raw bytes; what cannot be read is damage of the entry that lies there."""
+        try:
+            return self.disk.read(self.descriptors[segment], size, offset)
+        except (OSError, KeyError) as error:
+            where = records.describe(records.place(segment, offset))
+            raise DamagedEntry(0, 0, where) from error
+
+    def retire(self, segments: list[int]) -> None:
+        """Take segments out of use: keep some for recycling, delete the others, durably."""
+        for segment in segments:
+            path = self.path(segment)
+            self.disk.close(self.descriptors.pop(segment))
+            size = self.sizes.pop(segment)
+            is_regular = size == self.config.segment_bytes
+            if is_regular and len(self._free) < self.config.recycled_segments_max:
+                free = path.with_suffix(FREE_SUFFIX)
+                self.disk.rename(path, free)
+                self._free.append(free)
+            else:
+                self.disk.unlink(path)
+        self.disk.sync_directory(self.directory)
+
+    def _trim_free(self) -> None:
+        while len(self._free) > self.config.recycled_segments_max:
+            self.disk.unlink(self._free.pop())
+
+    def bytes_on_disk(self) -> int:
+        spare = self.config.segment_bytes if self._spare_ready else 0
+        # list(): the writer thread may add a file meanwhile.
+        return sum(list(self.sizes.values())) + spare + self.config.segment_bytes * len(self._free)
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._join_preparation()
+        for descriptor in self.descriptors.values():
+            self.disk.close(descriptor)
+        self.descriptors.clear()

@@ -1,0 +1,475 @@
+"""The write-ahead log of a node: one for all its groups (replication.md §2.7, §2.8, §3).
+
+For cluster/ (the driver) and tools; reads no network, knows no asyncio.
+
+Who may call what.  Every change is split: a part for THE writer thread that ends with a sync, and a
+part for the event loop that makes the result visible afterwards.  So the indexes belong to the
+event loop, the files to the writer thread, and the hot path needs no lock between them.
+
+    writer thread                         event loop, after it returned
+    write(writes)                         written(writes)
+    save_snapshot(uid, snapshot, live)    snapshot_saved(uid, snapshot, live)
+    install_snapshot(uid, snapshot, hs)   snapshot_installed(uid, snapshot, hs)
+    mark_refilled(uid)                    refilled(uid)
+    collect_write(work)                   collected(work)        before both: work = collect()
+
+    any thread, complete in themselves:   bootstrap, remove_group, stats
+    event loop only:                      log, groups, set_live, collect and every GroupLog
+    either, when nothing else runs:       open, close
+
+The loop parts must be called in the order in which the writer parts ran, with the same objects.
+StorageFailed from any of them is fatal: the log refuses everything after it, the process must end.
+
+Damage: `GroupLog.damaged` True means that something synced could not be read back.  Such a member
+must neither vote nor lead; the leader sends it what is missing (entries from last_index() + 1 or a
+snapshot), and when it has caught up the driver calls mark_refilled/refilled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerd.raft import membership
+from brokerd.raft.messages import Configuration, HardState, Snapshot
+from brokerd.storage import collection, records, recovery, snapshots
+from brokerd.storage.collection import Collection, Ledger
+from brokerd.storage.config import WalConfig
+from brokerd.storage.disk import Disk
+from brokerd.storage.errors import CorruptLog, DamagedEntry, DirectoryLocked, StorageFailed
+from brokerd.storage.group_log import DecodeConfiguration, EntryCache, GroupLog
+from brokerd.storage.records import HEADER_BYTES, GroupState
+from brokerd.storage.segments import ActiveSegment, SegmentFiles
+from brokerd.storage.writer import GroupWrite, LogWriter, Record, WriterState
+
+__all__ = ["Collection", "GroupWrite", "WalConfig", "WalStats", "WriteAheadLog"]
+
+LOCK_NAME = "LOCK"
+
+
+@dataclass(slots=True)
+class WalStats:
+    """For metrics and `brokerctl`."""
+
+    bytes_on_disk: int
+    segments: int
+    syncs: int
+    last_sync_ms: float
+    bytes_written: int
+    cached_bytes: int
+
+
+class WriteAheadLog:
+    """See the module's table of threads."""
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        writer: LogWriter,
+        lock_descriptor: int,
+        decode: DecodeConfiguration,
+    ) -> None:
+        self._files = files
+        self._writer = writer
+        self._config = files.config
+        self._lock_descriptor = lock_descriptor
+        self._decode = decode
+        self._cache = EntryCache(files.config.cache_bytes)
+        self._groups: dict[int, GroupLog] = {}
+        self._ledger = Ledger()
+        #: Places of lost records of unknown groups: a group that is not known may have been there.
+        self._lost: set[int] = set()
+        #: Hand-over from other threads to the event loop (deque operations are atomic).
+        self._removed: deque[int] = deque()
+        self._installed: deque[tuple[int, int, int]] = deque()
+        #: Snapshot files that nobody reads any more; the writer thread deletes them.
+        self._obsolete: deque[Path] = deque()
+
+    # ---- opening --------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: WalConfig,
+        report: Callable[[str], None] | None = None,
+        *,
+        disk: Disk | None = None,
+        decode_configuration: DecodeConfiguration | None = None,
+    ) -> WriteAheadLog:
+        """Recover the log in `directory`, or create it.
+
+        Raises DirectoryLocked, UnknownFormat, WrongNode, CorruptLog (nothing was changed then) or
+        StorageFailed.  `report` gets a line for everything that was cut off or is damaged.
+        `decode_configuration` reads the data of CONFIG entries (default: the Raft core's).
+        """
+        config.validate()
+        say = report or _say_nothing
+        directory.mkdir(parents=True, exist_ok=True)
+        lock_descriptor = _lock(directory)
+        disk = disk or Disk()
+        files = SegmentFiles(directory, config, disk, say)
+        try:
+            found = recovery.recover(directory, disk, config.node_id)
+            recovery.report_all(found, say)
+            files.adopt_leftovers()
+            writer = _start_writer(files, found)
+            log = cls(
+                files,
+                writer,
+                lock_descriptor,
+                decode_configuration or membership.decode_configuration,
+            )
+            log._adopt(found)
+        except OSError as error:
+            files.close()
+            os.close(lock_descriptor)
+            raise StorageFailed(f"cannot open the log in {directory}: {error}") from error
+        except BaseException:
+            files.close()
+            os.close(lock_descriptor)
+            raise
+        return log
+
+    def _adopt(self, found: recovery.Recovery) -> None:
+        self._lost.update(found.lost)
+        kept: set[Path] = set()
+        for uid, recovered in found.groups.items():
+            log = self._new_log(uid)
+            state = recovered.state
+            log.table = recovered.table
+            log.hard_state = state.hard_state
+            log.configuration = state.configuration
+            log.config_indexes = recovered.config_indexes
+            log.snapshot_index = state.snapshot_index
+            log.snapshot_term = state.snapshot_term
+            log.lost = set(recovered.lost)
+            log.unreadable = recovered.unreadable
+            if recovered.snapshot is not None:
+                log.configuration = recovered.snapshot.snapshot.configuration
+                log.live = recovered.snapshot.live
+                kept.add(self._snapshot_path(uid, state.snapshot_index, state.snapshot_term))
+            for segment, size in log.table.usage(0, len(log.table)):
+                self._ledger.add(uid, segment, size)
+        for path in self._files.directory.glob("snap-*.snap"):
+            uid = int(path.name[5:21], 16)
+            is_doubtful = uid in self._groups and self._groups[uid].damaged
+            if path not in kept and not is_doubtful and not self._lost:
+                self._files.disk.unlink(path)
+
+    def _new_log(self, uid: int) -> GroupLog:
+        log = GroupLog(uid, self._files.read, self._read_snapshot, self._cache, self._decode)
+        log.lost = set(self._lost)
+        self._groups[uid] = log
+        return log
+
+    # ---- event loop -----------------------------------------------------------------------------
+
+    def groups(self) -> list[int]:
+        """Return the uids of all groups that are known (at first: those found at recovery)."""
+        self._drain()
+        return sorted(self._groups)
+
+    def log(self, uid: int) -> GroupLog:
+        """Return the group's log; an empty one when the group is not known."""
+        return self._groups.get(uid) or self._new_log(uid)
+
+    def written(self, writes: Sequence[GroupWrite]) -> None:
+        """Make what write() has synced visible to readers."""
+        ledger = self._ledger
+        removed = self._writer.state.removed
+        for write in writes:
+            if write.entries:
+                ledger.note_seen(write.segment)
+            if write.uid in removed:
+                continue
+            log = self._groups.get(write.uid) or self._new_log(write.uid)
+            if write.hard_state is not None:
+                log.hard_state = write.hard_state
+            if write.entries:
+                freed, size = log.put(write.entries, write.segment, write.offset)
+                if freed:
+                    ledger.free(freed)
+                ledger.add(write.uid, write.segment, size)
+        if self._removed:
+            self._drain()
+
+    def snapshot_saved(
+        self, uid: int, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        """Compact: entries up to the snapshot's index stay only in `live` (None: as set_live)."""
+        log = self._groups.get(uid)
+        if log is None or snapshot.index <= log.snapshot_index:
+            return
+        self._forget_snapshot(log)
+        self._ledger.free(log.compact(snapshot, live))
+
+    def snapshot_installed(self, uid: int, snapshot: Snapshot, hard_state: HardState) -> None:
+        """Show the group as the leader's snapshot left it."""
+        placed = self._installed.popleft()
+        assert placed[0] == uid, "snapshot_installed in another order than install_snapshot"
+        _, segment, offset = placed
+        if snapshot.live:
+            self._ledger.note_seen(segment)
+        if uid in self._writer.state.removed:
+            return
+        log = self.log(uid)
+        self._forget_snapshot(log)
+        self._ledger.free(log.reset(snapshot, hard_state))
+        if snapshot.live:
+            freed, size = log.put(snapshot.live, segment, offset)
+            assert not freed, "an installed log was not empty"
+            log.config_indexes.clear()
+            self._ledger.add(uid, segment, size)
+
+    def set_live(self, uid: int, live: Sequence[tuple[int, int]]) -> None:
+        """Tell which entries the machine refers to; the others up to the snapshot are garbage."""
+        log = self._groups.get(uid)
+        if log is not None:
+            self._ledger.free(log.set_live(live))
+
+    def collect(self) -> Collection | None:
+        """Choose a bounded piece of cleaning; hand it to collect_write, then to collected."""
+        self._drain()
+        work = collection.choose(self._ledger, self._groups, self._writer, self._config)
+        if work is None and self._obsolete:
+            return Collection()
+        return work
+
+    def collected(self, work: Collection) -> None:
+        """Take over what collect_write has moved."""
+        collection.settle(self._ledger, self._groups, work)
+
+    def refilled(self, uid: int) -> None:
+        """The group is whole again."""
+        log = self._groups.get(uid)
+        if log is not None:
+            log.lost.clear()
+            log.unreadable.clear()
+
+    def _drain(self) -> None:
+        """Forget the groups that were removed meanwhile."""
+        while self._removed:
+            log = self._groups.pop(self._removed.popleft(), None)
+            if log is not None:
+                self._forget_snapshot(log)
+                self._ledger.free(log.cut(0))
+
+    def _forget_snapshot(self, log: GroupLog) -> None:
+        if log.snapshot_index:
+            self._obsolete.append(
+                self._snapshot_path(log.uid, log.snapshot_index, log.snapshot_term)
+            )
+
+    # ---- writer thread --------------------------------------------------------------------------
+
+    def write(self, writes: Sequence[GroupWrite]) -> None:
+        """One buffer, one write, one fdatasync for all groups; raises StorageFailed."""
+        self._writer.write(writes)
+
+    def save_snapshot(
+        self, uid: int, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None = None
+    ) -> None:
+        """Write a snapshot file and name it in the log; the entries stay until snapshot_saved."""
+        with self._writer.lock:
+            state = self._state(uid)
+            if snapshot.index <= state.snapshot_index:
+                return
+            self._write_snapshot(uid, snapshot, live)
+            state.snapshot_index, state.snapshot_term = snapshot.index, snapshot.term
+            state.tail = max(state.tail, snapshot.index)
+            self._writer.append([self._writer.group_record(uid)])
+        self._delete_obsolete()
+
+    def install_snapshot(self, uid: int, snapshot: Snapshot, hard_state: HardState) -> None:
+        """Replace the group by a leader's snapshot; its live entries are appended to the log."""
+        with self._writer.lock:
+            state = self._state(uid)
+            live = coalesce([entry.index for entry in snapshot.live])
+            self._write_snapshot(uid, snapshot, live)
+            state.hard_state = hard_state
+            state.configuration = snapshot.configuration
+            state.snapshot_index, state.snapshot_term = snapshot.index, snapshot.term
+            state.tail = snapshot.index
+            log = self._groups.get(uid)
+            _heal(state, log)
+            batch = [self._writer.group_record(uid, reset=True)]
+            batch += [
+                Record(records.LIVE, uid, entry.index, entry.term, entry.data, entry.kind)
+                for entry in snapshot.live
+            ]
+            self._writer.append(batch)
+            first = batch[1] if snapshot.live else batch[0]
+            # The event loop takes over one placement, not one per entry.
+            if snapshot.live:
+                self._writer.issued[first.segment] -= len(snapshot.live) - 1
+            self._installed.append((uid, first.segment, first.offset))
+
+    def mark_refilled(self, uid: int) -> None:
+        """Record durably that the leader has made the group's damage good."""
+        with self._writer.lock:
+            state = self._state(uid)
+            log = self._groups.get(uid)
+            _heal(state, log)
+            self._writer.append([self._writer.group_record(uid)])
+
+    def collect_write(self, work: Collection) -> None:
+        """Move and delete what collect() has chosen."""
+        collection.execute(self._writer, work)
+        self._delete_obsolete()
+
+    def _write_snapshot(
+        self, uid: int, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None
+    ) -> None:
+        try:
+            snapshots.write(self._files.disk, self._files.directory, uid, snapshot, live)
+        except OSError as error:
+            raise self._writer.fail(f"cannot write a snapshot of group {uid:x}", error) from error
+
+    def _delete_obsolete(self) -> None:
+        while self._obsolete:
+            path = self._obsolete.popleft()
+            try:
+                self._files.disk.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._writer.fail("cannot delete an old snapshot", error) from error
+
+    # ---- any thread -----------------------------------------------------------------------------
+
+    def bootstrap(self, uid: int, configuration: Configuration) -> None:
+        """Durably give a new group its initial configuration; a group that has one keeps it."""
+        log = self._groups.get(uid) or self._new_log(uid)
+        with self._writer.lock:
+            state = self._state(uid)
+            if state.configuration.voters:
+                return
+            state.configuration = configuration
+            self._writer.append([self._writer.group_record(uid)])
+        log.configuration = configuration
+
+    def remove_group(self, uid: int) -> None:
+        """Durably forget a group; its uid is never used again (replication.md §2.4)."""
+        with self._writer.lock:
+            self._writer.append([Record(records.REMOVE, uid)])
+            self._writer.state.groups.pop(uid, None)
+        self._removed.append(uid)
+
+    @property
+    def stats(self) -> WalStats:
+        counts = self._writer.counts
+        return WalStats(
+            self._files.bytes_on_disk(),
+            len(self._files.sizes),
+            counts.syncs,
+            counts.last_sync_ms,
+            counts.bytes_written,
+            self._cache.used_bytes,
+        )
+
+    def close(self) -> None:
+        """Release files and lock; nothing is written, every sync has happened already."""
+        self._files.close()
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1
+
+    # ---- common ---------------------------------------------------------------------------------
+
+    def _state(self, uid: int) -> GroupState:
+        return self._writer.state.groups.setdefault(uid, GroupState())
+
+    def _snapshot_path(self, uid: int, index: int, term: int) -> Path:
+        return snapshots.path_of(self._files.directory, uid, index, term)
+
+    def _read_snapshot(self, uid: int, index: int, term: int) -> Snapshot:
+        path = self._snapshot_path(uid, index, term)
+        try:
+            return snapshots.read(self._files.disk, path).snapshot
+        except (OSError, CorruptLog) as error:
+            raise DamagedEntry(uid, index, path.name) from error
+
+
+def _heal(state: GroupState, log: GroupLog | None) -> None:
+    """What was lost so far is made good; damage that comes later is another place."""
+    state.healed = sorted({*state.healed, *state.lost, *(log.lost if log is not None else ())})
+    state.lost = []
+
+
+def coalesce(indexes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending indexes as [low, high) ranges."""
+    ranges: list[tuple[int, int]] = []
+    for index in indexes:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return ranges
+
+
+def _say_nothing(line: str) -> None:
+    """For callers that want no report."""
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise DirectoryLocked(
+            f"{directory} is in use by another process (pid {holder or 'unknown'})"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    return descriptor
+
+
+def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
+    """Seal what was being written at the end and start a new segment behind it.
+
+    The seal also keeps what follows a torn write from ever being read, and its sync makes durable
+    what a killed process had written but not synced, before anybody relies on having read it.
+    """
+    for segment in sorted([*found.scans, *found.leftovers]):
+        files.open_existing(segment)
+    unused = [segment for segment in found.scans if found.tail is None or segment > found.tail]
+    unused += found.leftovers
+    active = files.create(0)
+    state = WriterState(
+        groups={uid: group.state for uid, group in found.groups.items()},
+        removed=found.removed,
+        lost=found.lost,
+        segment_groups=found.segment_groups,
+        batches=found.batches,
+    )
+    if found.tail is not None and not found.scans[found.tail].sealed:
+        scan = found.scans[found.tail]
+        descriptor = files.descriptors[found.tail]
+        old = ActiveSegment(scan.header, descriptor, scan.end)
+        LogWriter(files, WriterState(), old).seal(active.segment)
+        files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
+        files.disk.sync(descriptor)
+        files.sizes[found.tail] = scan.end + HEADER_BYTES
+    writer = LogWriter(files, state, active)
+    _remember_damage(writer, found, unused)
+    if unused:
+        files.retire(unused)
+    return writer
+
+
+def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequence[int]) -> None:
+    """Write down which files count and what is damaged, so that the next start knows it too."""
+    batch = [writer.segments_record(without=unused)]
+    if found.lost:
+        batch.append(Record(records.LOST, 0, data=records.encode_numbers(found.lost)))
+    for uid, group in found.groups.items():
+        if group.lost:
+            batch.append(writer.group_record(uid))
+    writer.append(batch)

@@ -1,0 +1,256 @@
+"""The writing half of the write-ahead log: everything here runs in one thread at a time.
+
+Only wal.py uses it.  Owns the active segment and, per group, the state that GROUP records repeat;
+shares nothing with the event loop but values handed over through wal.py.  The lock is not for the
+hot path: it only keeps a caller that is not the writer thread (bootstrap at start-up) from mixing
+its record into a write.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brokerd.raft.messages import Entry, HardState
+from brokerd.storage import records
+from brokerd.storage.config import SEGMENT_BYTES_MAX
+from brokerd.storage.errors import StorageError, StorageFailed
+from brokerd.storage.records import BODY, FRONT, HEADER_BYTES, GroupState, crc, crc_extend
+from brokerd.storage.segments import ActiveSegment, SegmentFiles
+
+
+@dataclass(slots=True)
+class GroupWrite:
+    """One Persist action.  `segment` and `offset` are filled in by write() for written()."""
+
+    uid: int
+    hard_state: HardState | None
+    entries: list[Entry]
+    segment: int = 0
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """One record of the slow path; `segment` and `offset` are filled in."""
+
+    kind: int
+    uid: int
+    index: int = 0
+    term: int = 0
+    data: bytes = b""
+    entry_kind: int = 0
+    birth: int = 0
+    segment: int = 0
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class WriterCounts:
+    """What the writer has done; read by anyone."""
+
+    syncs: int = 0
+    bytes_written: int = 0
+    last_sync_ms: float = 0.0
+    rotations: int = 0
+
+
+@dataclass(slots=True)
+class WriterState:
+    """What recovery hands over."""
+
+    groups: dict[int, GroupState] = field(default_factory=dict)
+    #: Removed groups and the segment of the record that says so.
+    removed: dict[int, int] = field(default_factory=dict)
+    #: Places where records of unknown groups were lost.
+    lost: list[int] = field(default_factory=list)
+    #: Groups with any record in a segment: what must be repeated before the segment goes.
+    segment_groups: dict[int, set[int]] = field(default_factory=dict)
+    batches: int = 0
+
+
+class LogWriter:
+    """Appends to the active segment; one write and one fdatasync per call."""
+
+    def __init__(self, files: SegmentFiles, state: WriterState, active: ActiveSegment) -> None:
+        self.files = files
+        self.state = state
+        self.active = active
+        self.counts = WriterCounts()
+        self.lock = threading.Lock()
+        self.failure: StorageFailed | None = None
+        #: Number of placements handed to the event loop, by segment.
+        self.issued: dict[int, int] = {}
+        state.segment_groups.setdefault(active.segment, set())
+
+    # ---- the hot path ---------------------------------------------------------------------------
+
+    def write(self, writes: Sequence[GroupWrite]) -> None:
+        """Append hard states and entries of all groups: one buffer, one write, one fdatasync."""
+        with self.lock:
+            size = 0
+            for write in writes:
+                hard_state = write.hard_state
+                if hard_state is not None:
+                    size += HEADER_BYTES + len((hard_state.vote or "").encode())
+                for entry in write.entries:
+                    size += HEADER_BYTES + len(entry.data)
+            parts, position = self._begin(size)
+            active = self.active
+            seed, front = active.header.seed, active.header.salt
+            members = self.state.segment_groups[active.segment]
+            for write in writes:
+                members.add(write.uid)
+                position = self._pack(write, parts, position, seed, front)
+            self._commit(parts, position)
+
+    def _pack(
+        self, write: GroupWrite, parts: list[bytes], position: int, seed: int, salt: int
+    ) -> int:
+        uid = write.uid
+        state = self.state.groups.get(uid)
+        if state is None:
+            state = self.state.groups[uid] = GroupState()
+        hard_state = write.hard_state
+        if hard_state is not None:
+            state.hard_state = hard_state
+            record = _hard_state_record(uid, hard_state)
+            parts.append(self._encode(record, position))
+            position += len(parts[-1])
+        entries = write.entries
+        if not entries:
+            return position
+        write.segment = self.active.segment
+        write.offset = position
+        self.issued[write.segment] = self.issued.get(write.segment, 0) + 1
+        pack, pack_front = BODY.pack, FRONT.pack
+        for entry in entries:
+            data = entry.data
+            length = len(data)
+            body = pack(
+                crc(data), length, uid, entry.index, entry.term, 0, position, 2, entry.kind, 0
+            )
+            parts += (pack_front(salt, crc_extend(seed, body)), body, data)
+            position += HEADER_BYTES + length
+        state.tail = entries[-1].index
+        return position
+
+    # ---- the slow path --------------------------------------------------------------------------
+
+    def append(self, batch: Sequence[Record]) -> None:
+        """Append records of any kind and sync; the caller holds the lock."""
+        parts, position = self._begin(sum(HEADER_BYTES + len(record.data) for record in batch))
+        for record in batch:
+            if record.kind == records.REMOVE:
+                self.state.removed[record.uid] = self.active.segment
+            elif record.uid:
+                self.state.segment_groups[self.active.segment].add(record.uid)
+            record.segment, record.offset = self.active.segment, position
+            if record.kind in (records.ENTRY, records.LIVE):
+                self.issued[record.segment] = self.issued.get(record.segment, 0) + 1
+            parts.append(self._encode(record, position))
+            position += len(parts[-1])
+        self._commit(parts, position)
+
+    def group_record(self, uid: int, *, reset: bool = False) -> Record:
+        """Return a record that repeats all the writer knows of a group."""
+        state = self.state.groups[uid]
+        data = records.encode_group_state(state, reset=reset)
+        return Record(records.GROUP, uid, state.tail, state.hard_state.term, data)
+
+    def segments_record(self, without: Sequence[int] = ()) -> Record:
+        """Return a record of the segment files that must exist from here on."""
+        ids = sorted(set(self.files.descriptors) - set(without))
+        return Record(records.SEGMENTS, 0, data=records.encode_numbers(ids))
+
+    def seal(self, next_segment: int) -> None:
+        """Write the end mark of the active segment and sync it."""
+        record = self._encode(Record(records.SEAL, 0, next_segment), self.active.end)
+        self._store(record)
+
+    # ---- common ---------------------------------------------------------------------------------
+
+    def _encode(self, record: Record, position: int) -> bytes:
+        header = self.active.header
+        return records.encode_record(
+            header.seed,
+            header.salt,
+            position,
+            record.kind,
+            record.uid,
+            record.index,
+            record.term,
+            record.data,
+            record.entry_kind,
+            record.birth,
+        )
+
+    def _begin(self, size: int) -> tuple[list[bytes], int]:
+        """Make room for `size` bytes of records; return the parts so far and the position."""
+        if self.failure is not None:
+            raise self.failure
+        # The batch's own record, the list of segments if this opens a segment, and the seal.
+        overhead = 3 * HEADER_BYTES + 8 * (len(self.files.descriptors) + 1)
+        if size + overhead > SEGMENT_BYTES_MAX:
+            raise StorageError(f"a write of {size} bytes exceeds the largest segment")
+        if self.active.end + size + overhead > self.active.header.size:
+            self._rotate(records.SEGMENT_DATA_START + size + overhead)
+        start = self.active.end
+        extra = b""
+        if start == records.SEGMENT_DATA_START:
+            extra = self._encode(self.segments_record(), start + HEADER_BYTES)
+        self.state.batches += 1
+        total = HEADER_BYTES + len(extra) + size
+        batch = self._encode(
+            Record(records.BATCH, 0, self.state.batches, birth=total), self.active.end
+        )
+        return [batch, extra], start + HEADER_BYTES + len(extra)
+
+    def _commit(self, parts: list[bytes], position: int) -> None:
+        image = b"".join(parts)
+        assert self.active.end + len(image) == position, "a record's size was miscounted"
+        self._store(image)
+
+    def _store(self, image: bytes) -> None:
+        disk, active = self.files.disk, self.active
+        try:
+            disk.write(active.descriptor, image, active.end)
+            started = time.perf_counter()
+            disk.data_sync(active.descriptor)
+        except OSError as error:
+            raise self.fail(
+                f"cannot write the log {self.files.path(active.segment)}", error
+            ) from error
+        self.counts.last_sync_ms = (time.perf_counter() - started) * 1e3
+        self.counts.syncs += 1
+        self.counts.bytes_written += len(image)
+        active.end += len(image)
+
+    def _rotate(self, bytes_needed: int) -> None:
+        try:
+            following = self.files.create(bytes_needed)
+        except OSError as error:
+            raise self.fail("cannot create the next log segment", error) from error
+        self.seal(following.segment)
+        self.active = following
+        self.state.segment_groups[following.segment] = set()
+        self.counts.rotations += 1
+
+    def fail(self, what: str, error: OSError) -> StorageFailed:
+        """Remember the first failure: nothing is written after it, whoever asks."""
+        self.failure = StorageFailed(f"{what}: {error}")
+        return self.failure
+
+
+def _hard_state_record(uid: int, hard_state: HardState) -> Record:
+    vote = hard_state.vote
+    return Record(
+        records.HARD_STATE,
+        uid,
+        hard_state.commit,
+        hard_state.term,
+        b"" if vote is None else vote.encode(),
+        int(vote is not None),
+    )

@@ -1,0 +1,221 @@
+"""The FederationUpstream kind: a federation-upstream parameter of the broker (R-FED-2). PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+from urllib.parse import quote, urlsplit
+
+from pydantic import Field
+
+from brokerd_operator.specs import settings, units
+from brokerd_operator.specs.model import (
+    NO_INPUTS,
+    Desired,
+    DesiredObject,
+    Identity,
+    Inputs,
+    Invalid,
+    JsonObject,
+    Meta,
+    Part,
+    Reference,
+    SecretRef,
+    TopologySpec,
+    Waiting,
+    name_problem,
+    parse_as,
+)
+
+#: URIs of one upstream; every connection attempt takes one of them at random.
+URIS_MAX = 64
+
+_PORTS = {False: 5672, True: 5671}
+
+
+class UriSecretRef(Part):
+    """A key of a Secret."""
+
+    name: str
+    key: str = "uri"
+
+
+class ClusterRef(Part):
+    """A BrokerCluster of the same namespace."""
+
+    name: str
+
+
+class Endpoint(Part):
+    """One place where the upstream is reached."""
+
+    cluster_ref: ClusterRef | None = None
+    host: str | None = None
+    port: int | None = None
+    tls: bool = False
+    vhost: str | None = None
+
+
+class FederationUpstreamSpec(TopologySpec):
+    """An upstream. The broker treats an unchanged parameter as no change (R-FX-17)."""
+
+    KIND: ClassVar[str] = "FederationUpstream"
+    BROKER_KIND: ClassVar[str] = "parameter"
+
+    uri_secret_ref: UriSecretRef | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    credentials_secret_ref: SecretRef | None = None
+    exchange: str | None = None
+    queue: str | None = None
+    prefetch_count: int = 1000
+    ack_mode: Literal["on-confirm", "on-publish", "no-ack"] = "on-confirm"
+    max_hops: int = 1
+    reconnect_delay: units.Milliseconds = 5000
+    expires: units.Milliseconds | None = None
+    message_ttl: units.Milliseconds | None = Field(default=None, alias="messageTTL")
+    trust_user_id: bool = False
+    queue_type: Literal["classic", "quorum"] = "classic"
+    resource_cleanup_mode: Literal["default", "never"] = "default"
+    channel_use_mode: Literal["multiple", "single"] = "multiple"
+
+    def problem(self, meta: Meta) -> Invalid | None:
+        vhosts = (("endpoints.vhost", item.vhost) for item in self.endpoints)
+        return super().problem(meta) or name_problem(
+            ("exchange", self.exchange), ("queue", self.queue), *vhosts
+        )
+
+    def references(self, meta: Meta) -> tuple[Reference, ...]:
+        found = []
+        if self.uri_secret_ref is not None:
+            found.append(Reference("Secret", meta.namespace, self.uri_secret_ref.name))
+        if self.credentials_secret_ref is not None:
+            found.append(Reference("Secret", meta.namespace, self.credentials_secret_ref.name))
+        for item in self.endpoints:
+            if item.cluster_ref is not None:
+                found.append(Reference("BrokerCluster", meta.namespace, item.cluster_ref.name))
+        return tuple(dict.fromkeys(found))
+
+    def identities(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> tuple[Identity, ...]:
+        return (Identity("parameter", self.vhost, self._parameter_name(meta)),)
+
+    def _parameter_name(self, meta: Meta) -> str:
+        return f"federation-upstream/{self.resolved_name(meta)}"
+
+    def desired(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> Desired:
+        if self.uri_secret_ref is not None:
+            uris = self._uris_of_secret(meta, inputs)
+        else:
+            uris = self._uris_of_endpoints(meta, inputs)
+        if not isinstance(uris, list):
+            return uris
+        value: JsonObject = {
+            "uri": uris[0] if len(uris) == 1 else uris,
+            "prefetch-count": self.prefetch_count,
+            "ack-mode": self.ack_mode,
+            "max-hops": self.max_hops,
+            # RabbitMQ counts this one in seconds and takes fractions.
+            "reconnect-delay": _seconds(self.reconnect_delay),
+            "trust-user-id": self.trust_user_id,
+            "queue-type": self.queue_type,
+            "resource-cleanup-mode": self.resource_cleanup_mode,
+            "channel-use-mode": self.channel_use_mode,
+            **settings.present(
+                {
+                    "exchange": self.exchange,
+                    "queue": self.queue,
+                    "expires": self.expires,
+                    "message-ttl": self.message_ttl,
+                }
+            ),
+        }
+        name = self._parameter_name(meta)
+        return (DesiredObject("parameter", self.vhost, name, {"value": value}, ("value.uri",)),)
+
+    def _uris_of_secret(self, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
+        assert self.uri_secret_ref is not None
+        secret, key = self.uri_secret_ref.name, self.uri_secret_ref.key
+        data = inputs.secrets.get(f"{meta.namespace}/{secret}")
+        if data is None:
+            return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
+        if key not in data:
+            return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
+        try:
+            text = data[key].decode()
+        except UnicodeDecodeError:
+            return Invalid("InvalidSpec", f"Secret {secret}: {key} is not UTF-8")
+        uris = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
+        if not uris or len(uris) > URIS_MAX or not all(_is_amqp_uri(uri) for uri in uris):
+            return Invalid(
+                "InvalidSpec",
+                f"Secret {secret}: {key} must hold 1 to {URIS_MAX} amqp:// or amqps:// URIs",
+            )
+        return uris
+
+    def _uris_of_endpoints(self, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
+        credentials = self._credentials(meta, inputs)
+        if isinstance(credentials, Invalid | Waiting):
+            return credentials
+        uris: list[str] = []
+        for item in self.endpoints:
+            if item.cluster_ref is None:
+                if credentials is None or item.host is None:
+                    return Invalid(
+                        "InvalidSpec", "an endpoint needs a host and credentialsSecretRef"
+                    )
+                address = _address(item.host, item.port or _PORTS[item.tls])
+                uris.append(_uri(address, item.tls, credentials, item.vhost))
+                continue
+            cluster = inputs.clusters.get(f"{meta.namespace}/{item.cluster_ref.name}")
+            if cluster is None or not cluster.endpoints:
+                return Waiting(
+                    "WaitingForUpstream", f"BrokerCluster {item.cluster_ref.name} has no address"
+                )
+            login = credentials or (cluster.username, cluster.password)
+            uris += [
+                _uri(address, cluster.is_tls, login, item.vhost) for address in cluster.endpoints
+            ]
+        return uris[:URIS_MAX] or Invalid("InvalidSpec", "neither uriSecretRef nor endpoints")
+
+    def _credentials(
+        self, meta: Meta, inputs: Inputs
+    ) -> tuple[str, str] | Invalid | Waiting | None:
+        if self.credentials_secret_ref is None:
+            return None
+        secret = self.credentials_secret_ref.name
+        data = inputs.secrets.get(f"{meta.namespace}/{secret}")
+        if data is None:
+            return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
+        if "username" not in data or "password" not in data:
+            return Waiting("WaitingForSecret", f"Secret {secret} needs username and password")
+        try:
+            return data["username"].decode(), data["password"].decode()
+        except UnicodeDecodeError:
+            return Invalid("InvalidSpec", f"Secret {secret} is not UTF-8")
+
+
+def _seconds(milliseconds: int) -> int | float:
+    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _uri(address: str, is_tls: bool, login: tuple[str, str], vhost: str | None) -> str:
+    """An AMQP URI. Without a vhost the broker takes the downstream's (R-FED-2)."""
+    scheme = "amqps" if is_tls else "amqp"
+    user, password = (quote(part, safe="") for part in login)
+    path = "" if vhost is None else "/" + quote(vhost, safe="")
+    return f"{scheme}://{user}:{password}@{address}{path}"
+
+
+def _is_amqp_uri(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def parse(body: Mapping[str, Any]) -> FederationUpstreamSpec | Invalid:
+    return parse_as(FederationUpstreamSpec, body)

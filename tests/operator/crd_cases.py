@@ -1,0 +1,504 @@
+"""Resources that the CRDs must admit or refuse, for the embedded validator and the API server.
+
+Both must give the same verdict for each (operator.md section 14); the message is the rule's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One resource; `spec` changes the least spec of its kind, None takes a field away."""
+
+    id: str
+    kind: str
+    spec: dict[str, Any]
+    message: str = ""
+    metadata_name: str = "thing"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a resource that was right before."""
+
+    id: str
+    kind: str
+    old: dict[str, Any]
+    new: dict[str, Any]
+    message: str = ""
+
+
+def _arg(name: str, **value: Any) -> dict[str, Any]:
+    return {"name": name, **value}
+
+
+AT_LEAST_ONCE = {"exchange": "dead", "strategy": "at-least-once"}
+HOST = [{"host": "b.example"}]
+LOGIN = {"name": "login"}
+
+ACCEPTED = (
+    Case("plugin-exchange-type", "Exchange", {"type": "x-delayed-message"}),
+    Case("federated-exchange", "Exchange", {"federation": {"upstream": "east"}}),
+    Case("full-queue", "Queue", {"deadLetter": AT_LEAST_ONCE, "overflow": "reject-publish"}),
+    Case("classic-queue", "Queue", {"type": "classic", "durable": False, "maxPriority": 10}),
+    Case("bytes-as-number", "Queue", {"maxLengthBytes": 5}),
+    Case("bytes-as-quantity", "Queue", {"maxLengthBytes": "5Gi"}),
+    Case("default-exchange-as-dlx", "Queue", {"deadLetter": {"exchange": ""}}),
+    Case("dead-letter-key-alone", "Queue", {"deadLetter": {"routingKey": "k"}}),
+    Case("unlimited-deliveries", "Queue", {"deliveryLimit": -1}),
+    Case("argument", "Queue", {"arguments": [_arg("x-a", json="[1]"), _arg("x-b", number=0.5)]}),
+    Case("empty-key", "Binding", {"routingKeys": [""]}),
+    Case("policy-for-all", "Policy", {"definition": {"alternateExchange": "a", "maxLength": 1}}),
+    Case(
+        "policy-federation",
+        "Policy",
+        {"applyTo": "exchanges", "definition": {"federation": {"upstreamSet": "all"}}},
+    ),
+    Case(
+        "upstream-with-hosts",
+        "FederationUpstream",
+        {"endpoints": HOST, "credentialsSecretRef": LOGIN},
+    ),
+    Case(
+        "upstream-with-secret",
+        "FederationUpstream",
+        {"endpoints": None, "uriSecretRef": {"name": "uri"}},
+    ),
+    Case("root-vhost", "Vhost", {"name": "/"}),
+    Case("user-ref", "Permission", {"user": None, "userRef": {"name": "web"}}),
+    Case("stopped-cluster", "BrokerCluster", {"replicas": 0}),
+    Case("watermark", "BrokerCluster", {"memory": {"highWatermark": {"fraction": "0.4"}}}),
+    Case(
+        "load-balancer-with-tls",
+        "BrokerCluster",
+        {"listeners": {"serviceType": "LoadBalancer"}, "tls": {"disablePlain": True}},
+    ),
+    Case(
+        "grant",
+        "BrokerCluster",
+        {"access": [{"namespaces": {"names": ["b"]}, "kinds": ["Queue"], "vhosts": [".*"]}]},
+    ),
+    Case(
+        "telemetry",
+        "BrokerCluster",
+        {
+            "telemetry": {
+                "enabled": True,
+                "schedule": "*/15 2-4 * * MON-FRI",
+                "engine": "kubernetes",
+                "executors": 4,
+                "resources": {"requests": {"cpu": 1, "memory": "2Gi"}},
+            }
+        },
+    ),
+)
+
+EXACTLY_ONE_VALUE = "exactly one of string, integer, boolean, number and json must be set"
+SAME_MEANING = "an argument and the field of the same meaning exclude each other"
+
+REFUSED = (
+    Case("reserved-name", "Exchange", {"name": "amq.mine"}, "reserved for the broker"),
+    Case(
+        "reserved-metadata-name",
+        "Exchange",
+        {},
+        "reserved for the broker",
+        "amq.mine",
+    ),
+    Case("exchange-type", "Exchange", {"type": "toppic"}, "type must be direct, fanout"),
+    Case(
+        "alternate-exchange-twice",
+        "Exchange",
+        {"alternateExchange": "a", "arguments": [_arg("alternate-exchange", string="b")]},
+        "alternateExchange and the argument alternate-exchange exclude each other",
+    ),
+    Case(
+        "two-upstreams",
+        "Exchange",
+        {"federation": {"upstream": "a", "all": True}},
+        "exactly one of upstream, upstreamSet and all must be set",
+    ),
+    Case("no-value", "Exchange", {"arguments": [_arg("x-a")]}, EXACTLY_ONE_VALUE),
+    Case("no-value-of-queue", "Queue", {"arguments": [_arg("x-a")]}, EXACTLY_ONE_VALUE),
+    Case(
+        "two-values",
+        "Binding",
+        {"arguments": [_arg("a", integer=1, string="1")]},
+        EXACTLY_ONE_VALUE,
+    ),
+    Case(
+        "policy-extra-without-value",
+        "Policy",
+        {"definition": {"extra": [_arg("a")]}},
+        EXACTLY_ONE_VALUE,
+    ),
+    Case("reserved-queue-name", "Queue", {"name": "amq.gen"}, "reserved for the broker"),
+    Case("reserved-queue-metadata", "Queue", {}, "reserved for the broker", "amq.q"),
+    Case("quorum-not-durable", "Queue", {"durable": False}, "a quorum queue is durable"),
+    Case("quorum-auto-delete", "Queue", {"autoDelete": True}, "a quorum queue is durable"),
+    Case("quorum-priority", "Queue", {"maxPriority": 5}, "a quorum queue is durable"),
+    Case(
+        "classic-delivery-limit",
+        "Queue",
+        {"type": "classic", "deliveryLimit": 3},
+        "replicas and deliveryLimit are for quorum queues only",
+    ),
+    Case(
+        "at-least-once-without-overflow",
+        "Queue",
+        {"deadLetter": AT_LEAST_ONCE},
+        "deadLetter.strategy at-least-once needs type quorum",
+    ),
+    Case(
+        "at-least-once-classic",
+        "Queue",
+        {"type": "classic", "deadLetter": AT_LEAST_ONCE, "overflow": "reject-publish"},
+        "deadLetter.strategy at-least-once needs type quorum",
+    ),
+    Case(
+        "quorum-reject-publish-dlx",
+        "Queue",
+        {"overflow": "reject-publish-dlx"},
+        "a quorum queue cannot use overflow reject-publish-dlx",
+    ),
+    Case("expires-at-once", "Queue", {"expires": "0s"}, "expires must be at least one millisecond"),
+    Case(
+        "queue-type-argument",
+        "Queue",
+        {"arguments": [_arg("x-queue-type", string="classic")]},
+        "use the field type in place of the argument x-queue-type",
+    ),
+    Case(
+        "setting-twice",
+        "Queue",
+        {"messageTTL": "1s", "arguments": [_arg("x-message-ttl", integer=5)]},
+        SAME_MEANING,
+    ),
+    Case(
+        "dead-letter-twice",
+        "Queue",
+        {
+            "deadLetter": {"exchange": "a"},
+            "arguments": [_arg("x-dead-letter-routing-key", string="k")],
+        },
+        SAME_MEANING,
+    ),
+    Case("default-exchange", "Binding", {"source": ""}, "the default exchange cannot be bound"),
+    Case(
+        "reply-to",
+        "Binding",
+        {"destination": {"name": "amq.rabbitmq.reply-to.abc"}},
+        "a direct reply-to pseudo queue cannot be bound",
+    ),
+    Case(
+        "queue-settings-for-exchanges",
+        "Policy",
+        {"applyTo": "exchanges"},
+        "a policy that applies to exchanges cannot hold queue settings",
+    ),
+    Case(
+        "alternate-exchange-for-queues",
+        "Policy",
+        {"applyTo": "queues", "definition": {"alternateExchange": "a"}},
+        "alternateExchange is for exchanges; this policy applies to queues",
+    ),
+    Case(
+        "void-for-classic",
+        "Policy",
+        {"applyTo": "classic_queues", "definition": {"deliveryLimit": 1}},
+        "would void the whole policy for classic queues",
+    ),
+    Case(
+        "policy-two-upstreams",
+        "Policy",
+        {"definition": {"federation": {"upstream": "a", "pattern": "b"}}},
+        "exactly one of federation.upstream, federation.upstreamSet and federation.pattern",
+    ),
+    Case(
+        "policy-expires",
+        "Policy",
+        {"definition": {"expires": "0ms"}},
+        "expires must be at least one millisecond",
+    ),
+    Case(
+        "operator-void-for-classic",
+        "OperatorPolicy",
+        {"applyTo": "classic_queues", "definition": {"targetGroupSize": 3}},
+        "would void the whole policy for classic queues",
+    ),
+    Case(
+        "operator-expires",
+        "OperatorPolicy",
+        {"definition": {"expires": "0ms"}},
+        "expires must be at least one millisecond",
+    ),
+    Case(
+        "no-upstream-address",
+        "FederationUpstream",
+        {"endpoints": None},
+        "exactly one of uriSecretRef and endpoints must be set",
+    ),
+    Case(
+        "credentials-of-uri",
+        "FederationUpstream",
+        {"endpoints": None, "uriSecretRef": {"name": "a"}, "credentialsSecretRef": LOGIN},
+        "credentialsSecretRef goes with endpoints",
+    ),
+    Case(
+        "host-without-credentials",
+        "FederationUpstream",
+        {"endpoints": HOST},
+        "endpoints with a host need credentialsSecretRef",
+    ),
+    Case(
+        "host-and-cluster",
+        "FederationUpstream",
+        {
+            "endpoints": [{"host": "a", "clusterRef": {"name": "b"}}],
+            "credentialsSecretRef": LOGIN,
+        },
+        "exactly one of clusterRef and host must be set",
+    ),
+    Case(
+        "port-of-cluster",
+        "FederationUpstream",
+        {"endpoints": [{"port": 5, "clusterRef": {"name": "b"}}]},
+        "port and tls go with host",
+    ),
+    Case(
+        "upstream-expires",
+        "FederationUpstream",
+        {"expires": "0s"},
+        "expires must be at least one millisecond",
+    ),
+    Case(
+        "set-of-all",
+        "FederationUpstreamSet",
+        {"name": "all"},
+        "the set all is made by the broker itself",
+    ),
+    Case(
+        "delete-root-vhost",
+        "Vhost",
+        {"name": "/", "deletionPolicy": "Delete"},
+        "the virtual host / can only be retained",
+    ),
+    Case(
+        "user-twice",
+        "Permission",
+        {"userRef": {"name": "web"}},
+        "exactly one of user and userRef must be set",
+    ),
+    Case(
+        "plain-load-balancer",
+        "BrokerCluster",
+        {"listeners": {"serviceType": "LoadBalancer"}},
+        "never exposes plain AMQP; set tls.disablePlain: true",
+    ),
+    Case(
+        "two-watermarks",
+        "BrokerCluster",
+        {"memory": {"highWatermark": {"fraction": "0.4", "absolute": "1Gi"}}},
+        "exactly one of fraction and absolute must be set",
+    ),
+    Case(
+        "ca-without-certificate",
+        "BrokerCluster",
+        {"tls": {"caSecretName": "ca"}},
+        "caSecretName goes with secretName",
+    ),
+    Case(
+        "operators-own-variable",
+        "BrokerCluster",
+        {"podTemplate": {"env": [{"name": "BROKERD_NODE_NAME", "value": "x"}]}},
+        "env cannot set BROKERD_ variables",
+    ),
+    Case(
+        "grant-for-nobody",
+        "BrokerCluster",
+        {"access": [{"namespaces": {}, "kinds": ["Queue"]}]},
+        "namespaces needs names, a selector or an explicit from",
+    ),
+    Case(
+        "connection-grant-for-nobody",
+        "BrokerConnection",
+        {"access": [{"kinds": ["Queue"]}]},
+        "namespaces needs names, a selector or an explicit from",
+    ),
+    Case("long-cluster-name", "BrokerCluster", {}, "a DNS label of at most 40", "a" * 41),
+    # The schema itself.
+    Case("no-broker", "Queue", {"brokerRef": None}, "spec.brokerRef: required value"),
+    Case("queue-type", "Queue", {"type": "stream"}, "supported: classic, quorum"),
+    Case("pascal-case", "Queue", {"overflow": "RejectPublish"}, "reject-publish"),
+    Case("duration", "Queue", {"messageTTL": "1.5s"}, "spec.messageTTL"),
+    Case("duration-with-line-end", "Queue", {"messageTTL": "1s\n"}, "spec.messageTTL"),
+    Case("negative", "Queue", {"maxLength": -1}, "spec.maxLength"),
+    Case("negative-bytes", "Queue", {"maxLengthBytes": -1}, "spec.maxLengthBytes"),
+    Case("bytes-flag", "Queue", {"maxLengthBytes": True}, "spec.maxLengthBytes"),
+    Case("not-an-integer", "Queue", {"deliveryLimit": "3"}, "spec.deliveryLimit"),
+    Case("boolean-is-no-integer", "Queue", {"deliveryLimit": True}, "spec.deliveryLimit"),
+    Case("int32", "Policy", {"priority": 2**31}, "spec.priority"),
+    Case("long-name", "Queue", {"name": "x" * 256}, "spec.name"),
+    Case("empty-name", "Queue", {"name": ""}, "spec.name"),
+    Case("key-twice", "Binding", {"routingKeys": ["a", "a"]}, "spec.routingKeys[1]"),
+    Case("no-key", "Binding", {"routingKeys": []}, "spec.routingKeys"),
+    Case("too-many-keys", "Binding", {"routingKeys": [str(n) for n in range(129)]}, "128"),
+    Case(
+        "argument-twice",
+        "Queue",
+        {"arguments": [_arg("x", integer=1), _arg("x", integer=2)]},
+        "spec.arguments[1]",
+    ),
+    Case("too-many-members", "BrokerCluster", {"replicas": 10}, "spec.replicas"),
+    Case("cron", "BrokerCluster", {"telemetry": {"schedule": "every day"}}, "telemetry.schedule"),
+    Case("empty-policy", "Policy", {"definition": {}}, "spec.definition"),
+    Case("list-for-object", "Queue", {"deadLetter": []}, "spec.deadLetter"),
+)
+
+REF = {"name": "prod"}
+CLASSIC = {"type": "classic"}
+TOPOLOGY_WITH_VHOST = (
+    "Exchange",
+    "Queue",
+    "Binding",
+    "Policy",
+    "OperatorPolicy",
+    "FederationUpstream",
+    "FederationUpstreamSet",
+    "Permission",
+)
+TOPOLOGY_WITH_NAME = (
+    "Exchange",
+    "Queue",
+    "Policy",
+    "OperatorPolicy",
+    "FederationUpstream",
+    "FederationUpstreamSet",
+    "Vhost",
+    "User",
+)
+TOPOLOGY = tuple(dict.fromkeys([*TOPOLOGY_WITH_VHOST, *TOPOLOGY_WITH_NAME]))
+
+TRANSITIONS_ACCEPTED = (
+    Change("queue-settings", "Queue", {"maxLength": 1}, {"maxLength": 2, "messageTTL": "1s"}),
+    Change("queue-policies", "Queue", {}, {"deletionPolicy": "Retain", "driftPolicy": "Report"}),
+    Change(
+        "queue-replacement",
+        "Queue",
+        {},
+        {**CLASSIC, "onImmutableChange": "RecreateIfEmpty", "durable": False},
+    ),
+    Change(
+        "arguments-in-another-order",
+        "Queue",
+        {"arguments": [_arg("a", integer=1), _arg("b", integer=2)]},
+        {"arguments": [_arg("b", integer=2), _arg("a", integer=1)]},
+    ),
+    Change(
+        "alternate-exchange", "Exchange", {"alternateExchange": "a"}, {"alternateExchange": "b"}
+    ),
+    Change("keys", "Binding", {"routingKeys": ["a"]}, {"routingKeys": ["b", "c"]}),
+    Change("binding-arguments", "Binding", {}, {"arguments": [_arg("a", integer=1)]}),
+    Change("scale", "BrokerCluster", {"replicas": 3}, {"replicas": 5}),
+    Change("grow", "BrokerCluster", {"storage": {"size": "1Gi"}}, {"storage": {"size": "2Gi"}}),
+    Change("policy", "Policy", {"priority": 1}, {"priority": 2, "applyTo": "queues"}),
+)
+
+TRANSITIONS_REFUSED = (
+    *(
+        Change(
+            f"broker-of-{kind}", kind, {}, {"brokerRef": {"name": "b"}}, "brokerRef is immutable"
+        )
+        for kind in TOPOLOGY
+    ),
+    *(
+        Change(
+            f"broker-namespace-of-{kind}",
+            kind,
+            {},
+            {"brokerRef": {**REF, "namespace": "b"}},
+            "brokerRef.namespace is immutable",
+        )
+        for kind in TOPOLOGY
+    ),
+    *(
+        Change(f"vhost-of-{kind}", kind, {}, {"vhost": "/b"}, "vhost is immutable")
+        for kind in TOPOLOGY_WITH_VHOST
+    ),
+    *(
+        Change(f"name-of-{kind}", kind, {"name": "a"}, {"name": "b"}, "name is immutable")
+        for kind in TOPOLOGY_WITH_NAME
+    ),
+    Change("name-removed", "Queue", {"name": "a"}, {}, "name is immutable"),
+    Change("name-added", "Queue", {}, {"name": "thing"}, "name is immutable"),
+    Change("exchange-type", "Exchange", {}, {"type": "topic"}, "type is immutable; delete"),
+    Change("exchange-durable", "Exchange", {}, {"durable": False}, "durable is immutable; delete"),
+    Change(
+        "exchange-auto", "Exchange", {}, {"autoDelete": True}, "autoDelete is immutable; delete"
+    ),
+    Change(
+        "exchange-internal", "Exchange", {}, {"internal": True}, "internal is immutable; delete"
+    ),
+    Change(
+        "exchange-arguments",
+        "Exchange",
+        {},
+        {"arguments": [_arg("a", integer=1)]},
+        "arguments are immutable; delete",
+    ),
+    Change("queue-type", "Queue", {}, CLASSIC, "type is immutable unless"),
+    Change(
+        "queue-durable",
+        "Queue",
+        CLASSIC,
+        {**CLASSIC, "durable": False},
+        "durable and autoDelete are immutable unless",
+    ),
+    Change(
+        "queue-priority",
+        "Queue",
+        {**CLASSIC, "maxPriority": 1},
+        {**CLASSIC, "maxPriority": 2},
+        "maxPriority is immutable unless",
+    ),
+    Change(
+        "queue-single",
+        "Queue",
+        {},
+        {"singleActiveConsumer": True},
+        "singleActiveConsumer is immutable unless",
+    ),
+    Change(
+        "queue-arguments",
+        "Queue",
+        {"arguments": [_arg("a", integer=1)]},
+        {"arguments": [_arg("a", integer=2)]},
+        "arguments are immutable unless",
+    ),
+    Change("binding-source", "Binding", {}, {"source": "b"}, "source is immutable"),
+    Change(
+        "binding-destination",
+        "Binding",
+        {},
+        {"destination": {"name": "orders", "kind": "Exchange"}},
+        "destination is immutable",
+    ),
+    Change("permission-user", "Permission", {}, {"user": "b"}, "user is immutable"),
+    Change(
+        "permission-user-ref",
+        "Permission",
+        {"user": None, "userRef": {"name": "a"}},
+        {"user": None, "userRef": {"name": "b"}},
+        "userRef is immutable",
+    ),
+    Change(
+        "storage-class",
+        "BrokerCluster",
+        {},
+        {"storage": {"className": "fast"}},
+        "storage.className is immutable",
+    ),
+)

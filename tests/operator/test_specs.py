@@ -1,0 +1,455 @@
+"""Specs: a resource becomes objects in the broker's vocabulary (docs/reference/topology.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from brokerd_operator.specs import access, arguments, broker_cluster, registry, units
+from brokerd_operator.specs.model import (
+    ClusterAddress,
+    DesiredObject,
+    Identity,
+    Inputs,
+    Invalid,
+    Meta,
+    Reference,
+    TopologySpec,
+    Waiting,
+)
+
+from brokerd.core import names
+from tests.operator.resources import MINIMAL, resource
+
+META = Meta("default", "thing")
+WAREHOUSE = Inputs(
+    clusters={"default/warehouse": ClusterAddress(("10.0.0.1:5672",), "admin", "p@ss/1")}
+)
+
+
+def parse(kind: str, /, **spec: Any) -> TopologySpec:
+    parsed = registry.parse(resource(kind, **spec))
+    assert isinstance(parsed, TopologySpec), parsed
+    return parsed
+
+
+def desired(kind: str, inputs: Inputs = WAREHOUSE, /, **spec: Any) -> tuple[DesiredObject, ...]:
+    objects = registry.desired(parse(kind, **spec), META, inputs)
+    assert isinstance(objects, tuple), objects
+    return objects
+
+
+def invalid(kind: str, /, **spec: Any) -> Invalid:
+    parsed = registry.parse(resource(kind, **spec))
+    if not isinstance(parsed, Invalid):
+        assert isinstance(parsed, TopologySpec)
+        problem = registry.desired(parsed, META)
+        assert isinstance(problem, Invalid), problem
+        return problem
+    return parsed
+
+
+@pytest.mark.parametrize("kind", sorted(MINIMAL))
+def test_least_resource_of_each_kind_parses(kind: str) -> None:
+    assert not isinstance(registry.parse(resource(kind)), Invalid)
+
+
+def test_exchange_has_identity_arguments_and_inline_settings() -> None:
+    (found,) = desired(
+        "Exchange",
+        name="orders.in",
+        type="topic",
+        alternateExchange="orders.unrouted",
+        federation={"all": True},
+        arguments=[{"name": "x-delayed-type", "string": "direct"}],
+    )
+    assert found.identity == Identity("exchange", "/", "orders.in")
+    assert found.spec == {
+        "type": "topic",
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+        "arguments": {"x-delayed-type": "direct"},
+        "settings": {"alternate-exchange": "orders.unrouted", "federation-upstream-set": "all"},
+    }
+
+
+def test_queue_settings_are_inline_and_units_are_the_brokers() -> None:
+    queue, bound = desired(
+        "Queue",
+        vhost="/shop",
+        deliveryLimit=3,
+        overflow="reject-publish",
+        deadLetter={"exchange": "orders.dead", "strategy": "at-least-once"},
+        messageTTL="1h30m",
+        expires="500ms",
+        maxLength=7,
+        maxLengthBytes="2Ki",
+        consumerTimeout="30s",
+        leaderLocator="balanced",
+        singleActiveConsumer=True,
+        replicas=3,
+        bindings=[{"source": "orders.in", "routingKeys": ["order.*"]}],
+    )
+    assert queue.identity == Identity("queue", "/shop", "thing")
+    assert queue.spec == {
+        "type": "quorum",
+        "durable": True,
+        "auto_delete": False,
+        "replicas": 3,
+        "arguments": {"x-single-active-consumer": True},
+        "settings": {
+            "delivery-limit": 3,
+            "overflow": "reject-publish",
+            "dead-letter-exchange": "orders.dead",
+            "dead-letter-strategy": "at-least-once",
+            "message-ttl": 5_400_000,
+            "expires": 500,
+            "max-length": 7,
+            "max-length-bytes": 2048,
+            "consumer-timeout": 30_000,
+            "queue-leader-locator": "balanced",
+        },
+    }
+    assert bound.name == "orders.in|queue|thing|order.*|"
+    assert parse("Queue", bindings=[{"source": "e"}]).identities(META) == (
+        Identity("queue", "/", "thing"),
+        Identity("binding", "/", "e|queue|thing||"),
+    )
+
+
+def test_queue_without_settings_leaves_everything_to_policies() -> None:
+    (queue,) = desired("Queue")
+    assert queue.spec["settings"] == {}
+    assert queue.spec["arguments"] == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "table"),
+    [
+        ("orders.in", "order.*", {}),
+        ("h", "", {"x-match": "all", "a": 1}),
+        ("a|b", "k", {}),
+        ("a", "k|l", {"n": True}),
+        ("größe", "ключ", {"ü": "ö"}),
+    ],
+)
+def test_binding_names_are_the_brokers_own(source: str, key: str, table: dict[str, Any]) -> None:
+    """R-BND-1: operator and broker compute the identity of a binding each for themselves."""
+    ours = arguments.binding_name(source, "queue", "q", key, table)
+    assert ours == names.binding_name(source, "queue", "q", key, table)
+
+
+def test_binding_makes_one_object_per_key() -> None:
+    objects = desired(
+        "Binding",
+        destination={"kind": "Exchange", "name": "x"},
+        routingKeys=["a", "b"],
+        arguments=[{"name": "n", "integer": 5}],
+    )
+    assert [item.spec["routing_key"] for item in objects] == ["a", "b"]
+    assert {item.spec["destination_kind"] for item in objects} == {"exchange"}
+    assert len({item.name for item in objects}) == 2
+    assert all(item.spec["arguments"] == {"n": 5} for item in objects)
+
+
+def test_policy_definition_is_in_the_brokers_keys() -> None:
+    (found,) = desired(
+        "Policy",
+        pattern="^orders\\.",
+        applyTo="exchanges",
+        priority=5,
+        definition={
+            "alternateExchange": "orders.unrouted",
+            "federation": {"upstreamSet": "all"},
+            "extra": [{"name": "stream-max-segment-size-bytes", "integer": 5}],
+        },
+    )
+    assert found.spec == {
+        "pattern": "^orders\\.",
+        "apply-to": "exchanges",
+        "priority": 5,
+        "definition": {
+            "alternate-exchange": "orders.unrouted",
+            "federation-upstream-set": "all",
+            "stream-max-segment-size-bytes": 5,
+        },
+    }
+
+
+def test_operator_policy_holds_queue_bounds() -> None:
+    """R-POL-7."""
+    (found,) = desired("OperatorPolicy", definition={"messageTTL": "1m", "targetGroupSize": 5})
+    assert found.kind == "operator_policy"
+    assert found.spec["definition"] == {"message-ttl": 60_000, "target-group-size": 5}
+
+
+def test_vhost_and_user_are_outside_of_vhosts() -> None:
+    (vhost,) = desired("Vhost", name="/orders", limits={"maxQueues": 200}, tags=["b", "a"])
+    assert vhost.identity == Identity("vhost", "", "/orders")
+    assert vhost.spec == {"description": "", "tags": ["a", "b"], "limits": {"max-queues": 200}}
+    inputs = Inputs(secrets={"default/thing-credentials": {"password": b"s3cret"}})
+    (user,) = desired("User", inputs, tags=["monitoring"])
+    assert user.identity == Identity("user", "", "thing")
+    assert user.spec == {"tags": ["monitoring"], "limits": {}, "password": "s3cret"}
+    assert user.write_only == ("password", "password_hash")
+
+
+def test_passwords_do_not_show_in_representations() -> None:
+    """SEC-20: a log line with an object or its inputs holds no secret."""
+    inputs = Inputs(
+        secrets={"default/thing-credentials": {"password": b"s3cret"}},
+        clusters={"default/c": ClusterAddress(("h:1",), "u", "s3cret")},
+    )
+    assert "s3cret" not in repr(inputs)
+    assert "s3cret" not in repr(desired("User", inputs))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "WaitingForSecret"),
+        ({}, "WaitingForSecret"),
+        ({"password": b""}, "WaitingForSecret"),
+        ({"password": b"\xff"}, "InvalidSpec"),
+        ({"username": b"other", "password": b"x"}, "InvalidSpec"),
+    ],
+)
+def test_user_without_usable_secret_says_why(data: dict[str, bytes] | None, reason: str) -> None:
+    secrets = {} if data is None else {"default/login": data}
+    spec = parse("User", credentialsSecretRef={"name": "login"})
+    assert spec.references(META) == (Reference("Secret", "default", "login"),)
+    found = registry.desired(spec, META, Inputs(secrets=secrets))
+    assert isinstance(found, Waiting | Invalid)
+    assert found.reason == reason
+
+
+def test_permission_is_named_by_its_user() -> None:
+    (found,) = desired("Permission", vhost="/a", write="^x")
+    assert found.identity == Identity("permission", "/a", "web")
+    assert found.spec == {"configure": "", "write": "^x", "read": ""}
+    spec = parse("Permission", user=None, userRef={"name": "web"})
+    assert spec.identities(META) == ()
+    assert isinstance(registry.desired(spec, META), Waiting)
+    resolved = Inputs(users={"default/web": "www"})
+    assert spec.identities(META, resolved) == (Identity("permission", "/", "www"),)
+
+
+def test_upstream_of_a_cluster_takes_its_address_and_administrator() -> None:
+    spec = parse("FederationUpstream", exchange="stock", reconnectDelay="1500ms")
+    assert spec.references(META) == (Reference("BrokerCluster", "default", "warehouse"),)
+    assert isinstance(registry.desired(spec, META), Waiting)
+    (found,) = registry.desired(spec, META, WAREHOUSE)  # type: ignore[misc]
+    assert found.identity == Identity("parameter", "/", "federation-upstream/thing")
+    assert found.write_only == ("value.uri",)
+    assert found.spec["value"] == {
+        "uri": "amqp://admin:p%40ss%2F1@10.0.0.1:5672",
+        "exchange": "stock",
+        "prefetch-count": 1000,
+        "ack-mode": "on-confirm",
+        "max-hops": 1,
+        "reconnect-delay": 1.5,
+        "trust-user-id": False,
+        "queue-type": "classic",
+        "resource-cleanup-mode": "default",
+        "channel-use-mode": "multiple",
+    }
+
+
+def test_upstream_with_hosts_quotes_vhost_and_addresses() -> None:
+    inputs = Inputs(secrets={"default/login": {"username": b"u", "password": b"p"}})
+    (found,) = desired(
+        "FederationUpstream",
+        inputs,
+        credentialsSecretRef={"name": "login"},
+        endpoints=[{"host": "::1", "vhost": "/"}, {"host": "b.example", "tls": True}],
+    )
+    assert found.spec["value"]["uri"] == ["amqp://u:p@[::1]:5672/%2F", "amqps://u:p@b.example:5671"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"amqp://a\namqps://b/v\n", ["amqp://a", "amqps://b/v"]),
+        (b"amqp://a , amqp://b", ["amqp://a", "amqp://b"]),
+        (b"http://a", None),
+        (b"", None),
+        (b"amqp://[", None),
+        (b"\xff", None),
+    ],
+)
+def test_upstream_secret_holds_one_or_more_uris(text: bytes, expected: list[str] | None) -> None:
+    spec = parse("FederationUpstream", endpoints=None, uriSecretRef={"name": "s"})
+    found = registry.desired(spec, META, Inputs(secrets={"default/s": {"uri": text}}))
+    if expected is None:
+        assert isinstance(found, Invalid)
+        assert "amqp://a" not in found.message
+    else:
+        assert isinstance(found, tuple)
+        assert found[0].spec["value"]["uri"] == expected
+
+
+def test_upstream_set_lists_members_with_overrides() -> None:
+    (found,) = desired(
+        "FederationUpstreamSet", upstreams=[{"name": "b"}, {"name": "a", "maxHops": 2}]
+    )
+    assert found.identity == Identity("parameter", "/", "federation-upstream-set/thing")
+    assert found.spec == {"value": [{"upstream": "a", "max-hops": 2}, {"upstream": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("Queue", {"name": "ü" * 128}),
+        ("Queue", {"vhost": "ü" * 128}),
+        ("Queue", {"name": "a\x00"}),
+        ("Queue", {"name": "\ud800"}),
+        ("Queue", {"deadLetter": {"exchange": "ü" * 128}}),
+        ("Exchange", {"alternateExchange": "ü" * 128}),
+        ("Binding", {"routingKeys": ["ü" * 128]}),
+        ("Binding", {"source": "ü" * 128}),
+    ],
+)
+def test_names_are_bounded_in_bytes(kind: str, spec: dict[str, Any]) -> None:
+    """R-NAM-1: 255 bytes; the schema can only count characters."""
+    assert invalid(kind, **spec).reason == "InvalidName"
+
+
+def test_name_of_exactly_255_bytes_is_right() -> None:
+    assert parse("Queue", name="ü" * 127 + "x")
+
+
+@pytest.mark.parametrize("kind", ["Policy", "OperatorPolicy"])
+@pytest.mark.parametrize("pattern", ["(", "*", "(?P<a>x)(?P<a", "[z-a]"])
+def test_pattern_that_does_not_compile_is_invalid(kind: str, pattern: str) -> None:
+    assert invalid(kind, pattern=pattern).reason == "InvalidPattern"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "NaN", "[" * 100 + "]" * 100, "[" * 2000, "[9223372036854775808]", "1e999x"],
+)
+def test_json_argument_that_amqp_cannot_carry_is_invalid(text: str) -> None:
+    """SEC-42: tables nest at most 16 deep, integers have 64 bits."""
+    found = invalid("Queue", arguments=[{"name": "x-a", "json": text}])
+    assert found.reason == "InvalidSpec"
+    assert "x-a" in found.message
+
+
+def test_argument_types_are_exact() -> None:
+    """A text "5" and a number 5 are different things to an AMQP client."""
+    (queue,) = desired(
+        "Queue",
+        arguments=[
+            {"name": "text", "string": "5"},
+            {"name": "number", "integer": 5},
+            {"name": "flag", "boolean": False},
+            {"name": "ratio", "number": 0.5},
+            {"name": "nested", "json": '{"a": [1, null]}'},
+        ],
+    )
+    assert json.dumps(queue.spec["arguments"]) == (
+        '{"text": "5", "number": 5, "flag": false, "ratio": 0.5, "nested": {"a": [1, null]}}'
+    )
+
+
+def test_policy_key_twice_is_invalid() -> None:
+    found = invalid(
+        "Policy", definition={"maxLength": 1, "extra": [{"name": "max-length", "integer": 2}]}
+    )
+    assert "max-length" in found.message
+
+
+def test_wrong_types_become_invalid_and_not_an_exception() -> None:
+    assert invalid("Queue", replicas={"a": 1}).reason == "InvalidSpec"
+    assert invalid("Queue", messageTTL="soon").reason == "InvalidSpec"
+    assert isinstance(registry.parse({"kind": "Toaster"}), Invalid)
+    assert isinstance(registry.parse({"kind": "Queue"}), Invalid)
+
+
+def test_hard_and_soft_dependencies_are_told_apart() -> None:
+    """Operator.md section 9: a missing dead letter exchange never blocks (R-AE-8)."""
+    queue = parse("Queue", deadLetter={"exchange": "dead"}, bindings=[{"source": "in"}])
+    found = {item.identity: item.is_hard for item in queue.dependencies(META)}
+    assert found == {
+        Identity("vhost", "", "/"): True,
+        Identity("exchange", "/", "dead"): False,
+        Identity("exchange", "/", "in"): True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1ms", 1), ("2s", 2000), ("1d1h1m1s1ms", 90_061_001), ("007s", 7000)]
+)
+def test_durations_are_milliseconds(text: str, expected: int) -> None:
+    assert units.duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "1.5s", "-1s", "1s ", "9999999999999999999d"])
+def test_wrong_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"duration|too long"):
+        units.duration_ms(text)
+
+
+def test_cluster_names_members_and_what_does_not_apply_locally() -> None:
+    body = resource(
+        "BrokerCluster",
+        "orders",
+        replicas=2,
+        memory={"highWatermark": {"absolute": "2Gi"}},
+        storage={"size": "20Gi"},
+        telemetry={"enabled": True, "engine": "kubernetes"},
+    )
+    spec = registry.parse(body)
+    assert isinstance(spec, broker_cluster.BrokerClusterSpec)
+    assert spec.member_names(Meta.of(body)) == ("orders-0", "orders-1")
+    assert spec.memory_high_watermark() == "2097152KiB"
+    assert broker_cluster.not_applied_locally(spec) == ("spec.storage", "spec.telemetry.engine")
+
+
+def _grants(*grants: dict[str, Any]) -> tuple[access.Grant, ...]:
+    spec = registry.parse(resource("BrokerCluster", access=list(grants)))
+    assert isinstance(spec, broker_cluster.BrokerClusterSpec)
+    return spec.access
+
+
+def test_only_granted_namespaces_kinds_and_vhosts_may_use_a_broker() -> None:
+    grants = _grants(
+        {"namespaces": {"names": ["b"]}, "kinds": ["Queue"], "vhosts": ["b-.*"]},
+        {"namespaces": {"from": "All"}, "kinds": ["User"], "users": ["app-.*"]},
+    )
+
+    def allowed(**changes: Any) -> bool:
+        request = {
+            "kind": "Queue",
+            "namespace": "b",
+            "namespace_labels": {},
+            "vhost": "b-1",
+            **changes,
+        }
+        return access.is_granted("own", grants, access.Request(**request))
+
+    assert allowed(namespace="own", kind="Vhost", vhost="x")
+    assert allowed()
+    assert not allowed(namespace="c")
+    assert not allowed(kind="Exchange")
+    assert not allowed(vhost="xb-1"), "patterns are anchored"
+    assert allowed(namespace="c", kind="User", vhost=None, user="app-1")
+    assert not allowed(namespace="c", kind="User", vhost=None, user="root")
+    assert not allowed(
+        namespace="c", kind="User", vhost=None, user="app-1", tags=("administrator",)
+    )
+
+
+def test_grant_by_labels_needs_all_labels() -> None:
+    (grant,) = _grants({"namespaces": {"selector": {"matchLabels": {"tier": "gold", "x": "1"}}}})
+    assert grant.namespaces.admits("n", {"tier": "gold", "x": "1", "y": "2"})
+    assert not grant.namespaces.admits("n", {"tier": "gold"})
+
+
+def test_wrong_pattern_in_a_grant_is_invalid_and_grants_nothing() -> None:
+    grant = {"namespaces": {"from": "All"}, "kinds": ["Queue"], "vhosts": ["("]}
+    found = registry.parse(resource("BrokerCluster", access=[grant]))
+    assert isinstance(found, Invalid)
+    assert found.reason == "InvalidPattern"

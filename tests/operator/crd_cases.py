@@ -330,8 +330,8 @@ REFUSED = (
     ),
     Case("long-cluster-name", "BrokerCluster", {}, "a DNS label of at most 40", "a" * 41),
     # The schema itself.
-    Case("no-broker", "Queue", {"brokerRef": None}, "spec.brokerRef: required value"),
-    Case("queue-type", "Queue", {"type": "stream"}, "supported: classic, quorum"),
+    Case("no-broker", "Queue", {"brokerRef": None}, "spec.brokerRef"),
+    Case("queue-type", "Queue", {"type": "stream"}, "spec.type"),
     Case("pascal-case", "Queue", {"overflow": "RejectPublish"}, "reject-publish"),
     Case("duration", "Queue", {"messageTTL": "1.5s"}, "spec.messageTTL"),
     Case("duration-with-line-end", "Queue", {"messageTTL": "1s\n"}, "spec.messageTTL"),

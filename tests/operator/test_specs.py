@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from brokerd_operator.specs import access, arguments, broker_cluster, registry, units
 from brokerd_operator.specs.model import (
     ClusterAddress,
@@ -18,6 +20,7 @@ from brokerd_operator.specs.model import (
     TopologySpec,
     Waiting,
 )
+from brokerd_operator.validation import Admitted, Validator
 
 from brokerd.core import names
 from tests.operator.resources import MINIMAL, resource
@@ -453,3 +456,34 @@ def test_wrong_pattern_in_a_grant_is_invalid_and_grants_nothing() -> None:
     found = registry.parse(resource("BrokerCluster", access=[grant]))
     assert isinstance(found, Invalid)
     assert found.reason == "InvalidPattern"
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_examples_are_admitted_and_have_objects(path: Path) -> None:
+    validator = Validator.from_directory()
+    for document in yaml.safe_load_all(path.read_text()):
+        admitted = validator.admit(document)
+        assert isinstance(admitted, Admitted), admitted
+        assert "namespace" not in document["metadata"], "examples go to the current namespace"
+        spec = registry.parse(admitted.body)
+        assert not isinstance(spec, Invalid), spec
+        if isinstance(spec, TopologySpec):
+            assert isinstance(spec.desired(Meta.of(admitted.body), WAREHOUSE), tuple)
+
+
+def test_orders_example_is_the_demo() -> None:
+    documents = [
+        item
+        for path in EXAMPLES
+        if path.parent.name == "orders"
+        for item in yaml.safe_load_all(path.read_text())
+    ]
+    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in documents}
+    assert len(specs) == len(documents)
+    assert specs["BrokerCluster", "orders"]["replicas"] == 3
+    assert specs["BrokerCluster", "warehouse"]["replicas"] == 1
+    assert specs["Queue", "orders"]["deadLetter"]["strategy"] == "at-least-once"
+    assert specs["Policy", "unrouted"]["definition"] == {"alternateExchange": "orders.unrouted"}

@@ -99,9 +99,10 @@ def api_down(state: Path) -> None:
     run_script("api.sh", "down", state=state)
 
 
-def require_binaries() -> None:
+def require_binaries(level: str = "api") -> None:
     """Missing binaries are a failure, not a skip: `make test` builds them before pytest."""
-    if subprocess.run([str(CLUSTER / "build.sh"), "check"], capture_output=True).returncode:
+    check = [str(CLUSTER / "build.sh"), "check", level]
+    if subprocess.run(check, capture_output=True).returncode:
         pytest.fail("the Kubernetes binaries are not built: run tools/cluster/build.sh, once")
 
 
@@ -136,12 +137,13 @@ def kube_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
 @pytest.fixture(scope="session")
 def kube_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
     """Two nodes that run containers; the cluster of KUBECONFIG instead where that is set."""
-    require_binaries()
     if given := os.environ.get("KUBECONFIG"):
+        require_binaries("api")  # for kubectl and helm
         yield Kubernetes(Path(given), is_ours=False)
         return
     if reason := why_no_nodes():
         pytest.skip(reason)
+    require_binaries("all")
     state = tmp_path_factory.mktemp("kube-nodes") / "state"
     printed = run_script("node.sh", "up", "2", state=state).stdout
     yield Kubernetes(Path(printed.splitlines()[-1]))

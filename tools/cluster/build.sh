@@ -3,19 +3,19 @@
 #
 #   build.sh [all]    everything that api.sh and node.sh need
 #   build.sh api      only what api.sh needs
-#   build.sh check    exit status 0 if everything is built and up to date
+#   build.sh check [SET]  exit status 0 if that set is built and up to date
 #
 # Takes 8-10 minutes on two cores the first time, half a minute with a warm Go cache, nothing when
 # the stamp (pins and this script) has not changed. Prints a line per binary and one per half minute.
 # shellcheck source=env.sh
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
 set=${1:-all}
-case $set in all | api | check) ;; *) die "usage: build.sh [all | api | check]" ;; esac
+case $set in all | api | check) ;; *) die "usage: build.sh [all | api | check [all | api]]" ;; esac
 
 cd "$CLUSTER_HOME/binaries"
 stamp=$(cat go.mod go.sum cmd/*/*.go ../build.sh | sha256sum | cut -c1-16)
 up_to_date() { [ -e "$CLUSTER_BIN/.built-$stamp-all" ] || [ -e "$CLUSTER_BIN/.built-$stamp-$1" ]; }
-if [ "$set" = check ]; then up_to_date all; exit; fi
+if [ "$set" = check ]; then up_to_date "${2:-all}"; exit; fi
 if up_to_date "$set"; then say "binaries are up to date in $CLUSTER_BIN"; exit 0; fi
 
 command -v go >/dev/null || die "go is missing: Go 1.26 or newer is needed (https://go.dev/dl)"
@@ -34,11 +34,11 @@ for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
 done
 
 kube=k8s.io/kubernetes/cmd
-targets=("etcd go.etcd.io/etcd/server/v3")
+targets=("etcd go.etcd.io/etcd/server/v3" "helm helm.sh/helm/v3/cmd/helm")
 for name in kube-apiserver kubectl kube-controller-manager; do targets+=("$name $kube/$name"); done
 if [ "$set" = all ]; then
   for name in kube-scheduler kubelet kube-proxy; do targets+=("$name $kube/$name"); done
-  targets+=("helm helm.sh/helm/v3/cmd/helm" "coredns ./cmd/coredns")
+  targets+=("coredns ./cmd/coredns")
 fi
 
 heartbeat() {  # heartbeat PID WHAT: a line per half minute while PID lives

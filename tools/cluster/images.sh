@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Container images from ordinary Dockerfiles, without Docker and without an image registry.
 #
+#   images.sh all                  the same as build
 #   images.sh base                 make python:3.11-slim from Debian and this machine's CPython 3.11
 #   images.sh build [NAME...]      broker, operator, telemetry (default all): archives in the cache,
 #                                  for node.sh load; the paths are printed, one a line
@@ -57,7 +58,7 @@ debian() {  # debian FOLDER: Debian's minimum, from the mirror apt is configured
 base() {
   local prefix stamp
   prefix=$(find_python)
-  stamp=$( (sed -n '/^BASE/,/^declare/p; /^debian/,/^}/p; /^base/,/^}/p' "$0"; "$prefix/bin/python3.11" -VV) | sha256sum | cut -c1-16)
+  stamp=$( (sed -n '/^BASE/,/^declare/p; /^debian/,/^}/p; /^base/,/^}/p' "$0"; "$prefix/bin/python3.11" -VV; cat "$CLUSTER_HOME/mkimage.py") | sha256sum | cut -c1-16)
   [ ! -e "$IMAGES/.base-$stamp" ] || return 0
   say "making the base image $BASE (about a minute)"
   scratch=$(mktemp -d -p "$IMAGES")
@@ -121,6 +122,7 @@ build_one() {
   echo "$out"
 }
 
+[ "${1:-}" != all ] || set -- build
 case "${1:-}" in base | build | clean) ;; *) die "usage: images.sh base | build [broker|operator|telemetry]... | clean" ;; esac
 [ "$(id -u)" = 0 ] || die "must be root"
 "$CLUSTER_HOME/setup.sh" check node || exit 1
@@ -133,9 +135,8 @@ case $1 in
   build)
     shift
     base
-    for name in "${@:-broker operator telemetry}"; do
-      for one in $name; do build_one "$one"; done
-    done
+    [ "$#" -gt 0 ] || set -- broker operator telemetry
+    for name in "$@"; do build_one "$name"; done
     ;;
   clean)
     "${BUILDAH[@]}" rmi --all --force >/dev/null 2>&1 || true

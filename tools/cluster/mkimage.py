@@ -61,7 +61,7 @@ def image_config(args: argparse.Namespace, diff_id: str) -> bytes:
             "created": "1970-01-01T00:00:00Z",
             "config": config,
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{diff_id}"]},
-            "history": [{"created_by": "mkimage"}],
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "mkimage"}],
         }
     ).encode()
 

@@ -1,0 +1,189 @@
+"""Compat profiles: every switch of section 14.2 with its value per named profile.
+
+Pure data.  The server reads `compat.profile` and single overrides from its configuration, calls
+`profile()` once and hands the result to whoever asks.  Differences without a switch (O-15) are
+fixed to the default and not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+DEFAULT_PROFILE = "brokerd"
+
+_MIB = 1024 * 1024
+_GIB = 1024 * _MIB
+
+
+class UnknownProfile(ValueError):
+    """No profile or switch of that name, or a value that the switch does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The switches; a field's name is the switch's with `.` written as `_`."""
+
+    name: str = DEFAULT_PROFILE
+    #: R-AE-4
+    ae_warn_missing: bool = True
+    #: R-AE-15
+    immediate_emulate: bool = False
+    #: R-DLX-12
+    dlx_strip_cc_on_rk: bool = False
+    #: R-DLX-24
+    dlx_trust_client_x_death: bool = False
+    #: R-DLX-23
+    dlx_emit_last_death: bool = True
+    #: R-DLX-14
+    dlx_original_expiration_only_on_expired: bool = False
+    #: R-DL-2: "3.x", "4.0" or "4.3"
+    quorum_delivery_count_mode: str = "3.x"
+    #: R-DL-1; None: none
+    quorum_default_delivery_limit: int | None = 20
+    #: R-PRI-2: levels; 0: none
+    quorum_priorities: int = 32
+    #: R-QQ-22: queue or channel
+    consumer_timeout_scope: str = "queue"
+    #: R-QOS-3: deny or allow
+    qos_global: str = "deny"
+    #: R-Q-8, O-1: allow, warn or deny
+    queues_transient_nonexclusive: str = "warn"
+    #: R-EX-3: 406 (channel) or 503 (connection)
+    exchange_unknown_type_error: int = 406
+    #: R-EX-5: any or none
+    permissions_passive_declare: str = "any"
+    #: R-RT-H4: strict or loose
+    headers_numeric_equality: str = "strict"
+    #: R-BND-8; 0: unlimited
+    topic_max_hash_words: int = 2
+    #: R-FRM-8
+    max_message_size: int = 16 * _MIB
+    #: R-MEM-4
+    memory_watermark_default: float = 0.6
+    #: R-MEM-7: block or disable
+    memory_zero_means: str = "block"
+    #: R-MEM-5: cap or allow
+    memory_fraction_above_one: str = "cap"
+    #: R-MEM-3: usable bytes of a 32-bit process
+    memory_limit32: int = 2 * _GIB
+    #: R-MEM-2
+    memory_cgroup_aware: bool = True
+    #: R-MEM-8, R-MEM-10: modern or 2009
+    memory_log_style: str = "modern"
+    #: R-OLD-2: blocked, channel_flow or both
+    throttle_mode: str = "blocked"
+    #: R-OLD-3
+    throttle_flow_all_channels: bool = False
+    #: O-17: pause or close
+    throttle_enforce_flow: str = "pause"
+    #: R-MQ: queue-level alternate exchanges
+    queue_ae: bool = False
+    #: R-MQ-3: all or unacked
+    mrg_orphan_scope: str = "all"
+    #: R-MQ-7
+    mrg_mark_on_exchange_ae: bool = False
+    #: R-MQ-11
+    mrg_reroute_overflow: bool = False
+    #: R-ALM-9
+    federation_honour_alarms: bool = True
+    #: R-FED-2, seconds
+    federation_reconnect_delay: int = 5
+
+
+_RABBITMQ_4_3 = {"quorum_delivery_count_mode": "4.3", "memory_cgroup_aware": False}
+
+_RABBITMQ_3_10: dict[str, Any] = {
+    "ae_warn_missing": False,
+    "dlx_strip_cc_on_rk": True,
+    "dlx_trust_client_x_death": True,
+    "dlx_emit_last_death": False,
+    "quorum_delivery_count_mode": "3.x",
+    "quorum_default_delivery_limit": None,
+    "quorum_priorities": 0,
+    "consumer_timeout_scope": "channel",
+    "qos_global": "allow",
+    "queues_transient_nonexclusive": "allow",
+    "exchange_unknown_type_error": 503,
+    "permissions_passive_declare": "none",
+    "headers_numeric_equality": "loose",
+    "topic_max_hash_words": 0,
+    "max_message_size": 128 * _MIB,
+    "memory_watermark_default": 0.4,
+    "memory_cgroup_aware": False,
+    "federation_honour_alarms": False,
+}
+
+#: O-14: as 3.10 but for what 14.1's column of 3.13 says.
+_RABBITMQ_3_13 = _RABBITMQ_3_10 | {
+    "dlx_strip_cc_on_rk": False,
+    "dlx_emit_last_death": True,
+    "exchange_unknown_type_error": 406,
+    "headers_numeric_equality": "strict",
+}
+
+_REFERENCE = _RABBITMQ_3_10 | {
+    "ae_warn_missing": True,
+    "immediate_emulate": True,
+    "dlx_original_expiration_only_on_expired": True,
+    "memory_zero_means": "disable",
+    "memory_fraction_above_one": "allow",
+    "memory_limit32": 4 * _GIB,
+    "memory_log_style": "2009",
+    "throttle_mode": "channel_flow",
+    "federation_honour_alarms": True,
+    "federation_reconnect_delay": 1,
+}
+
+#: R-MQ; O-7: routing through any alternate marks.
+_MRG = {"queue_ae": True, "mrg_mark_on_exchange_ae": True}
+
+_PROFILES: dict[str, dict[str, Any]] = {
+    "brokerd": {},
+    "rabbitmq-4.3": _RABBITMQ_4_3,
+    "rabbitmq-3.13": _RABBITMQ_3_13,
+    "rabbitmq-3.10": _RABBITMQ_3_10,
+    "reference": _REFERENCE,
+    "mrg": _MRG,
+}
+NAMES = tuple(_PROFILES)
+
+_CHOICES = {
+    "quorum_delivery_count_mode": ("3.x", "4.0", "4.3"),
+    "quorum_priorities": (0, 32),
+    "consumer_timeout_scope": ("queue", "channel"),
+    "qos_global": ("deny", "allow"),
+    "queues_transient_nonexclusive": ("allow", "warn", "deny"),
+    "exchange_unknown_type_error": (406, 503),
+    "permissions_passive_declare": ("any", "none"),
+    "headers_numeric_equality": ("strict", "loose"),
+    "memory_zero_means": ("block", "disable"),
+    "memory_fraction_above_one": ("cap", "allow"),
+    "memory_log_style": ("modern", "2009"),
+    "throttle_mode": ("blocked", "channel_flow", "both"),
+    "throttle_enforce_flow": ("pause", "close"),
+    "mrg_orphan_scope": ("all", "unacked"),
+}
+_SWITCHES = frozenset(field.name for field in fields(Profile)) - {"name"}
+
+
+def profile(name: str = DEFAULT_PROFILE, **overrides: Any) -> Profile:
+    """Return a profile by name; `a+b` lays b over a (`reference+mrg`), then single switches.
+
+    Raises UnknownProfile with a text for the person who wrote the configuration.
+    """
+    values: dict[str, Any] = {}
+    for part in name.split("+"):
+        if part not in _PROFILES:
+            known = ", ".join(NAMES)
+            raise UnknownProfile(f"unknown compat profile '{part}'; known: {known}")
+        values |= _PROFILES[part]
+    for switch, value in overrides.items():
+        if switch not in _SWITCHES:
+            raise UnknownProfile(f"unknown compat switch '{switch}'")
+        choices = _CHOICES.get(switch)
+        if choices is not None and value not in choices:
+            allowed = ", ".join(map(str, choices))
+            raise UnknownProfile(f"compat switch '{switch}' is {value!r}; allowed: {allowed}")
+        values[switch] = value
+    return replace(Profile(name=name), **values)

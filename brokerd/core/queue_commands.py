@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -234,6 +236,99 @@ class EnqueueView:
             result.append((route, data[at:body_at], data[body_at:end], annotations))
             at = ends[i]
         return result
+
+
+class EnqueueHead:
+    """What the queue machine itself needs of an enqueue command: who sent how many of what size.
+
+    Routes, headers and bodies are not looked at; where all messages are equally large (the
+    ordinary case) no size is unpacked either.  Raises ValueError or struct.error if the command
+    is not whole, so that a reader of its contents need not check again.
+    """
+
+    __slots__ = (
+        "_annotation_sizes",
+        "_body_sizes",
+        "_header_sizes",
+        "blob_start",
+        "channel",
+        "count",
+        "data",
+        "first_sequence",
+        "incarnation",
+        "node",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        head = _ENQUEUE.unpack_from(data)
+        version, kind, flags, name_size, route_count, count = head[:6]
+        if version != VERSION or kind != Kind.ENQUEUE or (count and not route_count):
+            raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
+        self.data = data
+        self.count: int = count
+        self.incarnation, self.channel, self.first_sequence = head[6:]
+        at = _ENQUEUE.size
+        self.node = data[at : at + name_size].decode()
+        at += name_size
+        for _ in range(2 * route_count):
+            at += 1 + data[at]
+        if flags & _HAS_ROUTE_INDEXES:
+            if count and max(array("H", data[at : at + 2 * count])) >= route_count:
+                raise ValueError("route index beyond the routes")
+            at += 2 * count
+        self._header_sizes = data[at : at + 4 * count]
+        at += 4 * count
+        self._body_sizes = data[at : at + 4 * count]
+        at += 4 * count
+        self._annotation_sizes: bytes | None = None
+        if flags & _HAS_ANNOTATIONS:
+            self._annotation_sizes = data[at : at + 4 * count]
+            at += 4 * count
+        self.blob_start = at
+        size, sums = self.sizes(payload_only=False)
+        if at + (sums[-1] if sums is not None else count * size) != len(data):
+            raise ValueError("sizes and blob of an enqueue command disagree")
+
+    def sizes(self, payload_only: bool) -> tuple[int, array[int] | None]:
+        """Return (size of each message, None), or (0, sizes of the first 0, 1, 2 … messages).
+
+        payload_only: bodies; otherwise all that is stored of a message (R-LEN-1).
+        """
+        columns = [self._body_sizes]
+        if not payload_only:
+            columns.append(self._header_sizes)
+            if self._annotation_sizes is not None:
+                columns.append(self._annotation_sizes)
+        count = self.count
+        if all(column == column[:4] * count for column in columns):
+            return sum(int.from_bytes(column[:4], "little") for column in columns), None
+        numbers = [_u32s(column) for column in columns]
+        each = numbers[0] if len(numbers) == 1 else map(sum, zip(*numbers, strict=True))
+        return 0, array("Q", accumulate(each, initial=0))
+
+    def annotations(self) -> list[bytes] | None:
+        """Return each message's annotations, None if none has any."""
+        if self._annotation_sizes is None:
+            return None
+        result: list[bytes] = []
+        at = self.blob_start
+        for header, body, size in zip(
+            _u32s(self._header_sizes),
+            _u32s(self._body_sizes),
+            _u32s(self._annotation_sizes),
+            strict=True,
+        ):
+            at += header + body
+            result.append(self.data[at : at + size])
+            at += size
+        return result
+
+
+def _u32s(raw: bytes) -> array[int]:
+    numbers = array("I", raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _short(data: bytes, at: int) -> tuple[str, int]:

@@ -1,0 +1,545 @@
+"""The queue machine: replicated state of one classic or quorum queue, driven by commands.
+
+Deterministic and total: the same commands bring the same state, replies and effects on every
+replica, and a command that cannot be done is answered, never raised.  It reads no clock (time
+comes with each command), holds no message bodies (they stay in the log; effects say where), and
+sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
+are `queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_decoders`, `queue_snapshot`.
+
+Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
+deliver, expire what found no consumer (R-TTL-6), trim to the length limit (R-LEN-5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brokerd.core import effects, queue_commands, queue_decoders, queue_snapshot
+from brokerd.core.consumers import QUORUM_PREFETCH_MAX, Consumer
+from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.enqueuers import EnqueuerKey
+from brokerd.core.machine import Meta, Outcome
+from brokerd.core.message import Range
+from brokerd.core.queue_commands import (
+    Checkout,
+    EnqueueStatus,
+    Kind,
+    QueueOptions,
+    ReturnCause,
+    encode_enqueue_reply,
+)
+from brokerd.core.queue_state import QueueState
+from brokerd.core.queue_store import Entry, Span, runs_of
+
+
+class QueueMachine(QueueState):
+    """One queue.
+
+    State and invariants: see `QueueState`.
+    """
+
+    realise_everywhere = False
+
+    # -- the machine's face -----------------------------------------------------------------
+
+    def apply(self, meta: Meta, command: bytes) -> Outcome:
+        """Apply one committed command."""
+        try:
+            kind, decoded = queue_decoders.decode(command)
+        except queue_decoders.MALFORMED as error:
+            return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
+        self.clock_ms = max(self.clock_ms, meta.now_ms)
+        if self.deleted is not None:
+            return Outcome(_reply_of_deleted(kind, decoded))
+        if self.last_used_ms is None:
+            self.last_used_ms = self.clock_ms
+        self._index = meta.index
+        self._time_passes()
+        reply = _HANDLERS[kind](self, meta, decoded)
+        if self.deleted is None:
+            self._serve()
+        return Outcome(reply, self._take_effects())
+
+    def became_leader(self, meta: Meta) -> list[Any]:
+        """Return what a new leader must realise again; deliveries are asked for by RESUME."""
+        if self.deleted is not None:
+            return [effects.QueueDeleted(self.deleted)]
+        return [effects.DeadLettersWaiting()] if self.letters.count else []
+
+    def snapshot(self) -> bytes:
+        """Return the state without message bodies."""
+        return queue_snapshot.encode(self)
+
+    def restore(self, data: bytes) -> None:
+        """Replace the state by a snapshot's."""
+        self._reset(None)
+        queue_snapshot.decode_into(self, data)
+
+    def live_indexes(self) -> Sequence[Range]:
+        """Return the log indexes that hold ready, checked-out or dead-letter messages."""
+        ranges: list[Range] = []
+        low = high = 0
+        for index in self.store.entries:
+            if index == high:
+                high += 1
+                continue
+            if low < high:
+                ranges.append((low, high))
+            low, high = index, index + 1
+        if low < high:
+            ranges.append((low, high))
+        return ranges
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when a tick is due, None if time changes nothing."""
+        if self.deleted is not None:
+            return None
+        if self.more_to_deliver:
+            return self.clock_ms
+        deadlines = [
+            since + self.options.disconnected_timeout_ms
+            for since in self.suspected.values()
+            if since is not None
+        ]
+        expiry = self.store.next_expiry_ms(self._quorum)
+        if expiry is not None:
+            deadlines.append(expiry)
+        lease = self._lease_end_ms()
+        if lease is not None:
+            deadlines.append(lease)
+        return min(deadlines, default=None)
+
+    def tick_command(self) -> bytes:
+        """Return the command to propose at that deadline."""
+        return queue_commands.encode_tick()
+
+    def overview(self) -> dict[str, Any]:
+        """Return counters and gauges (telemetry.md §6.5)."""
+        head = self.store.head()
+        return {
+            "counters": dict(self.counters),
+            "ready": self.store.ready,
+            "unacked": self.unacked,
+            "ready_bytes": self.store.ready_bytes,
+            "unacked_bytes": self.unacked_bytes,
+            "head_enqueued_ms": head.entry.enqueued_ms if head else None,
+            "consumers": self.consumers.registered,
+            "prefetch_sum": sum(c.prefetch for c in self.consumers.rows() if c.registered),
+            "dl_pending": self.letters.count,
+            "dl_pending_since_ms": self.letters.oldest_ms(),
+            "deleted": self.deleted,
+        }
+
+    def consumer_rows(self) -> list[dict[str, Any]]:
+        """Return one row per registered consumer, in order of registration."""
+        rows = [
+            {
+                "consumer": consumer.id,
+                "user": consumer.user,
+                "prefetch": consumer.prefetch,
+                "no_ack": consumer.no_ack,
+                "exclusive": consumer.exclusive,
+                "priority": consumer.priority,
+                "unacked": consumer.held.count,
+                "suspected": consumer.suspected,
+                "active": not self.options.single_active_consumer
+                or consumer is self.consumers.active,
+                "order": consumer.order,
+            }
+            for consumer in self.consumers.rows()
+            if consumer.registered
+        ]
+        return sorted(rows, key=lambda row: int(row["order"]))
+
+    # -- settings ---------------------------------------------------------------------------
+
+    def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
+        self.options = options
+        self._configure()
+        # The first command of each leader's term: a restart restarts the lease (R-Q-11).
+        self._used()
+        if self.letters.count:
+            if self._at_least_once:
+                # R-ALO-9: pending ones follow the new exchange and key.
+                self._letters_added = True
+            else:
+                self._lose_letters()
+        return _OK
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _time_passes(self) -> None:
+        if self.suspected:
+            self._return_from_lost_nodes()
+        self._expire()
+
+    def _return_from_lost_nodes(self) -> None:
+        """R-QQ-16: returned when the time is over; counted only where every return counts."""
+        for node, since_ms in list(self.suspected.items()):
+            if since_ms is None:
+                continue
+            if self.clock_ms - since_ms < self.options.disconnected_timeout_ms:
+                continue
+            self.suspected[node] = None
+            for consumer in self.consumers.of_node(node):
+                self._put_back(self._take_all(consumer), counts=False)
+                self.consumers.drop_if_done(consumer)
+            self.consumers.elect(suspects_lose=True)
+
+    def _tick(self, meta: Meta, command: None) -> bytes:
+        lease_end_ms = self._lease_end_ms()
+        if lease_end_ms is not None and lease_end_ms <= self.clock_ms:
+            self._end("expired")
+        return _OK
+
+    # -- enqueue ----------------------------------------------------------------------------
+
+    def _enqueue(self, meta: Meta, command: queue_decoders.Enqueue) -> bytes:
+        head = command.head
+        if not head.first_sequence:
+            accepted = self._take_over(meta, command, 0)
+            return encode_enqueue_reply(EnqueueStatus.OK, accepted)
+        key = EnqueuerKey(head.node, head.incarnation, head.channel)
+        expected = self.enqueuers.expected(key)
+        first, end = head.first_sequence, head.first_sequence + head.count
+        if first > expected:
+            return encode_enqueue_reply(EnqueueStatus.GAP, 0, expected)
+        # What came before is a duplicate (R-QQ-8); what is new in the batch is taken over.
+        seen = min(end, expected) - first
+        confirmed = self.enqueuers.accepted_again(key, first, first + seen) if seen else 0
+        if seen < head.count:
+            accepted = self._take_over(meta, command, seen)
+            self.enqueuers.seen(key, end, first + seen + accepted)
+            if confirmed == seen:
+                confirmed += accepted
+        return encode_enqueue_reply(EnqueueStatus.OK, confirmed)
+
+    def _take_over(self, meta: Meta, command: queue_decoders.Enqueue, start: int) -> int:
+        """Enqueue the messages from position `start` on; return how many were accepted."""
+        head = command.head
+        count = head.count
+        size, sums = head.sizes(payload_only=not self._quorum)
+        entry = Entry(meta.index, self.next_number - start, self.clock_ms, size, sums)
+        position = start
+        while position < count:
+            length = self._room(entry, position, count, bypass=not head.first_sequence)
+            if not length:
+                break
+            self._append(entry, command, position, length)
+            position += length
+            if position < count:
+                # The limit lets in what consumers make room for, as if sent one by one.
+                self._deliver()
+        if position < count:
+            self._refuse(entry, position, count)
+        return position - start
+
+    def _room(self, entry: Entry, position: int, count: int, bypass: bool) -> int:
+        """Return how many messages may come in, by the reject-publish limits (R-LEN-3).
+
+        Checked before direct delivery.  Quorum queues refuse exactly as classic ones: the
+        overshoot of R-LEN-7 is an accident of signalling that we do without.  Messages without
+        a sequence number (at-most-once dead letters) pass at a quorum queue (R-QQ-26).
+        """
+        options = self.options
+        if options.overflow == "drop-head" or (self._quorum and bypass):
+            return count - position
+        if self._quorum and options.overflow == "reject-publish-dlx":
+            # R-LEN-4: behaves as drop-head.
+            return count - position
+        length = count - position
+        ready, ready_bytes = self._limited()
+        if options.max_length is not None:
+            length = min(length, max(0, options.max_length - ready))
+        if options.max_length_bytes is not None:
+            first = entry.first + position
+            room_bytes = options.max_length_bytes - ready_bytes
+            length = min(length, entry.fitting(first, first + length, room_bytes))
+        return length
+
+    def _append(
+        self, entry: Entry, command: queue_decoders.Enqueue, position: int, length: int
+    ) -> None:
+        first = entry.first + position
+        end = first + length
+        if not entry.live:
+            self.store.add_entry(entry)
+        entry.live += length
+        self.next_number = end
+        self.counters["enq"] += length
+        self.counters["enq_bytes"] += entry.bytes_of(first, end)
+        queue_ttl_ms = self.options.message_ttl_ms
+        if command.traits is None:
+            expires_ms = None if queue_ttl_ms is None else self.clock_ms + queue_ttl_ms
+            self.store.add(Span(entry, first, end, expires_ms))
+            return
+        at = entry.first
+        for count, traits in command.traits:
+            low, high = max(at, first), min(at + count, end)
+            at += count
+            if low >= high:
+                continue
+            # R-TTL-1: the smallest of queue and message; fixed here.
+            ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
+            expires_ms = self.clock_ms + min(ttls) if ttls else None
+            level = min(traits.priority, self.options.max_priority)
+            carried = traits.delivery_count if self._quorum else 0
+            self.store.add(Span(entry, low, high, expires_ms, level, 0, carried))
+
+    def _refuse(self, entry: Entry, position: int, count: int) -> None:
+        self.counters["refused"] += count - position
+        options = self.options
+        if options.overflow == "reject-publish-dlx" and options.dead_letter_exchange is not None:
+            # R-LEN-4.  They never had a number here; the run says where they are in this entry.
+            self.counters["dl_out"] += count - position
+            run = Run(entry.first + position, count - position, entry.index, position, 0, 0)
+            self._dead_runs("maxlen", options.dead_letter_exchange).append(run)
+
+    # -- settling ---------------------------------------------------------------------------
+
+    def _settle(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            for span in self._take(consumer, command.ranges):
+                self.counters["ack"] += span.end - span.first
+                self.store.release(span)
+            self.consumers.settled(consumer)
+        return b""
+
+    def _return(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            spans = self._take(consumer, command.ranges)
+            self._put_back(spans, counts=command.cause is ReturnCause.REJECT)
+            self.consumers.settled(consumer)
+        return b""
+
+    def _discard(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            spans = self._take(consumer, command.ranges)
+            if self._quorum and command.cause is ReturnCause.REJECT and self._counts_rejects_only:
+                # R-DL-2 (4.3): reject counts whether it requeues or not; R-DLX-35 carries it on.
+                for span in spans:
+                    span.delivery_count += 1
+            self._bury("rejected", spans)
+            self.consumers.settled(consumer)
+        return b""
+
+    # -- consumers --------------------------------------------------------------------------
+
+    def _checkout(self, meta: Meta, command: Checkout) -> bytes:
+        known = self.consumers.get(command.consumer)
+        if not self._quorum:
+            # R-CS-2; quorum queues accept and ignore the flag (O-13).  A repeated command of the
+            # same consumer (its reply was lost) is no conflict.
+            others = self.consumers.registered - (known is not None and known.registered)
+            holder = self.consumers.exclusive_holder()
+            if (holder is not None and holder is not known) or (command.exclusive and others):
+                return _refusal(403, "in exclusive use")
+            if command.exclusive and self.options.single_active_consumer:
+                return _refusal(403, "in exclusive use")
+        consumer = known or self.consumers.hold(command.consumer)
+        prefetch = command.prefetch
+        if self._quorum:
+            prefetch = min(prefetch or QUORUM_PREFETCH_MAX, QUORUM_PREFETCH_MAX)
+        consumer.prefetch = prefetch
+        consumer.no_ack = command.no_ack
+        consumer.exclusive = command.exclusive and not self._quorum
+        self.consumers.set_priority(consumer, command.priority)
+        consumer.user = command.user
+        consumer.suspected = command.consumer.node in self.suspected
+        self.consumers.register(consumer)
+        return _OK
+
+    def _cancel(self, meta: Meta, command: ConsumerId) -> bytes:
+        consumer = self.consumers.get(command)
+        if consumer is not None:
+            self._unregister([consumer])
+        return _OK
+
+    def _unregister(self, gone: list[Consumer]) -> None:
+        before = self.consumers.registered
+        for consumer in gone:
+            self.consumers.unregister(consumer)
+        if before and not self.consumers.registered:
+            self._used()
+            if self.options.auto_delete:
+                # R-Q-10
+                self._end("auto-delete")
+
+    def _resume(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        """Send again what is checked out to the consumer but did not arrive there."""
+        consumer = self.consumers.get(command.consumer)
+        if consumer is None:
+            return _refusal(404, "consumer is not known")
+        missing: list[Span] = []
+        held = sorted(command.ranges)
+        at = 0
+        for span in consumer.held:
+            low = span.first
+            while at < len(held) and held[at][1] <= low:
+                at += 1
+            i = at
+            while low < span.end:
+                if i < len(held) and held[i][0] <= low:
+                    low = max(low, held[i][1])
+                    i += 1
+                    continue
+                high = min(span.end, held[i][0]) if i < len(held) else span.end
+                missing.append(span.part(low, high))
+                low = high
+        if missing:
+            self._deliveries.setdefault(consumer.id, []).extend(runs_of(missing))
+        return _OK
+
+    def _get(self, meta: Meta, command: queue_decoders.Get) -> bytes:
+        if self._quorum and self.options.single_active_consumer:
+            # R-CS-7, R-QQ-20
+            return _refusal(
+                405,
+                "basic.get operations are not supported by quorum queues "
+                "with single active consumer",
+            )
+        self._used()
+        span = self._next_live(1)
+        if span is None:
+            self.counters["get_empty"] += 1
+            return _json({"run": None, "ready": 0})
+        run = span.run()
+        consumer = self.consumers.hold(command.consumer)
+        self._acquire(consumer, span, command.no_ack)
+        self.consumers.drop_if_done(consumer)
+        return _json({"run": run, "ready": self.store.ready})
+
+    def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        key = EnqueuerKey(command.node, command.incarnation, command.channel)
+        self.enqueuers.forget(key)
+        self._consumers_died(self.consumers.of_channel((key.node, key.incarnation, key.channel)))
+        return _OK
+
+    def _consumers_died(self, gone: list[Consumer]) -> None:
+        """Their channel or process ended: messages return at once and count (R-DL-2)."""
+        for consumer in gone:
+            # Not yet known to be the last: the returned messages go to whoever remains.
+            self._put_back(self._take_all(consumer), counts=True)
+        self._unregister(gone)
+
+    def _node_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        affected = self.consumers.of_node(command.node)
+        if affected and command.node not in self.suspected:
+            self.suspected[command.node] = self.clock_ms
+            for consumer in affected:
+                self.consumers.suspect(consumer, True)
+        return _OK
+
+    def _node_up(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        self.suspected.pop(command.node, None)
+        self.enqueuers.forget_other_incarnations(command.node, command.incarnation)
+        gone: list[Consumer] = []
+        for consumer in self.consumers.of_node(command.node):
+            if consumer.id.incarnation != command.incarnation:
+                gone.append(consumer)
+            elif consumer.suspected:
+                self.consumers.suspect(consumer, False)
+        self._consumers_died(gone)
+        return _OK
+
+    # -- the queue as a whole -----------------------------------------------------------------
+
+    def _purge(self, meta: Meta, command: None) -> bytes:
+        spans = self.store.clear()
+        count = sum(span.end - span.first for span in spans)
+        self.counters["purged"] += count
+        for span in spans:
+            self.store.release(span)
+        # R-QQ-19: quorum purges waiting dead letters too.
+        return _json({"messages": count + self._lose_letters()})
+
+    def _delete(self, meta: Meta, command: queue_decoders.Delete) -> bytes:
+        messages, consumers = self.store.ready, self.consumers.registered
+        answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
+        if command.if_unused and consumers:
+            return _json({**answer, "refused": 406, "text": "in use"})
+        if command.if_empty and messages:
+            return _json({**answer, "refused": 406, "text": "not empty"})
+        self._end(command.cause)
+        return _json({**answer, "deleted": True})
+
+    # -- at-least-once dead letters -------------------------------------------------------------
+
+    def _dead_letters_checkout(self, meta: Meta, count: int) -> bytes:
+        letters = [
+            {"run": letter.span.run(), "reason": letter.reason, "time_ms": letter.time_ms}
+            for letter in self.letters.checkout(count, meta.term)
+        ]
+        return _json(
+            {
+                "letters": letters,
+                "exchange": self.options.dead_letter_exchange,
+                "routing_key": self.options.dead_letter_routing_key,
+            }
+        )
+
+    def _dead_letters_settle(self, meta: Meta, ranges: list[Range]) -> bytes:
+        for span in self.letters.settle(ranges):
+            self.counters["dl_confirmed"] += span.end - span.first
+            self.store.release(span)
+        return _OK
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _refusal(code: int, text: str) -> bytes:
+    return _json({"refused": code, "text": text})
+
+
+_OK = _json({"ok": True})
+
+
+def _reply_of_deleted(kind: int, command: Any) -> bytes:
+    """Return what a queue that has ended answers to anything."""
+    if kind == Kind.ENQUEUE:
+        # R-PC-7: counts as taken over.
+        return encode_enqueue_reply(EnqueueStatus.DELETED, command.head.count)
+    if kind in (Kind.SETTLE, Kind.RETURN, Kind.DISCARD):
+        # R-ACK-10
+        return b""
+    return _REPLIES_OF_DELETED.get(kind, _OK)
+
+
+_GONE = _refusal(404, "queue has been deleted")
+
+_REPLIES_OF_DELETED: dict[int, bytes] = {
+    Kind.CHECKOUT: _GONE,
+    Kind.RESUME: _GONE,
+    Kind.GET: _GONE,
+    Kind.PURGE: _json({"messages": 0, "deleted": True}),
+    # R-Q-12
+    Kind.DELETE: _json({"deleted": True, "messages": 0, "consumers": 0}),
+    Kind.DEAD_LETTERS_CHECKOUT: _json({"letters": [], "exchange": None, "routing_key": None}),
+}
+
+_HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
+    Kind.ENQUEUE: QueueMachine._enqueue,
+    Kind.SETTLE: QueueMachine._settle,
+    Kind.RETURN: QueueMachine._return,
+    Kind.DISCARD: QueueMachine._discard,
+    Kind.CHECKOUT: QueueMachine._checkout,
+    Kind.CANCEL: QueueMachine._cancel,
+    Kind.RESUME: QueueMachine._resume,
+    Kind.GET: QueueMachine._get,
+    Kind.PURGE: QueueMachine._purge,
+    Kind.DELETE: QueueMachine._delete,
+    Kind.CHANNEL_DOWN: QueueMachine._channel_down,
+    Kind.NODE_DOWN: QueueMachine._node_down,
+    Kind.NODE_UP: QueueMachine._node_up,
+    Kind.UPDATE_OPTIONS: QueueMachine._update_options,
+    Kind.TICK: QueueMachine._tick,
+    Kind.DEAD_LETTERS_CHECKOUT: QueueMachine._dead_letters_checkout,
+    Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
+}

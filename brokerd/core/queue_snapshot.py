@@ -1,0 +1,169 @@
+"""The queue machine's state as bytes and back: what a snapshot of the raft group carries.
+
+Layout: version byte, u32 size of a JSON part, JSON part, then the size arrays of the entries that
+have one, little-endian, in the order of the entries.  Message bodies are not in it: the snapshot
+goes along with the live log entries (replication.md §2.8).  Only `queue.py` uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from array import array
+from dataclasses import asdict
+from typing import Any
+
+from brokerd.core.consumers import Consumer
+from brokerd.core.dead_letters import Letter
+from brokerd.core.effects import ConsumerId
+from brokerd.core.enqueuers import EnqueuerKey
+from brokerd.core.queue_commands import QueueOptions
+from brokerd.core.queue_state import QueueState
+from brokerd.core.queue_store import Entry, Place, Span
+
+VERSION = 1
+
+_HEAD = struct.Struct("<BI")
+
+
+def encode(state: QueueState) -> bytes:
+    """Return the whole replicated state."""
+    arrays: list[bytes] = []
+    entries: list[list[int]] = []
+    for entry in state.store.entries.values():
+        length = 0
+        if entry.sums is not None:
+            length = len(entry.sums)
+            arrays.append(_little(entry.sums).tobytes())
+        entries.append([entry.index, entry.first, entry.enqueued_ms, entry.size, length])
+    consumers = state.consumers
+    active = consumers.active
+    fields: dict[str, Any] = {
+        "options": asdict(state.options),
+        "counters": state.counters,
+        "entries": entries,
+        "lanes": [[place, _row(span)] for place, span in state.store.lanes()],
+        "consumers": [_consumer_row(consumer) for consumer in consumers.rows()],
+        "queues": consumers.service_queues(),
+        "active": active.id if active is not None else None,
+        "draining": consumers.draining,
+        "next_order": consumers.next_order,
+        "taken": [_letter_row(letter) for letter in state.letters.taken],
+        "waiting": [_letter_row(letter) for letter in state.letters.waiting],
+        "taken_term": state.letters.taken_term,
+        "letters_order": state.letters.next_order,
+        "enqueuers": list(state.enqueuers.rows()),
+        "next_number": state.next_number,
+        "clock_ms": state.clock_ms,
+        "last_used_ms": state.last_used_ms,
+        "suspected": state.suspected,
+        "deleted": state.deleted,
+        "more_to_deliver": state.more_to_deliver,
+    }
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, *arrays))
+
+
+def decode_into(state: QueueState, data: bytes) -> None:
+    """Fill a fresh state; raise ValueError for another version."""
+    version, size = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise ValueError(f"queue snapshot version {version} is not known")
+    at = _HEAD.size + size
+    fields: dict[str, Any] = json.loads(data[_HEAD.size : at])
+    state.options = QueueOptions(**fields["options"])
+    state.counters.update(fields["counters"])
+    entries = state.store.entries
+    for index, first, enqueued_ms, each, length in fields["entries"]:
+        sums: array[int] | None = None
+        if length:
+            sums = _little(array("Q", data[at : at + 8 * length]))
+            at += 8 * length
+        entries[index] = Entry(index, first, enqueued_ms, each, sums)
+    for place, row in fields["lanes"]:
+        span = _span(entries, row)
+        state.store.add(span, None if place is None else Place(place))
+    _restore_consumers(state, fields)
+    letters = state.letters
+    for name in ("taken", "waiting"):
+        for row, reason, time_ms, order in fields[name]:
+            letters.restore(Letter(_span(entries, row), reason, time_ms, order), name == "taken")
+    letters.taken_term = fields["taken_term"]
+    letters.next_order = fields["letters_order"]
+    for key, next_sequence, refused in fields["enqueuers"]:
+        ranges = [(low, high) for low, high in refused]
+        state.enqueuers.restore(EnqueuerKey(*key), next_sequence, ranges)
+    state.next_number = fields["next_number"]
+    state.clock_ms = fields["clock_ms"]
+    state.last_used_ms = fields["last_used_ms"]
+    state.suspected = fields["suspected"]
+    state.deleted = fields["deleted"]
+    state.more_to_deliver = fields["more_to_deliver"]
+
+
+def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
+    consumers: list[Consumer] = []
+    for row in fields["consumers"]:
+        consumer = Consumer(ConsumerId(*row["id"]))
+        for name in _CONSUMER_FIELDS:
+            setattr(consumer, name, row[name])
+        for held in row["held"]:
+            span = _span(state.store.entries, held)
+            consumer.held.add(span)
+            state.unacked += span.end - span.first
+            state.unacked_bytes += span.size_bytes()
+        consumers.append(consumer)
+    options = state.options
+    state.consumers.configure(options.single_active_consumer, options.queue_type == "quorum")
+    active = fields["active"]
+    state.consumers.restore(
+        consumers,
+        [[ConsumerId(*consumer) for consumer in queue] for queue in fields["queues"]],
+        None if active is None else ConsumerId(*active),
+        fields["draining"],
+        fields["next_order"],
+    )
+
+
+_CONSUMER_FIELDS = (
+    "prefetch", "no_ack", "exclusive", "priority", "user", "order", "registered", "suspected",
+)  # fmt: skip
+
+
+def _consumer_row(consumer: Consumer) -> dict[str, Any]:
+    row: dict[str, Any] = {name: getattr(consumer, name) for name in _CONSUMER_FIELDS}
+    row["id"] = consumer.id
+    row["held"] = [_row(span) for span in consumer.held]
+    return row
+
+
+def _row(span: Span) -> list[int | None]:
+    return [
+        span.entry.index,
+        span.first,
+        span.end,
+        span.expires_ms,
+        span.level,
+        span.acquired_count,
+        span.delivery_count,
+    ]
+
+
+def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
+    entry = entries[row[0]]
+    entry.live += row[2] - row[1]
+    return Span(entry, *row[1:])
+
+
+def _letter_row(letter: Letter) -> list[Any]:
+    return [_row(letter.span), letter.reason, letter.time_ms, letter.order]
+
+
+def _little(numbers: array[int]) -> array[int]:
+    """Return the array in little-endian order (or back from it)."""
+    if sys.byteorder == "little":
+        return numbers
+    swapped = array(numbers.typecode, numbers)
+    swapped.byteswap()
+    return swapped

@@ -1,0 +1,359 @@
+"""What happens to messages inside a queue: handing out, taking back, expiry, limits, death.
+
+The state of the queue machine and the moves that keep its books; which command makes which move is
+in `queue.py`, the only module that uses this one (with `queue_snapshot`).  Deterministic; no
+clock, no bodies.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from brokerd.core import effects
+from brokerd.core.consumers import Consumer, Consumers
+from brokerd.core.dead_letters import DeadLetters
+from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.enqueuers import Enqueuers
+from brokerd.core.message import Range
+from brokerd.core.queue_commands import QueueOptions
+from brokerd.core.queue_store import Place, Span, Store, append_run
+
+#: Cumulative, each message counted in exactly one place (telemetry.md §6.5).
+COUNTERS = (
+    "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue",
+    "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged",
+    "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",
+)  # fmt: skip
+
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+
+#: The counter for each dead-letter reason (R-DLX-2, R-DL-3).
+_COUNTER_OF_REASON = {
+    "rejected": "rejected",
+    "expired": "expired",
+    "maxlen": "maxlen_drop",
+    "delivery_limit": "over_limit",
+}
+
+#: Deliveries of one command.  Consumers without a prefetch limit would otherwise take a queue of
+#: any depth at once; what is left goes out with ticks that the machine asks for at once.
+DELIVERIES_PER_COMMAND_MAX = 4096
+
+
+class QueueState:
+    """One queue's messages, consumers and books.
+
+    Invariants (see `check_invariants`): message numbers are dense from 0; every message is in
+    exactly one place (a lane, a consumer's hands, the dead letters, or gone);
+    enq - ack - removals == ready + unacked.
+    """
+
+    def __init__(self, name: str, options: QueueOptions | None = None) -> None:
+        self.name = name
+        self._reset(options)
+
+    def _reset(self, options: QueueOptions | None) -> None:
+        self.options = options or QueueOptions()
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.store = Store()
+        self.consumers = Consumers()
+        self.letters = DeadLetters()
+        self.enqueuers = Enqueuers()
+        self.next_number = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+        #: The latest time seen: a new leader's clock may be behind, expiry must not go back.
+        self.clock_ms = 0
+        #: R-Q-11: end of the last use; None before the first command.
+        self.last_used_ms: int | None = None
+        #: Unreachable nodes: since when, and None once their messages have been returned.
+        self.suspected: dict[str, int | None] = {}
+        #: Why the queue ended.
+        self.deleted: str | None = None
+        #: The last command's deliveries were cut off; a tick goes on.
+        self.more_to_deliver = False
+        self._index = 0
+        self._effects: list[Any] = []
+        self._deliveries: dict[ConsumerId, list[Run]] = {}
+        #: By reason, exchange and key at the time of death (R-DLX-8).
+        self._dead: dict[tuple[str, str, str | None], list[Run]] = {}
+        self._letters_added = False
+        self._configure()
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Assert everything that must hold between commands."""
+        self.store.check()
+        self.consumers.check()
+        self.letters.check()
+        held = [span for consumer in self.consumers.rows() for span in consumer.held]
+        assert self.unacked == sum(span.end - span.first for span in held)
+        assert self.unacked_bytes == sum(span.size_bytes() for span in held)
+        spans = [*self.store, *held, *(letter.span for letter in self.letters)]
+        numbers = sorted((span.first, span.end) for span in spans)
+        for (_, end), (first, _) in pairwise(numbers):
+            assert end <= first, "a message is in two places"
+        assert not numbers or 0 <= numbers[0][0] < numbers[-1][1] <= self.next_number
+        live: dict[int, int] = {}
+        for span in spans:
+            assert self.store.entries[span.entry.index] is span.entry
+            live[span.entry.index] = live.get(span.entry.index, 0) + span.end - span.first
+        assert live == {index: entry.live for index, entry in self.store.entries.items()}
+        counters = self.counters
+        gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
+        assert counters["enq"] - gone == self.store.ready + self.unacked, "the books do not balance"
+        assert counters["enq"] == self.next_number
+        assert all(count >= 0 for count in counters.values())
+
+    # -- settings ------------------------------------------------------------------------------
+
+    @property
+    def _quorum(self) -> bool:
+        return self.options.queue_type == "quorum"
+
+    @property
+    def _at_least_once(self) -> bool:
+        """R-ALO-1; the options say so only if all of it holds, the exchange is checked again."""
+        return (
+            self._quorum
+            and self.options.at_least_once
+            and self.options.dead_letter_exchange is not None
+        )
+
+    @property
+    def _counts_rejects_only(self) -> bool:
+        return self.options.delivery_count_mode == "4.3"
+
+    def _configure(self) -> None:
+        self.consumers.configure(self.options.single_active_consumer, self._quorum)
+
+    def _used(self) -> None:
+        self.last_used_ms = self.clock_ms
+
+    def _lease_end_ms(self) -> int | None:
+        if self.options.expires_ms is None or self.consumers.registered:
+            return None
+        return None if self.last_used_ms is None else self.last_used_ms + self.options.expires_ms
+
+    def _limited(self) -> tuple[int, int]:
+        """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
+        store = self.store
+        if self._quorum:
+            return store.ready + self.letters.count, store.ready_bytes + self.letters.size_bytes
+        return store.ready, store.ready_bytes
+
+    # -- serving -------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        expired = self.store.pop_expired(self.clock_ms, self._quorum)
+        if expired:
+            self._bury("expired", expired)
+
+    def _serve(self) -> None:
+        self._deliver()
+        self._expire()
+        self._trim()
+
+    def _deliver(self) -> None:
+        """Hand ready messages to whoever may take them (R-CS-4).
+
+        A round gives each consumer of the highest priority an equal share, so that a batch is
+        spread as evenly as single messages would be, in runs.
+        """
+        store, consumers = self.store, self.consumers
+        self.more_to_deliver = False
+        if not store.ready:
+            return
+        budget = DELIVERIES_PER_COMMAND_MAX
+        while store.ready:
+            queue = consumers.service_queue()
+            if queue is None:
+                return
+            if not budget:
+                self.more_to_deliver = True
+                return
+            share = -(-min(store.ready, budget) // len(queue))
+            for _ in range(len(queue)):
+                if not store.ready or not budget:
+                    break
+                consumer = queue.popleft()
+                consumer.queued = False
+                if consumers.may_take(consumer):
+                    limit = min(share, consumer.capacity(), budget)
+                    budget -= self._hand_out(consumer, limit)
+                    consumers.offer(consumer)
+
+    def _hand_out(self, consumer: Consumer, limit: int) -> int:
+        runs = self._deliveries.setdefault(consumer.id, [])
+        given = 0
+        while given < limit:
+            span = self._next_live(limit - given)
+            if span is None:
+                break
+            append_run(runs, span)
+            given += span.end - span.first
+            self._acquire(consumer, span, consumer.no_ack)
+        return given
+
+    def _next_live(self, limit: int) -> Span | None:
+        """Take up to `limit` messages from the head; what has expired there goes.
+
+        A message that came with this very command may still be delivered (R-TTL-6: TTL 0).
+        """
+        store = self.store
+        while True:
+            head = store.head()
+            if head is None:
+                return None
+            over = head.expires_ms is not None and head.expires_ms <= self.clock_ms
+            if not over or (head.entry.index == self._index and not head.acquired_count):
+                return store.pop(limit)
+            self._bury("expired", [store.pop(head.end - head.first)])
+
+    def _acquire(self, consumer: Consumer, span: Span, no_ack: bool) -> None:
+        count = span.end - span.first
+        self.counters["dlv"] += count
+        if span.acquired_count:
+            self.counters["redlv"] += count
+        if no_ack:
+            # R-QQ-12: settled when handed out.
+            self.counters["ack"] += count
+            self.store.release(span)
+        else:
+            self.unacked += count
+            self.unacked_bytes += span.size_bytes()
+            consumer.held.add(span)
+
+    def _trim(self) -> None:
+        """R-LEN-2, R-LEN-5, R-LEN-9, R-PRI-4: drop what would be delivered next."""
+        options, store = self.options, self.store
+        if options.max_length is None and options.max_length_bytes is None:
+            return
+        if options.overflow == "reject-publish" or (
+            options.overflow == "reject-publish-dlx" and not self._quorum
+        ):
+            return
+        while True:
+            ready, ready_bytes = self._limited()
+            head = store.head()
+            if head is None:
+                return
+            excess = 0 if options.max_length is None else max(0, ready - options.max_length)
+            if options.max_length_bytes is not None and ready_bytes > options.max_length_bytes:
+                over_bytes = ready_bytes - options.max_length_bytes
+                excess = max(excess, head.entry.covering(head.first, head.end, over_bytes))
+            if not excess:
+                return
+            self._bury("maxlen", [store.pop(excess)])
+
+    # -- leaving a consumer's hands ------------------------------------------------------------
+
+    def _take(self, consumer: Consumer, ranges: list[Range]) -> list[Span]:
+        """Take messages out of a consumer's hands; what it does not hold is passed over."""
+        spans: list[Span] = []
+        for low, high in ranges:
+            spans += consumer.held.take(low, high)
+        self._taken(spans)
+        return spans
+
+    def _take_all(self, consumer: Consumer) -> list[Span]:
+        spans = consumer.held.clear()
+        self._taken(spans)
+        return spans
+
+    def _taken(self, spans: list[Span]) -> None:
+        for span in spans:
+            self.unacked -= span.end - span.first
+            self.unacked_bytes -= span.size_bytes()
+
+    def _put_back(self, spans: list[Span], counts: bool) -> None:
+        """Messages return; those over the delivery limit die (R-DL-2, R-DL-3).
+
+        counts: in mode 4.3 this return is a counted failure.  In the older modes every return is:
+        3.x counts returns, 4.0 deliveries, which at the moment of a return is the same number.
+        """
+        limit = self.options.delivery_limit if self._quorum else None
+        if not self._quorum:
+            place, step = Place.ORIGINAL, 0
+        else:
+            place = Place.BACK if limit is None else Place.RETURNS
+            step = 1 if counts or not self._counts_rejects_only else 0
+        poison: list[Span] = []
+        for span in spans:
+            span.acquired_count += 1
+            span.delivery_count += step
+            if limit is not None and span.delivery_count > limit:
+                poison.append(span)
+            else:
+                self.counters["requeue"] += span.end - span.first
+                self.store.add(span, place)
+        if poison:
+            self._bury("delivery_limit", poison)
+
+    def _bury(self, reason: str, spans: list[Span]) -> None:
+        """Messages leave the queue for this reason: to the dead letter exchange if there is one."""
+        count = sum(span.end - span.first for span in spans)
+        self.counters[_COUNTER_OF_REASON[reason]] += count
+        exchange = self.options.dead_letter_exchange
+        if exchange is not None and count:
+            self.counters["dl_out"] += count
+            if self._at_least_once:
+                self.letters.add(spans, reason, self.clock_ms)
+                self._letters_added = True
+                return
+            runs = self._dead_runs(reason, exchange)
+            for span in spans:
+                append_run(runs, span)
+        for span in spans:
+            self.store.release(span)
+
+    def _dead_runs(self, reason: str, exchange: str) -> list[Run]:
+        key = (reason, exchange, self.options.dead_letter_routing_key)
+        return self._dead.setdefault(key, [])
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _lose_letters(self) -> int:
+        count = self.letters.count
+        self.counters["dl_lost"] += count
+        for span in self.letters.clear():
+            self.store.release(span)
+        return count
+
+    def _end(self, cause: str) -> None:
+        """The queue is gone: nothing is dead-lettered (R-DLX-3); each message counts once."""
+        spans = self.store.clear()
+        self.counters["purged"] += sum(span.end - span.first for span in spans)
+        self.counters["orphaned"] += self.unacked
+        self._lose_letters()
+        for consumer in self.consumers.clear():
+            self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
+        self.store.entries.clear()
+        self.unacked = self.unacked_bytes = 0
+        self.enqueuers.clear()
+        self.suspected.clear()
+        self.more_to_deliver = False
+        self.deleted = cause
+        self._effects.append(effects.QueueDeleted(cause))
+
+    # -- effects -------------------------------------------------------------------------------
+
+    def _take_effects(self) -> list[Any]:
+        result = self._effects
+        if self._deliveries:
+            result += [effects.Deliver(c, runs) for c, runs in self._deliveries.items() if runs]
+            self._deliveries = {}
+        if self._dead:
+            result += [
+                effects.DeadLetter(reason, exchange, key, runs, self.clock_ms)
+                for (reason, exchange, key), runs in self._dead.items()
+            ]
+            self._dead = {}
+        if self._letters_added:
+            self._letters_added = False
+            if self.letters.count:
+                result.append(effects.DeadLettersWaiting())
+        self._effects = []
+        return result

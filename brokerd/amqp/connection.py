@@ -54,7 +54,7 @@ class AmqpConnection(Endpoint):
         """All events of one read."""
         self._now_ms = now_ms
         self._received_total += len(data)
-        if self.phase in DEAF:
+        if self.phase in DEAF or self._is_desynchronised:
             return []
         if self._unread or self._is_held or self.phase in UNDECIDED:
             self._unread += data
@@ -152,9 +152,11 @@ class AmqpConnection(Endpoint):
             except HardError as error:
                 if self.phase is not Phase.CLOSING:
                     self._connection_fault(error, out)
-                # Without frame borders nothing more can be read: the socket ends by time.
-                is_lost = isinstance(error, FrameError) and error.is_desynchronised
-                pos = len(buffer) if is_lost else self._next
+                pos = self._next
+                if isinstance(error, FrameError) and error.is_desynchronised:
+                    # Without frame borders nothing more can be read: the socket ends by time.
+                    self._is_desynchronised = True
+                    return
         if self.phase not in DEAF:
             self._unread += buffer[pos:] if pos else buffer
 

@@ -54,6 +54,8 @@ class Endpoint:
         #: Unread bytes that make looking again worthwhile.
         self._need = 0
         self._is_held = False
+        #: A framing error: no frame can be found any more.
+        self._is_desynchronised = False
         #: Where the frame after the one being handled starts.
         self._next = 0
         self._received_total = 0

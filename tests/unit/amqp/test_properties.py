@@ -1,0 +1,142 @@
+"""BasicProperties on raw bytes: questions, edits, full decode, malformed input."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.amqp import properties
+from brokerd.amqp.errors import EncodeError, FieldSyntaxError
+from brokerd.amqp.properties import BasicProperties
+
+FULL = BasicProperties(
+    content_type="text/plain",
+    content_encoding="gzip",
+    headers={"a": 1},
+    delivery_mode=2,
+    priority=7,
+    correlation_id="c",
+    reply_to="r",
+    expiration="60000",
+    message_id="m",
+    timestamp=1_700_000_000,
+    type="t",
+    user_id="guest",
+    app_id="app",
+    cluster_id="cl",
+)
+
+
+def test_vector() -> None:
+    raw = BasicProperties(content_type="a", delivery_mode=2, expiration="5").encode()
+    assert raw == b"\x91\x00\x01a\x02\x015"
+
+
+def test_all_properties_survive() -> None:
+    assert BasicProperties.decode(FULL.encode()) == FULL
+    assert FULL.encode()[:2] == b"\xff\xfc"
+    assert BasicProperties.decode(properties.EMPTY) == BasicProperties()
+
+
+def test_questions_are_answered_from_the_flag_word() -> None:
+    """Hot path rule 2."""
+    full, empty = FULL.encode(), properties.EMPTY
+    for question in (
+        properties.has_headers,
+        properties.has_expiration,
+        properties.has_priority,
+        properties.has_user_id,
+        properties.has_reply_to,
+    ):
+        assert question(full)
+        assert not question(empty)
+    for name, question in (
+        ("headers", properties.has_headers),
+        ("expiration", properties.has_expiration),
+        ("priority", properties.has_priority),
+        ("user_id", properties.has_user_id),
+        ("reply_to", properties.has_reply_to),
+    ):
+        alone = BasicProperties(**{name: getattr(FULL, name)}).encode()
+        assert question(alone), name
+
+
+def test_single_values_are_read_without_the_rest() -> None:
+    full, empty = FULL.encode(), properties.EMPTY
+    assert properties.delivery_mode(full) == 2
+    assert properties.priority(full) == 7
+    assert properties.expiration(full) == "60000"
+    assert properties.user_id(full) == "guest"
+    assert properties.headers(full) == {"a": 1}
+    assert properties.delivery_mode(empty) == properties.priority(empty) == 0
+    assert properties.expiration(empty) is None
+    assert properties.user_id(empty) is None
+    assert properties.headers(empty) == {}
+
+
+def test_headers_are_replaced_added_and_removed() -> None:
+    changed = properties.with_headers(FULL.encode(), {"x-death": [{"count": 1}]})
+    assert properties.headers(changed) == {"x-death": [{"count": 1}]}
+    without = properties.with_headers(changed, None)
+    assert not properties.has_headers(without)
+    assert properties.with_headers(without, {"a": 1}) == FULL.encode()
+    assert properties.with_headers(properties.EMPTY, {}) == properties.EMPTY
+    added = properties.with_headers(properties.EMPTY, {"a": 1})
+    assert BasicProperties.decode(added) == BasicProperties(headers={"a": 1})
+
+
+def test_expiration_is_removed() -> None:
+    without = properties.without_expiration(FULL.encode())
+    assert not properties.has_expiration(without)
+    assert BasicProperties.decode(without).message_id == "m"
+    assert properties.without_expiration(without) == without
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x80",
+        b"\x80\x00",
+        b"\x80\x00\x05abc",
+        b"\x80\x00\x01ab",
+        b"\x00\x01",
+        b"\x00\x02",
+        b"\x00\x00\x00",
+        b"\x20\x00\xff\xff\xff\xff",
+        b"\x20\x00\x00\x00",
+        b"\x10\x00",
+        b"\x00\x40\x00\x00",
+    ],
+)
+def test_malformed_properties_are_refused(raw: bytes) -> None:
+    """SEC-41, SEC-42: lengths must meet the end, unknown flags mean nothing."""
+    assert not properties.is_well_formed(raw)
+    with pytest.raises(FieldSyntaxError):
+        BasicProperties.decode(raw)
+
+
+def test_questions_on_malformed_bytes_raise_the_protocol_error() -> None:
+    with pytest.raises(FieldSyntaxError):
+        properties.delivery_mode(b"\x90\x00\xff")
+    with pytest.raises(FieldSyntaxError):
+        properties.expiration(b"\x01\x00\x09a")
+
+
+def test_headers_that_cannot_be_read_are_found_at_decode() -> None:
+    raw = b"\x20\x00\x00\x00\x00\x03\x01kZ"
+    assert properties.is_well_formed(raw)
+    with pytest.raises(FieldSyntaxError):
+        BasicProperties.decode(raw)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        BasicProperties(priority=256),
+        BasicProperties(timestamp=-1),
+        BasicProperties(message_id="x" * 256),
+    ],
+)
+def test_values_out_of_range_cannot_be_written(wrong: BasicProperties) -> None:
+    with pytest.raises(EncodeError):
+        wrong.encode()

@@ -1,0 +1,42 @@
+"""Errors of the cluster room.
+
+Expected outcomes on the hot path (not the leader, overloaded) are statuses, not exceptions.
+"""
+
+from __future__ import annotations
+
+
+class ClusterError(Exception):
+    """Base of everything this room raises."""
+
+
+class AddressError(ClusterError):
+    """A peer list or an address cannot be read."""
+
+
+class DeliveryFormatError(ClusterError):
+    """A delivery's payload is not what `deliveries` encodes."""
+
+
+class FrameError(ClusterError):
+    """A peer's frame breaks the protocol: its stream is closed."""
+
+
+class PeerRefusedError(ClusterError):
+    """A peer is not who we expected, or does not take us for a member."""
+
+
+class GroupUnavailable(ClusterError):
+    """Nobody took the command in time.  It may still take effect."""
+
+    def __init__(self, uid: int, timeout_s: float) -> None:
+        super().__init__(f"no leader of group {uid} answered within {timeout_s:g} s")
+        self.uid = uid
+
+
+class GroupGone(ClusterError):
+    """The group has been deleted or was never known here."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(f"group {uid} does not exist")
+        self.uid = uid

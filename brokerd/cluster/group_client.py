@@ -1,0 +1,378 @@
+"""GroupClient: commands to any group of the cluster, in order, until they are taken.
+
+The server's way to quorum queues and the catalog, wherever their leaders are: the local replica, or
+the leader's node over the transport.  A command may reach the machine twice (its answer was lost);
+commands are made for that (replication.md §2.6).  Commands of one group go out in the order of
+`send`, again after a change of leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol, TypeAlias
+
+from brokerd.cluster.config import ClientConfig
+from brokerd.cluster.driver import Done
+from brokerd.cluster.errors import GroupGone, GroupUnavailable
+from brokerd.raft.messages import NodeId
+from brokerd.rpc.v1 import peer_pb2
+
+
+class ReplyStatus(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    #: The group has been deleted, or was never made known with `set_members`.
+    GONE = 1
+
+
+Answer: TypeAlias = Callable[[ReplyStatus, bytes], None]
+
+
+class Network(Protocol):
+    """What the client needs of the host."""
+
+    node: NodeId
+
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a replica is here."""
+        ...
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return the leader as the replica here knows it."""
+        ...
+
+    def propose(self, uid: int, command: bytes, done: Done) -> None:
+        """Propose to the replica here."""
+        ...
+
+    def send_request(self, node: NodeId, request_id: int, uid: int, command: bytes) -> bool:
+        """Send to another node; False: not now."""
+        ...
+
+    def alive(self) -> set[NodeId]:
+        """Return the nodes that are up, this one included."""
+        ...
+
+    def listen(self, client: GroupClient) -> None:
+        """Tell `client` about replies, leaders and nodes."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    id: int
+    data: bytes
+    answer: Answer
+    is_finished: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Commands of one group: first those on the way (`sent`), then those that wait."""
+
+    uid: int
+    members: tuple[NodeId, ...]
+    leader: NodeId | None = None
+    #: Where `sent` went; None while nothing is on the way.
+    target: NodeId | None = None
+    sent: dict[int, _Command] = field(default_factory=dict)
+    sent_bytes: int = 0
+    waiting: deque[_Command] = field(default_factory=deque)
+    pending_bytes: int = 0
+    #: The target has taken a command since it was chosen: it is the leader, the window opens.
+    is_confirmed: bool = False
+    failures: int = 0
+    next_member: int = 0
+    retry: asyncio.TimerHandle | None = None
+
+
+class GroupClient:
+    """Queues, windows and retries per group.
+
+    Invariant: each command's answer is called exactly once, unless its `request` gave up on it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rng: random.Random,
+        config: ClientConfig | None = None,
+        command_bytes_max: int = 129 * 1024 * 1024,
+    ) -> None:
+        self._network = network
+        self._rng = rng
+        self._config = config or ClientConfig()
+        self._command_bytes_max = command_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[int, _Group] = {}
+        self._by_id: dict[int, tuple[_Group, _Command]] = {}
+        self._next_id = 0
+        network.listen(self)
+
+    # ---- callers --------------------------------------------------------------------------------
+
+    def set_members(self, uid: int, nodes: Iterable[NodeId]) -> None:
+        """Make a group known, or its members anew."""
+        members = tuple(nodes)
+        group = self._groups.get(uid)
+        if group is None:
+            self._groups[uid] = _Group(uid, members)
+        else:
+            group.members = members
+
+    def forget(self, uid: int) -> None:
+        """The group is gone: everything that waits is answered so."""
+        group = self._groups.pop(uid, None)
+        if group is None:
+            return
+        if group.retry is not None:
+            group.retry.cancel()
+        for command in [*group.sent.values(), *group.waiting]:
+            self._by_id.pop(command.id, None)
+            if not command.is_finished:
+                command.is_finished = True
+                self._loop.call_soon(command.answer, ReplyStatus.GONE, b"")
+
+    def knows(self, uid: int) -> bool:
+        """Tell whether the group has been made known."""
+        return uid in self._groups
+
+    def pending_bytes(self, uid: int) -> int:
+        """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
+        group = self._groups.get(uid)
+        return 0 if group is None else group.pending_bytes
+
+    def send(self, uid: int, command: bytes, done: Answer) -> None:
+        """Send a command; `done` is called later, never from within.
+
+        ValueError for a command that no group would ever take.
+        """
+        self._send(uid, command, done)
+
+    async def request(self, uid: int, command: bytes, timeout_s: float) -> bytes:
+        """Send a command and return its reply.
+
+        GroupGone: there is no such group.  GroupUnavailable: no answer in time; the command may
+        take effect all the same.
+        """
+        future: asyncio.Future[tuple[ReplyStatus, bytes]] = self._loop.create_future()
+
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            if not future.done():
+                future.set_result((status, reply))
+
+        sent = self._send(uid, command, answered)
+        try:
+            async with asyncio.timeout(timeout_s):
+                status, reply = await future
+        except TimeoutError as error:
+            raise GroupUnavailable(uid, timeout_s) from error
+        finally:
+            if sent is not None and not sent.is_finished:
+                self._withdraw(uid, sent)
+        if status is ReplyStatus.GONE:
+            raise GroupGone(uid)
+        return reply
+
+    def _send(self, uid: int, data: bytes, answer: Answer) -> _Command | None:
+        if len(data) > self._command_bytes_max:
+            raise ValueError(f"a command of {len(data)} bytes is too large")
+        group = self._groups.get(uid)
+        if group is None:
+            self._loop.call_soon(answer, ReplyStatus.GONE, b"")
+            return None
+        self._next_id += 1
+        command = _Command(self._next_id, data, answer)
+        self._by_id[command.id] = (group, command)
+        group.waiting.append(command)
+        group.pending_bytes += len(data)
+        self._pump(group)
+        return command
+
+    def _withdraw(self, uid: int, command: _Command) -> None:
+        """Nobody waits for it any more: do not send it again."""
+        group = self._groups.get(uid)
+        if group is not None:
+            self._finish(group, command)
+            self._pump(group)
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def _pump(self, group: _Group) -> None:
+        """Send what waits, as far as the window allows."""
+        if group.retry is not None or not group.waiting:
+            return
+        if group.target is None:
+            group.target = self._choose_target(group)
+            group.is_confirmed = group.target == group.leader
+            if group.target is None:
+                self._retry_later(group)
+                return
+        config = self._config
+        waiting, sent = group.waiting, group.sent
+        while waiting:
+            command = waiting[0]
+            if command.is_finished:
+                waiting.popleft()
+                continue
+            size = len(command.data)
+            # One command finds out who leads; the others follow when it was taken.
+            if sent and (
+                not group.is_confirmed
+                or group.sent_bytes + size > config.inflight_bytes
+                or len(sent) >= config.inflight_commands
+            ):
+                return
+            if not self._dispatch(group, command):
+                self._stall(group)
+                return
+            waiting.popleft()
+            sent[command.id] = command
+            group.sent_bytes += size
+
+    def _dispatch(self, group: _Group, command: _Command) -> bool:
+        target = group.target
+        assert target is not None
+        network = self._network
+        if target != network.node:
+            return network.send_request(target, command.id, group.uid, command.data)
+
+        def done(accepted: bool, reply: bytes, leader: NodeId | None) -> None:
+            if accepted:
+                self._accepted(command.id, reply)
+            elif leader == network.node:
+                self._refused(command.id, target, peer_pb2.GroupReply.OVERLOADED, None)
+            else:
+                self._refused(command.id, target, peer_pb2.GroupReply.NOT_LEADER, leader)
+
+        network.propose(group.uid, command.data, done)
+        return True
+
+    def _choose_target(self, group: _Group) -> NodeId | None:
+        network = self._network
+        alive = network.alive()
+        if network.has_group(group.uid):
+            group.leader = network.leader_of(group.uid) or group.leader
+        if group.leader in alive:
+            return group.leader
+        # Without a hint ask the members in turn, the living ones first.
+        candidates = [node for node in group.members if node in alive] or list(group.members)
+        if not candidates:
+            return None
+        group.next_member += 1
+        return candidates[group.next_member % len(candidates)]
+
+    def _take_back(self, group: _Group) -> None:
+        """What is on the way goes again, in order, before what waits."""
+        group.waiting.extendleft(reversed(group.sent.values()))
+        group.sent = {}
+        group.sent_bytes = 0
+        group.target = None
+        group.is_confirmed = False
+
+    def _stall(self, group: _Group) -> None:
+        self._take_back(group)
+        self._retry_later(group)
+
+    def _retry_later(self, group: _Group) -> None:
+        if group.retry is not None:
+            return
+        config = self._config
+        delay_ms = min(config.retry_max_ms, config.retry_min_ms << min(group.failures, 10))
+        group.failures += 1
+        delay_s = delay_ms * (0.5 + self._rng.random() / 2) / 1000
+        group.retry = self._loop.call_later(delay_s, self._retry_now, group)
+
+    def _retry_now(self, group: _Group) -> None:
+        if group.retry is not None:
+            group.retry.cancel()
+            group.retry = None
+        if self._groups.get(group.uid) is group:
+            self._pump(group)
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def reply_received(
+        self, sender: NodeId, request_id: int, status: int, leader: NodeId | None, reply: bytes
+    ) -> None:
+        """Take an answer that came over the transport."""
+        if status == peer_pb2.GroupReply.OK:
+            self._accepted(request_id, reply)
+        else:
+            self._refused(request_id, sender, status, leader)
+
+    def _accepted(self, command_id: int, reply: bytes) -> None:
+        # Also an answer to an earlier attempt counts: the command was applied.
+        found = self._by_id.get(command_id)
+        if found is None:
+            return
+        group, command = found
+        self._finish(group, command)
+        group.failures = 0
+        if group.target is not None:
+            group.is_confirmed = True
+            group.leader = group.target
+        command.answer(ReplyStatus.OK, reply)
+        self._pump(group)
+
+    def _finish(self, group: _Group, command: _Command) -> None:
+        command.is_finished = True
+        self._by_id.pop(command.id, None)
+        size = len(command.data)
+        group.pending_bytes -= size
+        if group.sent.pop(command.id, None) is not None:
+            group.sent_bytes -= size
+
+    def _refused(self, command_id: int, sender: NodeId, status: int, leader: NodeId | None) -> None:
+        found = self._by_id.get(command_id)
+        # With the first refusal everything on the way was taken back; the others are old news.
+        if found is None or found[0].target != sender or command_id not in found[0].sent:
+            return
+        group = found[0]
+        if status == peer_pb2.GroupReply.OVERLOADED:
+            group.leader = sender
+            self._stall(group)
+            return
+        self._take_back(group)
+        is_hint_new = leader is not None and leader != sender
+        group.leader = leader if is_hint_new else None
+        if is_hint_new and group.failures < len(group.members):
+            # Follow the hint at once, but not in circles.
+            group.failures += 1
+            group.target = leader
+            group.is_confirmed = False
+            self._pump(group)
+        else:
+            self._retry_later(group)
+
+    # ---- news -----------------------------------------------------------------------------------
+
+    def leader_changed(self, uid: int, leader: NodeId | None) -> None:
+        """A replica here learnt who leads."""
+        group = self._groups.get(uid)
+        if group is None:
+            return
+        group.leader = leader
+        if leader is None or leader == group.target:
+            return
+        self._take_back(group)
+        group.failures = 0
+        self._retry_now(group)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Requests to a node, or its answers, may be lost: they go again."""
+        for group in self._groups.values():
+            if group.target == node and group.sent:
+                self._stall(group)
+
+    def peer_connected(self, node: NodeId) -> None:
+        """A node can be reached again: no need to wait for the next try."""
+        for group in list(self._groups.values()):
+            if group.retry is not None and group.leader in (node, None):
+                self._retry_now(group)

@@ -1,0 +1,569 @@
+"""Host: all groups of a node, one flush for all of them.
+
+Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
+run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
+(hot-path rule 1: batches form by what is there when the previous flush ends, no timers).
+The host decides nothing about consensus; it knows nodes, and which groups need the clock.
+Built by server/app.py; server/broker.py implements HostEvents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from brokerd.cluster import peer_service, transport, write_queue
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.driver import Done, Driver
+from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents
+from brokerd.cluster.inbox import Inbox
+from brokerd.cluster.liveness import Liveness
+from brokerd.cluster.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
+from brokerd.raft.machine import Machine
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    GroupUid,
+    HardState,
+    Message,
+    NodeId,
+)
+from brokerd.raft.replica import (
+    Input,
+    InstallSnapshot,
+    LeaderAlive,
+    PeerUnreachable,
+    Replica,
+    SaveSnapshot,
+    Tick,
+    TransferLeadership,
+)
+from brokerd.raft.storage import LogStorage
+from brokerd.storage.wal import GroupWrite, WriteAheadLog
+
+__all__ = ["ClientEvents", "GroupStatus", "Host", "HostEvents", "wall_clock_ms"]
+
+logger = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Host:
+    """Groups, peers and the clock of one node.  Create it within a running event loop.
+
+    State: the drivers; `_dirty` (drivers with inputs, each once); `_active` (groups that are
+    ticked); `_with_member` (groups by member).  Idle groups are in none but the last.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        incarnation: int,
+        wal: WriteAheadLog,
+        config: HostConfig,
+        events: HostEvents,
+        rng: random.Random,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.config = config
+        self.events = events
+        self.clients: list[ClientEvents] = []
+        self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
+        self.transport = transport.GrpcTransport(node, incarnation, config, self, rng)
+        #: Where peers reach this node, once started.
+        self.port = 0
+        self._wal = wal
+        self._rng = rng
+        self._clock_ms = clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._inbox = Inbox(self)
+        self._queue = write_queue.WriteQueue(wal, self._written, self._disk_failed)
+        self._volatile = VolatileStore(self.wake)
+        self._volatile_raft = replace(
+            config.raft, snapshot_bytes=min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
+        )
+        self._server: grpc.aio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._drivers: dict[int, Driver] = {}
+        self._dirty: list[Driver] = []
+        self._is_flush_scheduled = False
+        self._active: set[int] = set()
+        self._with_member: dict[NodeId, set[int]] = {}
+        self._deadlines: list[tuple[int, int]] = []
+        #: Groups whose machine moved since their live ranges were told.
+        self._moved: dict[int, None] = {}
+        self._ticked_ms = 0
+        self._heartbeat_at_ms = 0
+        self._collect_at_ms = 0
+        self._has_failed = False
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    async def start(self, peers: Mapping[NodeId, str], bind: str) -> None:
+        """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial.
+
+        OSError: an address cannot be bound.
+        """
+        service = peer_service.PeerService(
+            self.node, self.incarnation, self.config, self.is_peer, self._inbox
+        )
+        self._server = peer_service.create_server(service, self.config)
+        for address in bind.split(","):
+            self.port = peer_service.bind(self._server, address.strip(), self.config)
+        self._ticked_ms = self.now_ms()
+        await self.set_peers(peers)
+        await self._server.start()
+        self._tick()
+
+    async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
+        """Talk to these nodes (this one may be among them) and to nobody else."""
+        others = {node: address for node, address in peers.items() if node != self.node}
+        for node in self.liveness.set_nodes(others, self.now_ms()):
+            self._lost(node)
+        await self.transport.set_peers(others)
+
+    async def stop(self) -> None:
+        """End streams, clock and writer thread.  The log stays open: its owner closes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._has_failed = True
+        await self.transport.close()
+        if self._server is not None:
+            await self._server.stop(None)
+        await self._queue.close()
+        for uid in list(self._drivers):
+            self._drivers.pop(uid).close()
+
+    def now_ms(self) -> int:
+        """Return the monotonic clock of liveness."""
+        return int(self._loop.time() * 1000)
+
+    def listen(self, client: ClientEvents) -> None:
+        """Tell `client` about replies, leaders and nodes from now on."""
+        self.clients.append(client)
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    def open_group(
+        self, uid: int, members: Sequence[NodeId], machine: Machine, *, volatile: bool = False
+    ) -> None:
+        """Start this node's replica of a group.
+
+        members: the group's first voters, the same on all of them; they count only while the log
+        here knows none.  Empty: a member that is added later and waits for its leader.
+        volatile: nothing on disk, this node alone; such a group leads itself at once.
+        """
+        if uid in self._drivers:
+            raise ValueError(f"group {uid:x} is open")
+        configuration = Configuration(tuple(sorted(members)))
+        if volatile and configuration.voters != (self.node,):
+            raise ValueError("a volatile group has one member, this node")
+        log: LogStorage
+        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(uid)
+        stored = log.initial_state()[1]
+        replica = Replica(
+            GroupUid(uid),
+            self.node,
+            configuration if configuration.voters else None,
+            machine,
+            log,
+            self._volatile_raft if volatile else self.config.raft,
+            self._rng,
+        )
+        driver = Driver(uid, replica, log, machine, self, is_volatile=volatile)
+        if not volatile:
+            driver.is_damaged = self._wal.log(uid).damaged
+            if configuration.voters and not stored.voters:
+                self._queue.add(write_queue.BootstrapStep(uid, configuration))
+        self._drivers[uid] = driver
+        self._active.add(uid)
+        self._index_members(driver)
+        if replica.configuration.voters == (self.node,) and not driver.is_damaged:
+            # Nobody else to wait for.
+            driver.inputs.append(TransferLeadership(self.node))
+        driver.inputs += self._inbox.early_messages(uid)
+        self.wake(driver)
+
+    def close_group(self, uid: int, *, forget: bool) -> None:
+        """Stop a replica; what waits is answered as not accepted.  forget: remove its log too."""
+        driver = self._drivers.pop(uid, None)
+        if driver is not None:
+            driver.close()
+            self._active.discard(uid)
+            self._moved.pop(uid, None)
+            for node in driver.members:
+                self._with_member[node].discard(uid)
+        is_volatile = driver is not None and driver.is_volatile
+        if is_volatile:
+            self._volatile.close(uid)
+        elif forget:
+            self._queue.add(write_queue.RemoveStep(uid))
+            self.schedule_flush()
+
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a replica runs here."""
+        return uid in self._drivers
+
+    def groups(self) -> list[int]:
+        """Return the uids of all replicas here."""
+        return list(self._drivers)
+
+    def driver_of(self, uid: int) -> Driver | None:
+        """Return the driver, for the inbox."""
+        return self._drivers.get(uid)
+
+    def machine_of(self, uid: int) -> Machine:
+        """Return a group's machine; KeyError if it is not here."""
+        return self._drivers[uid].machine
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return the leader as the replica here knows it."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.leader
+
+    def status_of(self, uid: int) -> GroupStatus:
+        """Return a group's state; KeyError if it is not here."""
+        driver = self._drivers[uid]
+        replica = driver.replica
+        last = replica.last_index
+        matches = {node: replica.match_of(node) for node in driver.members if node != self.node}
+        return GroupStatus(
+            replica.leader,
+            replica.term,
+            replica.is_leader,
+            replica.commit_index,
+            replica.applied_index,
+            last,
+            replica.configuration,
+            {node: last - match for node, match in matches.items() if match is not None},
+            replica.snapshot_index,
+            driver.is_damaged,
+            str(driver.error or ""),
+        )
+
+    def entry_data(self, uid: int, index: int) -> bytes | None:
+        """Return the command of a live entry, without its time stamp; None if it is gone."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.entry_data(index)
+
+    def propose(self, uid: int, command: bytes, done: Done) -> None:
+        """Propose a command to the replica here.
+
+        done(accepted, reply, leader) is called once it is applied, or refused: then `leader` may
+        know better; `leader` being this node means overloaded or too large.
+        """
+        driver = self._drivers.get(uid)
+        if driver is None or driver.error is not None:
+            self._loop.call_soon(done, False, b"", None)
+            return
+        driver.propose(command, done, self._clock_ms())
+        self.wake(driver)
+
+    def transfer_leadership(self, uid: int, to: NodeId) -> None:
+        """Hand leadership over; to this node itself: stand for election now."""
+        driver = self._drivers.get(uid)
+        if driver is not None and not driver.is_damaged:
+            self._put(driver, TransferLeadership(to))
+
+    def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
+        """Ask for a configuration that differs by one member; a refusal's reply says why."""
+        driver = self._drivers.get(uid)
+        if driver is None or driver.error is not None:
+            self._loop.call_soon(done, False, b"no replica here", None)
+            return
+        driver.change_members(configuration, done)
+        self.wake(driver)
+
+    # ---- nodes ----------------------------------------------------------------------------------
+
+    def alive(self) -> set[NodeId]:
+        """Return the nodes that are up, this one included."""
+        return self.liveness.up() | {self.node}
+
+    def is_peer(self, node: NodeId) -> bool:
+        """Tell whether a node is one of the peers."""
+        return self.liveness.knows(node)
+
+    def set_liveness(
+        self, alarms: Iterable[str], memory_used: int, memory_limit: int, disk_free: int
+    ) -> None:
+        """Set what heartbeats tell the others; a changed alarm goes out at once."""
+        liveness = transport.Liveness(tuple(alarms), memory_used, memory_limit, disk_free)
+        if self.transport.set_liveness(liveness):
+            self.transport.send_heartbeats()
+
+    def send_request(self, node: NodeId, request_id: int, uid: int, command: bytes) -> bool:
+        """Send a command to another node's replica; False: not connected or no room."""
+        is_sent = self.transport.send_request(node, request_id, uid, command)
+        self.schedule_flush()
+        return is_sent
+
+    def send_delivery(self, node: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        """Send to a consumer's node, this one included."""
+        if node == self.node:
+            self._loop.call_soon(self.events.delivered, node, uid, term, kind, payload)
+        else:
+            self.transport.send_delivery(node, uid, term, kind, payload)
+            self.schedule_flush()
+
+    def peer_connected(self, node: NodeId) -> None:
+        """TransportEvents: what was sent before may be lost, so leaders probe."""
+        self.liveness.connected(node)
+        self._put_all(node, PeerUnreachable(node), leaders_only=True)
+        for client in self.clients:
+            client.peer_connected(node)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """TransportEvents: our stream broke."""
+        self._put_all(node, PeerUnreachable(node))
+        for client in self.clients:
+            client.peer_lost(node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """TransportEvents: nobody listens there."""
+        self.liveness.refused(node, self.now_ms())
+
+    def messages_dropped(self, node: NodeId, uids: set[int]) -> None:
+        """TransportEvents: the outbox was full for a while."""
+        for uid in uids:
+            driver = self._drivers.get(uid)
+            if driver is not None:
+                self._put(driver, PeerUnreachable(node))
+
+    def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
+        """A frame came (incarnation None), or a stream began."""
+        is_new = self.liveness.heard(node, self.now_ms())
+        if incarnation is not None:
+            self.liveness.set_incarnation(node, incarnation)
+        elif not is_new:
+            return
+        self.events.node_changed(node, self.liveness.incarnation(node), True)
+
+    def _lost(self, node: NodeId) -> None:
+        """A node is suspected."""
+        logger.warning("node is suspected node=%s", node)
+        # Whatever the stream still holds is worthless after a split of the network; dial anew.
+        self.transport.break_off(node)
+        self._put_all(node, PeerUnreachable(node))
+        for client in self.clients:
+            client.peer_lost(node)
+        self.events.node_changed(node, self.liveness.incarnation(node), False)
+
+    def _put_all(self, node: NodeId, event: Input, *, leaders_only: bool = False) -> None:
+        for uid in self._with_member.get(node, ()):
+            driver = self._drivers[uid]
+            if driver.is_leader or not leaders_only:
+                self._put(driver, event)
+
+    # ---- the flush ------------------------------------------------------------------------------
+
+    def _put(self, driver: Driver, event: Input) -> None:
+        driver.inputs.append(event)
+        self.wake(driver)
+
+    def wake(self, driver: Driver) -> None:
+        """The driver has inputs: it takes part in the next flush."""
+        if not driver.is_queued:
+            driver.is_queued = True
+            self._dirty.append(driver)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def schedule_flush(self) -> None:
+        """Something was sent or is to be written."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Run every driver with inputs once; hand over what is to be written and sent."""
+        self._is_flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        for driver in dirty:
+            driver.is_queued = False
+            if driver.is_closed or driver.error is not None or self._has_failed:
+                driver.inputs.clear()
+                continue
+            try:
+                driver.run()
+                self._settle(driver)
+            except Exception as error:
+                self._stop_replica(driver, error)
+        self._queue.hand_over()
+        self.transport.flush()
+
+    def _settle(self, driver: Driver) -> None:
+        """Decide whether the clock matters to the group (replication.md §2.1)."""
+        replica, uid = driver.replica, driver.uid
+        if replica.configuration is not driver.configuration:
+            self._index_members(driver)
+        leader = driver.leader
+        if not replica.is_consensus_quiet or leader not in driver.members:
+            self._active.add(uid)
+            return
+        self._active.discard(uid)
+        deadline_ms = replica.next_deadline_ms
+        if deadline_ms is not None and deadline_ms != driver.deadline_ms:
+            driver.deadline_ms = deadline_ms
+            heapq.heappush(self._deadlines, (deadline_ms, uid))
+
+    def _index_members(self, driver: Driver) -> None:
+        configuration = driver.replica.configuration
+        driver.configuration = configuration
+        members = frozenset(configuration.voters + configuration.learners)
+        for node in driver.members - members:
+            self._with_member[node].discard(driver.uid)
+        for node in members - driver.members:
+            self._with_member.setdefault(node, set()).add(driver.uid)
+        driver.members = members
+
+    def _stop_replica(self, driver: Driver, error: Exception) -> None:
+        """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
+        logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
+        driver.error = error
+        self._active.discard(driver.uid)
+        driver.close()
+
+    # ---- ports of the drivers -------------------------------------------------------------------
+
+    def persist(
+        self, driver: Driver, token: int, hard_state: HardState | None, entries: list[Entry]
+    ) -> None:
+        """See driver.Ports."""
+        if driver.is_volatile:
+            self._volatile.persist(driver, token, hard_state, entries)
+            return
+        size = sum(len(entry.data) for entry in entries)
+        self._queue.add_write(driver, token, GroupWrite(driver.uid, hard_state, entries), size)
+
+    def send(self, uid: int, message: Message) -> None:
+        """See driver.Ports."""
+        self.transport.send_raft(message.to, uid, message)
+
+    def realise(self, driver: Driver, term: int, effects: list[Any]) -> None:
+        """See driver.Ports."""
+        self.events.realise(driver.uid, term, effects)
+
+    def save_snapshot(self, driver: Driver, action: SaveSnapshot) -> None:
+        """See driver.Ports."""
+        if driver.is_volatile:
+            self._volatile.save_snapshot(driver, action)
+            return
+        self._moved[driver.uid] = None
+        self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
+
+    def install_snapshot(self, driver: Driver, action: InstallSnapshot) -> None:
+        """See driver.Ports."""
+        self._queue.add(
+            write_queue.InstallStep(driver, action.token, action.snapshot, action.hard_state)
+        )
+
+    def role_changed(self, driver: Driver) -> None:
+        """See driver.Ports."""
+        uid, leader = driver.uid, driver.leader
+        for client in self.clients:
+            client.leader_changed(uid, leader)
+        self.events.leader_changed(uid, leader, driver.term, driver.is_leader)
+
+    # ---- disk -----------------------------------------------------------------------------------
+
+    def _written(self, drivers: list[Driver]) -> None:
+        for driver in drivers:
+            if not driver.is_queued:
+                driver.is_queued = True
+                self._dirty.append(driver)
+        # At once rather than with the next flush: acknowledgements wait for this.
+        self._flush()
+
+    def _disk_failed(self, error: BaseException) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        logger.critical("the log failed, this process must end: %s", error)
+        self.events.failed(error)
+
+    def _collect(self) -> None:
+        """Tell the log what machines still need, and let it clean up; bounded work."""
+        self._inbox.expire()
+        for uid in list(self._moved)[: self.config.collect_groups_max]:
+            del self._moved[uid]
+            driver = self._drivers.get(uid)
+            if driver is not None and driver.error is None:
+                self._wal.set_live(uid, driver.machine.live_indexes())
+                if driver.replica.snapshot_index:
+                    # Messages leave the queue without a new snapshot; look again next time.
+                    self._moved[uid] = None
+        work = self._wal.collect()
+        if work is not None:
+            self._queue.add(write_queue.CollectStep(work))
+
+    def refilled(self, driver: Driver) -> None:
+        """A damaged replica holds everything that its leader has committed (inbox.py).
+
+        Live entries that cannot be read come back with a snapshot only.
+        """
+        driver.refill_target = 0
+        if self._wal.log(driver.uid).unreadable:
+            return
+        logger.warning("damaged replica was refilled group=%x", driver.uid)
+        self._queue.add(write_queue.RefillStep(driver))
+
+    # ---- the clock ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Tick the groups that need it; look after nodes, heartbeats and cleaning."""
+        tick_ms = self.config.raft.tick_ms
+        now_ms = self.now_ms()
+        self._timer = self._loop.call_later(tick_ms / 1000, self._tick)
+        if self._has_failed:
+            return
+        for node in self.liveness.check(now_ms, tick_ms):
+            self._lost(node)
+        self._tick_groups()
+        self._ticked_ms = now_ms
+        if now_ms >= self._heartbeat_at_ms:
+            self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
+            self.transport.send_heartbeats()
+        if now_ms >= self._collect_at_ms:
+            self._collect_at_ms = now_ms + self.config.collect_interval_ms
+            self._collect()
+        self._flush()
+
+    def _tick_groups(self) -> None:
+        clock_ms = self._clock_ms()
+        tick, alive = Tick(clock_ms), LeaderAlive()
+        heard = {
+            node for node in self.liveness.up() if self.liveness.heard_since(node, self._ticked_ms)
+        }
+        due = set(self._active)
+        while self._deadlines and self._deadlines[0][0] <= clock_ms:
+            deadline_ms, uid = heapq.heappop(self._deadlines)
+            driver = self._drivers.get(uid)
+            if driver is not None and driver.deadline_ms == deadline_ms:
+                driver.deadline_ms = None
+                due.add(uid)
+        for uid in due:
+            driver = self._drivers[uid]
+            # A leader that is no member any more keeps its node, but leads nobody.
+            if driver.leader in heard and driver.leader in driver.members:
+                driver.inputs.append(alive)
+            # A damaged replica must not campaign.
+            if not driver.is_damaged:
+                driver.inputs.append(tick)
+            if not driver.is_queued:
+                driver.is_queued = True
+                self._dirty.append(driver)

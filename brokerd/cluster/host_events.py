@@ -1,0 +1,92 @@
+"""What the host tells those above it, and how it describes a group.
+
+HostEvents is implemented by server/broker.py, ClientEvents by group_client.py.  Import them from
+host.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from brokerd.raft.messages import Configuration, NodeId
+
+
+class HostEvents(Protocol):
+    """What the host tells the broker; called on the event loop, must not block."""
+
+    def realise(self, uid: int, term: int, effects: list[Any]) -> None:
+        """Do these effects of an applied command, in order."""
+        ...
+
+    def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
+        """A group here has another leader or term; None: nobody is known."""
+        ...
+
+    def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
+        """A node is suspected (up False) or heard again.
+
+        up True also comes each time the node's stream to here was made anew: what it had sent may
+        be lost, deliveries among them.
+        """
+        ...
+
+    def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        """A leader's delivery for a consumer of this node (deliveries.py)."""
+        ...
+
+    def liveness_received(
+        self,
+        node: NodeId,
+        alarms: Sequence[str],
+        memory_used: int,
+        memory_limit: int,
+        disk_free: int,
+    ) -> None:
+        """A node's heartbeat."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The disk failed: nothing can be promised any more, the process must end."""
+        ...
+
+
+class ClientEvents(Protocol):
+    """What the host tells the group client."""
+
+    def reply_received(
+        self, sender: NodeId, request_id: int, status: int, leader: NodeId | None, reply: bytes
+    ) -> None:
+        """A node answered a request."""
+        ...
+
+    def leader_changed(self, uid: int, leader: NodeId | None) -> None:
+        """A replica here learnt who leads."""
+        ...
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Requests and answers on the way are lost."""
+        ...
+
+    def peer_connected(self, node: NodeId) -> None:
+        """Requests can be sent."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class GroupStatus:
+    """A group as this node sees it."""
+
+    leader: NodeId | None
+    term: int
+    is_leader: bool
+    commit: int
+    applied: int
+    last: int
+    members: Configuration
+    #: At the leader: entries that each other member is behind; empty elsewhere.
+    lag: Mapping[NodeId, int]
+    snapshot: int
+    is_damaged: bool
+    error: str

@@ -1,0 +1,183 @@
+"""What comes from other nodes, sorted to where it belongs; the receiving half of host.py.
+
+One call per frame.  Answers requests for groups whose replica cannot take them; holds back a few
+messages for groups that this node is about to open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from brokerd.cluster.driver import Driver
+from brokerd.cluster.frames import SnapshotAssembler, decode_raft
+from brokerd.raft.messages import Message, MessageKind, NodeId
+from brokerd.raft.replica import Received
+from brokerd.rpc.v1 import peer_pb2
+
+if TYPE_CHECKING:
+    from brokerd.cluster.host import Host
+
+logger = logging.getLogger(__name__)
+
+#: A new group's members learn of it one after the other, and its first election should not have to
+#: wait for the slowest: messages without entries are kept for so many unknown groups ...
+EARLY_GROUPS_MAX = 4_096
+#: ... and so many of each.
+EARLY_MESSAGES_MAX = 4
+
+_REQUIRES_TRUST = frozenset({MessageKind.PRE_VOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW})
+
+
+class Inbox:
+    """Implements FrameSink for the host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._assemblers: dict[NodeId, SnapshotAssembler] = {}
+        self._early: dict[int, list[Message]] = {}
+        self._early_before: dict[int, list[Message]] = {}
+
+    # ---- FrameSink ------------------------------------------------------------------------------
+
+    def stream_opened(self, node: NodeId, incarnation: int) -> None:
+        """A member's stream begins: its answers to our requests may be lost with the last one."""
+        host = self._host
+        self._assemblers[node] = SnapshotAssembler(host.config.transport.snapshot_bytes_max)
+        for client in host.clients:
+            client.peer_lost(node)
+        host.node_heard(node, incarnation)
+
+    def stream_closed(self, node: NodeId) -> None:
+        """The stream ended; silence or refused connections will say whether the node is gone."""
+        self._assemblers.pop(node, None)
+
+    def frame_received(self, node: NodeId, frame: peer_pb2.PeerFrame) -> None:
+        """Take one frame; FrameError ends the stream."""
+        host = self._host
+        host.node_heard(node)
+        if frame.raft:
+            self._take_raft(node, frame.raft)
+        for request in frame.requests:
+            self._take_request(node, request)
+        for reply in frame.replies:
+            leader = NodeId(reply.leader) if reply.leader else None
+            for client in host.clients:
+                client.reply_received(node, reply.id, reply.status, leader, reply.reply)
+        for delivery in frame.deliveries:
+            host.events.delivered(
+                node, delivery.group, delivery.term, delivery.kind, delivery.payload
+            )
+        if frame.HasField("liveness"):
+            state = frame.liveness
+            host.events.liveness_received(
+                node,
+                tuple(state.alarms),
+                state.memory_used,
+                state.memory_limit,
+                state.disk_free,
+            )
+
+    # ---- raft messages --------------------------------------------------------------------------
+
+    def _take_raft(self, node: NodeId, messages: Sequence[peer_pb2.RaftMessage]) -> None:
+        host = self._host
+        for raft in messages:
+            if raft.HasField("snapshot"):
+                assembled = self._assemblers[node].add(raft, node, host.node)
+                if assembled is None:
+                    continue
+                message = assembled
+            else:
+                message = decode_raft(raft, node, host.node)
+            driver = host.driver_of(raft.group)
+            if driver is None:
+                self._keep_early(raft.group, message)
+            elif driver.error is None:
+                if driver.is_damaged:
+                    if message.kind in _REQUIRES_TRUST:
+                        continue
+                    self._look_for_refill(driver, message)
+                driver.inputs.append(Received(message))
+                host.wake(driver)
+
+    def _look_for_refill(self, driver: Driver, message: Message) -> None:
+        """A damaged replica is whole when it holds what a leader of this term has committed.
+
+        Only an index of the leader's own term counts: before it has committed one, it may itself
+        not know how far its predecessor had come (Raft thesis §3.6.2).
+        """
+        replica = driver.replica
+        target = driver.refill_target
+        if (
+            target
+            and replica.applied_index >= target
+            and message.term == replica.term == driver.log.term(target)
+        ):
+            self._host.refilled(driver)
+        if message.kind is MessageKind.APPEND and message.term >= replica.term:
+            driver.refill_target = message.commit
+
+    def _keep_early(self, uid: int, message: Message) -> None:
+        if message.entries or message.snapshot is not None:
+            return
+        kept = self._early.get(uid)
+        if kept is None:
+            if len(self._early) >= EARLY_GROUPS_MAX:
+                return
+            kept = self._early[uid] = []
+        if len(kept) < EARLY_MESSAGES_MAX:
+            kept.append(message)
+
+    def early_messages(self, uid: int) -> list[Received]:
+        """Return what came for a group before it was opened."""
+        kept = self._early_before.pop(uid, []) + self._early.pop(uid, [])
+        return [Received(message) for message in kept]
+
+    def expire(self) -> None:
+        """Drop what has been kept for a round; called every few seconds."""
+        self._early_before, self._early = self._early, {}
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def _take_request(self, node: NodeId, request: peer_pb2.GroupRequest) -> None:
+        host = self._host
+        uid, command = request.group, request.command
+        driver = host.driver_of(uid)
+        if driver is None or driver.error is not None:
+            self._answer(node, request.id, peer_pb2.GroupReply.UNKNOWN_GROUP, None, b"")
+            return
+        size = len(command)
+        # One is always taken, however large.
+        if driver.requests_bytes and driver.requests_bytes + size > host.config.requests_bytes_max:
+            self._answer(node, request.id, peer_pb2.GroupReply.OVERLOADED, None, b"")
+            return
+        driver.requests_bytes += size
+        host.propose(uid, command, partial(self._request_done, driver, node, request.id, size))
+
+    def _request_done(
+        self,
+        driver: Driver,
+        node: NodeId,
+        request_id: int,
+        size: int,
+        accepted: bool,
+        reply: bytes,
+        leader: NodeId | None,
+    ) -> None:
+        driver.requests_bytes -= size
+        if accepted:
+            status = peer_pb2.GroupReply.OK
+        elif leader == self._host.node:
+            status = peer_pb2.GroupReply.OVERLOADED
+        else:
+            status = peer_pb2.GroupReply.NOT_LEADER
+        self._answer(node, request_id, status, leader, reply if accepted else b"")
+
+    def _answer(
+        self, node: NodeId, request_id: int, status: int, leader: NodeId | None, reply: bytes
+    ) -> None:
+        self._host.transport.send_reply(node, request_id, status, leader, reply)
+        self._host.schedule_flush()

@@ -1,0 +1,222 @@
+"""The way to the writer thread: everything that goes to disk, in order, merged while it is busy.
+
+One thread writes and syncs (hot-path rule 9); while it does, the next batch is collected here, so
+that batches form by what is there when the previous one ends (rule 1).  Used by host.py only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from brokerd.cluster.driver import Driver
+from brokerd.raft.messages import Configuration, HardState, Snapshot
+from brokerd.raft.replica import SnapshotSaved
+from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
+
+#: One write to the log takes so many bytes at most; more goes in the next one.
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Step(Protocol):
+    """A piece of work: `run` in the writer thread, `finish` on the event loop afterwards."""
+
+    def run(self, wal: WriteAheadLog) -> None:
+        """Do the I/O."""
+        ...
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        """Make it visible; return the drivers that got inputs."""
+        ...
+
+
+@dataclass(slots=True)
+class WriteStep:
+    """Entries and hard states of any number of groups: one write, one fdatasync."""
+
+    writes: list[GroupWrite] = field(default_factory=list)
+    acks: list[tuple[Driver, int]] = field(default_factory=list)
+    size: int = 0
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.write(self.writes)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.written(self.writes)
+        for (driver, token), write in zip(self.acks, self.writes, strict=True):
+            driver.persisted(token, write.entries)
+        return [driver for driver, _ in self.acks]
+
+
+@dataclass(slots=True)
+class SaveStep:
+    """A snapshot of the own machine."""
+
+    driver: Driver
+    snapshot: Snapshot
+    live: list[tuple[int, int]]
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.save_snapshot(self.driver.uid, self.snapshot, self.live)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.snapshot_saved(self.driver.uid, self.snapshot, self.live)
+        self.driver.inputs.append(SnapshotSaved(self.snapshot.index))
+        return [self.driver]
+
+
+@dataclass(slots=True)
+class InstallStep:
+    """A leader's snapshot."""
+
+    driver: Driver
+    token: int
+    snapshot: Snapshot
+    hard_state: HardState
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.install_snapshot(self.driver.uid, self.snapshot, self.hard_state)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.snapshot_installed(self.driver.uid, self.snapshot, self.hard_state)
+        self.driver.is_damaged = wal.log(self.driver.uid).damaged
+        self.driver.persisted(self.token, [])
+        return [self.driver]
+
+
+@dataclass(slots=True)
+class BootstrapStep:
+    """The first configuration of a new group."""
+
+    uid: int
+    configuration: Configuration
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.bootstrap(self.uid, self.configuration)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        return []
+
+
+@dataclass(slots=True)
+class RemoveStep:
+    """The end of a group."""
+
+    uid: int
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.remove_group(self.uid)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        return []
+
+
+@dataclass(slots=True)
+class CollectStep:
+    """A bounded piece of cleaning."""
+
+    work: Collection
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.collect_write(self.work)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.collected(self.work)
+        return []
+
+
+@dataclass(slots=True)
+class RefillStep:
+    """A leader has made a damaged log whole again."""
+
+    driver: Driver
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.mark_refilled(self.driver.uid)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.refilled(self.driver.uid)
+        self.driver.is_damaged = False
+        self.driver.refill_target = 0
+        return [self.driver]
+
+
+class WriteQueue:
+    """Steps that wait, and the thread that does them.
+
+    The thread has at most one hand-over at a time; `failed` is called once, and after it nothing
+    is written any more (replication.md §1: a failed fsync is fatal).
+    """
+
+    def __init__(
+        self,
+        wal: WriteAheadLog,
+        finished: Callable[[list[Driver]], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._wal = wal
+        self._finished = finished
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Step] = []
+        self._is_busy = False
+        self._has_failed = False
+        self._handed: queue.SimpleQueue[list[Step] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="wal-writer", daemon=True)
+        self._thread.start()
+
+    def add_write(self, driver: Driver, token: int, write: GroupWrite, size: int) -> None:
+        """Add to the batch that is being collected."""
+        last = self._waiting[-1] if self._waiting else None
+        if not isinstance(last, WriteStep) or last.size + size > BATCH_BYTES_MAX:
+            last = WriteStep()
+            self._waiting.append(last)
+        last.writes.append(write)
+        last.acks.append((driver, token))
+        last.size += size
+
+    def add(self, step: Step) -> None:
+        """Add any other work, behind what waits."""
+        self._waiting.append(step)
+
+    def hand_over(self) -> None:
+        """Give everything that waits to the thread, if it is idle."""
+        if self._waiting and not self._is_busy and not self._has_failed:
+            self._is_busy = True
+            steps, self._waiting = self._waiting, []
+            self._handed.put(steps)
+
+    async def close(self) -> None:
+        """Let the thread end; what waits and was not handed over is dropped, as in a crash."""
+        self._has_failed = True
+        self._handed.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _work(self) -> None:
+        wal, call = self._wal, self._loop.call_soon_threadsafe
+        while (steps := self._handed.get()) is not None:
+            last = steps[-1]
+            for step in steps:
+                try:
+                    step.run(wal)
+                except Exception as error:
+                    call(self._fail, error)
+                    return
+                call(self._finish, step, step is last)
+
+    def _finish(self, step: Step, is_last: bool) -> None:
+        if self._has_failed:
+            return
+        drivers = step.finish(self._wal)
+        if is_last:
+            self._is_busy = False
+        self._finished(drivers)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._failed(error)

@@ -1,0 +1,328 @@
+"""Real hosts on loopback, one process: commits, failover, restart, snapshots, requests, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.errors import GroupGone, GroupUnavailable
+from brokerd.cluster.group_client import ReplyStatus
+from brokerd.raft.messages import Configuration, NodeId
+from brokerd.storage.disk import Disk
+from tests.integration.cluster_toy import Member, leader_of, toy_config, until
+
+NAMES = ("a", "b", "c")
+UID = 77
+
+
+class Cluster:
+    """Members in one process; `start` gives a stopped one its data and its port again."""
+
+    def __init__(self, directory: Path, config: HostConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.members: dict[str, Member] = {}
+        self.addresses: dict[NodeId, str] = {}
+        self.incarnation = 0
+
+    async def start(self, name: str, disk: Disk | None = None) -> Member:
+        self.incarnation += 1
+        member = Member(name, self.directory / name, self.config, self.incarnation, disk)
+        self.members[name] = member
+        known = self.addresses.get(member.node)
+        await member.host.start(self.addresses, known or "127.0.0.1:0")
+        if known is None:
+            self.addresses[member.node] = f"127.0.0.1:{member.host.port}"
+            for other in self.members.values():
+                await other.host.set_peers(self.addresses)
+        return member
+
+    async def stop(self, name: str) -> None:
+        await self.members.pop(name).close()
+
+    def all(self) -> list[Member]:
+        return list(self.members.values())
+
+    async def leader(self, uid: int = UID) -> Member:
+        await until(lambda: leader_of(self.all(), uid) is not None)
+        found = leader_of(self.all(), uid)
+        assert found is not None
+        return found
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three members with one group of all of them."""
+    found = Cluster(tmp_path, toy_config())
+    for name in NAMES:
+        await found.start(name)
+    for member in found.all():
+        member.open_group(UID, NAMES)
+    yield found
+    for name in list(found.members):
+        await found.stop(name)
+
+
+async def test_command_is_applied_on_every_member_and_realised_by_the_leader_only(
+    cluster: Cluster,
+) -> None:
+    leader = await cluster.leader()
+    assert await leader.client.request(UID, b"x=1", 5) == b"1"
+    await until(lambda: all(m.machines[UID].values.get("x") == "1" for m in cluster.all()))
+    assert (UID, "x") in leader.events.effects
+    assert all((UID, "x") not in m.events.effects for m in cluster.all() if m is not leader)
+
+
+async def test_request_through_a_member_that_does_not_lead_reaches_the_leader(
+    cluster: Cluster,
+) -> None:
+    leader = await cluster.leader()
+    for other in cluster.all():
+        if other is not leader:
+            assert int(await other.client.request(UID, b"x=1", 5)) > 0
+    assert leader.machines[UID].count == 2
+
+
+async def test_request_from_a_node_outside_the_group_finds_the_leader(cluster: Cluster) -> None:
+    outside = await cluster.start("d")
+    outside.client.set_members(UID, [NodeId(name) for name in NAMES])
+    assert await outside.client.request(UID, b"x=1", 5) == b"1"
+
+
+async def test_commands_of_one_sender_keep_their_order(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    sender = next(m for m in cluster.all() if m is not leader)
+    replies: list[int] = []
+    for number in range(500):
+        sender.client.send(
+            UID, b"k%d=%d" % (number, number), lambda status, reply: replies.append(int(reply))
+        )
+    assert sender.client.pending_bytes(UID) > 0
+    await until(lambda: len(replies) == 500)
+    assert replies == sorted(replies)
+    assert list(leader.machines[UID].values) == [f"k{number}" for number in range(500)]
+    assert sender.client.pending_bytes(UID) == 0
+
+
+async def test_group_goes_on_after_its_leader_stopped(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    await leader.client.request(UID, b"x=1", 5)
+    await cluster.stop(leader.node)
+    survivor = cluster.all()[0]
+    started = time.monotonic()
+    await survivor.client.request(UID, b"y=2", 10)
+    print(f"answered {time.monotonic() - started:.2f} s after the leader stopped")
+    taken_over = await cluster.leader()
+    assert taken_over.machines[UID].values == {"x": "1", "y": "2"}
+
+
+async def test_stopped_member_is_suspected_and_heard_again_with_its_new_incarnation(
+    cluster: Cluster,
+) -> None:
+    await cluster.leader()
+    observer = cluster.members["a"]
+    await until(lambda: NodeId("c") in observer.host.alive())
+    await cluster.stop("c")
+    await until(lambda: NodeId("c") not in observer.host.alive())
+    restarted = await cluster.start("c")
+    restarted.open_group(UID, NAMES)
+    await until(lambda: NodeId("c") in observer.host.alive())
+    assert observer.events.nodes[-1] == (NodeId("c"), cluster.incarnation, True)
+
+
+async def test_restarted_member_recovers_from_disk_and_catches_up(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    follower = next(m for m in cluster.all() if m is not leader)
+    await leader.client.request(UID, b"x=1", 5)
+    await until(lambda: follower.machines[UID].count == 1)
+    await cluster.stop(follower.node)
+    await leader.client.request(UID, b"y=2", 5)
+    again = await cluster.start(follower.node)
+    machine = again.open_group(UID, NAMES)
+    await until(lambda: machine.values == {"x": "1", "y": "2"})
+
+
+async def test_whole_cluster_restarts_from_disk(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    for number in range(20):
+        await leader.client.request(UID, b"k%d=v" % number, 5)
+    for name in NAMES:
+        await cluster.stop(name)
+    for name in NAMES:
+        (await cluster.start(name)).open_group(UID, NAMES)
+    assert await cluster.members["a"].client.request(UID, b"last=1", 10) == b"21"
+
+
+async def test_follower_far_behind_is_brought_up_by_a_snapshot_in_chunks(tmp_path: Path) -> None:
+    config = toy_config(snapshot_entries=20)
+    config.transport.chunk_bytes = 1000
+    cluster = Cluster(tmp_path, config)
+    for name in NAMES:
+        (await cluster.start(name)).open_group(UID, NAMES)
+    leader = await cluster.leader()
+    follower = next(m for m in cluster.all() if m is not leader)
+    await cluster.stop(follower.node)
+    for number in range(100):
+        await leader.client.request(UID, b"k%d=%s" % (number, b"v" * 500), 5)
+    await until(lambda: leader.host.status_of(UID).snapshot >= 80)
+    again = await cluster.start(follower.node)
+    machine = again.open_group(UID, NAMES)
+    await until(lambda: machine.count == 100)
+    assert machine.values == leader.machines[UID].values
+    # Bodies that the state refers to came along (replication.md §2.8).
+    first = machine.entries["k0"]
+    assert again.host.entry_data(UID, first) == b"k0=" + b"v" * 500
+    assert leader.host.entry_data(UID, first) == b"k0=" + b"v" * 500
+    for name in NAMES:
+        await cluster.stop(name)
+
+
+async def test_lost_connection_is_dialled_again_and_requests_are_sent_again(
+    cluster: Cluster,
+) -> None:
+    leader = await cluster.leader()
+    other = next(m for m in cluster.all() if m is not leader)
+    await other.client.request(UID, b"x=0", 5)
+    replies: list[bytes] = []
+    for number in range(50):
+        other.client.send(UID, b"k%d=1" % number, lambda status, reply: replies.append(reply))
+        if number % 10 == 0:
+            other.host.transport.break_off(leader.node)
+            leader.host.transport.break_off(other.node)
+            await asyncio.sleep(0)
+    await until(lambda: len(replies) == 50)
+    assert all(f"k{number}" in leader.machines[UID].values for number in range(50))
+
+
+async def test_volatile_group_answers_without_touching_the_log(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    await cluster.leader()
+    syncs = member.wal.stats.syncs
+    member.open_group(500, ["a"], volatile=True)
+    for number in range(10):
+        await member.client.request(500, b"k=%d" % number, 2)
+    assert member.machines[500].values == {"k": "9"}
+    assert member.host.entry_data(500, member.machines[500].entries["k"]) == b"k=9"
+    assert member.wal.stats.syncs == syncs
+    member.host.close_group(500, forget=True)
+    assert not member.host.has_group(500)
+
+
+async def test_durable_group_of_one_leads_itself_at_once(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    started = time.monotonic()
+    member.open_group(501, ["a"])
+    assert await member.client.request(501, b"x=1", 2) == b"1"
+    # An election time-out would be at least 200 ms here.
+    assert time.monotonic() - started < 5
+
+
+async def test_forgotten_group_answers_gone_and_leaves_the_log(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    member.open_group(502, ["a", "nobody", "nowhere"])
+    answers: list[ReplyStatus] = []
+    member.client.send(502, b"x=1", lambda status, reply: answers.append(status))
+    member.host.close_group(502, forget=True)
+    member.client.forget(502)
+    await until(lambda: answers == [ReplyStatus.GONE])
+    with pytest.raises(GroupGone):
+        await member.client.request(502, b"x=1", 1)
+    await until(lambda: 502 not in member.wal.groups())
+
+
+async def test_request_without_a_majority_times_out_and_is_withdrawn(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    member.open_group(503, ["a", "nobody", "nowhere"])
+    with pytest.raises(GroupUnavailable):
+        await member.client.request(503, b"x=1", 0.3)
+    assert member.client.pending_bytes(503) == 0
+
+
+async def test_leadership_moves_where_it_is_told_to(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    await leader.client.request(UID, b"x=1", 5)
+    heir = next(m for m in cluster.all() if m is not leader)
+    leader.host.transfer_leadership(UID, heir.node)
+    await until(lambda: heir.host.status_of(UID).is_leader)
+    await until(lambda: (UID, "leader") in heir.events.effects)
+    await until(lambda: leader.host.status_of(UID).leader == heir.node)
+
+
+async def test_member_is_added_and_caught_up(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    await leader.client.request(UID, b"x=1", 5)
+    new = await cluster.start("d")
+    machine = new.open_group(UID, [])
+    nodes = tuple(NodeId(name) for name in NAMES)
+    for configuration in (
+        Configuration(nodes, (NodeId("d"),)),
+        Configuration((*nodes, NodeId("d"))),
+    ):
+        answers: list[tuple[bool, bytes]] = []
+        leader.host.change_members(
+            UID, configuration, lambda ok, reply, _, found=answers: found.append((ok, reply))
+        )
+        await until(lambda: bool(answers))  # noqa: B023
+        assert answers == [(True, b"")]
+        await until(lambda: machine.values == {"x": "1"})
+    assert leader.host.status_of(UID).members.voters == ("a", "b", "c", "d")
+    others = {*NAMES, "d"} - {leader.node}
+    await until(lambda: leader.host.status_of(UID).lag == dict.fromkeys(others, 0))
+
+
+async def test_machine_deadline_ticks_a_quiet_group(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    at_ms = int(time.time() * 1000) + 400
+    await leader.client.request(UID, b"deadline=%d" % at_ms, 5)
+    await until(lambda: "tick" in leader.machines[UID].values)
+    assert int(time.time() * 1000) >= at_ms
+
+
+async def test_deliveries_reach_other_nodes_and_this_one(cluster: Cluster) -> None:
+    a, b = cluster.members["a"], cluster.members["b"]
+    await until(lambda: a.host.transport.is_connected(b.node))
+    a.host.send_delivery(b.node, UID, 3, 1, b"payload")
+    a.host.send_delivery(a.node, UID, 3, 1, b"own")
+    assert not a.events.deliveries, "never from within the call"
+    await until(lambda: b.events.deliveries == [(a.node, UID, 3, 1, b"payload")])
+    await until(lambda: a.events.deliveries == [(a.node, UID, 3, 1, b"own")])
+
+
+async def test_heartbeats_carry_alarms(cluster: Cluster) -> None:
+    a, b = cluster.members["a"], cluster.members["b"]
+    await until(lambda: a.host.transport.is_connected(b.node))
+    a.host.set_liveness(["memory"], 10, 20, 30)
+    await until(lambda: (a.node, ("memory",), 10, 20, 30) in b.events.liveness)
+
+
+class BrokenDisk(Disk):
+    """A disk whose syncs fail once told so."""
+
+    is_broken = False
+
+    def data_sync(self, descriptor: int) -> None:
+        if self.is_broken:
+            raise OSError(5, os.strerror(5))
+        super().data_sync(descriptor)
+
+
+async def test_failed_sync_ends_the_member_and_confirms_nothing(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, toy_config())
+    disk = BrokenDisk()
+    member = await cluster.start("a", disk)
+    member.open_group(UID, ["a"])
+    await member.client.request(UID, b"x=1", 5)
+    disk.is_broken = True
+    answers: list[ReplyStatus] = []
+    member.client.send(UID, b"y=2", lambda status, reply: answers.append(status))
+    await until(lambda: bool(member.events.failures))
+    assert member.machines[UID].values == {"x": "1"}
+    assert answers == []
+    await cluster.stop("a")

@@ -56,13 +56,15 @@ class AmqpConnection(Endpoint):
         self._received_total += len(data)
         if self.phase in DEAF or self._is_desynchronised:
             return []
-        if self._unread or self._is_held or self.phase in UNDECIDED:
+        if self._is_held or self.phase in UNDECIDED:
             self._unread += data
-            if self._is_held or self.phase in UNDECIDED:
-                return self._check_unread()
-            if len(self._unread) < self._need:
+            return self._check_unread()
+        if self._unread:
+            if len(self._unread) + len(data) < self._need:
+                self._unread += data
                 return []
-            return self._read_on()
+            data = b"".join((self._unread, data))
+            self._unread.clear()
         out: list[Event] = []
         self._consume(data, out)
         return out

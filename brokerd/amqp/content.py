@@ -67,8 +67,10 @@ def walk_publishes(
     frame_head = FRAME_HEAD.unpack_from
     publish = b""
     header = b""
-    # All octets of the last message up to its body.  The next one that starts with the same octets
-    # has the same publish, properties and sizes, and needs no look at any of them.
+    # The last publish as a whole frame: the same octets again need no look.
+    method_frame = b""
+    # All octets of a message up to its body, once two in a row had the same.  A further one has
+    # the same publish, properties and sizes, and needs no look at any of them.
     prefix = b""
     span = 0
     body_start = 0
@@ -81,23 +83,33 @@ def walk_publishes(
                 append((publish, header, buffer[pos + body_start : stop - 1]))
                 pos = stop
                 continue
+            prefix = b""
         # A message without a body is the smallest: 12 + 20 octets and what the fields need.
         if size_total - pos < 34:
             return pos
-        kind, number, size, key = method_head(buffer, pos)
-        at = pos + 8 + size
-        if kind != 1 or number != channel or key != _PUBLISH_KEY or at + 22 > size_total:
-            return pos
-        candidate = buffer[pos + 7 : at - 1]
-        if candidate != publish:
-            if size < 9 or size > payload_max:
+        if method_frame and starts_with(method_frame, pos):
+            at = pos + len(method_frame)
+        else:
+            kind, number, size, key = method_head(buffer, pos)
+            at = pos + 8 + size
+            if (
+                kind != 1
+                or number != channel
+                or key != _PUBLISH_KEY
+                or not 9 <= size <= payload_max
+                or at > size_total
+                or buffer[at - 1] != 0xCE
+            ):
                 return pos
-            if candidate not in _publishes:
+            publish = buffer[pos + 7 : at - 1]
+            if publish not in _publishes:
                 try:
-                    parse_publish(candidate)
+                    parse_publish(publish)
                 except ProtocolError:
                     return pos
-            publish = candidate
+            method_frame = buffer[pos:at]
+        if at + 22 > size_total:
+            return pos
         kind, number, size, class_id, weight, body_size = content_head(buffer, at)
         body_at = at + 8 + size
         if (
@@ -105,23 +117,21 @@ def walk_publishes(
             or number != channel
             or class_id != 60
             or weight
-            or size < 14
-            or size > payload_max
+            or not 14 <= size <= payload_max
             or body_size > message_size_max
             or body_at > size_total
-            or buffer[at - 1] != 0xCE
             or buffer[body_at - 1] != 0xCE
         ):
             return pos
         candidate = buffer[at + 19 : body_at - 1]
-        if candidate != header:
+        is_repeated = candidate == header
+        if not is_repeated:
             if not is_well_formed(candidate):
                 return pos
             header = candidate
         if not body_size:
             append((publish, header, b""))
             pos = body_at
-            prefix = b""
             continue
         if body_at + 8 > size_total:
             return pos
@@ -137,9 +147,10 @@ def walk_publishes(
         ):
             return pos
         append((publish, header, buffer[body_at + 7 : stop - 1]))
-        prefix = buffer[pos : body_at + 7]
-        span = stop - pos
-        body_start = body_at + 7 - pos
+        if is_repeated:
+            prefix = buffer[pos : body_at + 7]
+            span = stop - pos
+            body_start = body_at + 7 - pos
         pos = stop
 
 

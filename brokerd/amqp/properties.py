@@ -52,9 +52,12 @@ _LAYOUT: tuple[tuple[int, str, int], ...] = (
     (_APP_ID, "app_id", _SHORTSTR),
     (_CLUSTER_ID, "cluster_id", _SHORTSTR),
 )
-#: The fields that are set for a flag word, as shapes only; filled as flag words are met (65536 at
-#: most, a handful in practice).
-_SHAPES: dict[int, tuple[int, ...]] = {}
+#: What has to be stepped over for a flag word: a size, or one of the two below; filled as flag
+#: words are met (65536 at most, a handful in practice).
+_STEPS: dict[bytes, tuple[int, ...]] = {}
+_STEP_SHORTSTR = 0
+_STEP_TABLE = -1
+_SHAPE_STEPS = {_SHORTSTR: _STEP_SHORTSTR, _TABLE: _STEP_TABLE, _OCTET: 1, _TIME: 8}
 
 #: No property at all.
 EMPTY = b"\x00\x00"
@@ -115,26 +118,24 @@ def is_well_formed(raw: bytes) -> bool:
 
     Lengths only: the inside of a headers table is read when somebody decodes it.
     """
-    if len(raw) < 2:
-        return False
-    flags = _FLAGS.unpack_from(raw)[0]
-    shapes = _SHAPES.get(flags)
-    if shapes is None:
+    steps = _STEPS.get(raw[:2])
+    if steps is None:
+        if len(raw) < 2:
+            return False
+        flags = _FLAGS.unpack_from(raw)[0]
         if flags & _UNKNOWN:
             return False
-        shapes = tuple(shape for flag, _, shape in _LAYOUT if flags & flag)
-        _SHAPES[flags] = shapes
+        steps = tuple(_SHAPE_STEPS[shape] for flag, _, shape in _LAYOUT if flags & flag)
+        _STEPS[raw[:2]] = steps
     pos = 2
     try:
-        for shape in shapes:
-            if shape == _SHORTSTR:
-                pos += 1 + raw[pos]
-            elif shape == _OCTET:
-                pos += 1
-            elif shape == _TABLE:
-                pos += 4 + _LONG.unpack_from(raw, pos)[0]
+        for step in steps:
+            if step == 0:
+                pos += raw[pos] + 1
+            elif step > 0:
+                pos += step
             else:
-                pos += 8
+                pos += 4 + _LONG.unpack_from(raw, pos)[0]
     except (IndexError, struct.error):
         return False
     return pos == len(raw)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.amqp.errors import ProtocolError
-from brokerd.amqp.methods import METHODS
+from brokerd.amqp.methods import METHODS, Method
 from brokerd.amqp.properties import (
     BasicProperties,
     is_well_formed,
@@ -50,6 +50,7 @@ PROPERTIES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(TABLES)
 def test_tables_survive(table: dict[str, object]) -> None:
     """R-FRM-11."""
@@ -57,6 +58,7 @@ def test_tables_survive(table: dict[str, object]) -> None:
     assert decode_table(raw, 0) == (table, len(raw))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_table_or_a_protocol_error(raw: bytes) -> None:
     """SEC-42: garbage never raises anything else, and what is read can be written."""
@@ -71,6 +73,7 @@ def test_any_bytes_are_a_table_or_a_protocol_error(raw: bytes) -> None:
         assert list(again) == list(table)
 
 
+@settings(deadline=None)
 @given(PROPERTIES)
 def test_properties_survive_and_edits_touch_only_their_field(properties: BasicProperties) -> None:
     raw = properties.encode()
@@ -83,6 +86,7 @@ def test_properties_survive_and_edits_touch_only_their_field(properties: BasicPr
     assert BasicProperties.decode(edited) == properties
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_properties_or_a_protocol_error(raw: bytes) -> None:
     try:
@@ -94,8 +98,9 @@ def test_any_bytes_are_properties_or_a_protocol_error(raw: bytes) -> None:
     assert BasicProperties.decode(properties.encode()).message_id == properties.message_id
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(METHODS.values())), st.binary(max_size=80))
-def test_any_bytes_are_a_method_or_a_protocol_error(kind: type, raw: bytes) -> None:
+def test_any_bytes_are_a_method_or_a_protocol_error(kind: type[Method], raw: bytes) -> None:
     """R-FRM-5."""
     ids = kind.CLASS_ID.to_bytes(2, "big") + kind.METHOD_ID.to_bytes(2, "big")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.amqp import events, methods
@@ -107,16 +107,19 @@ def kinds_sent(machine: AmqpConnection) -> list[tuple[int, str]]:
     return [(channel, method.NAME) for channel, method in sent(machine)]
 
 
+@settings(deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 10_000), max_size=8))
 def test_cutting_a_stream_anywhere_changes_nothing(data: bytes, cuts: list[int]) -> None:
     assert_same(data, cuts)
 
 
+@settings(deadline=None)
 @given(STREAMS)
 def test_byte_at_a_time_equals_whole(data: bytes) -> None:
     assert_same(data, list(range(len(data))))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_make_an_unauthenticated_server_raise_or_talk(
     data: bytes, has_header: bool
@@ -128,6 +131,7 @@ def test_no_bytes_make_an_unauthenticated_server_raise_or_talk(
     assert out in (b"", HEADER) or out[7:11] == b"\x00\x0a\x00\x0a"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=10))
 def test_pipelined_handshake_may_be_cut_anywhere(cuts: list[int]) -> None:
     data = HEADER + start_ok() + tune_ok() + methods.ConnectionOpen("/").encode(0)
@@ -148,6 +152,7 @@ def test_pipelined_handshake_may_be_cut_anywhere(cuts: list[int]) -> None:
     assert names == ["AuthenticationRequested", "OpenRequested", "ChannelOpened", "tuple"]
 
 
+@settings(deadline=None)
 @given(STREAMS, st.lists(st.integers(0, 10_000), max_size=6))
 def test_holding_delays_but_changes_nothing(data: bytes, cuts: list[int]) -> None:
     """R-ALM-3."""

@@ -62,9 +62,10 @@ def methods_in(data: bytes) -> list[tuple[int, Method]]:
     return out
 
 
-def server(config: ConnectionConfig | None = None, **changes: object) -> AmqpConnection:
-    """A fresh server machine at time 0."""
-    return AmqpConnection(Role.SERVER, replace(config or ConnectionConfig(), **changes), 0)  # type: ignore[arg-type]
+def server(**changes: object) -> AmqpConnection:
+    """A fresh server machine at time 0, with these fields of its configuration changed."""
+    config = replace(ConnectionConfig(), **changes)  # type: ignore[arg-type]
+    return AmqpConnection(Role.SERVER, config, 0)
 
 
 def start_ok(mechanism: str = "PLAIN", **capabilities: bool) -> bytes:

@@ -25,6 +25,10 @@ CAPABILITIES = [
 ]
 
 
+def last(found: list[events.Event]) -> events.Event:
+    return found[-1]
+
+
 def opened(is_bytewise: bool, **changes: object) -> ConnectionPair:
     pair = ConnectionPair(is_bytewise, **changes)
     pair.exchange()
@@ -56,7 +60,7 @@ def test_publish_confirm_deliver_ack_and_close(is_bytewise: bool) -> None:
     pair = opened(is_bytewise, frame_max=8192)
     pair.client.open_channel(3)
     pair.exchange()
-    assert pair.client_events[-1] == events.ChannelOpened(3)
+    assert last(pair.client_events) == events.ChannelOpened(3)
 
     raw = BasicProperties(content_type="a/b", headers={"n": 1}).encode()
     bodies = [b"", b"x", b"y" * 8184, b"z" * 8185, bytes(30_000)]
@@ -89,12 +93,12 @@ def test_publish_confirm_deliver_ack_and_close(is_bytewise: bool) -> None:
     pair.client.close_channel(3, 200, "done")
     pair.exchange()
     assert events.ChannelClosed(3, True, 200, "done") in pair.server_events
-    assert pair.client_events[-1] == events.ChannelClosed(3, False)
+    assert last(pair.client_events) == events.ChannelClosed(3, False)
 
     pair.client.close(200, "bye")
     pair.exchange()
-    assert pair.server_events[-1] == events.ConnectionClosed(True, 200, "bye")
-    assert pair.client_events[-1] == events.ConnectionClosed(False, 200, "bye")
+    assert last(pair.server_events) == events.ConnectionClosed(True, 200, "bye")
+    assert last(pair.client_events) == events.ConnectionClosed(False, 200, "bye")
     assert pair.server.wants_close
     assert pair.client.wants_close
 
@@ -135,7 +139,7 @@ def test_secret_is_updated_and_never_shown(is_bytewise: bool) -> None:
     assert "s3cret" not in repr(event)
     pair.server.send(0, methods.ConnectionUpdateSecretOk())
     pair.exchange()
-    assert pair.client_events[-1] == events.MethodReceived(0, methods.ConnectionUpdateSecretOk())
+    assert last(pair.client_events) == events.MethodReceived(0, methods.ConnectionUpdateSecretOk())
 
 
 def test_both_sides_close_a_channel_at_once(is_bytewise: bool) -> None:
@@ -146,11 +150,11 @@ def test_both_sides_close_a_channel_at_once(is_bytewise: bool) -> None:
     pair.client.close_channel(1, 200, "client")
     pair.server.close_channel(1, 404, "no queue 'q' in vhost '/'", 50, 10)
     pair.exchange()
-    assert pair.client_events[-1] == events.ChannelClosed(1, False)
-    assert pair.server_events[-1] == events.ChannelClosed(1, False)
+    assert last(pair.client_events) == events.ChannelClosed(1, False)
+    assert last(pair.server_events) == events.ChannelClosed(1, False)
     pair.client.open_channel(1)
     pair.exchange()
-    assert pair.client_events[-1] == events.ChannelOpened(1)
+    assert last(pair.client_events) == events.ChannelOpened(1)
 
 
 def test_both_sides_close_the_connection_at_once(is_bytewise: bool) -> None:

@@ -1,7 +1,7 @@
 """Microseconds per proposal that the raft room itself costs, without disk, network or event loop.
 
-One group of three, entries of 1 KiB, a machine that does nothing; the leader's and a follower's `handle`
-are timed apart.  Run: python -m bench.micro_raft
+One group of three, entries of 1 KiB, a machine that does nothing; the leader's and a follower's
+`handle` are timed apart.  Run: python -m bench.micro_raft
 """
 
 from __future__ import annotations

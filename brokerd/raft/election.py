@@ -45,6 +45,11 @@ class Election:
                 node.send(self._request(MessageKind.PRE_VOTE, voter, node.term + 1))
         self._count()
 
+    def ask(self, leader: NodeId) -> None:
+        """Ask the leader to show itself, without campaigning (see RaftNode._doubt_leader)."""
+        self._is_forced = False
+        self._node.send(self._request(MessageKind.PRE_VOTE, leader, self._node.term + 1))
+
     def _stand(self) -> None:
         node = self._node
         node.role = Role.CANDIDATE

@@ -19,6 +19,7 @@ from brokerd.raft import membership, validation
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.election import Election
 from brokerd.raft.errors import MisuseError
+from brokerd.raft.following import Following
 from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
@@ -98,8 +99,10 @@ class RaftNode:
         self._rng = rng
         hard_state, stored = storage.initial_state()
         self.log = RaftLog(storage, hard_state.commit)
-        self.term = hard_state.term
-        self.vote = hard_state.vote
+        # A torn write may have brought entries without the term that they came with.  No vote was
+        # given in that term (votes wait for the disk), so going on in it is safe.
+        self.term = max(hard_state.term, self.log.last_term)
+        self.vote = hard_state.vote if self.term == hard_state.term else None
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self._history = membership.recover(
@@ -107,6 +110,7 @@ class RaftNode:
         )
         self.replication = Replication(self)
         self.election = Election(self)
+        self.following = Following(self)
         #: Messages that came and were not understood or not credible.
         self.ignored_count = 0
         #: Messages that may leave at once, and those that wait for the disk.
@@ -119,8 +123,8 @@ class RaftNode:
         self.election_elapsed = 0
         self._heartbeat_elapsed = 0
         self._election_timeout = 0
-        #: The host reported trouble with the leader and nothing was heard of it since.
-        self._is_leader_suspect = False
+        #: Somebody doubts the leader (the host, a candidate), and nothing was heard of it since.
+        self.is_leader_suspect = False
         #: Leader: who shall take over (Raft thesis §3.10), and whether it was told.
         self.transfer_to: NodeId | None = None
         self._is_transfer_sent = False
@@ -149,10 +153,10 @@ class RaftNode:
         """Nothing to do and nothing to wait for: no ticks needed (design/replication.md §2.1)."""
         log = self.log
         if (
-            self.leader is None
+            self.leader not in self.configuration.voters
             or self._writes
             or self._after_write
-            or self._is_leader_suspect
+            or self.is_leader_suspect
             or self.transfer_to is not None
             or log.installing is not None
             or not log.last == log.stable == log.committed == log.applied
@@ -265,13 +269,18 @@ class RaftNode:
         if self.role is Role.LEADER:
             self.replication.peer_unreachable(peer)
         elif peer == self.leader:
-            self._is_leader_suspect = True
+            self._doubt_leader()
 
     def leader_alive(self) -> None:
         """The leader's node was heard by other means."""
-        if self.leader is not None and self.role is Role.FOLLOWER:
+        # Hearsay only: the node lives, but it may have ceased to lead this group.  So it does not
+        # count once there is doubt, and it is not the way to remove doubt.
+        if (
+            self.role is Role.FOLLOWER
+            and not self.is_leader_suspect
+            and self.leader in self.configuration.voters
+        ):
             self.election_elapsed = 0
-            self._is_leader_suspect = False
 
     # ---- output ---------------------------------------------------------------------------------
 
@@ -363,9 +372,28 @@ class RaftNode:
         """Queue a message that may leave only when everything before it is on disk."""
         self._after_write.append(message)
 
+    def truncate(self, first: int) -> None:
+        """Remove the log from index `first` on; writes under way no longer vouch for it."""
+        self.log.truncate(first)
+        for write in self._writes:
+            write.last = min(write.last, first - 1)
+        self._history.truncate(first)
+
+    def configurations_appended(self, entries: list[Entry]) -> None:
+        """Put configurations in force that stand in newly appended entries (§4.1)."""
+        self._history.extend(entries)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Replace the log by a snapshot, once that is on disk."""
+        self.log.install(snapshot)
+        for write in self._writes:
+            write.last = 0
+        self._history = ConfigurationHistory(snapshot.configuration, snapshot.index)
+
     def commit_advanced(self) -> None:
         """The leader moved its commit index: a leader that has been removed leaves (§4.2.2)."""
         if self._history.current_index <= self.log.committed and not self.replication.counts_self:
+            self.replication.hand_over_to_best()
             self.become_follower(self.term, None)
 
     # ---- terms and roles ------------------------------------------------------------------------
@@ -391,7 +419,11 @@ class RaftNode:
             # Disruptive servers (§4.2.3): a leader is there.  If it is us, say so.
             if self.role is Role.LEADER:
                 self.replication.greet(message.sender)
+            self._doubt_leader()
             return False
+        if kind == MessageKind.PRE_VOTE and message.sender == self.leader:
+            # It would not ask if it still led: it restarted, perhaps with less than we have.
+            self.become_follower(self.term, None)
         if kind == MessageKind.PRE_VOTE or (
             kind == MessageKind.PRE_VOTE_REPLY and not message.reject
         ):
@@ -402,6 +434,13 @@ class RaftNode:
             return False
         self.become_follower(message.term, message.sender if kind in _FROM_LEADER else None)
         return True
+
+    def _doubt_leader(self) -> None:
+        # From now on only the leader's own messages prolong its lease.  It answers a PRE_VOTE by
+        # making itself known, so ask it alone; who does not lead any more says nothing of use.
+        if self.role is Role.FOLLOWER and self.leader is not None and not self.is_leader_suspect:
+            self.is_leader_suspect = True
+            self.election.ask(self.leader)
 
     def _is_member(self, node: NodeId) -> bool:
         configuration = self.configuration
@@ -429,7 +468,7 @@ class RaftNode:
         self.role = Role.FOLLOWER
         self.leader = leader
         self.transfer_to = None
-        self._is_leader_suspect = False
+        self.is_leader_suspect = False
         self.election.votes = {}
         self.election_elapsed = 0
         self.draw_timeout()
@@ -438,6 +477,7 @@ class RaftNode:
         """Take office: an entry of the own term commits what earlier terms left (§3.6.2)."""
         self.role = Role.LEADER
         self.leader = self.id
+        self.is_leader_suspect = False
         self.transfer_to = None
         self.election_elapsed = 0
         self._heartbeat_elapsed = 0
@@ -462,124 +502,20 @@ class RaftNode:
             self._heartbeat_elapsed = 0
             replication.send_heartbeats()
 
-    # ---- messages: from a leader ----------------------------------------------------------------
 
-    def _accept_leader(self, message: Message) -> bool:
-        """Take the sender for the leader of this term; False if that cannot be."""
-        if self.leader == message.sender and self.role is Role.FOLLOWER:
-            self.election_elapsed = 0
-            self._is_leader_suspect = False
-            return True
-        if self.leader is not None:
-            # Two leaders in one term cannot be (§3.2); whoever says so is not believed.
-            self.ignore()
-            return False
-        self.become_follower(self.term, message.sender)
-        return True
+def _on_append_reply(node: RaftNode, message: Message) -> None:
+    if node.role is Role.LEADER:
+        node.replication.on_append_reply(message)
 
-    def _on_append(self, message: Message) -> None:
-        if not self._accept_leader(message):
-            return
-        log = self.log
-        if log.installing is not None:
-            return
-        previous = message.index
-        entries = message.entries
-        if previous < log.committed:
-            # What is committed here agrees with every later leader; skip to what may be new.
-            entries = entries[log.committed - previous :]
-            previous = log.committed
-        elif not self.matches_previous(message):
-            self._refuse_append(message)
-            return
-        if entries:
-            self._take_entries(entries)
-            previous = entries[-1].index
-        commit = min(message.commit, previous)
-        if commit > log.committed:
-            log.committed = commit
-        if message.entries or message.hint < message.index or not message.hint:
-            self._after_write.append(
-                Message(MessageKind.APPEND_REPLY, self.id, message.sender, self.term, previous)
-            )
 
-    def matches_previous(self, message: Message) -> bool:
-        """The consistency check: the entry before the new ones is here, same term (§3.5)."""
-        return self.log.term(message.index) == message.log_term
+def _on_heartbeat_reply(node: RaftNode, message: Message) -> None:
+    if node.role is Role.LEADER:
+        node.replication.on_heartbeat_reply(message)
 
-    def _take_entries(self, entries: list[Entry]) -> None:
-        log = self.log
-        position = log.find_conflict(entries)
-        if position == len(entries):
-            return
-        fresh = entries[position:] if position else entries
-        first = fresh[0].index
-        if first <= log.last:
-            self._truncate(first)
-        log.append(fresh)
-        self._history.extend(fresh)
 
-    def _truncate(self, first: int) -> None:
-        self.log.truncate(first)
-        for write in self._writes:
-            write.last = min(write.last, first - 1)
-        self._history.truncate(first)
-
-    def _refuse_append(self, message: Message) -> None:
-        hint = self.log.find_conflict_by_term(message.index, message.log_term)
-        self.send(
-            Message(
-                MessageKind.APPEND_REPLY,
-                self.id,
-                message.sender,
-                self.term,
-                message.index,
-                self.log.term(hint) or 0,
-                reject=True,
-                hint=hint,
-            )
-        )
-
-    def _on_heartbeat(self, message: Message) -> None:
-        if not self._accept_leader(message):
-            return
-        log = self.log
-        if log.installing is None:
-            log.committed = max(log.committed, min(message.commit, log.last))
-        self.send(Message(MessageKind.HEARTBEAT_REPLY, self.id, message.sender, self.term))
-
-    def _on_snapshot(self, message: Message) -> None:
-        snapshot = message.snapshot
-        if not self._accept_leader(message) or snapshot is None:
-            return
-        log = self.log
-        if log.installing is not None:
-            return
-        if snapshot.index > log.committed and log.term(snapshot.index) == snapshot.term:
-            # Everything is here already; only the commit index was missing.
-            log.committed = snapshot.index
-        if snapshot.index > log.committed:
-            log.install(snapshot)
-            for write in self._writes:
-                write.last = 0
-            self._history = ConfigurationHistory(snapshot.configuration, snapshot.index)
-        self._after_write.append(
-            Message(MessageKind.SNAPSHOT_REPLY, self.id, message.sender, self.term, log.committed)
-        )
-
-    # ---- messages: to a leader ------------------------------------------------------------------
-
-    def _on_append_reply(self, message: Message) -> None:
-        if self.role is Role.LEADER:
-            self.replication.on_append_reply(message)
-
-    def _on_heartbeat_reply(self, message: Message) -> None:
-        if self.role is Role.LEADER:
-            self.replication.on_heartbeat_reply(message)
-
-    def _on_snapshot_reply(self, message: Message) -> None:
-        if self.role is Role.LEADER:
-            self.replication.on_snapshot_reply(message)
+def _on_snapshot_reply(node: RaftNode, message: Message) -> None:
+    if node.role is Role.LEADER:
+        node.replication.on_snapshot_reply(message)
 
 
 RaftNode._HANDLERS = {
@@ -588,10 +524,10 @@ RaftNode._HANDLERS = {
     MessageKind.VOTE: lambda node, message: node.election.on_vote(message),
     MessageKind.VOTE_REPLY: lambda node, message: node.election.on_vote_reply(message),
     MessageKind.TIMEOUT_NOW: lambda node, message: node.election.on_timeout_now(message),
-    MessageKind.APPEND: RaftNode._on_append,
-    MessageKind.APPEND_REPLY: RaftNode._on_append_reply,
-    MessageKind.HEARTBEAT: RaftNode._on_heartbeat,
-    MessageKind.HEARTBEAT_REPLY: RaftNode._on_heartbeat_reply,
-    MessageKind.SNAPSHOT: RaftNode._on_snapshot,
-    MessageKind.SNAPSHOT_REPLY: RaftNode._on_snapshot_reply,
+    MessageKind.APPEND: lambda node, message: node.following.on_append(message),
+    MessageKind.APPEND_REPLY: _on_append_reply,
+    MessageKind.HEARTBEAT: lambda node, message: node.following.on_heartbeat(message),
+    MessageKind.HEARTBEAT_REPLY: _on_heartbeat_reply,
+    MessageKind.SNAPSHOT: lambda node, message: node.following.on_snapshot(message),
+    MessageKind.SNAPSHOT_REPLY: _on_snapshot_reply,
 }

@@ -259,6 +259,13 @@ class Replication:
             self.peer_unreachable(peer)
             self.send_heartbeat(progress)
 
+    def hand_over_to_best(self) -> None:
+        """A leader that leaves lets the most complete voter start an election at once (§3.10)."""
+        best = max(self._voter_peers, key=lambda progress: progress.match, default=None)
+        if best is not None:
+            node = self._node
+            node.send(Message(MessageKind.TIMEOUT_NOW, node.id, best.node, node.term))
+
     # ---- counting -------------------------------------------------------------------------------
 
     def maybe_commit(self) -> bool:

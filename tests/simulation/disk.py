@@ -1,11 +1,13 @@
 """A disk that forgets: what was written and not yet synced is gone after a crash.
 
-FakeDisk implements brokerd.raft.storage.LogStorage for one member.  Writes are applied in order when
-their sync is over (`complete`), never before; a crash drops the ones still on the way.
+FakeDisk implements brokerd.raft.storage.LogStorage for one member.  Writes are applied in order
+when their sync is over (`complete`), never before; a crash drops the ones still on the way, except
+for a prefix that may just have made it.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from dataclasses import replace
 
@@ -97,9 +99,28 @@ class FakeDisk:
             done.append(write)
         return done
 
-    def crash(self) -> None:
-        """Lose what was not synced."""
+    def crash(self, rng: random.Random) -> None:
+        """Lose what was not synced; some of it may have reached the disk, the last write torn."""
+        self.complete(rng.randrange(len(self.waiting) + 1))
+        if self.waiting and rng.random() < 0.5:
+            torn = self.waiting[0]
+            if isinstance(torn, Persist):
+                count = rng.randrange(len(torn.entries) + 1)
+                keeps_state = rng.random() < 0.5
+                self._apply(
+                    Persist(
+                        torn.token,
+                        torn.hard_state if keeps_state else None,
+                        torn.entries[:count],
+                    )
+                )
         self.waiting.clear()
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether an entry is synced here, in the log or covered by the snapshot."""
+        if self.saved is not None and index <= self.saved.index:
+            return True
+        return self.term(index) == term
 
     def _apply(self, write: Write) -> None:
         if isinstance(write, SaveSnapshot):

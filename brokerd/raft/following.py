@@ -1,0 +1,128 @@
+"""The follower's side of RaftNode: entries, heartbeats and snapshots of a leader.
+
+Part of node.py, apart only for length: a Following belongs to one node and changes its log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.raft.messages import Entry, Message, MessageKind
+from brokerd.raft.role import Role
+
+if TYPE_CHECKING:
+    from brokerd.raft.node import RaftNode
+
+
+class Following:
+    """What a member does with a leader's messages; keeps no state of its own."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+
+    def accept_leader(self, message: Message) -> bool:
+        """Take the sender for the leader of this term; False if that cannot be."""
+        node = self._node
+        if node.leader == message.sender and node.role is Role.FOLLOWER:
+            node.election_elapsed = 0
+            node.is_leader_suspect = False
+            return True
+        if node.leader is not None:
+            # Two leaders in one term cannot be (§3.2); whoever says so is not believed.
+            node.ignore()
+            return False
+        node.become_follower(node.term, message.sender)
+        return True
+
+    def on_append(self, message: Message) -> None:
+        """The leader sends entries, or only its commit index."""
+        node = self._node
+        if not self.accept_leader(message):
+            return
+        log = node.log
+        if log.installing is not None:
+            return
+        previous = message.index
+        entries = message.entries
+        if previous < log.committed:
+            # What is committed here agrees with every later leader; skip to what may be new.
+            entries = entries[log.committed - previous :]
+            previous = log.committed
+        elif not self.matches_previous(message):
+            self._refuse(message)
+            return
+        if entries:
+            self.take_entries(entries)
+            previous = entries[-1].index
+        commit = min(message.commit, previous)
+        if commit > log.committed:
+            log.committed = commit
+        if message.entries or message.hint < message.index or not message.hint:
+            node.send_after_write(
+                Message(MessageKind.APPEND_REPLY, node.id, message.sender, node.term, previous)
+            )
+
+    def matches_previous(self, message: Message) -> bool:
+        """The consistency check: the entry before the new ones is here, same term (§3.5)."""
+        node = self._node
+        return node.log.term(message.index) == message.log_term
+
+    def take_entries(self, entries: list[Entry]) -> None:
+        """Append what is new, after removing what contradicts it (§3.5)."""
+        node = self._node
+        log = node.log
+        position = log.find_conflict(entries)
+        if position == len(entries):
+            return
+        fresh = entries[position:] if position else entries
+        first = fresh[0].index
+        if first <= log.last:
+            node.truncate(first)
+        log.append(fresh)
+        node.configurations_appended(fresh)
+
+    def _refuse(self, message: Message) -> None:
+        node = self._node
+        hint = node.log.find_conflict_by_term(message.index, message.log_term)
+        node.send(
+            Message(
+                MessageKind.APPEND_REPLY,
+                node.id,
+                message.sender,
+                node.term,
+                message.index,
+                node.log.term(hint) or 0,
+                reject=True,
+                hint=hint,
+            )
+        )
+
+    def on_heartbeat(self, message: Message) -> None:
+        """The leader lives."""
+        node = self._node
+        if not self.accept_leader(message):
+            return
+        log = node.log
+        if log.installing is None:
+            log.committed = max(log.committed, min(message.commit, log.last))
+        node.send(Message(MessageKind.HEARTBEAT_REPLY, node.id, message.sender, node.term))
+
+    def on_snapshot(self, message: Message) -> None:
+        """The leader's log does not reach back to what is missing here."""
+        node = self._node
+        snapshot = message.snapshot
+        if not self.accept_leader(message) or snapshot is None:
+            return
+        log = node.log
+        if log.installing is not None:
+            return
+        if snapshot.index > log.committed and log.term(snapshot.index) == snapshot.term:
+            # Everything is here already; only the commit index was missing.
+            log.committed = snapshot.index
+        if snapshot.index > log.committed:
+            node.install(snapshot)
+        node.send_after_write(
+            Message(MessageKind.SNAPSHOT_REPLY, node.id, message.sender, node.term, log.committed)
+        )

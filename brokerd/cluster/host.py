@@ -221,6 +221,11 @@ class Host:
         """Return the uids of all replicas here."""
         return list(self._drivers)
 
+    @property
+    def active_count(self) -> int:
+        """How many groups are ticked."""
+        return len(self._active)
+
     def driver_of(self, uid: int) -> Driver | None:
         """Return the driver, for the inbox."""
         return self._drivers.get(uid)

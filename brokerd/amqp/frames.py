@@ -17,6 +17,8 @@ CONTENT_HEAD = struct.Struct(">BHIHHQ")
 #: The first eleven octets (frame head, class, method), delivery tag, bits, end octet.
 ACK_FRAME = struct.Struct(">11sQBB")
 ACK_FRAME_SIZE = ACK_FRAME.size
+#: The payload size in an ack's frame head.
+_ACK_SIZE = (ACK_FRAME_SIZE - spec.EMPTY_FRAME_SIZE).to_bytes(4, "big")
 ACK_KEY = b"\x00\x3c\x00\x50"
 PUBLISH_KEY = b"\x00\x3c\x00\x28"
 
@@ -54,6 +56,8 @@ def walk_acks(buffer: bytes, pos: int, acks: list[tuple[int, bool]]) -> int:
     (hot path rule 4).
     """
     head = buffer[pos : pos + 11]
+    if head[3:7] != _ACK_SIZE:
+        return pos
     count = (len(buffer) - pos) // ACK_FRAME_SIZE
     run = memoryview(buffer)[pos : pos + count * ACK_FRAME_SIZE]
     append = acks.append
@@ -61,7 +65,7 @@ def walk_acks(buffer: bytes, pos: int, acks: list[tuple[int, bool]]) -> int:
         if start != head or end != 0xCE:
             break
         append((tag, bits & 1 == 1))
-        pos += 21
+        pos += ACK_FRAME_SIZE
     return pos
 
 

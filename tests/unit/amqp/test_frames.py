@@ -291,3 +291,51 @@ def test_header_frame_shorter_than_its_fields_is_judged() -> None:
         found = machine.receive_data(PUBLISH + frame(2, 1, payload) + bytes(60), 0)
         assert isinstance(found[-1], events.ConnectionFailed)
         assert found[-1].code == 501
+
+
+def outcome(data: bytes, is_bytewise: bool) -> tuple[list[object], list[tuple[int, str]]]:
+    machine = opened_server(channels=(1, 2), max_message_size=100)
+    found: list[events.Event] = []
+    step = 1 if is_bytewise else len(data)
+    for start in range(0, len(data), step):
+        found += machine.receive_data(data[start : start + step], 0)
+    for event in found:
+        if isinstance(event, events.ConnectionFailed):
+            # Framing errors quote what has arrived.
+            event.reason = event.reason[:20]
+    return flat(found), [(channel, method.NAME) for channel, method in sent(machine)]
+
+
+RUNS = {
+    "equal": [publish_bytes(1, b"body")] * 3,
+    "unique": [publish_bytes(1, b"body", raw=b"\x00\x80\x02i" + bytes((n,))) for n in b"abc"],
+    "empty": [publish_bytes(1, b"")] * 3,
+    "acks": [methods.BasicAck(n).encode(1) for n in (1, 2, 3)],
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_fast_ways_take_only_what_is_right(name: str) -> None:
+    """Any one octet of a run changed: the fast ways see what the careful way sees.
+
+    Byte by byte no whole message is ever there at once, so only the careful way is taken.
+    """
+    data = b"".join(RUNS[name])
+    assert outcome(data, False) == outcome(data, True)
+    for position in range(len(data)):
+        for change in (0x01, 0x02, 0x80, 0xFF):
+            wrong = bytearray(data)
+            wrong[position] ^= change
+            # Octets behind it let a frame that became longer be whole.
+            whole = bytes(wrong) + bytes(300)
+            assert outcome(whole, False) == outcome(whole, True), (position, change)
+
+
+def test_header_frame_above_frame_max_is_refused_in_a_run() -> None:
+    """SEC-36: every frame, also a header with a huge table."""
+    machine = opened_server(channels=(1,))
+    entry = b"\x01kS" + (131_072).to_bytes(4, "big") + bytes(131_072)
+    raw = b"\x20\x00" + len(entry).to_bytes(4, "big") + entry
+    found = machine.receive_data(publish_bytes(1, b"x") + publish_bytes(1, b"x", raw=raw), 0)
+    assert [type(e) for e in found] == [events.PublishesReceived, events.ConnectionFailed]
+    assert len(flat(found)) == 2

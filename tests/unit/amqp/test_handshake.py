@@ -245,6 +245,8 @@ def test_open_is_asked_for_and_refused() -> None:
         (0, methods.ConnectionClose(530, "NOT_ALLOWED - vhost nosuch not found", 10, 40))
     ]
     assert machine.open_accepted() == []
+    # The handshake's deadline is off; the close has its own.
+    assert machine.next_deadline_ms == 30_000
 
 
 @pytest.mark.parametrize(

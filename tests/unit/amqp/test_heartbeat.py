@@ -63,6 +63,15 @@ def test_any_octet_counts() -> None:
     assert not machine.wants_close
 
 
+def test_single_silent_looks_do_not_add_up() -> None:
+    """R-HB-1: two looks in a row, not two in a lifetime."""
+    machine = opened_server(heartbeat=1)
+    for second in range(0, 20, 2):
+        machine.receive_data(BEAT, second * 1000 + 100)
+        run(machine, second * 1000 + 2000)
+    assert not machine.wants_close
+
+
 def test_check_pauses_while_reading_is_stopped() -> None:
     """R-HB-2, R-ALM-8: our own heartbeats go on; whole periods count from the resumption."""
     machine = opened_server(heartbeat=1, channels=(1,))

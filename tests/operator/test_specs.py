@@ -22,7 +22,7 @@ from brokerd_operator.specs.model import (
 )
 from brokerd_operator.validation import Admitted, Validator
 
-from brokerd.core import names
+from brokerd.core import catalog_specs, names
 from tests.operator.resources import MINIMAL, resource
 
 META = Meta("default", "thing")
@@ -191,7 +191,12 @@ def test_operator_policy_holds_queue_bounds() -> None:
 def test_vhost_and_user_are_outside_of_vhosts() -> None:
     (vhost,) = desired("Vhost", name="/orders", limits={"maxQueues": 200}, tags=["b", "a"])
     assert vhost.identity == Identity("vhost", "", "/orders")
-    assert vhost.spec == {"description": "", "tags": ["a", "b"], "limits": {"max-queues": 200}}
+    assert vhost.spec == {
+        "description": "",
+        "tags": ["a", "b"],
+        "default_queue_type": "",
+        "limits": {"max-queues": 200},
+    }
     inputs = Inputs(secrets={"default/thing-credentials": {"password": b"s3cret"}})
     (user,) = desired("User", inputs, tags=["monitoring"])
     assert user.identity == Identity("user", "", "thing")
@@ -458,6 +463,19 @@ def test_wrong_pattern_in_a_grant_is_invalid_and_grants_nothing() -> None:
     assert found.reason == "InvalidPattern"
 
 
+def _as_stored(item: DesiredObject) -> dict[str, Any]:
+    return catalog_specs.normalise(item.kind, item.vhost, item.name, item.spec)
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(set(MINIMAL) - {"BrokerCluster", "BrokerConnection", "User"})
+)
+def test_broker_stores_specs_as_they_are(kind: str) -> None:
+    """The hash of a stored object must equal the hash of the desired one, or drift never ends."""
+    for item in desired(kind):
+        assert _as_stored(item) == item.spec
+
+
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))
 
 
@@ -471,7 +489,9 @@ def test_examples_are_admitted_and_have_objects(path: Path) -> None:
         spec = registry.parse(admitted.body)
         assert not isinstance(spec, Invalid), spec
         if isinstance(spec, TopologySpec):
-            assert isinstance(spec.desired(Meta.of(admitted.body), WAREHOUSE), tuple)
+            objects = spec.desired(Meta.of(admitted.body), WAREHOUSE)
+            assert isinstance(objects, tuple)
+            assert all(_as_stored(item) == item.spec for item in objects)
 
 
 def test_orders_example_is_the_demo() -> None:

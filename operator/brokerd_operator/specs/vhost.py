@@ -54,10 +54,10 @@ class VhostSpec(TopologySpec):
         spec: JsonObject = {
             "description": self.description,
             "tags": sorted(self.tags),
+            # Empty leaves it to the member's own default.
+            "default_queue_type": self.default_queue_type or "",
             "limits": self.limits.to_json(),
         }
-        if self.default_queue_type is not None:
-            spec["default_queue_type"] = self.default_queue_type
         return (DesiredObject("vhost", "", self.resolved_name(meta), spec),)
 
 

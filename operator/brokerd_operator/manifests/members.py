@@ -1,0 +1,237 @@
+"""The StatefulSet of a BrokerCluster and its ServiceAccount. PURE.
+
+Members find each other by DNS names of the headless Service, so all pods start at once (Parallel);
+each is configured by its environment only. A rolling update goes from the highest ordinal down and
+waits for each member's readiness, which means "caught up" (operator.md section 5.10 g), so it keeps
+a majority.
+"""
+
+from __future__ import annotations
+
+from brokerd_operator.manifests import naming
+from brokerd_operator.manifests.naming import Context, Manifest
+
+DATA_DIR = "/var/lib/brokerd"
+ADMIN_DIR = "/etc/brokerd/admin"
+TLS_DIR = "/etc/brokerd/tls"
+CA_DIR = "/etc/brokerd/tls-ca"
+PEER_TLS_DIR = "/etc/brokerd/peer-tls"
+
+#: A member that replays a long log may take its time: 150 times 2 s.
+STARTUP_FAILURES_MAX = 150
+
+
+def service_account(context: Context) -> Manifest:
+    """Members use no API, so their token is never mounted (SEC-28)."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": naming.metadata(context, f"{context.name}-broker"),
+        "automountServiceAccountToken": False,
+    }
+
+
+def stateful_set(context: Context, replicas: int | None = None) -> Manifest:
+    """The members. `replicas` is given while the operator scales step by step."""
+    spec = context.spec
+    metadata = naming.metadata(context, context.name)
+    initial = context.initial_replicas or spec.replicas
+    metadata["annotations"] = {naming.INITIAL_REPLICAS: str(initial)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata,
+        "spec": {
+            "serviceName": context.nodes_service,
+            "replicas": spec.replicas if replicas is None else replicas,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "RollingUpdate"},
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": spec.storage.retention,
+                "whenScaled": "Retain",
+            },
+            "selector": {"matchLabels": naming.selector(context)},
+            "template": _pod_template(context),
+            "volumeClaimTemplates": [_volume_claim(context)],
+        },
+    }
+
+
+def _volume_claim(context: Context) -> Manifest:
+    storage = context.spec.storage
+    claim: Manifest = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": storage.size}},
+    }
+    if storage.class_name is not None:
+        claim["storageClassName"] = storage.class_name
+    return {
+        "metadata": {"name": "data", "labels": naming.selector(context)},
+        "spec": claim,
+    }
+
+
+def _pod_template(context: Context) -> Manifest:
+    spec = context.spec
+    extra = spec.pod_template
+    pod: Manifest = {
+        "serviceAccountName": f"{context.name}-broker",
+        "automountServiceAccountToken": False,
+        # The variables of a Service named brokerd would look like settings of the broker.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": spec.termination.grace_period_seconds,
+        "securityContext": naming.pod_security(),
+        "containers": [_container(context)],
+        "volumes": _volumes(context),
+        **_scheduling(context),
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": item.name} for item in spec.image_pull_secrets]
+    metadata: Manifest = {"labels": {**extra.labels, **naming.labels(context)}}
+    if extra.annotations:
+        metadata["annotations"] = dict(extra.annotations)
+    return {"metadata": metadata, "spec": pod}
+
+
+def _container(context: Context) -> Manifest:
+    container: Manifest = {
+        "name": "broker",
+        "image": context.broker_image,
+        "imagePullPolicy": context.spec.image_pull_policy,
+        "command": ["python", "-m", "brokerd", "serve"],
+        "env": [*environment(context), *_extra_environment(context)],
+        "ports": _ports(context),
+        "startupProbe": {
+            **_probe("startup"),
+            "periodSeconds": 2,
+            "failureThreshold": STARTUP_FAILURES_MAX,
+        },
+        "readinessProbe": {**_probe("ready"), "periodSeconds": 2, "failureThreshold": 2},
+        "livenessProbe": {**_probe("live"), "periodSeconds": 10, "failureThreshold": 6},
+        "securityContext": naming.container_security(),
+        "volumeMounts": _mounts(context),
+    }
+    resources = context.spec.resources.to_json()
+    if resources:
+        container["resources"] = resources
+    return container
+
+
+def _probe(name: str) -> Manifest:
+    return {"httpGet": {"path": f"/health/{name}", "port": "http"}, "timeoutSeconds": 5}
+
+
+def _ports(context: Context) -> list[Manifest]:
+    ports = [
+        ("amqps", naming.PORT_AMQPS),
+        ("grpc", naming.PORT_GRPC),
+        ("peer", naming.PORT_PEER),
+        ("http", naming.PORT_HTTP),
+    ]
+    if not context.spec.tls.disable_plain:
+        ports.insert(0, ("amqp", naming.PORT_AMQP))
+    return [{"name": name, "containerPort": port} for name, port in ports]
+
+
+def environment(context: Context) -> list[Manifest]:
+    """The settings of a member, in the names of the broker's own configuration."""
+    spec = context.spec
+    settings = {
+        "BROKERD_NODE_NAME": "$(POD_NAME)",
+        "BROKERD_NODE_DATA_DIR": DATA_DIR,
+        "BROKERD_NODE_BIND": _bind(context),
+        "BROKERD_CLUSTER_NAME": f"{context.namespace}/{context.name}",
+        "BROKERD_CLUSTER_MEMBERS": context.initial_members(),
+        "BROKERD_AUTH_ADMIN_PASSWORD_FILE": f"{ADMIN_DIR}/password",
+        "BROKERD_AUTH_CREATE_GUEST": "false",
+        "BROKERD_TLS_CERT_FILE": f"{TLS_DIR}/tls.crt",
+        "BROKERD_TLS_KEY_FILE": f"{TLS_DIR}/tls.key",
+        "BROKERD_PEER_TLS_CERT_FILE": f"{PEER_TLS_DIR}/tls.crt",
+        "BROKERD_PEER_TLS_KEY_FILE": f"{PEER_TLS_DIR}/tls.key",
+        "BROKERD_PEER_TLS_CA_FILE": f"{PEER_TLS_DIR}/ca.crt",
+        "BROKERD_QUEUES_DEFAULT_TYPE": spec.queues.default_queue_type,
+        "BROKERD_TELEMETRY_INTERVAL_MS": str(spec.telemetry.interval),
+    }
+    if _has_ca(context):
+        settings["BROKERD_TLS_CA_FILE"] = f"{CA_DIR}/ca.crt"
+    watermark = spec.memory_high_watermark()
+    if watermark is not None:
+        settings["BROKERD_MEMORY_HIGH_WATERMARK"] = watermark
+    if spec.tls.disable_plain:
+        settings["BROKERD_LISTENERS_AMQP"] = "0"
+    return [
+        naming.field_env("POD_NAME", "metadata.name"),
+        naming.secret_env("BROKERD_CLUSTER_SECRET", context.cluster_secret, "secret"),
+        naming.secret_env("BROKERD_AUTH_ADMIN_USER", context.admin_secret, "username"),
+        *({"name": name, "value": value} for name, value in sorted(settings.items())),
+    ]
+
+
+def _extra_environment(context: Context) -> list[Manifest]:
+    return [item.model_dump() for item in context.spec.pod_template.env]
+
+
+def _bind(context: Context) -> str:
+    dual = context.spec.listeners.ip_family_policy in ("PreferDualStack", "RequireDualStack")
+    return "::" if dual else "0.0.0.0"
+
+
+def _has_ca(context: Context) -> bool:
+    """A Secret of the user's own may lack a CA; ours has one."""
+    tls = context.spec.tls
+    return tls.secret_name is None or tls.ca_secret_name is not None
+
+
+def _volumes(context: Context) -> list[Manifest]:
+    volumes = [
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        naming.secret_volume("admin", context.admin_secret, {"password": "password"}),
+        naming.secret_volume(
+            "tls", context.tls_secret, {"tls.crt": "tls.crt", "tls.key": "tls.key"}
+        ),
+        naming.secret_volume("peer-tls", context.peer_tls_secret),
+    ]
+    if _has_ca(context):
+        ca = context.spec.tls.ca_secret_name or context.tls_secret
+        volumes.append(naming.secret_volume("tls-ca", ca, {"ca.crt": "ca.crt"}))
+    return volumes
+
+
+def _mounts(context: Context) -> list[Manifest]:
+    mounts: list[Manifest] = [
+        {"name": "data", "mountPath": DATA_DIR},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "admin", "mountPath": ADMIN_DIR, "readOnly": True},
+        {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
+        {"name": "peer-tls", "mountPath": PEER_TLS_DIR, "readOnly": True},
+    ]
+    if _has_ca(context):
+        mounts.append({"name": "tls-ca", "mountPath": CA_DIR, "readOnly": True})
+    return mounts
+
+
+def _scheduling(context: Context) -> Manifest:
+    scheduling = context.spec.scheduling
+    constraints = [dict(item) for item in scheduling.topology_spread_constraints]
+    found: Manifest = {"topologySpreadConstraints": constraints or _spread(context)}
+    if scheduling.node_selector:
+        found["nodeSelector"] = dict(scheduling.node_selector)
+    if scheduling.tolerations:
+        found["tolerations"] = [dict(item) for item in scheduling.tolerations]
+    if scheduling.affinity:
+        found["affinity"] = dict(scheduling.affinity)
+    if scheduling.priority_class_name:
+        found["priorityClassName"] = scheduling.priority_class_name
+    return found
+
+
+def _spread(context: Context) -> list[Manifest]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": naming.selector(context)},
+        }
+        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+    ]

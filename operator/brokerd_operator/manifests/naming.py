@@ -1,0 +1,201 @@
+"""Names, labels, ports and ownership of everything that a BrokerCluster has on Kubernetes. PURE.
+
+The fixed contract with the members and with whoever finds them: names of objects and of members,
+DNS names, ports. For the other modules of this room, the engine and the broker resolver.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+from brokerd_operator.specs.model import Meta
+
+Manifest = dict[str, Any]
+
+API_VERSION = "brokerd.io/v1alpha1"
+MANAGED_BY = "brokerd-operator"
+
+PORT_AMQP = 5672
+PORT_AMQPS = 5671
+PORT_GRPC = 5680
+PORT_PEER = 5690
+PORT_HTTP = 15692
+
+#: Of the images; every pod runs as this user and group (SEC-29).
+UID = 10001
+
+#: The CRD's maximum of spec.replicas: certificates are made for so many members at once.
+MEMBERS_MAX = 9
+
+#: Kept on the StatefulSet: members that formed the cluster when it started for the first time.
+INITIAL_REPLICAS = "brokerd.io/initial-replicas"
+
+_READ_BY_OWNER_AND_GROUP = 0o440
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images that are used where the spec names none; never written into the spec."""
+
+    broker: str
+    telemetry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One BrokerCluster, and what its manifests need to know besides."""
+
+    meta: Meta
+    spec: BrokerClusterSpec
+    images: Images
+    #: Namespace of the operator's own pods, which must reach the members.
+    operator_namespace: str
+    #: Members at the very first start; None while there is no StatefulSet yet.
+    initial_replicas: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.meta.name
+
+    @property
+    def namespace(self) -> str:
+        return self.meta.namespace
+
+    @property
+    def broker_image(self) -> str:
+        return self.spec.image or self.images.broker
+
+    @property
+    def telemetry_image(self) -> str:
+        return self.spec.telemetry.image or self.images.telemetry
+
+    @property
+    def nodes_service(self) -> str:
+        return f"{self.name}-nodes"
+
+    @property
+    def cluster_secret(self) -> str:
+        return f"{self.name}-cluster"
+
+    @property
+    def tls_secret(self) -> str:
+        return self.spec.tls.secret_name or f"{self.name}-tls"
+
+    @property
+    def peer_tls_secret(self) -> str:
+        return f"{self.name}-peer-tls"
+
+    @property
+    def admin_secret(self) -> str:
+        return self.spec.admin_secret_name(self.meta)
+
+    @property
+    def telemetry_name(self) -> str:
+        return f"{self.name}-telemetry"
+
+    def member_host(self, member: str) -> str:
+        """DNS name of a member; it resolves before the member is ready."""
+        return f"{member}.{self.nodes_service}.{self.namespace}.svc"
+
+    @property
+    def client_host(self) -> str:
+        return f"{self.name}.{self.namespace}.svc"
+
+    def initial_members(self) -> str:
+        """`name=host:port,…` of the members that form the cluster at its first start."""
+        count = self.initial_replicas or self.spec.replicas or 1
+        members = (f"{self.name}-{ordinal}" for ordinal in range(count))
+        return ",".join(f"{name}={self.member_host(name)}:{PORT_PEER}" for name in members)
+
+    def grpc_addresses(self) -> tuple[str, ...]:
+        """host:port of the administration of every member."""
+        names = self.spec.member_names(self.meta)
+        return tuple(f"{self.member_host(name)}:{PORT_GRPC}" for name in names)
+
+
+def selector(context: Context, component: str = "broker") -> dict[str, str]:
+    """Labels that identify the pods; they can never change."""
+    return {
+        "app.kubernetes.io/name": "brokerd",
+        "app.kubernetes.io/instance": context.name,
+        "app.kubernetes.io/component": component,
+    }
+
+
+def labels(context: Context, component: str = "broker") -> dict[str, str]:
+    return {
+        **selector(context, component),
+        "app.kubernetes.io/managed-by": MANAGED_BY,
+        "app.kubernetes.io/part-of": "brokerd",
+    }
+
+
+def owner_reference(meta: Meta, kind: str) -> Manifest:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(context: Context, name: str, component: str = "broker") -> Manifest:
+    """Metadata of an object that goes when the BrokerCluster goes."""
+    return {
+        "name": name,
+        "namespace": context.namespace,
+        "labels": labels(context, component),
+        "ownerReferences": [owner_reference(context.meta, "BrokerCluster")],
+    }
+
+
+def pod_security() -> Manifest:
+    """The restricted profile (SEC-29)."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": UID,
+        "runAsGroup": UID,
+        "fsGroup": UID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def secret_volume(name: str, secret: str, items: Mapping[str, str] | None = None) -> Manifest:
+    """A Secret as files that only the pod's user can read.
+
+    SEC-21 asks for 0400; the kubelet makes the files root's and gives them to the group, so the bit
+    for the group is what lets uid 10001 read them.
+    """
+    source: Manifest = {"secretName": secret, "defaultMode": _READ_BY_OWNER_AND_GROUP}
+    if items:
+        source["items"] = [{"key": key, "path": path} for key, path in items.items()]
+    return {"name": name, "secret": source}
+
+
+def field_env(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def secret_env(name: str, secret: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
+
+
+def encoded(values: Mapping[str, str | bytes]) -> dict[str, str]:
+    """Values as the `data` of a Secret."""
+    texts = {key: item.encode() if isinstance(item, str) else item for key, item in values.items()}
+    return {key: base64.b64encode(item).decode() for key, item in texts.items()}

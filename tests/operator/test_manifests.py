@@ -1,0 +1,372 @@
+"""Manifests of a BrokerCluster: the contract with members, the restricted profile, exact rights."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from brokerd_operator.manifests import cluster, members, naming, protection, secrets, telemetry
+from brokerd_operator.specs import broker_cluster
+from brokerd_operator.specs.model import Invalid, Meta
+from brokerd_operator.validation import Admitted, Validator
+
+from brokerd import config
+from brokerd.cluster import security
+from brokerd.raft.messages import NodeId
+from tests.operator.resources import resource
+
+VALIDATOR = Validator.from_directory()
+IMAGES = naming.Images("localhost/brokerd:1", "localhost/telemetry:1")
+
+
+def context(initial_replicas: int | None = None, /, **spec: Any) -> naming.Context:
+    admitted = VALIDATOR.admit(resource("BrokerCluster", "orders", **spec), namespace="shop")
+    assert isinstance(admitted, Admitted), admitted
+    parsed = broker_cluster.parse(admitted.body)
+    assert not isinstance(parsed, Invalid), parsed
+    return naming.Context(
+        meta=Meta("shop", "orders", uid="u-1", generation=1),
+        spec=parsed,
+        images=IMAGES,
+        operator_namespace="brokerd-system",
+        initial_replicas=initial_replicas,
+    )
+
+
+def all_on() -> naming.Context:
+    return context(
+        image="registry.example/brokerd:2",
+        imagePullSecrets=[{"name": "pull"}],
+        storage={"size": "20Gi", "className": "fast", "retention": "Delete"},
+        resources={"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+        memory={"highWatermark": {"fraction": "0.5"}},
+        queues={"defaultQueueType": "classic"},
+        tls={"disablePlain": True},
+        listeners={
+            "serviceType": "LoadBalancer",
+            "annotations": {"a": "b"},
+            "ipFamilyPolicy": "PreferDualStack",
+        },
+        scheduling={
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "k", "operator": "Exists"}],
+            "priorityClassName": "high",
+            "affinity": {"podAntiAffinity": {}},
+        },
+        podTemplate={
+            "labels": {"team": "shop"},
+            "annotations": {"c": "d"},
+            "env": [{"name": "BROKERD_LOG_LEVEL", "value": "debug"}],
+        },
+        networkPolicy={"allowFrom": [{"tier": "web"}]},
+        access=[{"namespaces": {"names": ["team-b"], "selector": {"matchLabels": {"x": "y"}}}}],
+        telemetry={"enabled": True, "engine": "kubernetes", "executors": 4, "interval": "1s"},
+    )
+
+
+def by_kind(objects: list[naming.Manifest]) -> dict[str, naming.Manifest]:
+    return {f"{item['kind']}/{item['metadata']['name']}": item for item in objects}
+
+
+def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """Every pod spec in a manifest, that of the executor template included."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for key, item in value.items():
+            yield from pod_specs(json.loads(item) if key == "executor.yaml" else item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from pod_specs(item)
+
+
+def environment(made: naming.Context) -> dict[str, Any]:
+    return {item["name"]: item.get("value", item) for item in members.environment(made)}
+
+
+def test_member_is_configured_by_its_environment() -> None:
+    """The contract with `brokerd serve`, read by the broker's own configuration."""
+    made = context(memory={"highWatermark": {"absolute": "1Gi"}}, telemetry={"interval": "1s"})
+    values = environment(made)
+    assert values["BROKERD_CLUSTER_MEMBERS"] == (
+        "orders-0=orders-0.orders-nodes.shop.svc:5690,"
+        "orders-1=orders-1.orders-nodes.shop.svc:5690,"
+        "orders-2=orders-2.orders-nodes.shop.svc:5690"
+    )
+    given = {key: value for key, value in values.items() if isinstance(value, str)}
+    given |= {
+        "BROKERD_NODE_NAME": "orders-0",
+        "BROKERD_CLUSTER_SECRET": "s",
+        "BROKERD_AUTH_ADMIN_USER": "admin",
+    }
+    loaded = config.load(None, given, {})
+    assert loaded.cluster.name == "shop/orders"
+    assert str(loaded.data_dir) == "/var/lib/brokerd"
+    assert loaded.auth.create_guest is False, "SEC-10"
+    assert loaded.memory.high_watermark == "1048576KiB"
+    assert loaded.queues.default_type == "quorum"
+    assert loaded.telemetry.interval_ms == 1000
+    assert loaded.peer_tls.cert_file == "/etc/brokerd/peer-tls/tls.crt"
+
+
+def test_pod_name_comes_before_what_refers_to_it() -> None:
+    names = [item["name"] for item in members.environment(context())]
+    assert names.index("POD_NAME") < names.index("BROKERD_NODE_NAME")
+
+
+def test_disabled_plain_amqp_is_nowhere() -> None:
+    """Operator.md §19.1: not in the member, not in a Service, not in the policy."""
+    made = all_on()
+    assert environment(made)["BROKERD_LISTENERS_AMQP"] == "0"
+    text = json.dumps(cluster.objects(made))
+    assert "5672" not in text
+    assert '"amqp"' not in text
+
+
+def test_scaling_does_not_change_the_template() -> None:
+    """Else every scale-up would restart all members."""
+    before = members.stateful_set(context(replicas=3))
+    after = members.stateful_set(context(3, replicas=5))
+    assert before["spec"]["template"] == after["spec"]["template"]
+    assert after["spec"]["replicas"] == 5
+    assert after["metadata"]["annotations"][naming.INITIAL_REPLICAS] == "3"
+    assert members.stateful_set(context(), replicas=2)["spec"]["replicas"] == 2
+
+
+def test_stateful_set_starts_in_parallel_and_keeps_volumes() -> None:
+    spec = members.stateful_set(context())["spec"]
+    assert spec["podManagementPolicy"] == "Parallel"
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+    pod = spec["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 600
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    (container,) = pod["containers"]
+    for name in ("startup", "ready", "live"):
+        probe = container[f"{ {'ready': 'readiness', 'live': 'liveness'}.get(name, name) }Probe"]
+        assert probe["httpGet"] == {"path": f"/health/{name}", "port": "http"}
+
+
+def test_labels_of_the_user_cannot_replace_ours() -> None:
+    made = context(podTemplate={"labels": {"app.kubernetes.io/name": "evil", "team": "a"}})
+    labels = members.stateful_set(made)["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "brokerd"
+    assert labels["team"] == "a"
+
+
+@pytest.mark.parametrize("made", [context(), all_on()], ids=["default", "all-on"])
+def test_every_pod_meets_the_restricted_profile(made: naming.Context) -> None:
+    """SEC-21, SEC-28, SEC-29."""
+    objects = [*cluster.objects(made), telemetry.job(made, "manual")]
+    found = list(pod_specs(objects))
+    assert len(found) >= 2
+    for pod in found:
+        security_context = pod["securityContext"]
+        assert security_context["runAsNonRoot"] is True
+        assert security_context["runAsUser"] == 10001
+        assert security_context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["enableServiceLinks"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+        for volume in pod["volumes"]:
+            assert not {"hostPath", "hostNetwork"} & set(volume)
+            if "secret" in volume:
+                assert volume["secret"]["defaultMode"] & 0o007 == 0, "nothing for others"
+
+
+def test_only_the_distributed_driver_has_a_token() -> None:
+    local = context(telemetry={"enabled": True})
+    tokens = [pod["automountServiceAccountToken"] for pod in pod_specs(cluster.objects(local))]
+    assert tokens == [False, False]
+    assert not {"Role/orders-telemetry", "ConfigMap/orders-telemetry"} & set(
+        by_kind(cluster.objects(local))
+    )
+    tokens = [pod["automountServiceAccountToken"] for pod in pod_specs(cluster.objects(all_on()))]
+    assert tokens.count(True) == 1
+
+
+@pytest.mark.parametrize(("replicas", "expected"), [(1, False), (2, False), (3, True), (5, True)])
+def test_disruption_budget_only_where_it_lets_nodes_drain(replicas: int, expected: bool) -> None:
+    budget = protection.pod_disruption_budget(context(replicas=replicas))
+    assert (budget is not None) is expected
+    if budget is not None:
+        assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_peer_port_is_for_members_only() -> None:
+    """SEC-30."""
+    policy = protection.network_policy(all_on())
+    assert policy is not None
+    rules = [
+        rule
+        for rule in policy["spec"]["ingress"]
+        if any(port["port"] == naming.PORT_PEER for port in rule["ports"])
+    ]
+    assert rules == [
+        {
+            "from": [{"podSelector": {"matchLabels": naming.selector(all_on())}}],
+            "ports": [{"port": 5690, "protocol": "TCP"}],
+        }
+    ]
+    assert protection.network_policy(context(networkPolicy={"mode": "None"})) is None
+
+
+def test_clients_of_other_namespaces_need_a_grant() -> None:
+    made = protection.network_policy(context())
+    assert made is not None
+    assert made["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]
+    granted = protection.network_policy(all_on())
+    assert granted is not None
+    text = json.dumps(granted["spec"]["ingress"][0]["from"])
+    assert "team-b" in text
+    assert '"x": "y"' in text
+    assert '"tier": "web"' in text
+
+
+def test_external_service_carries_nothing_but_amqps() -> None:
+    objects = by_kind(cluster.objects(all_on()))
+    external = objects["Service/orders-external"]
+    assert external["spec"]["type"] == "LoadBalancer"
+    assert [port["port"] for port in external["spec"]["ports"]] == [5671]
+    assert objects["Service/orders"]["spec"]["type"] == "ClusterIP"
+    assert "Service/orders-external" not in by_kind(cluster.objects(context()))
+
+
+def test_members_find_each_other_before_they_are_ready() -> None:
+    service = by_kind(cluster.objects(context()))["Service/orders-nodes"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_certificates_name_members_in_a_way_the_members_accept() -> None:
+    """SEC-4: by name, not by authority alone; also for members that come by scaling."""
+    names = secrets.peer_names(context(replicas=1))
+    for ordinal in range(naming.MEMBERS_MAX):
+        assert security.is_member_certificate(names, NodeId(f"orders-{ordinal}"))
+    assert not security.is_member_certificate(names, NodeId("warehouse-0"))
+    assert "orders.shop.svc" in secrets.serving_names(context())
+    assert not any("*" in name for name in [*names, *secrets.serving_names(context())])
+
+
+def test_generated_secrets_hold_what_pods_mount() -> None:
+    made = context()
+    certificate = secrets.Certificate(b"CERT", b"KEY", b"CA")
+    admin = secrets.admin_secret(made, "pw")
+    tls = secrets.tls_secret(made, certificate)
+    assert admin is not None
+    assert tls is not None
+    data = {key: base64.b64decode(value) for key, value in admin["data"].items()}
+    assert data["password"] == b"pw"
+    assert data["uri"] == b"amqp://admin:pw@orders.shop.svc:5672"
+    assert set(tls["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+    assert "KEY" not in repr(certificate)
+    made_names = {
+        item["metadata"]["name"]
+        for item in (
+            admin,
+            tls,
+            secrets.cluster_secret(made, "s"),
+            secrets.peer_tls_secret(made, certificate),
+            secrets.ca_secret(made, b"CA", b"KEY"),
+        )
+    }
+    text = json.dumps(cluster.objects(made))
+    assert "orders-ca" in made_names
+    assert '"orders-ca"' not in text, "the CA's key is mounted by nobody"
+    for name in made_names - {"orders-ca"}:
+        assert f'"{name}"' in text
+
+
+def test_users_own_secrets_replace_generated_ones() -> None:
+    made = context(
+        admin={"secretRef": {"name": "my-admin"}}, tls={"secretName": "mine", "caSecretName": "ca"}
+    )
+    certificate = secrets.Certificate(b"", b"", b"")
+    assert secrets.admin_secret(made, "x") is None
+    assert secrets.tls_secret(made, certificate) is None
+    text = json.dumps(members.stateful_set(made))
+    assert '"my-admin"' in text
+    assert '"orders-tls"' not in text
+    without_ca = context(tls={"secretName": "mine"})
+    assert "BROKERD_TLS_CA_FILE" not in environment(without_ca)
+
+
+def test_telemetry_is_nothing_until_it_is_enabled() -> None:
+    assert telemetry.objects(context()) == []
+
+
+def test_telemetry_runs_by_cron_and_never_twice() -> None:
+    made = context(telemetry={"enabled": True, "schedule": "*/5 * * * *", "suspend": True})
+    cron = by_kind(telemetry.objects(made))["CronJob/orders-telemetry"]["spec"]
+    assert cron["schedule"] == "*/5 * * * *"
+    assert cron["suspend"] is True
+    assert cron["concurrencyPolicy"] == "Forbid"
+    assert cron["startingDeadlineSeconds"] == 300
+    job = cron["jobTemplate"]["spec"]
+    assert job["activeDeadlineSeconds"] == 3000
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    assert "readinessProbe" not in job["template"]["spec"]["containers"][0]
+
+
+def test_telemetry_command_line_is_the_contract() -> None:
+    assert telemetry.arguments(context(replicas=1, telemetry={"enabled": True})) == [
+        *("python", "-m", "brokerd_telemetry", "run"),
+        *("--cluster", "shop/orders"),
+        *("--pull", "orders-0.orders-nodes.shop.svc:5680"),
+        *("--out", "/var/lib/telemetry"),
+        *("--master", "local[*]"),
+        *("--user", "$(ADMIN_USER)"),
+        *("--password-file", "/etc/telemetry-admin/password"),
+    ]
+    distributed = telemetry.arguments(all_on())
+    assert distributed[distributed.index("--executors") + 1] == "4"
+    assert distributed[distributed.index("--image") + 1] == "localhost/telemetry:1"
+
+
+def test_telemetry_role_is_exactly_what_client_mode_needs() -> None:
+    """Telemetry.md section 5.2; nothing on our resources, on Secrets or on volume claims."""
+    rules = {rule["resources"][0]: rule["verbs"] for rule in telemetry.role(all_on())["rules"]}
+    assert set(rules) == {"pods", "configmaps", "services"}
+    assert rules["services"] == ["deletecollection"]
+    assert "patch" not in rules["pods"]
+
+
+def test_tables_outlive_the_cluster_unless_volumes_go_too() -> None:
+    kept = telemetry.volume_claim(context(telemetry={"enabled": True}))
+    assert "ownerReferences" not in kept["metadata"]
+    assert telemetry.volume_claim(all_on())["metadata"]["ownerReferences"][0]["uid"] == "u-1"
+
+
+def test_what_an_earlier_spec_made_is_known() -> None:
+    """All-on and default differ only by objects that `possible` names, and by volume claims."""
+    full, default = (
+        by_kind(cluster.objects(all_on())),
+        by_kind(cluster.objects(context(replicas=1))),
+    )
+    known = {f"{kind}/{name}" for _, kind, name in cluster.possible(context())}
+    vanished = {key for key in set(full) - set(default) if not key.startswith("Persistent")}
+    assert vanished <= known
+
+
+def test_stopped_cluster_keeps_its_objects() -> None:
+    objects = by_kind(cluster.objects(context(3, replicas=0)))
+    assert objects["StatefulSet/orders"]["spec"]["replicas"] == 0
+    assert "PodDisruptionBudget/orders" not in objects
+
+
+def test_everything_is_owned_and_labelled() -> None:
+    for item in cluster.objects(context(storage={"retention": "Delete"})):
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert owner["kind"] == "BrokerCluster"
+        assert owner["controller"] is True
+        assert item["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "brokerd-operator"
+        assert item["metadata"]["namespace"] == "shop"

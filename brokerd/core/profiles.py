@@ -167,7 +167,7 @@ _CHOICES = {
 _SWITCHES = frozenset(field.name for field in fields(Profile)) - {"name"}
 
 
-def profile(name: str = DEFAULT_PROFILE, **overrides: Any) -> Profile:
+def profile(name: str = DEFAULT_PROFILE, /, **overrides: Any) -> Profile:
     """Return a profile by name; `a+b` lays b over a (`reference+mrg`), then single switches.
 
     Raises UnknownProfile with a text for the person who wrote the configuration.

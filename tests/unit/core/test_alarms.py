@@ -1,0 +1,201 @@
+"""Memory and disk alarms (R-MEM, R-DSK) and what they do to connections (R-ALM)."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.core import alarms
+from brokerd.core.alarms import Action, AlarmSet, ConnectionThrottle, DiskAlarm, WatermarkMachine
+from brokerd.core.profiles import profile
+
+GIB = 1024**3
+
+
+def limit_of(watermark: str, total: int | None, profile_: str = "brokerd") -> int:
+    machine = WatermarkMachine(profile(profile_))
+    machine.configure(watermark, total)
+    return machine.limit
+
+
+@pytest.mark.parametrize(
+    ("watermark", "total", "profile_", "limit"),
+    [
+        # R-MEM-4
+        ("", 1000, "brokerd", 600),
+        ("", 1000, "rabbitmq-3.10", 400),
+        ("0.4", 1001, "brokerd", 400),
+        (".5", 1000, "brokerd", 500),
+        ("2GiB", 8 * GIB, "brokerd", 2 * GIB),
+        ("2GB", 8 * GIB, "brokerd", 2_000_000_000),
+        ("2G", 8 * GIB, "brokerd", 2 * GIB),
+        ("512Mi", 8 * GIB, "brokerd", 512 * 1024**2),
+        ("123456", 8 * GIB, "brokerd", 123_456),
+        ("100GB", 8 * GIB, "brokerd", 8 * GIB),
+        # R-MEM-5
+        ("3", 1000, "brokerd", 1000),
+        ("1.5", 1000, "reference", 1500),
+        ("3", None, "brokerd", 3 * GIB),
+        # R-MEM-6, O-21
+        ("lots", 1000, "brokerd", 600),
+        ("lots", 1000, "rabbitmq-3.10", 400),
+        ("-1", 1000, "brokerd", 600),
+        # R-MEM-7
+        ("0", 1000, "brokerd", 0),
+        # R-MEM-8
+        ("0.4", None, "brokerd", 429_496_729),
+    ],
+)
+def test_watermark_forms(watermark: str, total: int | None, profile_: str, limit: int) -> None:
+    assert limit_of(watermark, total, profile_) == limit
+
+
+def test_32_bit_processes_are_capped() -> None:
+    """R-MEM-3."""
+    machine = WatermarkMachine(profile(), is_64_bit=False)
+    machine.configure("1.0", 8 * GIB)
+    assert machine.limit == 2 * GIB
+
+
+def test_start_up_lines() -> None:
+    """R-MEM-8, R-MEM-10."""
+    modern, old = WatermarkMachine(profile()), WatermarkMachine(profile("reference"))
+    assert modern.configure("8000000000", 25_276_510_208) == [
+        "Memory high watermark set to 7629 MiB (8000000000 bytes) of "
+        "24105 MiB (25276510208 bytes) total"
+    ]
+    assert old.configure("0.5", 4 * GIB) == ["Memory limit set to 2048MB."]
+    unknown = modern.configure("0.4", None)
+    assert "Assuming memory size is 1024 MiB (1073741824 bytes)." in unknown[0]
+    assert "Memory high watermark set to 409 MiB" in unknown[1]
+
+
+def test_alarm_is_on_above_the_limit_without_hysteresis() -> None:
+    """R-MEM-11, R-MEM-12: at the limit it is off."""
+    machine = WatermarkMachine(profile())
+    machine.configure("0.5", 1000)
+    assert machine.sample(500) == []
+    assert machine.sample(501) == ["vm_memory_high_watermark set. Memory used:501 allowed:500"]
+    assert machine.is_on
+    assert machine.sample(900) == []
+    assert machine.sample(500) == ["vm_memory_high_watermark clear. Memory used:500 allowed:500"]
+    assert not machine.is_on
+
+
+def test_zero_blocks_or_disables_by_profile() -> None:
+    """R-MEM-7."""
+    for name, is_on in (("brokerd", True), ("reference", False)):
+        machine = WatermarkMachine(profile(name))
+        machine.configure("0", 1000)
+        machine.sample(1)
+        assert machine.is_on is is_on
+
+
+def test_lowered_watermark_acts_at_the_next_sample() -> None:
+    """R-MEM-13."""
+    machine = WatermarkMachine(profile())
+    machine.configure("0.9", 1000)
+    machine.sample(800)
+    machine.configure("0.1", 1000)
+    machine.sample(800)
+    assert machine.is_on
+    machine.configure("0.9", 1000)
+    machine.sample(800)
+    assert not machine.is_on
+
+
+@pytest.mark.parametrize("text", ["", "x", "1.5GB", "-1", "10 parsecs", "1e9", "9" * 40])
+def test_bad_quantities_are_refused(text: str) -> None:
+    with pytest.raises(alarms.BadQuantity):
+        alarms.parse_bytes(text)
+
+
+def test_disk_alarm() -> None:
+    """R-DSK-1, R-DSK-3: below the limit, not at it; unknown is no alarm."""
+    disk = DiskAlarm()
+    disk.configure("50MB", None)
+    assert disk.sample(50_000_000) == []
+    assert disk.sample(49_999_999) == [
+        "Free disk space limit exceeded. Free bytes:49999999 Limit:50000000"
+    ]
+    assert disk.is_on
+    disk.sample(None)
+    assert not disk.is_on
+
+
+def test_disk_limit_forms() -> None:
+    """R-DSK-1."""
+    disk = DiskAlarm()
+    for text, limit in (
+        ("", 50_000_000),
+        ("2GiB", 2 * GIB),
+        ("1.5", 1500),
+        ("7", 7),
+        ("?", 50_000_000),
+    ):
+        disk.configure(text, 1000)
+        assert disk.limit == limit
+
+
+def test_disk_is_looked_at_more_often_near_the_limit() -> None:
+    """R-DSK-2."""
+    disk = DiskAlarm()
+    disk.configure("50MB", None)
+    intervals = []
+    for free in (50_000_001, 300_000_000, 10**12):
+        disk.sample(free)
+        intervals.append(disk.interval_ms())
+    assert intervals == [100, 1000, 10_000]
+
+
+def test_an_alarm_anywhere_holds_everywhere() -> None:
+    """R-ALM-1, R-ALM-5: the order of the words."""
+    cluster = AlarmSet()
+    assert cluster.reason() == ""
+    assert cluster.set_node("a", {"memory"})
+    assert not cluster.set_node("a", {"memory"})
+    assert cluster.reason() == "low on memory"
+    assert cluster.set_node("b", {"disk", "memory"})
+    assert cluster.reason() == "low on disk & memory"
+    assert cluster.set_node("a", set())
+    assert cluster.set_node("b", {"disk"})
+    assert cluster.reason() == "low on disk"
+    assert cluster.nodes() == {"b": {"disk"}}
+    assert cluster.set_node("b", frozenset())
+    assert cluster.on() == set()
+
+
+def test_transition_lines() -> None:
+    """R-MEM-12."""
+    assert alarms.transition_lines("a", set(), {"memory"}, {"memory"}) == [
+        "memory resource limit alarm set on node a.",
+        "*** Publishers will be blocked until this alarm clears ***",
+    ]
+    assert alarms.transition_lines("a", {"memory"}, set(), {"memory"}) == [
+        "memory resource limit alarm cleared on node a"
+    ]
+    assert alarms.transition_lines("b", {"memory"}, set(), set())[-1] == (
+        "memory resource limit alarm cleared across the cluster"
+    )
+
+
+def test_only_a_publishing_connection_is_blocked_and_told() -> None:
+    """R-ALM-2, R-ALM-5, R-ALM-6, R-ALM-7."""
+    publisher, idle, deaf = (
+        ConnectionThrottle(True),
+        ConnectionThrottle(True),
+        ConnectionThrottle(False),
+    )
+    assert publisher.content_arrived() == []
+    for connection in (publisher, idle, deaf):
+        assert connection.alarms_changed("low on memory") == []
+        assert connection.state == "blocking"
+    assert publisher.content_arrived() == [Action.STOP_READING, Action.SEND_BLOCKED]
+    assert deaf.content_arrived() == [Action.STOP_READING]
+    # A second resource joins, the first leaves: nobody hears of it.
+    assert publisher.alarms_changed("low on disk & memory") == []
+    assert publisher.alarms_changed("low on disk") == []
+    assert publisher.state == "blocked"
+    assert publisher.alarms_changed("") == [Action.SEND_UNBLOCKED, Action.RESUME_READING]
+    assert deaf.alarms_changed("") == [Action.RESUME_READING]
+    assert idle.alarms_changed("") == []
+    assert idle.state == "running"

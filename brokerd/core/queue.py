@@ -220,8 +220,8 @@ class QueueMachine(QueueState):
         """Enqueue the messages from position `start` on; return how many were accepted."""
         head = command.head
         count = head.count
-        size, sums = head.sizes(payload_only=not self._quorum)
-        entry = Entry(meta.index, self.next_number - start, self.clock_ms, size, sums)
+        columns = head.size_columns(payload_only=not self._quorum)
+        entry = Entry(meta.index, self.next_number - start, self.clock_ms, count, columns)
         position = start
         while position < count:
             length = self._room(entry, position, count, bypass=not head.first_sequence)

@@ -11,10 +11,11 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 from brokerd.core.effects import ConsumerId, Run
@@ -285,26 +286,18 @@ class EnqueueHead:
             self._annotation_sizes = data[at : at + 4 * count]
             at += 4 * count
         self.blob_start = at
-        size, sums = self.sizes(payload_only=False)
-        if at + (sums[-1] if sums is not None else count * size) != len(data):
+        if at + total_size(self.size_columns(payload_only=False)) != len(data):
             raise ValueError("sizes and blob of an enqueue command disagree")
 
-    def sizes(self, payload_only: bool) -> tuple[int, array[int] | None]:
-        """Return (size of each message, None), or (0, sizes of the first 0, 1, 2 … messages).
+    def size_columns(self, payload_only: bool) -> list[bytes]:
+        """Return columns of u32, one number per message, whose sums are the messages' sizes.
 
         payload_only: bodies; otherwise all that is stored of a message (R-LEN-1).
         """
-        columns = [self._body_sizes]
-        if not payload_only:
-            columns.append(self._header_sizes)
-            if self._annotation_sizes is not None:
-                columns.append(self._annotation_sizes)
-        count = self.count
-        if all(column == column[:4] * count for column in columns):
-            return sum(int.from_bytes(column[:4], "little") for column in columns), None
-        numbers = [_u32s(column) for column in columns]
-        each = numbers[0] if len(numbers) == 1 else map(sum, zip(*numbers, strict=True))
-        return 0, array("Q", accumulate(each, initial=0))
+        if payload_only:
+            return [self._body_sizes]
+        columns = [self._header_sizes, self._body_sizes]
+        return columns if self._annotation_sizes is None else [*columns, self._annotation_sizes]
 
     def annotations(self) -> list[bytes] | None:
         """Return each message's annotations, None if none has any."""
@@ -322,6 +315,33 @@ class EnqueueHead:
             result.append(self.data[at : at + size])
             at += size
         return result
+
+
+def equal_size(columns: Sequence[bytes]) -> int | None:
+    """Return the size of each message if all are equally large (the ordinary case)."""
+    size = 0
+    for column in columns:
+        first = column[:4]
+        if column != first * (len(column) // 4):
+            return None
+        size += int.from_bytes(first, "little")
+    return size
+
+
+def total_size(columns: Sequence[bytes]) -> int:
+    """Return the size of all messages together."""
+    size = equal_size(columns)
+    if size is not None:
+        return size * (len(columns[0]) // 4)
+    return sum(sum(_u32s(column)) for column in columns)
+
+
+def cumulative_sizes(columns: Sequence[bytes]) -> array[int]:
+    """Return the sizes of the first 0, 1, 2 … messages."""
+    each: Iterable[int] = _u32s(columns[0])
+    for column in columns[1:]:
+        each = map(add, each, _u32s(column))
+    return array("Q", accumulate(each, initial=0))
 
 
 def _u32s(raw: bytes) -> array[int]:

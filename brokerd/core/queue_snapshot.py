@@ -1,16 +1,15 @@
 """The queue machine's state as bytes and back: what a snapshot of the raft group carries.
 
-Layout: version byte, u32 size of a JSON part, JSON part, then the size arrays of the entries that
-have one, little-endian, in the order of the entries.  Message bodies are not in it: the snapshot
-goes along with the live log entries (replication.md §2.8).  Only `queue.py` uses it.
+Layout: version byte, u32 size of a JSON part, JSON part, then the size columns of the entries whose
+messages differ in size, in the order of the entries, as they stood in the enqueue commands.
+Message bodies are not in it: the snapshot goes along with the live log entries
+(replication.md §2.8).  Only `queue.py` uses it.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-import sys
-from array import array
 from dataclasses import asdict
 from typing import Any
 
@@ -29,14 +28,13 @@ _HEAD = struct.Struct("<BI")
 
 def encode(state: QueueState) -> bytes:
     """Return the whole replicated state."""
-    arrays: list[bytes] = []
+    blobs: list[bytes] = []
     entries: list[list[int]] = []
     for entry in state.store.entries.values():
-        length = 0
-        if entry.sums is not None:
-            length = len(entry.sums)
-            arrays.append(_little(entry.sums).tobytes())
-        entries.append([entry.index, entry.first, entry.enqueued_ms, entry.size, length])
+        columns = entry.columns or []
+        blobs += columns
+        row = [entry.index, entry.first, entry.enqueued_ms, entry.count, entry.size, len(columns)]
+        entries.append(row)
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
@@ -62,7 +60,7 @@ def encode(state: QueueState) -> bytes:
         "more_to_deliver": state.more_to_deliver,
     }
     text = json.dumps(fields, separators=(",", ":")).encode()
-    return b"".join((_HEAD.pack(VERSION, len(text)), text, *arrays))
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, *blobs))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
@@ -75,12 +73,12 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.options = QueueOptions(**fields["options"])
     state.counters.update(fields["counters"])
     entries = state.store.entries
-    for index, first, enqueued_ms, each, length in fields["entries"]:
-        sums: array[int] | None = None
-        if length:
-            sums = _little(array("Q", data[at : at + 8 * length]))
-            at += 8 * length
-        entries[index] = Entry(index, first, enqueued_ms, each, sums)
+    for index, first, enqueued_ms, count, size, width in fields["entries"]:
+        columns = [data[at + 4 * count * i : at + 4 * count * (i + 1)] for i in range(width)]
+        at += 4 * count * width
+        if not columns:
+            columns = [size.to_bytes(4, "little") * count]
+        entries[index] = Entry(index, first, enqueued_ms, count, columns)
     for place, row in fields["lanes"]:
         span = _span(entries, row)
         state.store.add(span, None if place is None else Place(place))
@@ -158,12 +156,3 @@ def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
 
 def _letter_row(letter: Letter) -> list[Any]:
     return [_row(letter.span), letter.reason, letter.time_ms, letter.order]
-
-
-def _little(numbers: array[int]) -> array[int]:
-    """Return the array in little-endian order (or back from it)."""
-    if sys.byteorder == "little":
-        return numbers
-    swapped = array(numbers.typecode, numbers)
-    swapped.byteswap()
-    return swapped

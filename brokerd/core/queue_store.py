@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
 
+from brokerd.core import queue_commands
 from brokerd.core.effects import Run
 from brokerd.core.ranges import Pieces
 
@@ -23,46 +24,57 @@ class Entry:
 
     Message number n is at position n - first of the entry.  `first` may be negative when the
     front of the entry was a duplicate.
-    Invariants: sizes are either all `size` (sums None), or sums[i] is the size of the first i
-    messages; `live` counts the messages that are ready, checked out or waiting dead letters.
+    Invariants: sizes are either all `size` (columns None), or the sums over `columns`, which are
+    added up only when an entry is first cut; `live` counts the messages that are ready, checked
+    out or waiting dead letters.
     """
 
-    __slots__ = ("enqueued_ms", "first", "index", "live", "size", "sums")
+    __slots__ = ("_sums", "columns", "count", "enqueued_ms", "first", "index", "live", "size")
 
     def __init__(
-        self, index: int, first: int, enqueued_ms: int, size: int, sums: array[int] | None
+        self, index: int, first: int, enqueued_ms: int, count: int, columns: list[bytes]
     ) -> None:
         self.index = index
         self.first = first
         self.enqueued_ms = enqueued_ms
-        self.size = size
-        self.sums = sums
+        self.count = count
+        size = queue_commands.equal_size(columns)
+        #: Of each message, or of all together if they differ.
+        self.size = queue_commands.total_size(columns) if size is None else size
+        self.columns = columns if size is None else None
+        self._sums: array[int] | None = None
         self.live = 0
 
     def bytes_of(self, first: int, end: int) -> int:
         """Return the size of the messages [first, end)."""
-        if self.sums is None:
+        if self.columns is None:
             return self.size * (end - first)
-        return self.sums[end - self.first] - self.sums[first - self.first]
+        if end - first == self.count:
+            return self.size
+        sums = self._sums or self._add_up(self.columns)
+        return sums[end - self.first] - sums[first - self.first]
 
     def fitting(self, first: int, end: int, room_bytes: int) -> int:
         """Return how many messages from `first` on have at most `room_bytes` together."""
         if room_bytes < 0:
             return 0
-        if self.sums is None:
+        if self.columns is None:
             return min(end - first, room_bytes // self.size) if self.size else end - first
-        start = first - self.first
-        stop = end - self.first
-        return bisect_right(self.sums, self.sums[start] + room_bytes, start, stop + 1) - 1 - start
+        sums = self._sums or self._add_up(self.columns)
+        start, stop = first - self.first, end - self.first
+        return bisect_right(sums, sums[start] + room_bytes, start, stop + 1) - 1 - start
 
     def covering(self, first: int, end: int, excess_bytes: int) -> int:
         """Return how many messages from `first` on it takes to free `excess_bytes`."""
-        if self.sums is None:
+        if self.columns is None:
             return min(end - first, -(-excess_bytes // self.size)) if self.size else end - first
-        start = first - self.first
-        stop = end - self.first
-        needed = bisect_left(self.sums, self.sums[start] + excess_bytes, start, stop + 1)
-        return min(needed, stop) - start
+        sums = self._sums or self._add_up(self.columns)
+        start, stop = first - self.first, end - self.first
+        return min(bisect_left(sums, sums[start] + excess_bytes, start, stop + 1), stop) - start
+
+    def _add_up(self, columns: list[bytes]) -> array[int]:
+        self._sums = queue_commands.cumulative_sizes(columns)
+        return self._sums
 
 
 class Span:

@@ -1,0 +1,276 @@
+"""Taking messages over: duplicates, gaps, length limits (R-QQ-8, R-LEN)."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.core import effects, queue_commands
+from brokerd.core.queue_commands import EnqueueStatus, Kind
+from tests.unit.core.queue_driver import (
+    QueueDriver,
+    StepMeta,
+    consumer,
+    content,
+    dead,
+    delivered,
+    numbers,
+    only,
+)
+
+
+def enqueue(first: int, count: int, channel: int = 50, incarnation: int = 7) -> bytes:
+    batch = [content()] * count
+    return queue_commands.encode_enqueue("n1", incarnation, channel, first, batch)
+
+
+def reply(q: QueueDriver, command: bytes) -> tuple[EnqueueStatus, int, int]:
+    return queue_commands.decode_enqueue_reply(q.send(command).reply)
+
+
+def test_a_batch_sent_again_is_confirmed_and_not_taken_twice() -> None:
+    """R-QQ-8"""
+    q = QueueDriver(queue_type="quorum")
+    assert reply(q, enqueue(1, 3)) == (EnqueueStatus.OK, 3, 0)
+    assert reply(q, enqueue(1, 3)) == (EnqueueStatus.OK, 3, 0)
+    assert reply(q, enqueue(2, 4)) == (EnqueueStatus.OK, 4, 0)
+    assert q.ready == 5
+
+
+def test_the_new_part_of_a_half_known_batch_stands_at_its_place_in_the_entry() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.send(enqueue(1, 3))
+    q.send(enqueue(2, 4))
+    runs = only(q.consume(), effects.Deliver).runs
+    assert [run[:4] for run in runs] == [(0, 3, 1, 0), (3, 2, 2, 2)]
+
+
+def test_a_gap_is_refused_with_what_is_expected() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.send(enqueue(1, 3))
+    assert reply(q, enqueue(5, 2)) == (EnqueueStatus.GAP, 0, 4)
+    assert q.ready == 3
+
+
+def test_enqueuers_are_forgotten_with_their_channel_or_incarnation() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.send(enqueue(1, 1))
+    q.send(enqueue(1, 1, channel=51, incarnation=6))
+    q.channel_down(50)
+    assert reply(q, enqueue(2, 1)) == (EnqueueStatus.GAP, 0, 1)
+    q.send(queue_commands.encode_node_up("n1", 7))
+    assert len(q.machine.enqueuers) == 0
+
+
+def test_sequence_number_zero_is_never_a_duplicate() -> None:
+    q = QueueDriver()
+    q.send(enqueue(0, 2))
+    assert reply(q, enqueue(0, 2)) == (EnqueueStatus.OK, 2, 0)
+    assert q.ready == 4
+
+
+def test_drop_head_drops_the_oldest_and_accepts() -> None:
+    """R-LEN-2, R-PC-5"""
+    q = QueueDriver(max_length=2, dead_letter_exchange="dlx")
+    assert q.accepted(b"a", b"b") == 2
+    outcome = q.publish(b"c", b"d", b"e")
+    assert dead(outcome) == [("maxlen", [0, 1, 2])]
+    assert (q.ready, q.count("maxlen_drop")) == (2, 3)
+
+
+def test_drop_head_by_bytes_counts_payload_on_classic_queues() -> None:
+    """R-LEN-1"""
+    q = QueueDriver(max_length_bytes=10)
+    q.publish(b"x" * 4, b"x" * 3, b"x" * 3)
+    assert q.ready == 3
+    q.publish(b"x" * 5)
+    assert [q.ready, q.machine.overview()["ready_bytes"]] == [2, 8]
+    q.publish(b"x" * 11)
+    assert q.ready == 0
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_reject_publish_takes_a_prefix(queue_type: str) -> None:
+    """R-LEN-3; quorum queues do the same without the overshoot of R-LEN-7"""
+    q = QueueDriver(queue_type=queue_type, max_length=3, overflow="reject-publish")
+    assert q.accepted(b"a", b"b") == 2
+    assert q.accepted(b"c", b"d", b"e") == 1
+    assert q.accepted(b"f") == 0
+    assert (q.ready, q.count("refused"), q.count("enq")) == (3, 3, 3)
+    assert dead(q.publish(b"g")) == []
+
+
+def test_reject_publish_by_bytes() -> None:
+    """R-LEN-1, R-LEN-3"""
+    q = QueueDriver(max_length_bytes=10, overflow="reject-publish")
+    assert q.accepted(b"x" * 4, b"x" * 6, b"") == 3
+    assert q.accepted(b"x") == 0
+
+
+def test_a_refused_message_that_is_sent_again_is_refused_again() -> None:
+    """A lost reply must not turn a nack into an ack."""
+    q = QueueDriver(queue_type="quorum", max_length=2, overflow="reject-publish")
+    assert reply(q, enqueue(1, 3)) == (EnqueueStatus.OK, 2, 0)
+    q.send(queue_commands.encode_purge())
+    assert reply(q, enqueue(4, 1)) == (EnqueueStatus.OK, 1, 0)
+    assert reply(q, enqueue(1, 3)) == (EnqueueStatus.OK, 2, 0)
+    assert reply(q, enqueue(3, 2)) == (EnqueueStatus.OK, 0, 0)
+    assert reply(q, enqueue(4, 1)) == (EnqueueStatus.OK, 1, 0)
+
+
+def test_reject_publish_is_checked_before_delivery_but_consumers_make_room() -> None:
+    """R-LEN-3"""
+    q = QueueDriver(max_length=2, overflow="reject-publish")
+    q.consume(prefetch=4)
+    assert q.accepted(*[b"x"] * 10) == 6
+    q = QueueDriver(max_length=0, overflow="reject-publish")
+    q.consume(prefetch=4)
+    assert q.accepted(b"x") == 0
+
+
+def test_reject_publish_dlx_dead_letters_what_it_refuses() -> None:
+    """R-LEN-4"""
+    q = QueueDriver(max_length=1, overflow="reject-publish-dlx", dead_letter_exchange="dlx")
+    outcome = q.publish(b"a", b"b", b"c")
+    letter = only(outcome, effects.DeadLetter)
+    assert letter.reason == "maxlen"
+    assert [(run.length, run.entry, run.position) for run in letter.runs] == [(2, 1, 1)]
+    assert (q.count("refused"), q.count("dl_out"), q.count("maxlen_drop")) == (2, 2, 0)
+
+
+def test_reject_publish_dlx_on_quorum_behaves_as_drop_head() -> None:
+    """R-LEN-4"""
+    q = QueueDriver(queue_type="quorum", max_length=1, overflow="reject-publish-dlx")
+    assert q.accepted(b"a", b"b") == 2
+    assert (q.ready, q.count("maxlen_drop")) == (1, 1)
+
+
+def test_at_most_once_dead_letters_pass_a_full_quorum_queue() -> None:
+    """R-QQ-26, R-DLX-17"""
+    for queue_type, accepted in (("quorum", 2), ("classic", 0)):
+        q = QueueDriver(queue_type=queue_type, max_length=0, overflow="reject-publish")
+        assert reply(q, enqueue(0, 2))[1] == accepted
+
+
+def test_max_length_0_delivers_to_whoever_is_ready_and_drops_the_rest() -> None:
+    """R-LEN-5"""
+    q = QueueDriver(max_length=0, dead_letter_exchange="dlx")
+    q.consume(prefetch=1)
+    outcome = q.publish(b"a", b"b")
+    assert delivered(outcome) == {"c": [0]}
+    assert dead(outcome) == [("maxlen", [1])]
+
+
+def test_lowering_a_limit_trims_at_once() -> None:
+    """R-LEN-10"""
+    q = QueueDriver()
+    q.fill(10)
+    q.configure(max_length=4)
+    assert (q.ready, q.count("maxlen_drop")) == (4, 6)
+
+
+def test_drop_head_of_a_quorum_queue_takes_returned_messages_first() -> None:
+    """R-LEN-9, R-LEN-11"""
+    q = QueueDriver(queue_type="quorum", delivery_limit=9, max_length=3, dead_letter_exchange="d")
+    q.fill(3)
+    q.consume(prefetch=1)
+    q.fill(1)
+    q.send(queue_commands.encode_cancel(consumer()))
+    assert dead(q.requeue((0, 1))) == [("maxlen", [0])]
+
+
+def test_priorities_are_served_highest_first_and_fifo_inside() -> None:
+    """R-PRI-1"""
+    q = QueueDriver(max_priority=5)
+    q.publish(content(priority=1), content(), content(priority=9), content(priority=1))
+    assert delivered(q.consume()) == {"c": [2, 0, 3, 1]}
+
+
+def test_drop_head_with_priorities_drops_what_would_be_delivered_next() -> None:
+    """R-PRI-4: hi0 hi1 lo0 lo1 lo2 lo3 into max-length 3 leaves lo1 lo2 lo3"""
+    q = QueueDriver(max_priority=1, max_length=3)
+    for priority in (1, 1, 0, 0, 0, 0):
+        q.publish(content(priority=priority))
+    assert delivered(q.consume()) == {"c": [3, 4, 5]}
+
+
+def test_a_requeued_message_keeps_its_priority() -> None:
+    """R-PRI-3"""
+    q = QueueDriver(max_priority=5)
+    q.publish(content(), content(priority=3))
+    q.consume(prefetch=1)
+    q.send(queue_commands.encode_cancel(consumer()))
+    q.publish(content(priority=4))
+    q.requeue((1, 2))
+    assert delivered(q.consume("d")) == {"d": [2, 1, 0]}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        b"",
+        b"\x01",
+        b"\x02\x01",
+        b"\x01\x63{}",
+        b"\x01\x01",
+        b"\x01\x02\x00",
+        b"\x01\x05{}",
+        b"\x01\x05[" * 5000,
+        b"\x01\x0e" + b'{"queue_type": 3}',
+        b"\x01\x0e" + b'{"max_length": "many"}',
+        b"\x01\x08" + b'{"consumer": ["n", "x", 1, ""], "no_ack": true}',
+        b"\x01\x11" + b'{"ranges": [[3, 1]]}',
+        b"\x01\x11" + b'{"ranges": [[0, 99999999999999999999999]]}',
+    ],
+)
+def test_a_malformed_command_is_refused_and_changes_nothing(command: bytes) -> None:
+    q = QueueDriver()
+    q.fill(2)
+    before = q.machine.snapshot()
+    assert queue_commands.decode_reply(q.send(command).reply)["refused"] == 400
+    assert q.machine.snapshot() == before
+
+
+def test_every_truncation_and_every_flipped_byte_of_an_enqueue_command_is_answered() -> None:
+    """The machine is total; a flip may leave a valid command, but never raises or half-applies."""
+    batch = [content(b"abc", ttl_ms=5), (("e", "other"), b"h", b"body", b"")]
+    good = queue_commands.encode_enqueue("n1", 7, 50, 1, batch)
+    for size in range(len(good)):
+        q = QueueDriver()
+        assert queue_commands.decode_reply(q.send(good[:size]).reply)["refused"] == 400
+    for at in range(len(good)):
+        for bit in range(8):
+            q = QueueDriver()
+            bad = bytearray(good)
+            bad[at] ^= 1 << bit
+            assert q.send(bytes(bad)).reply
+            q.machine.check_invariants()
+
+
+def test_a_count_without_messages_costs_nothing() -> None:
+    """A hostile count is compared with the bytes that are there before anything is built."""
+    good = bytearray(queue_commands.encode_enqueue("n1", 7, 50, 1, [content()]))
+    good[6:10] = b"\xff\xff\xff\xff"
+    q = QueueDriver()
+    assert queue_commands.decode_reply(q.send(bytes(good)).reply)["refused"] == 400
+
+
+def test_two_machines_with_the_same_log_are_equal() -> None:
+    q = QueueDriver(queue_type="quorum", delivery_limit=2)
+    q.fill(5)
+    q.consume(prefetch=2)
+    q.requeue((0, 1))
+    twin = QueueDriver(queue_type="quorum", delivery_limit=2).machine
+    for meta, command in q.log:
+        twin.apply(StepMeta(meta.index, meta.term, meta.now_ms), command)
+    assert twin.snapshot() == q.machine.snapshot()
+
+
+def test_a_settle_of_what_was_never_delivered_changes_nothing() -> None:
+    q = QueueDriver()
+    q.fill(3)
+    q.settle((0, 3))
+    q.consume(prefetch=1)
+    command = queue_commands.encode_ranges(Kind.SETTLE, consumer("other"), [(0, 1)])
+    assert q.send(command).reply == b""
+    assert (q.ready, q.unacked) == (2, 1)
+    assert numbers(only(q.settle((0, 1)), effects.Deliver).runs) == [1]

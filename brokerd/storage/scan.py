@@ -5,8 +5,8 @@ that was under way at the crash (nobody was told it was done, it may be cut off)
 something that had been synced (it must be reported)?  Writes are serial, each starts with a BATCH
 record and is synced before the next starts.  So damage with a later BATCH behind it was synced.
 In the last write, a spot counts as torn only if it looks like one: in a zero-filled segment some
-disk sector of it is still zero; in a recycled one nothing valid follows.  What remains ambiguous
-is reported as damage.
+disk sector of it must still be zero; in a recycled one, where the leftovers look like anything, it
+must be more than a single flipped bit away from a valid record.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class SegmentScan:
     sealed: bool = False
     next_segment: int = 0
     batches: int = 0
+    #: Where the last write starts: only it can be unsynced.
+    last_batch_start: int = records.SEGMENT_DATA_START
     last_batch: int = 0
     torn_bytes: int = 0
 
@@ -51,6 +53,27 @@ class SegmentScan:
 def scan_segment(image: bytes, header: SegmentHeader, name: str, *, is_tail: bool) -> SegmentScan:
     """Read a whole segment; `is_tail`: it is the one that was being written."""
     return _Scanner(image, header, name, is_tail).run()
+
+
+#: Longest data in which a flipped bit is searched for: eight steps per byte.
+ONE_BIT_SEARCH_BYTES = 1 << 20
+CRC32C_POLYNOMIAL = 0x82F63B78
+
+
+def is_one_bit(difference: int, size: int) -> bool:
+    """Return whether flipping one bit in `size` bytes changes a CRC32C by `difference`.
+
+    The checksum is linear: a bit's effect depends only on its distance from the end, and one step
+    of the shift register leads from one bit's effect to that of the bit before it.
+    """
+    if not difference:
+        return False
+    effect = CRC32C_POLYNOMIAL
+    for _ in range(8 * min(size, ONE_BIT_SEARCH_BYTES)):
+        if effect == difference:
+            return True
+        effect = effect >> 1 ^ (CRC32C_POLYNOMIAL if effect & 1 else 0)
+    return False
 
 
 class _Scanner:
@@ -120,6 +143,7 @@ class _Scanner:
         if kind == records.BATCH:
             scan.batches += 1
             scan.last_batch = index
+            scan.last_batch_start = start
             self.batch_end = start + birth
             return True
         if kind == records.SEAL:
@@ -169,12 +193,30 @@ class _Scanner:
         if not self.is_tail or self._next_header(start + 1, records.BATCH) is not None:
             return False
         if not self.header.fresh:
-            return self._next_header(start + 1) is None
+            return not self._is_one_bit_off(start, end)
         end = min(max(end, self.batch_end), len(self.image))
         for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES):
             if not any(self.image[max(start, sector) : min(end, sector + SECTOR_BYTES)]):
                 return True
         return False
+
+    def _is_one_bit_off(self, start: int, end: int) -> bool:
+        """Return whether one flipped bit explains the record's checksum failure."""
+        image = self.image
+        if start + HEADER_BYTES > len(image):
+            return False
+        marker, header_checksum, data_checksum, length = HEADER.unpack_from(image, start)[:4]
+        body = image[start + 8 : start + HEADER_BYTES]
+        difference = crc_extend(self.header.seed, body) ^ header_checksum
+        marker ^= self.header.salt
+        if marker or difference:
+            # The header; its checksum covers all of it but the marker and itself.
+            if marker and difference:
+                return False
+            flipped = marker.bit_count() if marker else difference.bit_count()
+            return flipped == 1 or (not marker and is_one_bit(difference, len(body)))
+        data = image[start + HEADER_BYTES : min(end, len(image))]
+        return len(data) == length and is_one_bit(crc(data) ^ data_checksum, length)
 
     def _next_header(self, position: int, kind: int | None = None) -> int | None:
         """Return where the next intact header (of that kind) stands; a search for the salt."""

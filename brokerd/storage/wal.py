@@ -109,9 +109,10 @@ class WriteAheadLog:
         """
         config.validate()
         say = report or _say_nothing
-        directory.mkdir(parents=True, exist_ok=True)
-        lock_descriptor = _lock(directory)
         disk = disk or Disk()
+        directory.mkdir(parents=True, exist_ok=True)
+        disk.sync_directory(directory.parent)
+        lock_descriptor = _lock(directory)
         files = SegmentFiles(directory, config, disk, say)
         try:
             found = recovery.recover(directory, disk, config.node_id)
@@ -453,6 +454,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         scan = found.scans[found.tail]
         descriptor = files.descriptors[found.tail]
         old = ActiveSegment(scan.header, descriptor, scan.end)
+        _write_again(files, descriptor, scan.last_batch_start, scan.end)
         LogWriter(files, WriterState(), old).seal(active.segment)
         files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
         files.disk.sync(descriptor)
@@ -462,6 +464,16 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     if unused:
         files.retire(unused)
     return writer
+
+
+def _write_again(files: SegmentFiles, descriptor: int, start: int, end: int) -> None:
+    """Store the last write once more, unchanged.
+
+    If its sync failed and the process ended for it, the kernel may hold pages that look clean and
+    are not on disk: a sync alone would report success for them.
+    """
+    image = files.disk.read(descriptor, end - start, start)
+    files.disk.write(descriptor, image, start)
 
 
 def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequence[int]) -> None:

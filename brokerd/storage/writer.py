@@ -112,7 +112,10 @@ class LogWriter:
         uid = write.uid
         state = self.state.groups.get(uid)
         if state is None:
-            state = self.state.groups[uid] = GroupState()
+            state = GroupState()
+            # A write that was under way while the group was removed leaves no trace.
+            if uid not in self.state.removed:
+                self.state.groups[uid] = state
         hard_state = write.hard_state
         if hard_state is not None:
             state.hard_state = hard_state

@@ -11,6 +11,7 @@ Use: `python tools/generate_amqp.py` rewrites the file, `--check` fails when it 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -429,8 +430,6 @@ def generate() -> str:
 
 def formatted(text: str) -> str:
     """The text as ruff writes it."""
-    import subprocess
-
     ruff = Path(sys.executable).parent / "ruff"
     done = subprocess.run(
         [str(ruff), "format", "--stdin-filename", str(TARGET), "-"],

@@ -283,7 +283,7 @@ class Endpoint:
         kind = type(method)
         channel = self._channels.get(number)
         if channel is None:
-            if kind is methods.ChannelOpen and self.role is Role.CLIENT:
+            if kind is methods.ChannelOpen and self.role is Role.CLIENT and self.is_open:
                 self._add_channel(number, ChannelPhase.OPENING)
             return True
         if channel.phase is ChannelPhase.CLOSING:

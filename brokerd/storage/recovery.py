@@ -120,29 +120,44 @@ def _check_files(recovery: Recovery) -> None:
 
 def _rows(recovery: Recovery) -> Iterator[tuple[int, Row]]:
     for segment in sorted(recovery.scans):
-        rows = recovery.scans[segment].rows
-        for at in range(0, len(rows), ROW):
-            row: Row = tuple(rows[at : at + ROW])  # type: ignore[assignment]
-            yield segment << 32 | row[4] >> 32, row
+        base = segment << 32
+        numbers = iter(recovery.scans[segment].rows)
+        for row in zip(numbers, numbers, numbers, numbers, numbers, numbers, strict=True):
+            yield base | row[4] >> 32, row
 
 
 def _in_order_of_birth(recovery: Recovery) -> Iterator[tuple[int, Row]]:
     """Yield (place, row); a moved record comes right after its original's turn."""
-    moved = sorted(((row[3], where, row) for where, row in _rows(recovery) if row[3]), reverse=True)
+    moved: list[tuple[int, int, Row]] = []
+    for segment, scan in recovery.scans.items():
+        for at in scan.moved:
+            uid, index, term, birth, extent, kinds = scan.rows[at : at + ROW]
+            row = (uid, index, term, birth, extent, kinds)
+            moved.append((birth, segment << 32 | extent >> 32, row))
+    if not moved:
+        yield from _rows(recovery)
+        return
+    moved.sort(reverse=True)
     for where, row in _rows(recovery):
         if row[3]:
             continue
         while moved and moved[-1][0] < where:
-            yield moved[-1][1:]
-            moved.pop()
+            yield moved.pop()[1:]
         yield where, row
     while moved:
-        yield moved[-1][1:]
-        moved.pop()
+        yield moved.pop()[1:]
 
 
 def _apply(recovery: Recovery, where: int, row: Row) -> None:
     uid, index, term, _, extent, kinds = row
+    if kinds == records.ENTRY and (group := recovery.groups.get(uid)) is not None:
+        table = group.table
+        if table.indexes and table.indexes[-1] + 1 == index:
+            # The ordinary case: an intact command that follows the one before.
+            table.append(index, term, where >> 32, extent >> 32, extent & 0xFFFFFFFF)
+            if uid not in recovery.segment_groups.get(where >> 32, ()):
+                recovery.segment_groups.setdefault(where >> 32, set()).add(uid)
+            return
     kind = kinds & 0xFF
     if kind == records.LOST and not kinds & BAD:
         payload = recovery.scans[where >> 32].payloads[where & 0xFFFFFFFF]

@@ -67,15 +67,21 @@ def test_unfinished_write_is_cut_off_and_said_so(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("is_recycled", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_power_cut_loses_any_part_of_unsynced_writes_and_nothing_else(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, is_recycled: bool
 ) -> None:
     """Sectors of one write reach the disk in any order; what was synced stays whole."""
     chance = random.Random(seed)
     disk = FaultyDisk()
     log = open_log(tmp_path, disk=disk)
-    size = 0
+    if is_recycled:
+        put_range(log, 6, 1, 40, size=700)
+        save(log, 6, 39, [])
+        collect_all(log)
+        put_range(log, 6, 40, 48, size=700)
+        assert not log._writer.active.header.fresh
     for index in range(1, chance.randrange(2, 12)):
         size = chance.choice((30, 300, 700, 2000))
         put(log, 5, entry(index, size=size), hard_state=HardState(1, NodeId("a"), index))

@@ -128,7 +128,11 @@ class DeadLetters:
 
     def oldest_ms(self) -> int | None:
         """Return when the longest waiting of them died."""
-        return min((letter.time_ms for letter in self), default=None)
+        times = [letter.time_ms for letter in self.taken]
+        if self.waiting:
+            # In death order, so the first is the oldest.
+            times.append(self.waiting[0].time_ms)
+        return min(times, default=None)
 
     def __iter__(self) -> Iterator[Letter]:
         yield from self.taken

@@ -274,7 +274,7 @@ class EnqueueHead:
         for _ in range(2 * route_count):
             at += 1 + data[at]
         if flags & _HAS_ROUTE_INDEXES:
-            if count and max(array("H", data[at : at + 2 * count])) >= route_count:
+            if max(struct.unpack_from(f"<{count}H", data, at), default=0) >= route_count:
                 raise ValueError("route index beyond the routes")
             at += 2 * count
         self._header_sizes = data[at : at + 4 * count]

@@ -1,7 +1,8 @@
 """The queue machine's state as bytes and back: what a snapshot of the raft group carries.
 
-Layout: version byte, u32 size of a JSON part, JSON part, then the size columns of the entries whose
-messages differ in size, in the order of the entries, as they stood in the enqueue commands.
+Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
+ready spans (there may be a million of each); then the size columns of the entries whose messages
+differ in size, in the order of the entries, as they stood in the enqueue commands.
 Message bodies are not in it: the snapshot goes along with the live log entries
 (replication.md §2.8).  Only `queue.py` uses it.
 """
@@ -25,23 +26,33 @@ VERSION = 1
 
 _HEAD = struct.Struct("<BI")
 
+#: Numbers per row, and what stands for None in them.
+_ENTRY_WIDTH = 6
+_SPAN_WIDTH = 8
+_NONE = -1
+
 
 def encode(state: QueueState) -> bytes:
     """Return the whole replicated state."""
     blobs: list[bytes] = []
-    entries: list[list[int]] = []
+    entries: list[int] = []
     for entry in state.store.entries.values():
-        columns = entry.columns or []
+        columns = entry.columns or ()
         blobs += columns
-        row = [entry.index, entry.first, entry.enqueued_ms, entry.count, entry.size, len(columns)]
-        entries.append(row)
+        entries += (entry.index, entry.first, entry.enqueued_ms, entry.count, entry.size)
+        entries.append(len(columns))
+    spans: list[int] = []
+    for place, span in state.store.lanes():
+        spans += (_NONE if place is None else place, span.entry.index, span.first, span.end)
+        spans.append(_NONE if span.expires_ms is None else span.expires_ms)
+        spans += (span.level, span.acquired_count, span.delivery_count)
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
         "options": asdict(state.options),
         "counters": state.counters,
-        "entries": entries,
-        "lanes": [[place, _row(span)] for place, span in state.store.lanes()],
+        "entries": len(entries) // _ENTRY_WIDTH,
+        "spans": len(spans) // _SPAN_WIDTH,
         "consumers": [_consumer_row(consumer) for consumer in consumers.rows()],
         "queues": consumers.service_queues(),
         "active": active.id if active is not None else None,
@@ -60,7 +71,8 @@ def encode(state: QueueState) -> bytes:
         "more_to_deliver": state.more_to_deliver,
     }
     text = json.dumps(fields, separators=(",", ":")).encode()
-    return b"".join((_HEAD.pack(VERSION, len(text)), text, *blobs))
+    numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
+    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
@@ -72,16 +84,8 @@ def decode_into(state: QueueState, data: bytes) -> None:
     fields: dict[str, Any] = json.loads(data[_HEAD.size : at])
     state.options = QueueOptions(**fields["options"])
     state.counters.update(fields["counters"])
+    _restore_messages(state, fields["entries"], fields["spans"], data[at:])
     entries = state.store.entries
-    for index, first, enqueued_ms, count, size, width in fields["entries"]:
-        columns = [data[at + 4 * count * i : at + 4 * count * (i + 1)] for i in range(width)]
-        at += 4 * count * width
-        if not columns:
-            columns = [size.to_bytes(4, "little") * count]
-        entries[index] = Entry(index, first, enqueued_ms, count, columns)
-    for place, row in fields["lanes"]:
-        span = _span(entries, row)
-        state.store.add(span, None if place is None else Place(place))
     _restore_consumers(state, fields)
     letters = state.letters
     for name in ("taken", "waiting"):
@@ -98,6 +102,27 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.suspected = fields["suspected"]
     state.deleted = fields["deleted"]
     state.more_to_deliver = fields["more_to_deliver"]
+
+
+def _restore_messages(state: QueueState, entry_count: int, span_count: int, data: bytes) -> None:
+    entries = state.store.entries
+    middle = 8 * _ENTRY_WIDTH * entry_count
+    at = middle + 8 * _SPAN_WIDTH * span_count
+    rows = struct.iter_unpack(f"<{_ENTRY_WIDTH}q", data[:middle])
+    for index, first, enqueued_ms, count, size, width in rows:
+        columns = [data[at + 4 * count * i : at + 4 * count * (i + 1)] for i in range(width)]
+        at += 4 * count * width
+        if not columns:
+            columns = [size.to_bytes(4, "little") * count]
+        entries[index] = Entry(index, first, enqueued_ms, count, columns)
+    spans = data[middle : middle + 8 * _SPAN_WIDTH * span_count]
+    for row in struct.iter_unpack(f"<{_SPAN_WIDTH}q", spans):
+        place, index, first, end, expires_ms, level, acquired_count, delivery_count = row
+        expiry = None if expires_ms == _NONE else expires_ms
+        entry = entries[index]
+        entry.live += end - first
+        span = Span(entry, first, end, expiry, level, acquired_count, delivery_count)
+        state.store.add(span, None if place == _NONE else Place(place))
 
 
 def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:

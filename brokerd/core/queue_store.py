@@ -219,10 +219,10 @@ class Store:
 
     Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds exactly the
     entries with live > 0, by log index, ascending; `_order` holds exactly the levels that are not
-    empty, highest first.
+    empty, highest first; `_expiring` counts the ready messages that have an expiry instant.
     """
 
-    __slots__ = ("_levels", "_order", "_returns", "entries", "ready", "ready_bytes")
+    __slots__ = ("_expiring", "_levels", "_order", "_returns", "entries", "ready", "ready_bytes")
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
@@ -231,6 +231,7 @@ class Store:
         self._returns: deque[Span] = deque()
         self._levels: dict[int, _Level] = {}
         self._order: list[int] = []
+        self._expiring = 0
 
     def add_entry(self, entry: Entry) -> None:
         """Take over an entry that has become alive; indexes only ever rise."""
@@ -247,6 +248,8 @@ class Store:
         """Make messages ready: new ones (place None) or returned ones."""
         self.ready += span.end - span.first
         self.ready_bytes += span.size_bytes()
+        if span.expires_ms is not None:
+            self._expiring += span.end - span.first
         if place is Place.RETURNS:
             _append(self._returns, span)
             return
@@ -281,6 +284,8 @@ class Store:
         classic stops at the first level whose head is alive (R-PRI-5).
         """
         expired: list[Span] = []
+        if not self._expiring:
+            return expired
         while self._returns and _is_over(self._returns[0], now_ms):
             expired.append(self._returns.popleft())
         for priority in list(self._order):
@@ -298,6 +303,8 @@ class Store:
 
     def next_expiry_ms(self, every_lane: bool) -> int | None:
         """Return when pop_expired will next find something, as far as is known now."""
+        if not self._expiring:
+            return None
         heads = [self._returns[0]] if self._returns else []
         for priority in self._order if every_lane else self._order[:1]:
             head = self._levels[priority].head()
@@ -308,7 +315,7 @@ class Store:
     def clear(self) -> list[Span]:
         """Remove all ready messages and return them; their entries are not released."""
         spans = list(self)
-        self.ready = self.ready_bytes = 0
+        self.ready = self.ready_bytes = self._expiring = 0
         self._returns.clear()
         self._levels.clear()
         self._order.clear()
@@ -325,6 +332,8 @@ class Store:
     def _forget(self, span: Span) -> None:
         self.ready -= span.end - span.first
         self.ready_bytes -= span.size_bytes()
+        if span.expires_ms is not None:
+            self._expiring -= span.end - span.first
 
     def lanes(self) -> Iterator[tuple[Place | None, Span]]:
         """Return all ready spans with the place that `add` needs to bring them back there."""
@@ -345,6 +354,8 @@ class Store:
         assert self.ready == sum(span.end - span.first for span in self)
         assert self.ready_bytes == sum(span.size_bytes() for span in self)
         assert self._order == sorted(self._levels, reverse=True)
+        expiring = [span for span in self if span.expires_ms is not None]
+        assert self._expiring == sum(span.end - span.first for span in expiring)
         for level in self._levels.values():
             level.back.check()
             last = max((span.end for span in level.back), default=None)

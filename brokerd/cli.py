@@ -1,0 +1,56 @@
+"""Command line of the broker: `brokerd serve`.
+
+Turns flags, environment and a TOML file into a BrokerConfig and hands it to server/app.py.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from brokerd import __version__, config
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="brokerd")
+def main() -> None:
+    """The brokerd message broker (AMQP 0-9-1 and gRPC)."""
+
+
+@main.command()
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data-dir", help="Where the log lies (default: said at start).")
+@click.option("--node-name", help="Name of this member (default: brokerd@<host>).")
+@click.option("--bind", help="Address of the listeners (default: all, IPv4 and IPv6).")
+@click.option("--port-offset", type=int, help="Added to 5672, 5671, 5680, 5690 and 15692.")
+def serve(
+    config_file: Path | None,
+    data_dir: str | None,
+    node_name: str | None,
+    bind: str | None,
+    port_offset: int | None,
+) -> None:
+    """Run one member until SIGTERM or SIGINT.
+
+    Every setting can also be given in the environment as BROKERD_<SECTION>_<KEY>, for example
+    BROKERD_COMPAT_PROFILE=rabbitmq-3.10.
+    """
+    flags = {
+        "node": {
+            "data_dir": data_dir,
+            "name": node_name,
+            "bind": bind,
+            "port_offset": port_offset,
+        }
+    }
+    try:
+        settings = config.load(config_file, os.environ, flags)
+    except config.ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    # Imported here: `brokerd --help` must not pay for gRPC.
+    from brokerd.server import app
+
+    sys.exit(app.run(settings))

@@ -1,0 +1,270 @@
+"""Configuration of a member: every setting and limit of the product, its default, unit and reason.
+
+Sources, later ones win: defaults, a TOML file (`--config`), environment variables
+`BROKERD_<SECTION>_<KEY>`, command-line flags.  Pure rooms get small config objects of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MIB = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text says which setting, what it is and what it may
+    be.
+    """
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodeConfig(_Section):
+    """This member."""
+
+    name: str = Field(default="", description="member name; default: brokerd@<host name>")
+    data_dir: str = Field(
+        default="", description="where the log lies; default: see `brokerd serve`"
+    )
+    bind: str = Field(
+        default="",
+        description="address of the AMQP and gRPC listeners; default: all, IPv4 and IPv6",
+    )
+    port_offset: int = Field(default=0, ge=0, le=60_000, description="added to every port")
+
+
+class ListenerConfig(_Section):
+    """Ports before the offset; 0 turns a listener off."""
+
+    amqp: int = Field(default=5672, ge=0, le=65_535)
+    amqps: int = Field(default=5671, ge=0, le=65_535, description="needs tls.cert_file")
+    grpc: int = Field(default=5680, ge=0, le=65_535)
+    peer: int = Field(default=5690, ge=0, le=65_535)
+    http: int = Field(default=15692, ge=0, le=65_535)
+    #: Backlog of the listening sockets (reconnect storms).
+    backlog: int = Field(default=1024, ge=1)
+
+
+class ClusterConfig(_Section):
+    """The members that form the cluster when it starts for the first time."""
+
+    name: str = Field(default="brokerd", description="the same on all members; federation shows it")
+    members: str = Field(default="", description="name=host:port,… of all initial members")
+    secret: str = Field(default="", description="shared by all members; needed with several")
+    #: Node-level heartbeat and suspicion (replication.md §2.1).
+    heartbeat_ms: int = Field(default=250, ge=20)
+    suspect_after_ms: int = Field(default=1500, ge=100)
+
+
+class AuthConfig(_Section):
+    """Users at the first start, and login limits."""
+
+    create_guest: bool = Field(default=True, description="guest/guest, from loopback only")
+    loopback_users: str = Field(
+        default="guest", description="comma-separated; may not log in remotely"
+    )
+    admin_user: str = ""
+    admin_password: str = ""
+    admin_password_file: str = ""
+    #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
+    #: most 100 ms (SEC-11).
+    scrypt_log2_n: int = Field(default=14, ge=10, le=20)
+
+
+class TlsConfig(_Section):
+    """Certificates of AMQPS and gRPC (PEM files)."""
+
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+
+
+class MemoryConfig(_Section):
+    """The watermark that blocks publishers (R-MEM)."""
+
+    high_watermark: str = Field(
+        default="", description="fraction (0.6) or absolute (2GiB); default: the profile's"
+    )
+    cgroup_aware: bool | None = None
+    total_override: str = Field(default="", description="total memory, with unit")
+    interval_ms: int = Field(default=1000, ge=50)
+
+
+class DiskConfig(_Section):
+    """Free space below which publishers are blocked (R-DSK)."""
+
+    free_limit: str = Field(default="50MB", description="absolute, with unit")
+
+
+class QueueConfig(_Section):
+    """Defaults of queues."""
+
+    default_type: Literal["classic", "quorum"] = "classic"
+    quorum_group_size: int = Field(default=3, ge=1, le=9)
+    #: How long a suspected node keeps its consumers' messages (R-QQ-16).
+    disconnected_timeout_ms: int = Field(default=60_000, ge=0)
+
+
+class LimitConfig(_Section):
+    """Bounds on what outsiders may make the broker hold."""
+
+    #: Open connections of this member; the next one is closed at once.
+    connections: int = Field(default=20_000, ge=1)
+    #: Connections that have not finished their handshake (SEC-34).
+    unauthenticated: int = Field(default=1_000, ge=1)
+    unauthenticated_per_address: int = Field(default=500, ge=1)
+    channel_max: int = Field(default=2047, ge=0)
+    frame_max: int = Field(default=131_072, ge=0)
+    heartbeat_s: int = Field(default=60, ge=0)
+    handshake_timeout_ms: int = Field(default=10_000, ge=100)
+    consumers_per_channel: int = Field(default=10_000, ge=1)
+    #: Bytes published on one connection whose queues have not answered; over it reading stops.
+    unconfirmed_bytes: int = Field(default=16 * MIB, ge=1)
+    #: Bytes written to one socket and not yet taken by the peer; over it deliveries wait.
+    write_buffer_bytes: int = Field(default=4 * MIB, ge=1)
+    #: A peer that takes none of them for so long is closed (SEC-45).
+    write_timeout_ms: int = Field(default=60_000, ge=1000)
+    #: Commands of one connection waiting for a slow operation (a declare, say).
+    waiting_bytes: int = Field(default=1 * MIB, ge=1)
+    #: How long a declare, delete or bind may wait for a majority.
+    operation_timeout_ms: int = Field(default=20_000, ge=100)
+
+
+class CompatConfig(_Section):
+    """Behaviour profile (specification section 14)."""
+
+    profile: str = "brokerd"
+
+
+class TelemetryConfig(_Section):
+    """Counting to files (telemetry.md section 6)."""
+
+    enabled: bool = True
+    interval_ms: int = Field(default=10_000, ge=100)
+    segment_bytes: int = Field(default=8 * MIB, ge=4096)
+    segment_ms: int = Field(default=300_000, ge=1000)
+    retention_bytes: int = Field(default=256 * MIB, ge=MIB)
+    retention_hours: int = Field(default=48, ge=1)
+
+
+class StorageConfig(_Section):
+    """The write-ahead log."""
+
+    segment_bytes: int = Field(default=64 * MIB, ge=MIB)
+    #: Recent message bodies kept in memory, for all queues together.
+    cache_bytes: int = Field(default=64 * MIB, ge=MIB)
+
+
+class LogConfig(_Section):
+    """Log lines on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class BrokerConfig(_Section):
+    """All of it."""
+
+    node: NodeConfig = NodeConfig()
+    listeners: ListenerConfig = ListenerConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    auth: AuthConfig = AuthConfig()
+    tls: TlsConfig = TlsConfig()
+    peer_tls: TlsConfig = TlsConfig()
+    memory: MemoryConfig = MemoryConfig()
+    disk: DiskConfig = DiskConfig()
+    queues: QueueConfig = QueueConfig()
+    limits: LimitConfig = LimitConfig()
+    compat: CompatConfig = CompatConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    storage: StorageConfig = StorageConfig()
+    log: LogConfig = LogConfig()
+
+    def port(self, listener: str) -> int:
+        """Return the port of a listener with the offset added; 0 when it is off."""
+        base: int = getattr(self.listeners, listener)
+        return base + self.node.port_offset if base else 0
+
+    @property
+    def node_name(self) -> str:
+        """Return the member's name."""
+        return self.node.name or f"brokerd@{socket.gethostname().split('.')[0]}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Return the data directory: as set, else below XDG_STATE_HOME, one folder per member."""
+        if self.node.data_dir:
+            return Path(self.node.data_dir)
+        state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        return Path(state) / "brokerd" / self.node_name
+
+
+#: Sections whose name has an underscore must be tried before the shorter ones.
+_SECTIONS = sorted(BrokerConfig.model_fields, key=len, reverse=True)
+
+
+def load(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
+) -> BrokerConfig:
+    """Merge file, environment and flags; raise ConfigError with a sentence per wrong setting."""
+    values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    if file is not None:
+        _merge_file(values, file)
+    for name, text in environ.items():
+        if name.startswith("BROKERD_"):
+            _merge_variable(values, name, text)
+    for section, settings in flags.items():
+        values[section].update({key: value for key, value in settings.items() if value is not None})
+    try:
+        return BrokerConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} (is {item['input']!r})"
+            for item in error.errors()
+        ]
+        raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(lines)) from error
+
+
+def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
+    try:
+        parsed = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+    for section, settings in parsed.items():
+        if section not in values:
+            known = ", ".join(sorted(values))
+            raise ConfigError(f"{file}: unknown section [{section}]; there are {known}")
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{file}: {section} must be a section, [{section}]")
+        values[section].update(settings)
+
+
+#: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
+_OTHER_VARIABLES = frozenset(
+    {"BROKERD_ADDRESS", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
+)
+
+
+def _merge_variable(values: dict[str, dict[str, Any]], name: str, text: str) -> None:
+    if name in _OTHER_VARIABLES:
+        return
+    rest = name.removeprefix("BROKERD_").lower()
+    for section in _SECTIONS:
+        if rest.startswith(section + "_"):
+            values[section][rest.removeprefix(section + "_")] = text
+            return
+    raise ConfigError(
+        f"{name}: no such setting; names are BROKERD_<SECTION>_<KEY> with the sections "
+        + ", ".join(sorted(values))
+    )

@@ -1,0 +1,98 @@
+"""Watches memory and disk and raises this member's alarms (R-MEM-9, R-DSK-2).
+
+Feeds core/alarms.py with samples, tells the other members through the liveness frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from brokerd.core import alarms
+from brokerd.server import memory_monitor
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+#: Names of the cluster-wide settings that change limits at run time (R-MEM-13, R-DSK-2).
+MEMORY_SETTING = "vm_memory_high_watermark"
+DISK_SETTING = "disk_free_limit"
+
+
+def check_setting(name: str, value: str) -> str | None:
+    """Return what is wrong with a new value, None if it will do."""
+    try:
+        if alarms.parse_fraction(value) is None:
+            alarms.parse_bytes(value)
+    except alarms.BadQuantity:
+        return f"{name}: '{value}' is neither a fraction (0.6) nor a number of bytes (2GiB)"
+    return None
+
+
+class AlarmMonitor:
+    """One per member; `check` may be called at any time (a changed setting re-checks at once)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        aware = config.memory.cgroup_aware
+        override = config.memory.total_override
+        self._memory = memory_monitor.MemoryMonitor(
+            broker.profile.memory_cgroup_aware if aware is None else aware,
+            alarms.parse_bytes(override) if override else None,
+        )
+        self._watermark = alarms.WatermarkMachine(broker.profile)
+        self._disk = alarms.DiskAlarm()
+        self._applied: tuple[str, str] = ("", "")
+        self.memory_used = 0
+        self.memory_limit = 0
+        self.memory_total: int | None = None
+        self.disk_free = 0
+        self.disk_limit = 0
+
+    async def run(self) -> None:
+        """Sample until the member stops."""
+        interval_s = self._broker.config.memory.interval_ms / 1000
+        while True:
+            self.check()
+            await asyncio.sleep(interval_s)
+
+    def _setting(self, name: str, configured: str) -> str:
+        """Return the run-time value: this member's, else the cluster's, else the configured one."""
+        state = self._broker.catalog.state
+        for key in (f"{name}@{self._broker.node}", name):
+            value = state.setting(key)
+            if value is not None:
+                return str(value)
+        return configured
+
+    def check(self) -> None:
+        """Sample once and act on what it means."""
+        broker = self._broker
+        sample = self._memory.sample()
+        watermark = self._setting(MEMORY_SETTING, broker.config.memory.high_watermark)
+        free_limit = self._setting(DISK_SETTING, broker.config.disk.free_limit)
+        if (watermark, free_limit) != self._applied:
+            self._applied = (watermark, free_limit)
+            for line in self._watermark.configure(watermark, sample.total):
+                log.info("%s", line)
+            self._disk.configure(free_limit, sample.total)
+        free = memory_monitor.disk_free(broker.config.data_dir)
+        self.memory_used, self.memory_total = sample.used, sample.total
+        self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
+        self.disk_free = free or 0
+        for line in self._watermark.sample(sample.used):
+            log.warning("%s", line)
+        for line in self._disk.sample(free):
+            log.warning("%s", line)
+        on = frozenset(
+            name
+            for name, is_on in (("memory", self._watermark.is_on), ("disk", self._disk.is_on))
+            if is_on
+        )
+        broker.host.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)
+        if broker.alarms.set_node(broker.node, on):
+            broker.alarms_changed()

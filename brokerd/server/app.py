@@ -1,0 +1,303 @@
+"""Composition root: builds one member from its configuration, starts it, stops it.
+
+Order of the start: log, catalog, peers, catalog leader, topology, listeners.  AMQP clients are let
+in only when this member knows the topology as of its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from brokerd import __version__
+from brokerd.cluster import config as cluster_config
+from brokerd.cluster import discovery
+from brokerd.cluster.errors import ClusterError
+from brokerd.cluster.group_client import GroupClient
+from brokerd.cluster.host import Host
+from brokerd.config import BrokerConfig, ConfigError
+from brokerd.core import catalog_commands, profiles
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server import auth, logs, telemetry_hooks
+from brokerd.server.alarm_monitor import AlarmMonitor
+from brokerd.server.broker import Broker, Unavailable
+from brokerd.server.grpc_server import GrpcServer
+from brokerd.server.listener import AmqpListener, ListenError
+from brokerd.storage.config import WalConfig
+from brokerd.storage.errors import StorageError
+from brokerd.storage.wal import WriteAheadLog
+
+log = logging.getLogger(__name__)
+
+#: sysexits.h: EX_CONFIG for what the user can mend, EX_IOERR for the disk.
+EXIT_CONFIG = 78
+EXIT_DISK = 74
+#: A stopping member hands its leaderships over for at most this long.
+STOP_SECONDS = 5.0
+
+
+def run(config: BrokerConfig) -> int:
+    """Run a member until it is told to stop; return the process's exit status."""
+    logs.set_up(config.log)
+    try:
+        status: int = uvloop.run(_serve(config))
+        return status
+    except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
+        log.error("%s", error)
+        print(f"brokerd: {error}", file=sys.stderr)
+        return EXIT_CONFIG
+
+
+async def _serve(config: BrokerConfig) -> int:
+    began = time.monotonic()
+    async with _member(config) as (broker, health_state):
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stopping.set)
+        starting = loop.create_task(_open_doors(broker, health_state, began))
+        stopping = loop.create_task(broker.stopping.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            # A start that failed raises here and ends the process.
+            doors = starting.result()
+            await stopping
+            await doors.close()
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        stopping.cancel()
+    if broker.failure is not None:
+        log.critical("the disk failed, this member ends: %s", broker.failure)
+        return EXIT_DISK
+    log.info("stopped")
+    return 0
+
+
+def _identity(data_dir: Path, name: str) -> None:
+    """A data directory belongs to one member for good."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = data_dir / "node.json"
+        if file.exists():
+            stored = json.loads(file.read_text())["name"]
+            if stored != name:
+                raise ConfigError(
+                    f"{data_dir} belongs to the member '{stored}', not to '{name}': "
+                    "use another --data-dir or --node-name"
+                )
+            return
+        file.write_text(json.dumps({"name": name, "format": 1}))
+    except OSError as error:
+        raise ConfigError(f"cannot use the data directory {data_dir}: {error.strerror}") from error
+
+
+@contextlib.asynccontextmanager
+async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
+    """Build everything up to the running catalog group; tear it down in reverse."""
+    node = NodeId(config.node_name)
+    _identity(config.data_dir, node)
+    print(f"brokerd {__version__}: member {node}, data in {config.data_dir}", file=sys.stderr)
+    profile = profiles.profile(config.compat.profile)
+    incarnation = random.SystemRandom().randrange(1, 1 << 63)
+    wal = WriteAheadLog.open(
+        config.data_dir / "wal",
+        WalConfig(
+            node_id=str(node),
+            segment_bytes=config.storage.segment_bytes,
+            cache_bytes=config.storage.cache_bytes,
+        ),
+        log.warning,
+    )
+    checker = auth.PasswordChecker(config.auth.scrypt_log2_n)
+    try:
+        broker = Broker(config, profile, incarnation, checker)
+        host = Host(
+            node, incarnation, wal, _host_config(config), broker, broker.random, broker.clock_ms
+        )
+        broker.attach(host, GroupClient(host, broker.random))
+        members = _initial_members(config, node)
+        bind = _peer_bind(config)
+        try:
+            await host.start(members, bind)
+        except OSError as error:
+            raise ListenError(f"cannot listen on {bind} for peers: {error}") from error
+        broker.groups.set_members(CATALOG_GROUP, members)
+        host.open_group(CATALOG_GROUP, list(members), broker.catalog)
+        try:
+            yield broker, None
+        finally:
+            await broker.hand_over(STOP_SECONDS)
+            broker.close()
+            await host.stop()
+    finally:
+        wal.close()
+        checker.close()
+
+
+def _host_config(config: BrokerConfig) -> cluster_config.HostConfig:
+    tls = config.peer_tls
+    files = None
+    if tls.cert_file:
+        files = cluster_config.TlsFiles(tls.cert_file, tls.key_file or tls.cert_file, tls.ca_file)
+    return cluster_config.HostConfig(
+        cluster_id=config.cluster.name,
+        secret=config.cluster.secret,
+        tls=files,
+        heartbeat_ms=config.cluster.heartbeat_ms,
+        suspicion_ms=config.cluster.suspect_after_ms,
+    )
+
+
+def _initial_members(config: BrokerConfig, node: NodeId) -> dict[NodeId, str]:
+    if not config.cluster.members:
+        return {node: f"127.0.0.1:{config.port('peer')}"}
+    members = discovery.parse_peers(config.cluster.members)
+    if node not in members:
+        raise ConfigError(
+            f"cluster.members does not name this member, '{node}'; it names {', '.join(members)}"
+        )
+    if len(members) > 1 and not config.cluster.secret and not config.peer_tls.cert_file:
+        raise ConfigError(
+            "several members need cluster.secret (the same on all) or peer_tls.cert_file"
+        )
+    return members
+
+
+def _peer_bind(config: BrokerConfig) -> str:
+    """A lone member's peer port is on loopback only: nobody else has business there."""
+    port = config.port("peer")
+    host = config.node.bind
+    if not host:
+        host = "[::]" if config.cluster.members else "127.0.0.1"
+    elif ":" in host:
+        host = f"[{host}]"
+    return f"{host}:{port}"
+
+
+class Doors:
+    """What outsiders connect to; open only once the member knows the topology."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.listener = AmqpListener(broker)
+        self.grpc = GrpcServer(broker)
+        self.http: Any = None
+        self.telemetry = telemetry_hooks.Telemetry(broker)
+
+    async def close(self) -> None:
+        """Say goodbye to clients, then stop listening."""
+        await self.listener.stop()
+        self._broker.connections.close_all(
+            "broker forced connection closure with reason 'shutdown'"
+        )
+        await asyncio.sleep(0)
+        await self.grpc.stop()
+        await self.telemetry.close()
+        if self.http is not None:
+            await self.http.cleanup()
+
+
+async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
+    from brokerd.server import health, metrics
+
+    config = broker.config
+    doors = Doors(broker)
+    state = health.HealthState()
+    # Admin and health answer while the member is still waiting for a majority.
+    await doors.grpc.start(config, doors.telemetry.service)
+    if port := config.port("http"):
+        app = health.make_app(state, lambda: metrics.render(broker), config.data_dir / "results")
+        try:
+            doors.http = await health.start(app, config.node.bind or None, port)
+        except OSError as error:
+            raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
+    state.reason = "waiting for a majority of the members"
+    await _join(broker)
+    state.started = True
+    monitor = AlarmMonitor(broker)
+    broker.monitor = monitor
+    monitor.check()
+    broker.spawn(monitor.run())
+    doors.telemetry.start()
+    await doors.listener.start(config)
+    state.ready = True
+    state.reason = ""
+    gc.collect()
+    gc.freeze()
+    # Fewer, later collections: per-message objects are in no cycles (hot-path rule 8).
+    gc.set_threshold(100_000, 50, 100)
+    log.info("ready after %.2f s", time.monotonic() - began)
+    print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
+    return doors
+
+
+async def _join(broker: Broker) -> None:
+    """Wait for the catalog, make its first objects, open this member's queues."""
+    config = broker.config
+    while True:
+        try:
+            if not broker.view.cluster_id:
+                await broker.write(await _bootstrap(broker))
+            await broker.write(catalog_commands.node_started(broker.node, broker.incarnation))
+            break
+        except Unavailable:
+            log.info("waiting for a majority of the members to answer")
+    initial = _initial_members(config, NodeId(broker.node))
+    known = broker.view.members()
+    missing = initial if not known else {NodeId(broker.node): initial[NodeId(broker.node)]}
+    operations = [
+        catalog_commands.put_member(node, address)
+        for node, address in missing.items()
+        if known.get(node) != address
+    ]
+    if operations:
+        await broker.write({"do": "batch", "operations": operations})
+    broker.load_topology()
+
+
+async def _bootstrap(broker: Broker) -> dict[str, Any]:
+    """Return the operation that makes a new cluster; of several proposers the first one wins."""
+    settings = broker.config.auth
+    users = []
+    if settings.create_guest:
+        users.append(
+            {
+                "name": "guest",
+                "tags": ["administrator"],
+                "password_hash": await broker.checker.hash("guest"),
+            }
+        )
+    password = settings.admin_password
+    if settings.admin_password_file:
+        try:
+            # Once, at the first start, from a small file.
+            password = Path(settings.admin_password_file).read_text().rstrip("\n")  # noqa: ASYNC240
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read auth.admin_password_file {settings.admin_password_file}: "
+                f"{error.strerror}"
+            ) from error
+    if settings.admin_user:
+        if not password:
+            raise ConfigError("auth.admin_user needs auth.admin_password or …_password_file")
+        users.append(
+            {
+                "name": settings.admin_user,
+                "tags": ["administrator"],
+                "password_hash": await broker.checker.hash(password),
+            }
+        )
+    return catalog_commands.bootstrap(os.urandom(16).hex(), broker.config.cluster.name, users)

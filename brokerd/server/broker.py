@@ -1,0 +1,598 @@
+"""The broker of one member: what sessions, services and workers share.
+
+Holds the node's view of the catalog, its groups and its registers, and realises what the machines
+ask for (HostEvents).  AMQP is not known here, sockets neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from brokerd.cluster import deliveries as delivery_codec
+from brokerd.cluster.errors import GroupGone, GroupUnavailable
+from brokerd.cluster.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.host import Host
+from brokerd.config import BrokerConfig
+from brokerd.core import catalog_commands, effects, policy, queue_commands
+from brokerd.core.alarms import AlarmSet
+from brokerd.core.catalog import CatalogMachine
+from brokerd.core.catalog_objects import ConnectionId, Queue
+from brokerd.core.effects import ConsumerId
+from brokerd.core.message import Content
+from brokerd.core.profiles import Profile
+from brokerd.core.queue import QueueMachine
+from brokerd.core.refusals import Refused
+from brokerd.core.router import Router, RouteResult
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server import auth
+from brokerd.server.alarm_monitor import AlarmMonitor
+from brokerd.server.connections import Connections
+from brokerd.server.delivery import DeliveryHub, Got
+from brokerd.server.dlx_worker import DeadLetterer
+from brokerd.server.timers import DeadlineWheel
+from brokerd.telemetry.counters import Counters
+
+log = logging.getLogger(__name__)
+
+#: Parsed log entries kept for deliveries that follow each other.
+VIEWS_MAX = 128
+#: A warning about a missing alternate exchange is repeated at most this often (R-AE-4).
+WARN_EVERY_S = 60.0
+WARNINGS_MAX = 1024
+
+
+class Federation(Protocol):
+    """The federation supervisor as listings see it."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per link of this member."""
+        ...
+
+
+class Unavailable(Exception):
+    """No majority answered in time; the operation may still take effect."""
+
+
+class Broker:
+    """One member's broker.
+
+    `topology_revision` changes with every change of the catalog as applied here: whoever caches a
+    check or a route keeps it with the revision.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        profile: Profile,
+        incarnation: int,
+        checker: auth.PasswordChecker,
+    ) -> None:
+        self.config = config
+        self.profile = profile
+        self.node = config.node_name
+        self.incarnation = incarnation
+        self.checker = checker
+        self.catalog = CatalogMachine(profile)
+        #: This member's view of the catalog; what `catalog` applies shows here.
+        self.view = self.catalog.state
+        self.router = Router(self.view)
+        self.wheel = DeadlineWheel()
+        self.connections = Connections(config.limits)
+        self.counters = Counters(self.clock_ms)
+        self.alarms = AlarmSet()
+        self.topology_revision = 1
+        self.random = random.Random()
+        self.watchers: set[asyncio.Queue[effects.TopologyChanged]] = set()
+        #: Called (by the federation supervisor, say) after the catalog changed here.
+        self.topology_listeners: list[Callable[[effects.TopologyChanged], None]] = []
+        self.host: Host
+        self.groups: GroupClient
+        self.deliveries = DeliveryHub(self._resume)
+        self.dead_letterer = DeadLetterer(self)
+        #: Both set at the start (app.py).
+        self.federation: Federation | None = None
+        self.monitor: AlarmMonitor | None = None
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._last_uid = 0
+        self._queues: dict[int, Queue] = {}
+        self._options: dict[int, queue_commands.QueueOptions] = {}
+        self._led: set[int] = set()
+        self._nodes: dict[str, int] = {}
+        self._views: OrderedDict[tuple[int, int], queue_commands.EnqueueView] = OrderedDict()
+        self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._warned: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def attach(self, host: Host, groups: GroupClient) -> None:
+        """Complete the broker: host and broker know each other."""
+        self.host = host
+        self.groups = groups
+
+    # ---- small services ---------------------------------------------------------------------
+
+    @staticmethod
+    def clock_ms() -> int:
+        """Return the wall clock in milliseconds."""
+        return int(time.time() * 1000)
+
+    def next_uid(self) -> int:
+        """Return a number that is unique within this incarnation (channels, connections)."""
+        self._last_uid += 1
+        return self._last_uid
+
+    def new_group_uid(self) -> int:
+        """Return a random 63-bit uid for a new group; small ones are reserved."""
+        return self.random.randrange(1 << 16, 1 << 63)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the broker; its failure is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", exc_info=error)
+
+    def close(self) -> None:
+        """End what the broker runs by itself."""
+        for task in self._tasks:
+            task.cancel()
+        self.wheel.close()
+
+    # ---- access -----------------------------------------------------------------------------
+
+    async def authenticate(
+        self, credentials: auth.Credentials | None, address: str, tls: bool
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """Return (user, tags), or None; both refusals take the same time (SEC-9)."""
+        if credentials is None:
+            return None
+        user = self.view.user(credentials.user)
+        stored = user.password_hash if user is not None and user.password_hash else None
+        good = await self.checker.check(stored, credentials.password)
+        if not good or user is None:
+            return None
+        loopback_only = self.config.auth.loopback_users.split(",")
+        if credentials.user in loopback_only and not auth.is_loopback(address):
+            return None
+        return credentials.user, tuple(user.tags)
+
+    def may_open(self, user: str, vhost: str) -> str | None:
+        """Return why this user may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
+        settings = self.view.spec("vhost", "", vhost)
+        if settings is None:
+            return f"vhost {vhost} not found"
+        if self.view.spec("permission", vhost, user) is None:
+            return f"access to vhost '{vhost}' refused for user '{user}'"
+        limit = settings.get("limits", {}).get("max-connections", -1)
+        if 0 <= limit <= self.connections.count(vhost):
+            return (
+                f"access to vhost '{vhost}' refused for user '{user}': "
+                f"connection limit ({limit}) is reached"
+            )
+        return None
+
+    def blocking_reason(self) -> str:
+        """Return the text of connection.blocked, "" when no alarm is on anywhere (R-ALM-1, -5)."""
+        return self.alarms.reason()
+
+    def alarms_changed(self) -> None:
+        """Tell every connection."""
+        reason = self.blocking_reason()
+        for connection in self.connections.all():
+            connection.alarms_changed(reason)
+
+    def connection_id(self, uid: int) -> ConnectionId:
+        """Return the cluster-wide id of a connection of this node."""
+        return ConnectionId(self.node, self.incarnation, uid)
+
+    def exclusive_queues_end(self, connection_uid: int) -> None:
+        """A connection ended: its exclusive queues go (R-Q-9)."""
+        connection = self.connection_id(connection_uid)
+        if self.view.exclusive_queues(connection):
+            self.spawn(self._write_quietly(catalog_commands.connection_closed(connection)))
+
+    async def _write_quietly(self, operation: dict[str, Any]) -> None:
+        try:
+            await self.write(operation)
+        except Unavailable:
+            log.warning("%s: no majority; it is done when the node starts again", operation["do"])
+
+    # ---- the catalog ------------------------------------------------------------------------
+
+    async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Propose one catalog operation; return its reply once this member has applied it too."""
+        timeout_s = self.config.limits.operation_timeout_ms / 1000
+        try:
+            raw = await self.groups.request(
+                CATALOG_GROUP, catalog_commands.encode(operation), timeout_s
+            )
+        except (GroupUnavailable, GroupGone) as error:
+            raise Unavailable(str(error)) from error
+        reply = catalog_commands.decode_reply(raw)
+        await self._applied(reply.get("revision") or 0, timeout_s)
+        return reply
+
+    async def _applied(self, revision: int, timeout_s: float) -> None:
+        """Wait until this member has applied the catalog up to `revision` (read your writes)."""
+        if self.view.revision >= revision:
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._applied_waiters.append((revision, future))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError as error:
+            raise Unavailable("this member lags behind") from error
+
+    def _catalog_effects(self, changes: Sequence[Any]) -> None:
+        self.topology_revision += 1
+        for change in changes:
+            if isinstance(change, effects.TopologyChanged):
+                self._topology_changed(change)
+        applied = self.view.revision
+        waiters, self._applied_waiters = self._applied_waiters, []
+        for revision, future in waiters:
+            if revision > applied:
+                self._applied_waiters.append((revision, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def _topology_changed(self, change: effects.TopologyChanged) -> None:
+        if change.kind == "queue":
+            self._queue_changed(change)
+        elif change.kind in ("policy", "operator_policy", "vhost"):
+            for uid in self._led:
+                queue = self._queues.get(uid)
+                if queue is not None and queue.vhost == change.vhost:
+                    self._update_options(uid)
+        elif change.kind == "member":
+            self.members_changed()
+        if change.kind == "vhost" and change.deleted:
+            self.connections.vhost_deleted(change.name)
+        for watcher in self.watchers:
+            if watcher.full():
+                # A watcher that does not keep up starts again with a list.
+                continue
+            watcher.put_nowait(change)
+        for listener in self.topology_listeners:
+            listener(change)
+
+    def members_changed(self) -> None:
+        """Dial the members that the catalog names."""
+        addresses = {NodeId(name): address for name, address in self.view.members().items()}
+        if addresses:
+            self.spawn(self.host.set_peers(addresses))
+
+    def load_topology(self) -> None:
+        """Open what the catalog says after a start or an installed snapshot."""
+        known = set(self._queues)
+        for queue in self.view.queues():
+            known.discard(queue.uid)
+            self._open(queue)
+        for uid in known:
+            self._close(uid)
+        self.topology_revision += 1
+        self.members_changed()
+
+    def _queue_changed(self, change: effects.TopologyChanged) -> None:
+        queue = self.view.queue(change.vhost, change.name)
+        if change.deleted or queue is None or queue.uid != change.uid:
+            self._close(change.uid)
+        if not change.deleted and queue is not None:
+            self._open(queue)
+            if queue.uid in self._led:
+                self._update_options(queue.uid)
+
+    def _open(self, queue: Queue) -> None:
+        self._queues[queue.uid] = queue
+        self.groups.set_members(queue.uid, [NodeId(name) for name in queue.members])
+        is_member = self.node in queue.members
+        if is_member and not self.host.has_group(queue.uid):
+            machine = QueueMachine(queue.name)
+            members = [NodeId(name) for name in queue.members]
+            self.host.open_group(queue.uid, members, machine, volatile=not queue.durable)
+            if queue.members[0] == self.node:
+                # The first member is the leader that the locator chose (R-QQ-5).
+                self.host.transfer_leadership(queue.uid, NodeId(self.node))
+
+    def _close(self, uid: int) -> None:
+        self._queues.pop(uid, None)
+        self._options.pop(uid, None)
+        self._led.discard(uid)
+        self.dead_letterer.stop(uid)
+        if self.host.has_group(uid):
+            self.host.close_group(uid, forget=True)
+        self.groups.forget(uid)
+        self.deliveries.group_gone(uid)
+
+    # ---- queues -----------------------------------------------------------------------------
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Return the catalog's record of a group."""
+        return self._queues.get(uid)
+
+    def led_queues(self) -> list[tuple[Queue, QueueMachine]]:
+        """Return the queues whose leader is here, with their state."""
+        result = []
+        for uid in self._led:
+            queue = self._queues.get(uid)
+            if queue is not None and self.host.has_group(uid):
+                result.append((queue, self.machine(uid)))
+        return result
+
+    def machine(self, uid: int) -> QueueMachine:
+        """Return the state of a queue that has a replica here."""
+        machine = self.host.machine_of(uid)
+        assert isinstance(machine, QueueMachine)
+        return machine
+
+    def send_to_queue(
+        self, uid: int, command: bytes, done: Callable[[ReplyStatus, bytes], None] | None = None
+    ) -> None:
+        """Send a command to a queue's leader, in order with the earlier ones of this node."""
+        self.groups.send(uid, command, done or _ignore)
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        """Send a command and wait for its reply; GroupGone when the queue is deleted meanwhile."""
+        timeout_s = self.config.limits.operation_timeout_ms / 1000
+        try:
+            return await self.groups.request(uid, command, timeout_s)
+        except GroupUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+    async def get_message(self, uid: int, holder: ConsumerId, no_ack: bool) -> Got | Refused | None:
+        """basic.get: one message, None when there is none (R-CS-8)."""
+        try:
+            raw = await self.ask_queue(uid, queue_commands.encode_get(holder, no_ack))
+        except GroupGone:
+            return None
+        head, _, payload = raw.partition(b"\n")
+        fields = queue_commands.decode_reply(head)
+        if "refused" in fields:
+            return Refused(fields["refused"], fields["text"])
+        if fields["run"] is None:
+            return None
+        run = queue_commands.run_of(fields["run"])
+        if payload:
+            content = delivery_codec.decode(payload)[1][0][1][0]
+        else:
+            content = self.contents(uid, run)[0]
+        return Got(run, content, fields["ready"])
+
+    def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
+        """Before a reply goes to another node: basic.get brings its message along."""
+        if uid == CATALOG_GROUP or command[1] != queue_commands.Kind.GET:
+            return reply
+        fields = queue_commands.decode_reply(reply)
+        if not fields.get("run"):
+            return reply
+        run = queue_commands.run_of(fields["run"])
+        nobody = ConsumerId("", 0, 0, "")
+        return reply + b"\n" + delivery_codec.encode(nobody, [(run, self.contents(uid, run))])
+
+    def transferable(self) -> list[int]:
+        """Return the groups led here that another member that is up could lead."""
+        others = self.host.alive() - {NodeId(self.node)}
+        found = []
+        for uid in self.host.groups():
+            status = self.host.status_of(uid)
+            if status.is_leader and not others.isdisjoint(status.members.voters):
+                found.append(uid)
+        return found
+
+    async def hand_over(self, timeout_s: float) -> int:
+        """Give leaderships away, so that nobody waits for an election; return how many are left."""
+        if self.failure is not None:
+            return 0
+        deadline = time.monotonic() + timeout_s
+        while (led := self.transferable()) and time.monotonic() < deadline:
+            alive = self.host.alive()
+            for uid in led:
+                status = self.host.status_of(uid)
+                target = min(
+                    (node for node in status.members.voters if node in alive and node != self.node),
+                    key=lambda node: (status.lag.get(node, 1 << 62), node),
+                )
+                self.host.transfer_leadership(uid, target)
+            await asyncio.sleep(0.1)
+        return len(led)
+
+    def link_rows(self) -> list[dict[str, Any]]:
+        """Return the federation links of this member, for listings and telemetry."""
+        return self.federation.rows() if self.federation is not None else []
+
+    def _resume(self, uid: int, command: bytes, done: Callable[[], None]) -> None:
+        self.groups.send(uid, command, lambda _status, _reply: done())
+
+    def _update_options(self, uid: int) -> None:
+        queue = self._queues[uid]
+        options = policy.effective_queue_options(self.view, queue, self.profile)
+        if "consumer-disconnected-timeout" not in policy.effective_queue(self.view, queue).values:
+            options.disconnected_timeout_ms = self.config.queues.disconnected_timeout_ms
+        if self._options.get(uid) != options:
+            self._options[uid] = options
+            command = queue_commands.encode_update_options(options)
+            self.host.propose(uid, command, _proposed)
+
+    def contents(self, uid: int, run: effects.Run) -> list[Content]:
+        """Return a run's messages: from the log's cache, or read back from disk."""
+        key = (uid, run.entry)
+        view = self._views.get(key)
+        if view is None:
+            data = self.host.entry_data(uid, run.entry)
+            if data is None:
+                raise AssertionError(f"group {uid}: entry {run.entry} is live but not in the log")
+            view = queue_commands.EnqueueView(data)
+            self._views[key] = view
+            if len(self._views) > VIEWS_MAX:
+                self._views.popitem(last=False)
+        return view.contents(run.position, run.length)
+
+    # ---- HostEvents -------------------------------------------------------------------------
+
+    def realise(self, uid: int, term: int, todo: list[Any]) -> None:
+        """Do what a machine asked for."""
+        if uid == CATALOG_GROUP:
+            self._catalog_effects(todo)
+            return
+        for effect in todo:
+            handler = _EFFECTS.get(type(effect))
+            if handler is not None:
+                handler(self, uid, term, effect)
+
+    def _deliver(self, uid: int, term: int, effect: effects.Deliver) -> None:
+        parts = [(run, self.contents(uid, run)) for run in effect.runs]
+        if effect.consumer.node == self.node:
+            self.deliveries.deliver(effect.consumer, parts)
+            return
+        payload = delivery_codec.encode(effect.consumer, parts)
+        kind = delivery_codec.DeliveryKind.MESSAGES
+        self.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
+
+    def _cancelled(self, uid: int, term: int, effect: effects.ConsumerCancelled) -> None:
+        if effect.consumer.node == self.node:
+            self.deliveries.cancelled(effect.consumer, effect.cause)
+            return
+        payload = delivery_codec.encode_cancelled(effect.consumer, effect.cause)
+        kind = delivery_codec.DeliveryKind.CANCELLED
+        self.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
+
+    def _dead_letter(self, uid: int, _: int, effect: effects.DeadLetter) -> None:
+        self.dead_letterer.publish(uid, effect)
+
+    def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
+        self.dead_letterer.wake(uid)
+
+    def _queue_deleted(self, uid: int, _: int, effect: effects.QueueDeleted) -> None:
+        queue = self._queues.get(uid)
+        if queue is not None:
+            operation = catalog_commands.delete(
+                "queue", queue.vhost, queue.name, uid=uid, cause=effect.cause
+            )
+            self.spawn(self._write_quietly(operation))
+
+    def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
+        """A group has a (new) leader, or none for now."""
+        if uid == CATALOG_GROUP:
+            return
+        if not is_local:
+            self._led.discard(uid)
+            self._options.pop(uid, None)
+            self.dead_letterer.stop(uid)
+        elif uid in self._queues:
+            self._led.add(uid)
+            self._options.pop(uid, None)
+            self._update_options(uid)
+            self._tell_nodes(uid)
+        if leader is not None:
+            self.deliveries.leader_changed(uid)
+
+    def _tell_nodes(self, uid: int) -> None:
+        """A new leader's queue learns which nodes are up, in which incarnation."""
+        alive = self.host.alive()
+        for node in _consumer_nodes(self.machine(uid)):
+            if node == self.node:
+                command = queue_commands.encode_node_up(node, self.incarnation)
+            elif NodeId(node) in alive and node in self._nodes:
+                command = queue_commands.encode_node_up(node, self._nodes[node])
+            else:
+                command = queue_commands.encode_node_down(node)
+            self.host.propose(uid, command, _proposed)
+
+    def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
+        """A member is heard again, or suspected."""
+        if up:
+            self._nodes[node] = incarnation
+        else:
+            if self.alarms.set_node(node, frozenset()):
+                self.alarms_changed()
+        for uid in list(self._led):
+            if node in _consumer_nodes(self.machine(uid)):
+                command = (
+                    queue_commands.encode_node_up(node, incarnation)
+                    if up
+                    else queue_commands.encode_node_down(node)
+                )
+                self.host.propose(uid, command, _proposed)
+        log.info("member %s is %s", node, "up" if up else "not heard any more")
+
+    def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        """A leader elsewhere sent something for one of our consumers."""
+        if kind == delivery_codec.DeliveryKind.MESSAGES:
+            consumer, parts = delivery_codec.decode(payload)
+            self.deliveries.deliver(consumer, parts)
+        elif kind == delivery_codec.DeliveryKind.CANCELLED:
+            consumer, cause = delivery_codec.decode_cancelled(payload)
+            self.deliveries.cancelled(consumer, cause)
+
+    def liveness_received(
+        self,
+        node: NodeId,
+        alarms: Sequence[str],
+        memory_used: int,
+        memory_limit: int,
+        disk_free: int,
+    ) -> None:
+        """Another member's alarms hold here too (R-ALM-1)."""
+        self.connections.member_figures[node] = (memory_used, memory_limit, disk_free, list(alarms))
+        if self.alarms.set_node(node, frozenset(alarms)):
+            self.alarms_changed()
+
+    def failed(self, error: BaseException) -> None:
+        """The disk failed: nothing can be promised any more, the process ends."""
+        self.failure = error
+        self.stopping.set()
+
+    # ---- routing that found nothing ---------------------------------------------------------
+
+    def unroutable(self, vhost: str, exchange: str, result: RouteResult) -> None:
+        """Warn of a missing alternate exchange, once a minute for each (R-AE-4)."""
+        if result.ae_missing is None or not self.profile.ae_warn_missing:
+            return
+        source, alternate = result.ae_missing
+        self.warn(
+            f"alternate exchange '{alternate}' in vhost '{vhost}' of exchange '{source}' "
+            f"in vhost '{vhost}' does not exist"
+        )
+
+    def warn(self, text: str) -> None:
+        """Log a warning, the same one at most once a minute."""
+        now = time.monotonic()
+        if now - self._warned.get(text, -WARN_EVERY_S) < WARN_EVERY_S:
+            return
+        if len(self._warned) >= WARNINGS_MAX:
+            self._warned.clear()
+        self._warned[text] = now
+        log.warning("%s", text)
+
+
+def _consumer_nodes(machine: QueueMachine) -> set[str]:
+    """Return the nodes whose consumers hold or may get messages of this queue."""
+    return {consumer.id.node for consumer in machine.consumers.rows()}
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The command needs no answer."""
+
+
+def _proposed(_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
+    """A refused proposal means that another leader does the same."""
+
+
+_EFFECTS: dict[type, Callable[[Broker, int, int, Any], None]] = {
+    effects.Deliver: Broker._deliver,
+    effects.ConsumerCancelled: Broker._cancelled,
+    effects.DeadLetter: Broker._dead_letter,
+    effects.DeadLettersWaiting: Broker._dead_letters_waiting,
+    effects.QueueDeleted: Broker._queue_deleted,
+}

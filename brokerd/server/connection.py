@@ -1,0 +1,365 @@
+"""One AMQP connection: a socket on one side, the sans-IO machine and the sessions on the other.
+
+Executes: bytes in, events to sessions, bytes out; reads pause when the connection holds too much
+(flow.py) or is blocked by an alarm (R-ALM-2).  Decides nothing about AMQP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from brokerd.amqp import config as amqp_config
+from brokerd.amqp import connection as amqp_connection
+from brokerd.amqp import errors as amqp_errors
+from brokerd.amqp import events, methods, sasl
+from brokerd.core.permissions import Access
+from brokerd.server import auth
+from brokerd.server.flow import ReadGate
+from brokerd.server.session import Session
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class ClientConnection(asyncio.Protocol):
+    """State: the machine, the sessions by channel number, what is known of the client.
+
+    Invariant: everything the machine wants to send is written at the end of each turn (`_flush`).
+    """
+
+    def __init__(self, broker: Broker, config: amqp_config.ConnectionConfig, tls: bool) -> None:
+        self.broker = broker
+        self.machine = amqp_connection.AmqpConnection(
+            amqp_config.Role.SERVER, config, broker.wheel.now_ms()
+        )
+        self.sessions: dict[int, Session] = {}
+        self.user = ""
+        self.vhost = ""
+        self.tags: tuple[str, ...] = ()
+        self.access = Access(broker.view, "", "")
+        self.tls = tls
+        self.peer = ("?", 0)
+        self.sock = ("?", 0)
+        self.connected_ms = broker.clock_ms()
+        self.uid = broker.next_uid()
+        self.is_open = False
+        self.gate = ReadGate(self._pause_reading, self._resume_reading)
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flush_scheduled = False
+        self._blocked_sent = False
+        self._lost = False
+        self.write_paused_ms: int | None = None
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    # ---- the socket -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client dialled."""
+        # uvloop's transports are no subclasses of asyncio's, they only act like them.
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = _address(self._transport, "peername")
+        self.sock = _address(self._transport, "sockname")
+        if not self.broker.connections.admit(self):
+            self._transport.abort()
+            return
+        limit = self.broker.config.limits.write_buffer_bytes
+        self._transport.set_write_buffer_limits(high=limit)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client: the batch unit of everything that follows."""
+        self.received_bytes += len(data)
+        self._handle(self.machine.receive_data(data, self.broker.wheel.now_ms()))
+
+    def eof_received(self) -> bool:
+        """The client closed its side."""
+        self._handle(self.machine.receive_eof(self.broker.wheel.now_ms()))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone, for whatever reason: channels end, exclusive queues go."""
+        if self._lost:
+            return
+        self._lost = True
+        self.gate.close()
+        self.broker.wheel.forget(self)
+        self._end_sessions()
+        self.broker.connections.gone(self)
+        for task in self._tasks:
+            task.cancel()
+        if self.user:
+            log.info("closed AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._ended()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent: stop making more (SEC-45)."""
+        self.write_paused_ms = self.broker.wheel.now_ms()
+        for session in self.sessions.values():
+            session.writable(False)
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.write_paused_ms = None
+        for session in list(self.sessions.values()):
+            session.writable(True)
+
+    @property
+    def name(self) -> str:
+        """Return RabbitMQ's form of a connection name."""
+        return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ---- events -----------------------------------------------------------------------------
+
+    def _handle(self, batch: list[events.Event]) -> None:
+        for event in batch:
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event)
+        self.flush_now()
+
+    def session_event(self, channel: int, event: events.Event) -> None:
+        """Hand an event to its channel; a channel that is gone swallows it (R-CH-4)."""
+        session = self.sessions.get(channel)
+        if session is not None:
+            session.handle(event)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a slow operation beside the connection; it ends with the connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("internal error on connection %s", self.name, exc_info=error)
+            self.close(541, "internal error; see the log of the member")
+        self.flush_now()
+
+    def _on_authentication(self, event: events.AuthenticationRequested) -> None:
+        self.spawn(self._authenticate(event))
+
+    async def _authenticate(self, event: events.AuthenticationRequested) -> None:
+        credentials = _credentials(event.mechanism, event.response)
+        verdict = await self.broker.authenticate(credentials, self.peer[0], self.tls)
+        if self._lost:
+            return
+        if verdict is None:
+            user = credentials.user if credentials is not None else "?"
+            log.error("refused login of user '%s' from %s (%s)", user, self.name, event.mechanism)
+            self.machine.authentication_failed(
+                f"Login was refused using authentication mechanism {event.mechanism}. "
+                "For details see the broker logfile."
+            )
+            return
+        self.user, self.tags = verdict
+        self._handle(self.machine.authentication_succeeded())
+
+    def _on_secret(self, event: events.SecretUpdated) -> None:
+        self.spawn(self._update_secret(event))
+
+    async def _update_secret(self, event: events.SecretUpdated) -> None:
+        # R-CON-13: the new secret is the user's password.
+        credentials = auth.Credentials(
+            self.user, event.new_secret.decode("utf-8", "surrogateescape")
+        )
+        if await self.broker.authenticate(credentials, self.peer[0], self.tls) is None:
+            self.close(530, "New secret was refused by one of the backends")
+            return
+        self.machine.send(0, methods.ConnectionUpdateSecretOk())
+
+    def _on_open(self, event: events.OpenRequested) -> None:
+        refusal = self.broker.may_open(self.user, event.vhost)
+        if refusal is not None:
+            self.close(530, refusal, 10, 40)
+            return
+        self.vhost = event.vhost
+        self.access = Access(self.broker.view, self.vhost, self.user)
+        self.is_open = True
+        self.broker.connections.opened(self)
+        self.machine.hold_publishes = bool(self.broker.blocking_reason())
+        log.info("accepted AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._handle(self.machine.open_accepted())
+
+    def _on_channel_opened(self, event: events.ChannelOpened) -> None:
+        self.sessions[event.channel] = Session(self.broker, self, event.channel)
+        self.machine.send(event.channel, methods.ChannelOpenOk())
+
+    def _on_channel_closed(self, event: events.ChannelClosed) -> None:
+        session = self.sessions.pop(event.channel, None)
+        if session is not None:
+            session.ended()
+        if event.by_peer:
+            self.machine.send(event.channel, methods.ChannelCloseOk())
+
+    def _on_channel_error(self, event: events.ChannelError) -> None:
+        log.error(
+            "channel error on connection %s channel %d: %s", self.name, event.channel, event.text
+        )
+        session = self.sessions.pop(event.channel, None)
+        if session is not None:
+            session.ended()
+
+    def _on_method(self, event: events.MethodReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_publishes(self, event: events.PublishesReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_acks(self, event: events.AcksReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_publish_held(self, _: events.PublishHeld) -> None:
+        # R-ALM-2, -5: the first content that arrives during an alarm makes the connection blocked.
+        self.gate.hold("alarm")
+        self.machine.pause_heartbeat_check()
+        reason = self.broker.blocking_reason()
+        if reason and not self._blocked_sent and self.machine.client_has("connection.blocked"):
+            self._blocked_sent = True
+            self.machine.send(0, methods.ConnectionBlocked(reason))
+        self.broker.connections.blocked(self)
+
+    def _on_closed(self, event: events.ConnectionClosed) -> None:
+        self._end_sessions()
+        self._ended()
+        if event.by_peer:
+            self.machine.send(0, methods.ConnectionCloseOk())
+
+    def _on_failed(self, event: events.ConnectionFailed) -> None:
+        if self.is_open or self.received_bytes:
+            log.error("error on AMQP connection %s: %s", self.name, event.reason)
+        self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        for session in list(self.sessions.values()):
+            session.ended()
+        self.sessions.clear()
+
+    def _ended(self) -> None:
+        """The client's objects that live as long as the connection go (R-Q-9)."""
+        if self.is_open:
+            self.is_open = False
+            self.broker.exclusive_queues_end(self.uid)
+
+    # ---- from the broker --------------------------------------------------------------------
+
+    def alarms_changed(self, reason: str) -> None:
+        """Block or unblock publishing; reason "" means no alarm (R-ALM-2..7)."""
+        if not self.is_open:
+            return
+        self.machine.hold_publishes = bool(reason)
+        if reason:
+            return
+        if self._blocked_sent:
+            self._blocked_sent = False
+            self.machine.send(0, methods.ConnectionUnblocked())
+        if self.gate.release("alarm"):
+            self.broker.connections.unblocked(self)
+            self._handle(self.machine.resume_publishes())
+        self.flush_now()
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Close from our side, with the reason for the client and the log."""
+        log.error("closing AMQP connection %s: %d %s", self.name, code, text)
+        self.machine.close(code, text, class_id, method_id)
+        self._end_sessions()
+        self._ended()
+        self.flush_now()
+
+    def fail(self, error: amqp_errors.HardError) -> None:
+        """Close for a connection error that a session found."""
+        self.close(error.code, error.explanation, error.class_id, error.method_id)
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- output and time --------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Write at the end of this turn of the loop: many deliveries, one write."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        self.flush_now()
+
+    def flush_now(self) -> None:
+        """Write what the machine wants to send."""
+        transport = self._transport
+        if transport is None or self._lost:
+            return
+        data = self.machine.data_to_send()
+        if data:
+            self.sent_bytes += len(data)
+            transport.write(data)
+        if self.machine.wants_close and not transport.is_closing():
+            transport.close()
+        self._watch()
+
+    def _watch(self) -> None:
+        deadline = self.machine.next_deadline_ms
+        if self.write_paused_ms is not None:
+            limit = self.write_paused_ms + self.broker.config.limits.write_timeout_ms
+            deadline = limit if deadline is None else min(deadline, limit)
+        self.broker.wheel.watch(self, deadline)
+
+    def deadline_reached(self, now_ms: int) -> int | None:
+        """Heartbeats, handshake time-outs, clients that take nothing."""
+        if (
+            self.write_paused_ms is not None
+            and now_ms - self.write_paused_ms >= self.broker.config.limits.write_timeout_ms
+        ):
+            log.error("closing AMQP connection %s: it takes no data", self.name)
+            self.abort()
+            return None
+        self._handle(self.machine.tick(now_ms))
+        return None if self._lost else self.machine.next_deadline_ms
+
+
+def _address(transport: asyncio.Transport, kind: str) -> tuple[str, int]:
+    info = transport.get_extra_info(kind)
+    return (str(info[0]), int(info[1])) if info else ("?", 0)
+
+
+def _credentials(mechanism: str, response: bytes) -> auth.Credentials | None:
+    try:
+        parse = sasl.parse_plain if mechanism == "PLAIN" else sasl.parse_amqplain
+        return auth.credentials(*parse(response))
+    except amqp_errors.AmqpError:
+        return None
+
+
+_HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
+    events.AuthenticationRequested: ClientConnection._on_authentication,
+    events.SecretUpdated: ClientConnection._on_secret,
+    events.OpenRequested: ClientConnection._on_open,
+    events.ChannelOpened: ClientConnection._on_channel_opened,
+    events.ChannelClosed: ClientConnection._on_channel_closed,
+    events.MethodReceived: ClientConnection._on_method,
+    events.PublishesReceived: ClientConnection._on_publishes,
+    events.AcksReceived: ClientConnection._on_acks,
+    events.PublishHeld: ClientConnection._on_publish_held,
+    events.ChannelError: ClientConnection._on_channel_error,
+    events.ConnectionClosed: ClientConnection._on_closed,
+    events.ConnectionFailed: ClientConnection._on_failed,
+}

@@ -1,0 +1,167 @@
+"""Deliveries on the consumer's node: from the queue's leader to the channel that holds the
+consumer.
+
+Owns the register of local consumers.  After a leader change it tells the new leader what each
+consumer holds, and it drops what arrives twice (R-QQ-10): the queue machine may send again what an
+old leader had already sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brokerd.core import queue_commands
+from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.message import Content, Range
+from brokerd.core.ranges import RangeSet
+
+log = logging.getLogger(__name__)
+
+#: What one delivery consists of: where the messages come from, and the messages.
+Part = tuple[Run, list[Content]]
+
+
+class Sink(Protocol):
+    """A channel, as the register sees it (owned here; AMQP sessions and gRPC streams implement
+    it).
+    """
+
+    def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        """Hand these messages to the client."""
+        ...
+
+    def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
+        """Tell the client that the consumer is gone (R-CS-6)."""
+        ...
+
+    def held(self, consumer: LocalConsumer) -> list[Range]:
+        """Return the numbers that were delivered and are not settled."""
+        ...
+
+
+@dataclass(slots=True)
+class LocalConsumer:
+    """A consumer of one of this node's channels."""
+
+    id: ConsumerId
+    uid: int
+    vhost: str
+    queue: str
+    sink: Sink
+    no_ack: bool
+    prefetch: int
+    priority: int
+    exclusive: bool
+    user: str
+    #: Present between a leader change and the new leader's answer to RESUME: what came meanwhile.
+    recent: RangeSet | None = None
+    #: True until the client knows that it consumes.
+    is_held: bool = False
+    #: Of an AMQP channel: prepared frames per route.
+    encoders: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Got:
+    """What basic.get brought."""
+
+    run: Run
+    content: Content
+    ready_count: int
+
+
+class DeliveryHub:
+    """All consumers of this node, by id and by the queue's group."""
+
+    def __init__(self, send: Callable[[int, bytes, Callable[[], None]], None]) -> None:
+        """send(uid, command, done) proposes at the queue's leader."""
+        self._send = send
+        self._consumers: dict[ConsumerId, LocalConsumer] = {}
+        self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    def consumers(self) -> list[LocalConsumer]:
+        """Return all, for listings."""
+        return list(self._consumers.values())
+
+    def add(self, consumer: LocalConsumer) -> None:
+        """Register before the checkout is proposed: deliveries may come at once."""
+        self._consumers[consumer.id] = consumer
+        self._by_group.setdefault(consumer.uid, {})[consumer.id] = consumer
+
+    def remove(self, consumer_id: ConsumerId) -> LocalConsumer | None:
+        """Forget a consumer; what still arrives for it is dropped (the queue gets it back)."""
+        consumer = self._consumers.pop(consumer_id, None)
+        if consumer is not None:
+            group = self._by_group[consumer.uid]
+            del group[consumer_id]
+            if not group:
+                del self._by_group[consumer.uid]
+        return consumer
+
+    def deliver(self, consumer_id: ConsumerId, parts: list[Part]) -> None:
+        """Pass a leader's delivery on; unknown consumers have ended meanwhile."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None:
+            return
+        if consumer.recent is not None:
+            parts = _without(parts, consumer.recent)
+            for run, _ in parts:
+                consumer.recent.add(run.first, run.first + run.length)
+            if not parts:
+                return
+        consumer.sink.deliver(consumer, parts)
+
+    def cancelled(self, consumer_id: ConsumerId, cause: str) -> None:
+        """The queue ended this consumer."""
+        consumer = self.remove(consumer_id)
+        if consumer is not None:
+            consumer.sink.consumer_cancelled(consumer, cause)
+
+    def group_gone(self, uid: int) -> None:
+        """The queue was deleted: all its consumers end."""
+        for consumer_id in list(self._by_group.get(uid, ())):
+            self.cancelled(consumer_id, "queue deleted")
+
+    def leader_changed(self, uid: int) -> None:
+        """Tell the new leader what each consumer holds, so that it sends again what got lost."""
+        for consumer in list(self._by_group.get(uid, {}).values()):
+            held = consumer.sink.held(consumer)
+            consumer.recent = RangeSet(held)
+            command = queue_commands.encode_resume(consumer.id, held)
+            self._send(uid, command, _Resumed(consumer, consumer.recent))
+
+
+@dataclass(slots=True)
+class _Resumed:
+    """The new leader has answered: from here on nothing comes twice."""
+
+    consumer: LocalConsumer
+    recent: RangeSet
+
+    def __call__(self) -> None:
+        # A second leader change meanwhile has begun a set of its own.
+        if self.consumer.recent is self.recent:
+            self.consumer.recent = None
+
+
+def _without(parts: list[Part], seen: RangeSet) -> list[Part]:
+    """Leave out messages whose numbers are in `seen`."""
+    kept: list[Part] = []
+    for run, contents in parts:
+        end = run.first + run.length
+        if seen.missing(run.first, end) == [(run.first, end)]:
+            kept.append((run, contents))
+            continue
+        for offset, content in enumerate(contents):
+            if run.first + offset not in seen:
+                single = run._replace(
+                    first=run.first + offset, length=1, position=run.position + offset
+                )
+                kept.append((single, [content]))
+    return kept

@@ -1,0 +1,72 @@
+"""HTTP on port 15692: health for probes, metrics for Prometheus, the telemetry report.
+
+startup: joined or bootstrapped.  ready: listeners are up and this member has caught up; it never
+depends on the quorum of others, else a full restart could not start.  live: the event loop turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+
+@dataclass(slots=True)
+class HealthState:
+    """Set by app.py as the start goes on."""
+
+    started: bool = False
+    ready: bool = False
+    #: Why not ready, for whoever looks at a probe that fails.
+    reason: str = "starting"
+
+
+def make_app(state: HealthState, metrics: Callable[[], bytes], result_dir: Path) -> web.Application:
+    """Return the application; `metrics` renders the Prometheus text."""
+
+    async def startup(_: web.Request) -> web.Response:
+        return _verdict(state.started, state.reason)
+
+    async def ready(_: web.Request) -> web.Response:
+        return _verdict(state.ready, state.reason)
+
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def prometheus(_: web.Request) -> web.Response:
+        return web.Response(
+            body=metrics(),
+            content_type="text/plain",
+            charset="utf-8",
+            headers={"X-Version": "0.0.4"},
+        )
+
+    async def report(_: web.Request) -> web.StreamResponse:
+        file = result_dir / "report.html"
+        if not file.is_file():
+            return web.Response(status=404, text="no telemetry job has handed in a report yet\n")
+        return web.FileResponse(file)
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/health/startup", startup)
+    app.router.add_get("/health/ready", ready)
+    app.router.add_get("/health/live", live)
+    app.router.add_get("/metrics", prometheus)
+    app.router.add_get("/telemetry/report", report)
+    return app
+
+
+def _verdict(good: bool, reason: str) -> web.Response:
+    if good:
+        return web.Response(text="ok\n")
+    return web.Response(status=503, text=f"{reason}\n")
+
+
+async def start(app: web.Application, host: str | None, port: int) -> web.AppRunner:
+    """Listen; the runner is closed by whoever started it."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    await web.TCPSite(runner, host, port, reuse_address=True).start()
+    return runner

@@ -1,0 +1,103 @@
+"""AMQP listeners: plain and TLS, IPv4 and IPv6, one ClientConnection per socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import ssl
+from pathlib import Path
+
+from brokerd import __version__
+from brokerd.amqp.config import ConnectionConfig
+from brokerd.config import BrokerConfig, TlsConfig
+from brokerd.server.broker import Broker
+from brokerd.server.connection import ClientConnection
+
+log = logging.getLogger(__name__)
+
+#: What client libraries that look at versions are to believe (R-VER-1).
+_COMPATIBLE_VERSIONS = {"rabbitmq-3.10": "3.10.8", "rabbitmq-3.13": "3.13.7"}
+
+
+class ListenError(Exception):
+    """A port cannot be listened on; the text says which and what to do."""
+
+
+def connection_config(broker: Broker) -> ConnectionConfig:
+    """Return the limits and the identity that every client meets."""
+    limits = broker.config.limits
+    return ConnectionConfig(
+        frame_max=limits.frame_max,
+        channel_max=limits.channel_max,
+        heartbeat_s=limits.heartbeat_s,
+        handshake_timeout_ms=limits.handshake_timeout_ms,
+        max_message_size=broker.profile.max_message_size,
+        server_properties={
+            "product": "brokerd",
+            "version": _COMPATIBLE_VERSIONS.get(broker.profile.name, "4.3.5"),
+            "brokerd_version": __version__,
+            "platform": f"Python {platform.python_version()}",
+            "copyright": "The brokerd authors",
+            "information": "Licensed under the Apache License 2.0",
+            "cluster_name": broker.config.cluster.name,
+        },
+    )
+
+
+class AmqpListener:
+    """The open listening sockets of one member."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, config: BrokerConfig) -> None:
+        """Listen on 5672, and on 5671 when there is a certificate."""
+        if port := config.port("amqp"):
+            await self._listen(config, port, None)
+        if config.tls.cert_file and (port := config.port("amqps")):
+            await self._listen(config, port, _tls_context(config.tls))
+
+    async def _listen(
+        self, config: BrokerConfig, port: int, context: ssl.SSLContext | None
+    ) -> None:
+        settings = connection_config(self._broker)
+        host = config.node.bind or None
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: ClientConnection(self._broker, settings, context is not None),
+                host,
+                port,
+                ssl=context,
+                backlog=config.listeners.backlog,
+                # SEC-33: a TLS handshake takes at most five seconds.
+                ssl_handshake_timeout=5.0 if context is not None else None,
+            )
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {host or '*'}:{port} for AMQP: {error.strerror or error}; "
+                "another broker may be running (see --port-offset)"
+            ) from error
+        self._servers.append(server)
+        scheme = "AMQPS" if context is not None else "AMQP"
+        log.info("listening for %s on %s port %d", scheme, host or "all addresses", port)
+
+    async def stop(self) -> None:
+        """Accept nothing more."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+
+def _tls_context(tls: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(Path(tls.cert_file), Path(tls.key_file or tls.cert_file))
+        if tls.ca_file:
+            context.load_verify_locations(Path(tls.ca_file))
+            context.verify_mode = ssl.CERT_OPTIONAL
+    except (OSError, ssl.SSLError) as error:
+        raise ListenError(f"cannot use the certificate {tls.cert_file}: {error}") from error
+    return context

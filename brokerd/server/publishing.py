@@ -1,0 +1,163 @@
+"""From a channel's messages to the queues' leaders, and the answers back (hot path, outward half).
+
+A `Publisher` belongs to one publishing channel (AMQP, gRPC, a federation link, the broker itself).
+It collects what one read brought per queue, sends one enqueue batch per queue, and reports which of
+the channel's own numbers were taken over or refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from brokerd.cluster.group_client import GroupClient, ReplyStatus
+from brokerd.core import queue_commands
+from brokerd.core.message import Content
+
+log = logging.getLogger(__name__)
+
+#: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
+#: below the peer stream's frame.
+BATCH_MESSAGES_MAX = 2048
+BATCH_BYTES_MAX = 1024 * 1024
+
+
+class Target(Protocol):
+    """A queue as routing returns it."""
+
+    @property
+    def uid(self) -> int:
+        """Return the uid of the queue's group."""
+        ...
+
+
+#: Called with (first, count, accepted) per run of the channel's numbers: the first `accepted` of
+#: them
+#: were taken over by one queue, the others refused.
+Outcome = Callable[[list[tuple[int, int, int]]], None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What waits for the end of this read, for one queue."""
+
+    contents: list[Content] = field(default_factory=list)
+    #: The channel's numbers of the contents as (first, count), in order.
+    numbers: list[tuple[int, int]] = field(default_factory=list)
+    size: int = 0
+
+
+class Publisher:
+    """Owns the channel's enqueue numbers per queue (duplicate detection, replication.md §2.6).
+
+    Invariant: batches of one queue are sent in order, numbers without gaps from 1.
+    """
+
+    def __init__(
+        self,
+        groups: GroupClient,
+        node: str,
+        incarnation: int,
+        channel: int,
+        outcome: Outcome,
+        in_flight: Callable[[int], None] | None = None,
+        deduplicate: bool = True,
+    ) -> None:
+        """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative)."""
+        self._groups = groups
+        self._node = node
+        self._incarnation = incarnation
+        self._channel = channel
+        self._outcome = outcome
+        self._in_flight = in_flight
+        self._deduplicate = deduplicate
+        self._sequences: dict[int, int] = {}
+        self._batches: dict[int, _Batch] = {}
+        self._closed = False
+
+    @property
+    def queue_uids(self) -> list[int]:
+        """Return the groups that know this publisher and must be told when it ends."""
+        return list(self._sequences)
+
+    def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
+        """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
+        size = sum(len(content[1]) + len(content[2]) for content in contents)
+        count = len(contents)
+        for target in targets:
+            batch = self._batches.get(target.uid)
+            if batch is None:
+                batch = self._batches[target.uid] = _Batch()
+            batch.contents += contents
+            numbers = batch.numbers
+            if numbers and numbers[-1][0] + numbers[-1][1] == first_number:
+                numbers[-1] = (numbers[-1][0], numbers[-1][1] + count)
+            else:
+                numbers.append((first_number, count))
+            batch.size += size
+            if batch.size >= BATCH_BYTES_MAX or len(batch.contents) >= BATCH_MESSAGES_MAX:
+                del self._batches[target.uid]
+                self._send(target.uid, batch)
+
+    def flush(self) -> None:
+        """Send what was added since the last flush."""
+        if self._batches:
+            batches, self._batches = self._batches, {}
+            for uid, batch in batches.items():
+                self._send(uid, batch)
+
+    def close(self) -> None:
+        """The channel ended: outcomes interest nobody any more (R-PC-9)."""
+        self.flush()
+        self._closed = True
+
+    def _send(self, uid: int, batch: _Batch) -> None:
+        count = len(batch.contents)
+        first = 0
+        if self._deduplicate:
+            first = self._sequences.get(uid, 1)
+            self._sequences[uid] = first + count
+        command = queue_commands.encode_enqueue(
+            self._node, self._incarnation, self._channel, first, batch.contents
+        )
+        if self._in_flight is not None:
+            self._in_flight(batch.size)
+        numbers, size = batch.numbers, batch.size
+        # The contents are in the command now; holding them twice would double the memory in flight.
+        self._groups.send(
+            uid, command, lambda status, reply: self._replied(uid, numbers, size, status, reply)
+        )
+
+    def _replied(
+        self,
+        uid: int,
+        numbers: list[tuple[int, int]],
+        size: int,
+        status: ReplyStatus,
+        reply: bytes,
+    ) -> None:
+        if self._in_flight is not None:
+            self._in_flight(-size)
+        if self._closed:
+            return
+        if status is ReplyStatus.GONE:
+            # R-PC-7: a queue that was deleted counts as having taken the message over.
+            self._sequences.pop(uid, None)
+            self._outcome([(first, count, count) for first, count in numbers])
+            return
+        verdict, accepted, expected = queue_commands.decode_enqueue_reply(reply)
+        if verdict is queue_commands.EnqueueStatus.DELETED:
+            self._sequences.pop(uid, None)
+            accepted = sum(count for _, count in numbers)
+        elif verdict is queue_commands.EnqueueStatus.GAP:
+            # Cannot happen while commands of a group stay in order; refusing is the honest answer.
+            log.error("enqueue gap group=%d channel=%d expected=%d", uid, self._channel, expected)
+            accepted = 0
+        outcomes = []
+        for first, count in numbers:
+            taken = min(count, accepted)
+            outcomes.append((first, count, taken))
+            accepted -= taken
+        self._outcome(outcomes)

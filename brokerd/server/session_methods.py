@@ -1,0 +1,569 @@
+"""The AMQP methods of a channel other than publish and ack: one function each.
+
+A function answers at once and returns None, or returns the coroutine that does; the session then
+lets later events of the channel wait.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from brokerd.amqp import errors, methods, values
+from brokerd.core import (
+    arguments,
+    catalog_commands,
+    confirms,
+    declare,
+    queue_commands,
+)
+from brokerd.core.catalog_objects import Queue
+from brokerd.core.effects import ConsumerId
+from brokerd.core.refusals import Refused
+from brokerd.server import topology
+from brokerd.server.delivery import LocalConsumer
+from brokerd.server.message_checks import refuse
+
+if TYPE_CHECKING:
+    from brokerd.server.session import Session
+
+log = logging.getLogger(__name__)
+
+Work = Coroutine[Any, Any, None]
+#: What a queue machine refuses with, when it is not a reply code of AMQP.
+_INTERNAL_CODES_BELOW = 403
+
+
+def _random_name(prefix: str) -> str:
+    """R-NAM-3: 22 characters of base64url."""
+    return prefix + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+
+
+def _json(table: values.Table) -> dict[str, Any]:
+    converted: dict[str, Any] = arguments.to_json(table)
+    return converted
+
+
+def _cause(session: Session) -> str:
+    return f"amqp:{session.connection.user}"
+
+
+async def _write(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
+    """Propose to the catalog; what it refuses closes the channel as AMQP says."""
+    reply = await session.broker.write(operation)
+    _check_reply(reply)
+    return reply
+
+
+def _check_reply(reply: dict[str, Any]) -> None:
+    if reply["code"] in (catalog_commands.OK, catalog_commands.UNCHANGED):
+        return
+    code = reply["amqp"] or 406
+    raise refuse(Refused(code, reply["text"], code >= 500))
+
+
+# ---- exchanges ----------------------------------------------------------------------------------
+
+
+def _exchange_declare(session: Session, method: methods.ExchangeDeclare) -> Work | None:
+    broker, connection = session.broker, session.connection
+    plan = declare.declare_exchange(
+        broker.view,
+        broker.profile,
+        connection.access,
+        method.exchange,
+        method.type,
+        passive=method.passive,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        exchange_arguments=_json(method.arguments),
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    answer = None if method.nowait else methods.ExchangeDeclareOk()
+    return _do(session, plan, answer)
+
+
+def _do(
+    session: Session,
+    plan: declare.Exists | declare.Create | declare.Delete,
+    answer: methods.Method | None,
+) -> Work | None:
+    """Do what was planned and answer; without anything to do, at once."""
+    if isinstance(plan, declare.Exists):
+        if answer is not None:
+            session.send(answer)
+        return None
+    return _do_write(session, plan, answer)
+
+
+async def _do_write(
+    session: Session, plan: declare.Create | declare.Delete, answer: methods.Method | None
+) -> None:
+    cause = _cause(session)
+    if isinstance(plan, declare.Create):
+        operation = catalog_commands.put(
+            plan.kind, plan.vhost, plan.name, plan.spec, cause=cause, declare=True
+        )
+        await _write(session, operation)
+    else:
+        record = plan.record
+        reply = await session.broker.write(
+            catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause)
+        )
+        # Somebody else was first: it is gone, as asked for.
+        if reply["code"] != catalog_commands.NOT_FOUND:
+            _check_reply(reply)
+    if answer is not None:
+        session.send(answer)
+
+
+def _exchange_delete(session: Session, method: methods.ExchangeDelete) -> Work | None:
+    plan = declare.delete_exchange(
+        session.broker.view, session.connection.access, method.exchange, method.if_unused
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    if isinstance(plan, declare.Delete) and plan.record.is_protected():
+        raise errors.AccessRefused(
+            f"exchange '{method.exchange}' in vhost '{session.connection.vhost}' is managed by "
+            "an operator and may not be deleted"
+        )
+    return _do(session, plan, None if method.nowait else methods.ExchangeDeleteOk())
+
+
+def _bind(
+    session: Session,
+    source: str,
+    kind: str,
+    destination: str,
+    routing_key: str,
+    table: values.Table,
+    answer: methods.Method | None,
+) -> Work | None:
+    broker, connection = session.broker, session.connection
+    plan = declare.bind(
+        broker.view,
+        broker.profile,
+        connection.access,
+        source,
+        kind,
+        destination,
+        routing_key,
+        _json(table),
+        broker.connection_id(connection.uid),
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    return _do(session, plan, answer)
+
+
+def _unbind(
+    session: Session,
+    source: str,
+    kind: str,
+    destination: str,
+    routing_key: str,
+    table: values.Table,
+    answer: methods.Method | None,
+) -> Work | None:
+    broker, connection = session.broker, session.connection
+    plan = declare.unbind(
+        broker.view,
+        connection.access,
+        source,
+        kind,
+        destination,
+        routing_key,
+        _json(table),
+        broker.connection_id(connection.uid),
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    return _do(session, plan, answer)
+
+
+def _exchange_bind(session: Session, method: methods.ExchangeBind) -> Work | None:
+    answer = None if method.nowait else methods.ExchangeBindOk()
+    return _bind(
+        session,
+        method.source,
+        "exchange",
+        method.destination,
+        method.routing_key,
+        method.arguments,
+        answer,
+    )
+
+
+def _exchange_unbind(session: Session, method: methods.ExchangeUnbind) -> Work | None:
+    answer = None if method.nowait else methods.ExchangeUnbindOk()
+    return _unbind(
+        session,
+        method.source,
+        "exchange",
+        method.destination,
+        method.routing_key,
+        method.arguments,
+        answer,
+    )
+
+
+# ---- queues -------------------------------------------------------------------------------------
+
+
+def _named(session: Session, name: str) -> str:
+    """R-CH-10: the empty name is the queue last declared on this channel."""
+    if name:
+        return name
+    if not session.last_queue:
+        raise errors.NotFound("no previously declared queue")
+    return session.last_queue
+
+
+def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
+    broker, connection = session.broker, session.connection
+    plan = declare.declare_queue(
+        broker.view,
+        broker.profile,
+        connection.access,
+        _named(session, "") if method.passive and not method.queue else method.queue,
+        passive=method.passive,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        queue_arguments=_json(method.arguments),
+        connection=broker.connection_id(connection.uid),
+        generated_name=_random_name("amq.gen-"),
+        node_default_type=broker.config.queues.default_type,
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    return _queue_declared(session, plan, method.nowait)
+
+
+async def _queue_declared(
+    session: Session, plan: declare.Exists | declare.Create, nowait: bool
+) -> None:
+    broker = session.broker
+    if isinstance(plan, declare.Create):
+        for warning in plan.warnings:
+            broker.warn(warning)
+        reply = await topology.create_queue(
+            broker,
+            plan.vhost,
+            plan.name,
+            plan.spec,
+            cause=_cause(session),
+            declare=True,
+            exclusive_owner=plan.exclusive_owner,
+        )
+        _check_reply(reply)
+        name = plan.name
+    else:
+        assert isinstance(plan.record, Queue)
+        name = plan.record.name
+    session.last_queue = name
+    queue = broker.view.queue(session.connection.vhost, name)
+    if nowait or queue is None:
+        return
+    ready, consumers = await topology.counts(broker, queue)
+    session.send(methods.QueueDeclareOk(name, ready, consumers))
+
+
+def _queue_bind(session: Session, method: methods.QueueBind) -> Work | None:
+    queue, key = _named(session, method.queue), method.routing_key
+    if not method.queue and not key:
+        key = queue
+    answer = None if method.nowait else methods.QueueBindOk()
+    return _bind(session, method.exchange, "queue", queue, key, method.arguments, answer)
+
+
+def _queue_unbind(session: Session, method: methods.QueueUnbind) -> Work | None:
+    queue, key = _named(session, method.queue), method.routing_key
+    if not method.queue and not key:
+        key = queue
+    answer = methods.QueueUnbindOk()
+    return _unbind(session, method.exchange, "queue", queue, key, method.arguments, answer)
+
+
+def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
+    broker, connection = session.broker, session.connection
+    name = _named(session, method.queue)
+    plan = declare.delete_queue(
+        broker.view,
+        connection.access,
+        name,
+        if_unused=method.if_unused,
+        if_empty=method.if_empty,
+        connection=broker.connection_id(connection.uid),
+    )
+    if isinstance(plan, Refused):
+        raise refuse(plan)
+    if isinstance(plan, declare.Exists):
+        if not method.nowait:
+            session.send(methods.QueueDeleteOk(0))
+        return None
+    assert isinstance(plan.record, Queue)
+    return _queue_deleted(session, plan.record, method)
+
+
+async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDelete) -> None:
+    outcome = await topology.delete_queue(
+        session.broker,
+        queue,
+        if_empty=method.if_empty,
+        if_unused=method.if_unused,
+        cause=_cause(session),
+    )
+    if not outcome.done:
+        is_used = method.if_unused and outcome.consumers
+        raise errors.PreconditionFailed(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' {'in use' if is_used else 'not empty'}"
+        )
+    if not method.nowait:
+        session.send(methods.QueueDeleteOk(outcome.messages))
+
+
+def _use_queue(session: Session, name: str) -> Queue:
+    broker, connection = session.broker, session.connection
+    found = declare.use_queue(
+        broker.view,
+        connection.access,
+        _named(session, name),
+        broker.connection_id(connection.uid),
+    )
+    if isinstance(found, Refused):
+        raise refuse(found)
+    return found
+
+
+def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:
+    return _purged(session, _use_queue(session, method.queue), method.nowait)
+
+
+async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
+    count = await topology.purge_queue(session.broker, queue)
+    if not nowait:
+        session.send(methods.QueuePurgeOk(count))
+
+
+# ---- consumers ----------------------------------------------------------------------------------
+
+
+def _basic_qos(session: Session, method: methods.BasicQos) -> None:
+    if method.prefetch_size:
+        raise errors.NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
+    session.prefetch = method.prefetch_count
+    session.send(methods.BasicQosOk())
+
+
+def _basic_consume(session: Session, method: methods.BasicConsume) -> Work:
+    tag = method.consumer_tag or _random_name("amq.ctag-")
+    if tag in session.consumers:
+        raise errors.NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    limit = session.broker.config.limits.consumers_per_channel
+    if len(session.consumers) >= limit:
+        raise errors.NotAllowed(f"reached maximum ({limit}) of consumers per channel")
+    queue = _use_queue(session, method.queue)
+    priority = method.arguments.get("x-priority", 0)
+    if type(priority) is not int:
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-priority': {values.type_name(priority)} is not an integer"
+        )
+    broker = session.broker
+    consumer = LocalConsumer(
+        id=ConsumerId(broker.node, broker.incarnation, session.uid, tag),
+        uid=queue.uid,
+        vhost=queue.vhost,
+        queue=queue.name,
+        sink=session,
+        no_ack=method.no_ack,
+        prefetch=session.consumer_prefetch(method.no_ack),
+        priority=priority,
+        exclusive=method.exclusive,
+        user=session.connection.user,
+    )
+    session.consumers[tag] = consumer
+    session.groups.add(queue.uid)
+    # Frames must be in order: consume-ok goes out before the first delivery, which the session
+    # holds back until then.
+    consumer.is_held = True
+    broker.deliveries.add(consumer)
+    return _consuming(session, consumer, method.nowait)
+
+
+async def _consuming(session: Session, consumer: LocalConsumer, nowait: bool) -> None:
+    checkout = queue_commands.Checkout(
+        consumer=consumer.id,
+        prefetch=consumer.prefetch,
+        no_ack=False,
+        exclusive=consumer.exclusive,
+        priority=consumer.priority,
+        user=consumer.user,
+    )
+    tag = consumer.id.tag
+    try:
+        raw = await topology.ask(
+            session.broker, consumer.uid, queue_commands.encode_checkout(checkout)
+        )
+        if raw is None:
+            raise errors.NotFound(f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'")
+        fields = queue_commands.decode_reply(raw)
+        if not fields.get("ok"):
+            resource = f"queue '{consumer.queue}' in vhost '{consumer.vhost}'"
+            raise _machine_refusal(fields, resource)
+    except errors.ProtocolError:
+        session.consumers.pop(tag, None)
+        session.broker.deliveries.remove(consumer.id)
+        raise
+    if not nowait:
+        session.send(methods.BasicConsumeOk(tag))
+    session.release_consumer(consumer)
+
+
+def _machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolError:
+    code = int(fields.get("refused", 541))
+    text = str(fields.get("text", "refused"))
+    if code < _INTERNAL_CODES_BELOW:
+        return errors.InternalError(f"{resource}: {text}")
+    return refuse(Refused(code, f"{resource} {text}", code >= 500))
+
+
+def _basic_cancel(session: Session, method: methods.BasicCancel) -> Work | None:
+    consumer = session.consumers.pop(method.consumer_tag, None)
+    answer = None if method.nowait else methods.BasicCancelOk(method.consumer_tag)
+    if consumer is None:
+        # R-CS-3
+        if answer is not None:
+            session.send(answer)
+        return None
+    return _cancelled(session, consumer, answer)
+
+
+async def _cancelled(
+    session: Session, consumer: LocalConsumer, answer: methods.Method | None
+) -> None:
+    await topology.ask(session.broker, consumer.uid, queue_commands.encode_cancel(consumer.id))
+    session.broker.deliveries.remove(consumer.id)
+    if answer is not None:
+        session.send(answer)
+
+
+def _basic_get(session: Session, method: methods.BasicGet) -> Work:
+    return _got(session, _use_queue(session, method.queue), method.no_ack)
+
+
+async def _got(session: Session, queue: Queue, no_ack: bool) -> None:
+    broker = session.broker
+    holder = ConsumerId(broker.node, broker.incarnation, session.uid, "")
+    session.groups.add(queue.uid)
+    answer = await broker.get_message(queue.uid, holder, no_ack)
+    if answer is None:
+        session.send(methods.BasicGetEmpty())
+        return
+    if isinstance(answer, Refused):
+        raise _machine_refusal(
+            {"refused": answer.code, "text": answer.text},
+            f"queue '{queue.name}' in vhost '{queue.vhost}'",
+        )
+    session.send_got(queue.uid, holder, answer, no_ack)
+
+
+# ---- settlements and modes ----------------------------------------------------------------------
+
+
+def _basic_nack(session: Session, method: methods.BasicNack) -> None:
+    if method.requeue:
+        cause = queue_commands.ReturnCause.NACK
+        session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, method.multiple, cause)
+    else:
+        session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, method.multiple)
+
+
+def _basic_reject(session: Session, method: methods.BasicReject) -> None:
+    cause = queue_commands.ReturnCause.REJECT
+    if method.requeue:
+        session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, False, cause)
+    else:
+        session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, False, cause)
+
+
+def _basic_recover(session: Session, method: methods.BasicRecover) -> None:
+    if not method.requeue:
+        raise errors.NotImplementedByServer("requeue=false")
+    session.recover()
+    session.send(methods.BasicRecoverOk())
+
+
+def _basic_recover_async(session: Session, method: methods.BasicRecoverAsync) -> None:
+    if not method.requeue:
+        raise errors.NotImplementedByServer("requeue=false")
+    session.recover()
+
+
+def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
+    if session.confirms is None:
+        session.confirms = confirms.Confirms()
+    if not method.nowait:
+        session.send(methods.ConfirmSelectOk())
+
+
+def _channel_flow(session: Session, method: methods.ChannelFlow) -> None:
+    if not method.active:
+        raise errors.NotImplementedByServer("active=false")
+    session.send(methods.ChannelFlowOk(True))
+
+
+def _access_request(session: Session, _: methods.AccessRequest) -> None:
+    session.send(methods.AccessRequestOk(1))
+
+
+def _tx(session: Session, method: methods.Method) -> None:
+    raise errors.NotImplementedByServer(f"{method.NAME} is not offered yet")
+
+
+def _answer_of_client(_: Session, __: methods.Method) -> None:
+    """flow-ok and cancel-ok need nothing."""
+
+
+def _unexpected(_: Session, method: methods.Method) -> None:
+    raise errors.CommandInvalid(f"method {method.NAME} is not for a server")
+
+
+HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
+    methods.ExchangeDeclare: _exchange_declare,
+    methods.ExchangeDelete: _exchange_delete,
+    methods.ExchangeBind: _exchange_bind,
+    methods.ExchangeUnbind: _exchange_unbind,
+    methods.QueueDeclare: _queue_declare,
+    methods.QueueBind: _queue_bind,
+    methods.QueueUnbind: _queue_unbind,
+    methods.QueueDelete: _queue_delete,
+    methods.QueuePurge: _queue_purge,
+    methods.BasicQos: _basic_qos,
+    methods.BasicConsume: _basic_consume,
+    methods.BasicCancel: _basic_cancel,
+    methods.BasicGet: _basic_get,
+    methods.BasicNack: _basic_nack,
+    methods.BasicReject: _basic_reject,
+    methods.BasicRecover: _basic_recover,
+    methods.BasicRecoverAsync: _basic_recover_async,
+    methods.ConfirmSelect: _confirm_select,
+    methods.ChannelFlow: _channel_flow,
+    methods.ChannelFlowOk: _answer_of_client,
+    methods.BasicCancelOk: _answer_of_client,
+    methods.AccessRequest: _access_request,
+    methods.TxSelect: _tx,
+    methods.TxCommit: _tx,
+    methods.TxRollback: _tx,
+}
+
+
+def handler_of(kind: type[methods.Method]) -> Callable[[Session, Any], Work | None]:
+    """Return what handles a method; a client must not send the others."""
+    return HANDLERS.get(kind, _unexpected)

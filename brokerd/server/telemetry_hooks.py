@@ -1,0 +1,85 @@
+"""Between the broker and the telemetry room: when to look, at what, and where it goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from brokerd import __version__
+from brokerd.telemetry.counters import QueueRows
+from brokerd.telemetry.segments import Identity, SegmentWriter
+from brokerd.telemetry.service import TelemetryService
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class Telemetry:
+    """Takes rows at each interval and hands them to the segment writer (telemetry.md §6)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        cluster = config.cluster.name
+        self._writer = SegmentWriter(
+            config.data_dir / "telemetry",
+            Identity(
+                cluster=cluster,
+                node=broker.node,
+                boot=f"{broker.incarnation:032x}",
+                broker_version=__version__,
+            ),
+            config.telemetry,
+        )
+        self._queues = QueueRows()
+        self._task: asyncio.Task[None] | None = None
+        self._since_us = _now_us()
+        self.service = TelemetryService(
+            self._writer, config.data_dir / "results", broker.authenticate, self.collect
+        )
+
+    def start(self) -> None:
+        """Begin, unless telemetry is switched off."""
+        if self._broker.config.telemetry.enabled:
+            self._writer.start()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        interval_s = self._broker.config.telemetry.interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            self.collect()
+
+    def collect(self) -> None:
+        """Write the rows of the interval that ends now."""
+        since_us, now_us = self._since_us, _now_us()
+        self._since_us = now_us
+        broker = self._broker
+        rows: list[dict[str, Any]] = broker.counters.take(since_us, now_us)
+        for queue, machine in broker.led_queues():
+            status = broker.host.status_of(queue.uid)
+            rows += self._queues.rows(
+                queue, machine.overview(), machine.options, status, since_us, now_us
+            )
+        self._writer.emit("sample", rows)
+        events = broker.counters.take_events(since_us, now_us)
+        if events:
+            self._writer.emit("event", events)
+
+    async def close(self) -> None:
+        """Count what is left, seal everything."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self.collect()
+            await asyncio.to_thread(self._writer.close)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,7 +1,7 @@
 """Nanoseconds per message of the queue machine and the channel trackers, single-threaded.
 
-Run: .venv/bin/python -m bench.micro_queue [--messages N].  Figures are medians of five rounds of CPU
-time; they say what the pure core costs, not what a broker does (no log, no network, no frames).
+Run: .venv/bin/python -m bench.micro_queue [--messages N].  Figures are medians of five rounds of
+CPU time; they say what the pure core costs, not what a broker does (no log, network, frames).
 """
 
 from __future__ import annotations

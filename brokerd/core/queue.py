@@ -224,7 +224,7 @@ class QueueMachine(QueueState):
         entry = Entry(meta.index, self.next_number - start, self.clock_ms, count, columns)
         position = start
         while position < count:
-            length = self._room(entry, position, count, bypass=not head.first_sequence)
+            length = self._room(entry, position, count, bypass=not (head.first_sequence or head.channel))
             if not length:
                 break
             self._append(entry, command, position, length)
@@ -240,8 +240,8 @@ class QueueMachine(QueueState):
         """Return how many messages may come in, by the reject-publish limits (R-LEN-3).
 
         Checked before direct delivery.  Quorum queues refuse exactly as classic ones: the
-        overshoot of R-LEN-7 is an accident of signalling that we do without.  Messages without
-        a sequence number (at-most-once dead letters) pass at a quorum queue (R-QQ-26).
+        overshoot of R-LEN-7 is an accident of signalling that we do without.  bypass: messages
+        of channel 0 without sequence numbers, at-most-once dead letters, pass (R-QQ-26).
         """
         options = self.options
         if options.overflow == "drop-head" or (self._quorum and bypass):

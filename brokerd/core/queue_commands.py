@@ -113,7 +113,9 @@ def encode_enqueue(
     """Encode a batch of one publishing channel.
 
     first_sequence: the enqueuer's own number of the first message, rising by one per message and
-    queue from 1; 0 switches duplicate detection off (broker's own publishes).
+    queue from 1; 0 switches duplicate detection off (broker's own publishes).  channel 0 with
+    sequence 0 is an at-most-once dead letter, which passes reject-publish of a quorum queue
+    (R-QQ-26); who wants the limit to hold (the at-least-once worker, R-ALO-6) has a channel.
     Layout: head, node, routes, [u16 route indexes], u32 header sizes, u32 body sizes,
     [u32 annotation sizes], blob of header, body(, annotations) per message.
     """

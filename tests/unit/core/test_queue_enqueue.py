@@ -145,10 +145,10 @@ def test_reject_publish_dlx_on_quorum_behaves_as_drop_head() -> None:
 
 
 def test_at_most_once_dead_letters_pass_a_full_quorum_queue() -> None:
-    """R-QQ-26, R-DLX-17"""
-    for queue_type, accepted in (("quorum", 2), ("classic", 0)):
+    """R-QQ-26, R-DLX-17; R-ALO-6: with a channel the limit holds"""
+    for queue_type, channel, accepted in (("quorum", 0, 2), ("quorum", 9, 0), ("classic", 0, 0)):
         q = QueueDriver(queue_type=queue_type, max_length=0, overflow="reject-publish")
-        assert reply(q, enqueue(0, 2))[1] == accepted
+        assert reply(q, enqueue(0, 2, channel=channel))[1] == accepted
 
 
 def test_max_length_0_delivers_to_whoever_is_ready_and_drops_the_rest() -> None:

@@ -217,6 +217,10 @@ class Process:
         self.order(**fields)
         return self.answer()
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -268,7 +272,11 @@ def run(seconds: float, directory: Path) -> None:
             for early, late in zip(before, after, strict=True)
         ]
         print(f"{label}: % of a core per member " + " ".join(f"{share:.2f}" for share in shares))
-    for process in members:
+    members[0].kill()
+    started = time.monotonic()
+    members[1].ask(do="pump", size=1024, window=1, seconds=0)
+    print(f"leader killed: the next command was answered after {time.monotonic() - started:.2f} s")
+    for process in members[1:]:
         process.close()
 
 

@@ -386,15 +386,15 @@ class Host:
             self._dirty.append(driver)
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def schedule_flush(self) -> None:
         """Something was sent or is to be written."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Run every driver with inputs once; hand over what is to be written and sent."""
         self._is_flush_scheduled = False
         dirty, self._dirty = self._dirty, []
@@ -422,7 +422,11 @@ class Host:
             return
         self._active.discard(uid)
         deadline_ms = replica.next_deadline_ms
-        if deadline_ms is not None and deadline_ms != driver.deadline_ms:
+        # A later deadline needs no timer of its own: the earlier one looks again.  So a deadline
+        # that moves with each use does not pile timers up.
+        if deadline_ms is not None and (
+            driver.deadline_ms is None or deadline_ms < driver.deadline_ms
+        ):
             driver.deadline_ms = deadline_ms
             heapq.heappush(self._deadlines, (deadline_ms, uid))
 
@@ -492,7 +496,7 @@ class Host:
                 driver.is_queued = True
                 self._dirty.append(driver)
         # At once rather than with the next flush: acknowledgements wait for this.
-        self._flush()
+        self.flush()
 
     def _disk_failed(self, error: BaseException) -> None:
         if self._has_failed:
@@ -546,7 +550,7 @@ class Host:
         if now_ms >= self._collect_at_ms:
             self._collect_at_ms = now_ms + self.config.collect_interval_ms
             self._collect()
-        self._flush()
+        self.flush()
 
     def _tick_groups(self) -> None:
         clock_ms = self._clock_ms()

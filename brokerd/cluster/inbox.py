@@ -60,6 +60,9 @@ class Inbox:
         host.node_heard(node)
         if frame.raft:
             self._take_raft(node, frame.raft)
+            if frame.replies:
+                # Who hears an answer finds its effect in the replica here, if the news came along.
+                host.flush()
         for request in frame.requests:
             self._take_request(node, request)
         for reply in frame.replies:

@@ -28,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 METHOD = "/brokerd.v1.Peer/Exchange"
 
+#: News that nobody waits for goes with the next frame, or after this.  A frame of its own for each
+#: commit index would double the frames at one message in flight.
+NOTICE_DELAY_S = 0.005
+
 
 @dataclass(slots=True)
 class Liveness:
@@ -109,7 +113,9 @@ class _Outbox:
         return not (self.parts or self.snapshots or self.liveness)
 
     def take(self, frame_bytes: int) -> bytes:
-        """Return the next frame: parts up to `frame_bytes`, and one chunk of a snapshot."""
+        """Return the next frame: parts up to `frame_bytes` (one goes, however large), and one chunk
+        of a snapshot.
+        """
         pieces: list[bytes] = []
         size = 0
         parts = self.parts
@@ -121,7 +127,7 @@ class _Outbox:
         if self.liveness:
             pieces.append(self.liveness)
             self.liveness = b""
-        if self.snapshots and size < frame_bytes:
+        if self.snapshots:
             chunk = next(self.snapshots[0][1], None)
             if chunk is None:
                 self.snapshots.popleft()
@@ -147,9 +153,26 @@ class _PeerStream:
         self._broken = asyncio.Event()
         self._backoff_s = self._config.backoff_min_s
         self._complaint = ""
+        self._notice: asyncio.TimerHandle | None = None
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"peer {node}")
 
     def wake(self) -> None:
+        self._wake.set()
+
+    def end(self) -> None:
+        """Stop for good; await `task` afterwards."""
+        if self._notice is not None:
+            self._notice.cancel()
+        self.task.cancel()
+
+    def wake_later(self) -> None:
+        """Send what is there with the next frame, or soon."""
+        if self._notice is None:
+            loop = asyncio.get_running_loop()
+            self._notice = loop.call_later(NOTICE_DELAY_S, self._notice_due)
+
+    def _notice_due(self) -> None:
+        self._notice = None
         self._wake.set()
 
     def break_off(self) -> None:
@@ -272,7 +295,7 @@ class GrpcTransport:
         for stream in ended:
             del self._streams[stream.node]
             self._dirty.discard(stream)
-            stream.task.cancel()
+            stream.end()
         await asyncio.gather(*(stream.task for stream in ended), return_exceptions=True)
         for stream in ended:
             if stream.is_connected:
@@ -324,6 +347,11 @@ class GrpcTransport:
         outbox = stream.outbox
         if message.kind is MessageKind.SNAPSHOT:
             self._queue_snapshot(stream, uid, message)
+        elif message.kind is MessageKind.APPEND and message.hint and not message.entries:
+            # Only the commit index for a follower that has everything (raft/replication.py).
+            outbox.put(frames.encode_raft(uid, message))
+            stream.wake_later()
+            return
         elif outbox.size > self._limits.outbox_bytes:
             outbox.dropped.add(uid)
         else:

@@ -128,3 +128,22 @@ async def test_all_members_killed_at_once_come_back_with_what_was_confirmed(
     expected = {**{f"k{number}": str(number) for number in range(20)}, "after": "1"}
     for name in NAMES:
         await processes.until(name, values=expected)
+
+
+async def test_stopped_leader_is_replaced_by_its_silence_and_joins_again(
+    processes: Processes,
+) -> None:
+    """A process that hangs (SIGSTOP) neither breaks its streams nor refuses connections."""
+    leader = (await processes.ask("a", do="status"))["leader"]
+    survivors = [name for name in NAMES if name != leader]
+    await processes.ask(leader, do="put", key="before", value=1)
+    processes.running[leader].send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    try:
+        reply = await processes.ask(survivors[0], do="put", key="after", value=1)
+    finally:
+        processes.running[leader].send_signal(signal.SIGCONT)
+    print(f"failover after SIGSTOP of the leader: {time.monotonic() - started:.2f} s")
+    assert "reply" in reply
+    for name in NAMES:
+        await processes.until(name, values={"before": "1", "after": "1"}, alive=sorted(NAMES))

@@ -1,0 +1,118 @@
+"""Three brokerd members on loopback for the comparison: new data each time, ended by pid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+from bench import processes
+from brokerd import __version__
+
+PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692}
+ALL_PORTS = (5671, *PORTS.values())
+#: Members differ by this in every port; no two of the ports above lie this far apart.
+OFFSET_STEP = 100
+FIRST_OFFSET = 20000
+
+
+def free_offset(count: int) -> int:
+    """The first offset at which no port of `count` members is taken."""
+    for offset in range(FIRST_OFFSET, 30000, count * OFFSET_STEP):
+        wanted = [port + offset + OFFSET_STEP * n for n in range(count) for port in ALL_PORTS]
+        if all(_is_free(port) for port in wanted):
+            return offset
+    raise processes.BenchError("no free range of ports for three members of brokerd")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class BrokerdCluster:
+    """State: the member processes and one folder that goes with them."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.title = f"brokerd {__version__}"
+        self._size = size
+        self.amqp_ports: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._folder: Path | None = None
+
+    def start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="bench-brokerd-"))
+        first = free_offset(self._size)
+        offsets = [first + OFFSET_STEP * n for n in range(self._size)]
+        self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
+        env = os.environ | {
+            "BROKERD_CLUSTER_NAME": "bench",
+            "BROKERD_CLUSTER_SECRET": "bench-on-loopback-only",
+            "BROKERD_CLUSTER_MEMBERS": ",".join(
+                f"n{n}=127.0.0.1:{PORTS['peer'] + offset}" for n, offset in enumerate(offsets)
+            ),
+        }
+        try:
+            for number, offset in enumerate(offsets):
+                self._processes.append(self._start_node(number, offset, env))
+            for number, offset in enumerate(offsets):
+                url = f"http://127.0.0.1:{PORTS['http'] + offset}/health/ready"
+                process = self._processes[number]
+                processes.wait_until(f"brokerd n{number}", partial(_is_ready, url), process)
+        except BaseException as error:
+            if isinstance(error, processes.BenchError):
+                error.add_note(self._last_words())
+            self.stop()
+            raise
+
+    def _start_node(self, number: int, offset: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        assert self._folder is not None
+        data = self._folder / f"n{number}"
+        command = [sys.executable, "-m", "brokerd", "serve", "--node-name", f"n{number}"]
+        command += ["--data-dir", str(data), "--port-offset", str(offset), "--bind", "127.0.0.1"]
+        with (self._folder / f"n{number}.log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _last_words(self) -> str:
+        assert self._folder is not None
+        logs = sorted(self._folder.glob("*.log"))
+        return "\n".join(f"{log.name}: ...{log.read_text()[-800:]}" for log in logs)
+
+    def pids(self) -> list[int]:
+        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
+
+    def stop(self) -> None:
+        for process in self._processes:
+            processes.end_session(process)
+        self._processes.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            response.read()
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

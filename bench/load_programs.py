@@ -1,0 +1,105 @@
+"""The two programs that drive a broker: our own amqpload, and RabbitMQ's PerfTest as the witness.
+
+Both are set up in the cache folder: amqpload is compiled from bench/load, PerfTest comes from Maven
+Central by the ordinary Maven client. Neither is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from bench.processes import CACHE, BenchError
+
+SOURCES = Path(__file__).parent / "load"
+PERFTEST_VERSION = "2.22.1"
+RUN_TIMEOUT_S = 300
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>io.brokerd</groupId><artifactId>bench</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>com.rabbitmq</groupId><artifactId>perf-test</artifactId>
+      <version>{PERFTEST_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+#: PerfTest's last lines, such as "id: x, sending rate avg: 14092 msg/s".
+AVERAGE = re.compile(r"(sending|receiving) rate avg: (\d+) (?:msg|message)")
+
+
+def amqpload() -> Path:
+    """Path of the compiled load program; compiled anew when a source has changed."""
+    sources = sorted(SOURCES.glob("*.[ch]"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    binary = CACHE / f"amqpload-{digest}"
+    if binary.exists():
+        return binary
+    if not shutil.which("gcc"):
+        raise BenchError("gcc is missing: apt-get install gcc libc6-dev")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    new = binary.with_suffix(".new")
+    command = ["gcc", "-O2", "-Wall", "-Wextra", "-std=gnu11", "-o", str(new)]
+    command += [str(source) for source in sources if source.suffix == ".c"]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode:
+        raise BenchError(f"amqpload does not compile: {done.stderr}")
+    new.rename(binary)
+    return binary
+
+
+def run_amqpload(verb: str, port: int, **options: object) -> dict[str, float]:
+    """One run; options are those of amqpload.c, underscores for hyphens, True for a bare flag."""
+    command = [str(amqpload()), verb, "--port", str(port)]
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        command += [flag] if value is True else [flag, str(value)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=RUN_TIMEOUT_S)
+    if done.returncode:
+        said = done.stderr.strip() or f"exit status {done.returncode}"
+        raise BenchError(f"{' '.join(command[1:])}: {said}")
+    result: dict[str, float] = json.loads(done.stdout)
+    if result.get("nacked"):
+        raise BenchError(f"{' '.join(command[1:])}: {result['nacked']:.0f} publishes were refused")
+    return result
+
+
+def perftest_jars() -> Path:
+    folder = CACHE / f"perf-test-{PERFTEST_VERSION}"
+    if folder.exists():
+        return folder
+    for tool, package in (("mvn", "maven"), ("java", "openjdk-17-jre-headless")):
+        if not shutil.which(tool):
+            raise BenchError(f"{tool} is missing: apt-get install {package}")
+    print(f"bench: fetching PerfTest {PERFTEST_VERSION} from Maven Central", flush=True)
+    new = folder.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    (new / "pom.xml").write_text(POM)
+    goal = ["dependency:copy-dependencies", "-DoutputDirectory=.", "-DincludeScope=runtime"]
+    command = ["mvn", "--batch-mode", "--quiet", "-f", str(new / "pom.xml"), *goal]
+    done = subprocess.run(command, cwd=new, text=True, capture_output=True)
+    if done.returncode:
+        raise BenchError(f"PerfTest cannot be fetched: {done.stdout[-800:]}")
+    new.rename(folder)
+    return folder
+
+
+def run_perftest(port: int, queue: str, *args: str) -> dict[str, float]:
+    """PerfTest's average rates, {"sending": …, "receiving": …}, on a quorum queue."""
+    command = ["java", "-cp", f"{perftest_jars()}/*", "com.rabbitmq.perf.PerfTest"]
+    command += ["--uri", f"amqp://guest:guest@127.0.0.1:{port}", "--queue", queue]
+    command += ["--quorum-queue", "--size", "1024", "--id", "bench", *args]
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, timeout=RUN_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"PerfTest {' '.join(args)}: not done in {RUN_TIMEOUT_S} s") from error
+    rates = {which: float(rate) for which, rate in AVERAGE.findall(done.stdout)}
+    if done.returncode or not rates:
+        raise BenchError(f"PerfTest {' '.join(args)}: {(done.stderr or done.stdout)[-600:]}")
+    return rates

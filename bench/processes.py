@@ -1,0 +1,115 @@
+"""What the benches share about processes: ports, waiting, ending by pid, and what they cost.
+
+Used by bench.brokerd_nodes and bench.rabbitmq only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-bench"
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 15
+
+
+class BenchError(Exception):
+    """The bench cannot go on; the message says why and what would help."""
+
+
+class Cluster(Protocol):
+    """Three members on loopback, started from nothing and thrown away."""
+
+    #: As the table calls it, with its version.
+    title: str
+    amqp_ports: list[int]
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def pids(self) -> list[int]: ...
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(listener.getsockname()[1]) for listener in held]
+    for listener in held:
+        listener.close()
+    return ports
+
+
+def wait_until(what: str, check: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not check():
+        if process.poll() is not None:
+            raise BenchError(f"{what} ended with status {process.returncode} while starting")
+        if time.monotonic() > deadline:
+            raise BenchError(f"{what} was not ready in {START_TIMEOUT_S} s")
+        time.sleep(0.1)
+
+
+def listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def end_session(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the session that Popen(start_new_session=True) made, then SIGKILL."""
+    for how, wait_s in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, how)
+        try:
+            process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            continue
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # what a shell script left in its session
+
+
+def session_pids(leader: int) -> list[int]:
+    """Every process of a session: a broker may be the child of its start script."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader:
+            found.append(int(entry.name))
+    return found
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time of these processes so far; one that has ended counts nothing."""
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pids: list[int]) -> float:
+    pages = 0
+    for pid in pids:
+        try:
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

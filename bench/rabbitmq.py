@@ -1,0 +1,158 @@
+"""Three RabbitMQ nodes on loopback, Debian's own, for the comparison.
+
+Each start is a new cluster: own data, log, cookie and port-mapper (epmd), nothing of /etc or
+/var/lib/rabbitmq is read or written, and no service is started. Everything is ended by pid.
+Not for tests of behaviour: tests/compat has those.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench import processes
+from bench.processes import BenchError
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+INSTALL = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
+
+
+def install() -> None:
+    """The Debian package; root installs it, anybody else is told how."""
+    if SERVER.exists():
+        return
+    if os.geteuid() or not shutil.which("apt-get"):
+        raise BenchError(f"rabbitmq-server is missing; run as root: {INSTALL}")
+    print("bench: installing rabbitmq-server from Debian", flush=True)
+    # The package would start a broker on 5672; ours are started and ended by the bench.
+    policy = Path("/usr/sbin/policy-rc.d")
+    is_ours = not policy.exists()
+    if is_ours:
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+    try:
+        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(["sh", "-c", INSTALL], env=env, text=True, capture_output=True)
+    finally:
+        if is_ours:
+            policy.unlink()
+    if done.returncode:
+        raise BenchError(f"rabbitmq-server cannot be installed: {done.stderr[-500:]}")
+
+
+def version() -> str:
+    shown = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server"], text=True, capture_output=True
+    )
+    return shown.stdout.partition("-")[0] or "unknown"
+
+
+class RabbitCluster:
+    """State: three server processes, one epmd, one folder that goes with them."""
+
+    def __init__(self, size: int = 3) -> None:
+        install()
+        self.title = f"RabbitMQ {version()}"
+        self._size = size
+        self.amqp_ports: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+
+    def start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="bench-rabbitmq-"))
+        epmd_port, *ports = processes.free_ports(1 + 2 * self._size)
+        self.amqp_ports, dist_ports = ports[: self._size], ports[self._size :]
+        self._env = os.environ | {
+            "HOME": str(self._folder),
+            "ERL_EPMD_PORT": str(epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+        }
+        cookie = self._folder / ".erlang.cookie"
+        cookie.write_text("BENCHMARKCOOKIE")
+        cookie.chmod(0o400)
+        try:
+            self._epmd = subprocess.Popen(
+                ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"],
+                env=self._env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for number in range(self._size):
+                self._start_node(number, dist_ports[number])
+            self._wait_for_members()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start_node(self, number: int, dist_port: int) -> None:
+        assert self._folder is not None
+        folder = self._folder / f"rb{number}"
+        folder.mkdir()
+        (folder / "rabbitmq.conf").write_text(self._config(number))
+        (folder / "enabled_plugins").write_text("[].\n")
+        (folder / "rabbitmq-env.conf").write_text("")
+        env = self._env | {
+            "RABBITMQ_NODENAME": f"rb{number}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.amqp_ports[number]),
+            "RABBITMQ_DIST_PORT": str(dist_port),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+        }
+        with (folder / "out").open("wb") as out:
+            process = subprocess.Popen(
+                [str(SERVER)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        port = self.amqp_ports[number]
+        processes.wait_until(f"RabbitMQ node {number}", lambda: processes.listens(port), process)
+
+    def _config(self, number: int) -> str:
+        members = "".join(
+            f"cluster_formation.classic_config.nodes.{n + 1} = rb{n}@localhost\n"
+            for n in range(self._size)
+        )
+        return (
+            f"listeners.tcp.1 = 127.0.0.1:{self.amqp_ports[number]}\n"
+            "log.console = false\nlog.file.level = warning\n"
+            "cluster_formation.peer_discovery_backend = classic_config\n" + members
+        )
+
+    def _wait_for_members(self) -> None:
+        shown = subprocess.run(
+            [str(CONTROL), "-n", "rb0@localhost", "eval", "length(rabbit_nodes:all_running())."],
+            env=self._env,
+            text=True,
+            capture_output=True,
+            timeout=processes.START_TIMEOUT_S,
+        )
+        if shown.stdout.strip() != str(self._size):
+            said = shown.stdout.strip() or shown.stderr.strip()
+            raise BenchError(f"the RabbitMQ nodes did not form one cluster: {said}")
+
+    def pids(self) -> list[int]:
+        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
+
+    def stop(self) -> None:
+        for process in [*self._processes, *([self._epmd] if self._epmd else [])]:
+            processes.end_session(process)
+        self._processes.clear()
+        self._epmd = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

@@ -222,9 +222,10 @@ class QueueMachine(QueueState):
         count = head.count
         columns = head.size_columns(payload_only=not self._quorum)
         entry = Entry(meta.index, self.next_number - start, self.clock_ms, count, columns)
+        bypass = not head.first_sequence and not head.channel
         position = start
         while position < count:
-            length = self._room(entry, position, count, bypass=not (head.first_sequence or head.channel))
+            length = self._room(entry, position, count, bypass)
             if not length:
                 break
             self._append(entry, command, position, length)

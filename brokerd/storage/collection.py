@@ -78,7 +78,7 @@ def choose(
     """Event loop: pick what to do next; None: nothing is worth it."""
     active = writer.active.segment
     pinned = {where >> 32 for group in groups.values() for where in group.lost}
-    pinned.update(at for group in groups.values() for at in group.unreadable.values())
+    pinned.update(at >> 32 for group in groups.values() for at in group.unreadable.values())
     work = Collection()
     victim, victim_share = 0, config.rewrite_below_percent / 100
     for segment, size in sorted(writer.files.sizes.copy().items()):
@@ -189,8 +189,7 @@ def _farewell(writer: LogWriter, drop: list[int]) -> list[Record]:
             batch.append(Record(records.REMOVE, uid))
         else:
             del state.removed[uid]
-    if state.lost:
-        batch.append(Record(records.LOST, 0, data=records.encode_numbers(state.lost)))
+    batch += writer.lost_records()
     batch.append(writer.segments_record(without=drop))
     return batch
 

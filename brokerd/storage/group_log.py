@@ -91,7 +91,7 @@ class GroupLog:
         self.snapshot_term = 0
         #: Ranges that the machine refers to, None until it has said so.
         self.live: list[tuple[int, int]] | None = None
-        #: Entries at or below the snapshot whose record is unreadable, and its segment.
+        #: Entries at or below the snapshot whose record is unreadable, and its place.
         self.unreadable: dict[int, int] = {}
         #: Places at which something of this group may have been lost.
         self.lost: set[int] = set()
@@ -246,11 +246,21 @@ class GroupLog:
         self.live = list(live)
         if self.unreadable:
             self.unreadable = {
-                index: segment
-                for index, segment in self.unreadable.items()
+                index: where
+                for index, where in self.unreadable.items()
                 if any(low <= index < high for low, high in live)
             }
         return self.table.retain(self.snapshot_index, live)
+
+    def heal(self) -> Freed:
+        """What was lost is made good or accepted: forget the entries that cannot be read."""
+        self.lost.clear()
+        gone, self.unreadable = self.unreadable, {}
+        if not gone:
+            return []
+        border = self.snapshot_index
+        kept = [index for index in self.table.indexes if index <= border and index not in gone]
+        return self.table.retain(border, [(index, index + 1) for index in kept])
 
     def reset(self, snapshot: Snapshot, hard_state: HardState) -> Freed:
         """Replace everything by a leader's snapshot; its live entries follow by `put_live`."""

@@ -33,7 +33,7 @@ GROUP = 5  # all a group has besides entries, see GroupState
 REMOVE = 6
 SEGMENTS = 7  # data = ids of the segment files that must exist
 SEAL = 8  # nothing follows in this file; index = id of the next segment
-LOST = 9  # data = places where records of unknown groups were lost
+LOST = 9  # data = places where records of unknown groups were lost; index 1: accepted as gone
 
 KIND_NAMES = {
     BATCH: "batch",

@@ -56,6 +56,8 @@ class Recovery:
     batches: int = 0
     #: Files that the log has given up already (a crash came before they were deleted).
     leftovers: list[int] = field(default_factory=list)
+    #: Of `lost`, what an operator has accepted as gone.
+    accepted: set[int] = field(default_factory=set)
 
 
 def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
@@ -65,6 +67,7 @@ def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
     _check_files(recovery)
     for where, row in _in_order_of_birth(recovery):
         _apply(recovery, where, row)
+    recovery.lost = [where for where in recovery.lost if where not in recovery.accepted]
     for group in recovery.groups.values():
         _finish(recovery, group, directory, disk)
     return recovery
@@ -161,7 +164,10 @@ def _apply(recovery: Recovery, where: int, row: Row) -> None:
     kind = kinds & 0xFF
     if kind == records.LOST and not kinds & BAD:
         payload = recovery.scans[where >> 32].payloads[where & 0xFFFFFFFF]
-        recovery.lost = sorted({*recovery.lost, *records.decode_numbers(payload)})
+        places = records.decode_numbers(payload)
+        if index:
+            recovery.accepted.update(places)
+        recovery.lost = sorted({*recovery.lost, *places})
     if not uid:
         return
     if kind == records.REMOVE:
@@ -217,6 +223,7 @@ def _finish(recovery: Recovery, group: RecoveredGroup, directory: Path, disk: Di
     if live is not None:
         group.table.retain(base, live)
     group.config_indexes = [index for index in group.config_indexes if index > base]
+    gone: list[int] = []
     for index, where in sorted(group.bad.items()):
         if index > base:
             # What stands behind it cannot be offered without it; the leader sends all of it again.
@@ -224,7 +231,14 @@ def _finish(recovery: Recovery, group: RecoveredGroup, directory: Path, disk: Di
             _cut(group, index)
             break
         if group.table.find(index) >= 0:
-            group.unreadable[index] = where >> 32
+            if where not in state.healed:
+                group.unreadable[index] = where
+            else:
+                gone.append(index)
+    if gone:
+        # The loss was accepted: these entries are simply not there any more.
+        kept = [index for index in group.table.indexes if index <= base and index not in gone]
+        group.table.retain(base, [(index, index + 1) for index in kept])
     _check_gaps(recovery, group, base)
     for where in group.bad_states:
         _damage(recovery, group, where, "its state (term, vote, configuration)")

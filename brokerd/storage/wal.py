@@ -165,8 +165,8 @@ class WriteAheadLog:
     def _new_log(self, uid: int) -> GroupLog:
         log = GroupLog(uid, self._files.read, self._read_snapshot, self._cache, self._decode)
         log.lost = set(self._lost)
-        self._groups[uid] = log
-        return log
+        # Atomic, should the event loop and bootstrap meet here: both get the same log.
+        return self._groups.setdefault(uid, log)
 
     # ---- event loop -----------------------------------------------------------------------------
 
@@ -249,8 +249,7 @@ class WriteAheadLog:
         """The group is whole again."""
         log = self._groups.get(uid)
         if log is not None:
-            log.lost.clear()
-            log.unreadable.clear()
+            self._ledger.free(log.heal())
 
     def _drain(self) -> None:
         """Forget the groups that were removed meanwhile."""
@@ -317,6 +316,25 @@ class WriteAheadLog:
             log = self._groups.get(uid)
             _heal(state, log)
             self._writer.append([self._writer.group_record(uid)])
+
+    def accept_loss(self) -> list[int]:
+        """Declare everything that is damaged as gone; return the groups.  See repair.py.
+
+        Not beside a running event loop: both halves in one.
+        """
+        damaged = [uid for uid in self.groups() if self._groups[uid].damaged]
+        for uid in damaged:
+            self.mark_refilled(uid)
+            self.refilled(uid)
+        with self._writer.lock:
+            state = self._writer.state
+            state.accepted.update(state.lost)
+            state.lost = []
+            self._lost.clear()
+            batch = self._writer.lost_records()
+            if batch:
+                self._writer.append(batch)
+        return damaged
 
     def collect_write(self, work: Collection) -> None:
         """Move and delete what collect() has chosen."""
@@ -398,7 +416,10 @@ class WriteAheadLog:
 
 def _heal(state: GroupState, log: GroupLog | None) -> None:
     """What was lost so far is made good; damage that comes later is another place."""
-    state.healed = sorted({*state.healed, *state.lost, *(log.lost if log is not None else ())})
+    places = {*state.healed, *state.lost}
+    if log is not None:
+        places.update(log.lost, log.unreadable.values())
+    state.healed = sorted(places)
     state.lost = []
 
 
@@ -447,6 +468,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         groups={uid: group.state for uid, group in found.groups.items()},
         removed=found.removed,
         lost=found.lost,
+        accepted=found.accepted,
         segment_groups=found.segment_groups,
         batches=found.batches,
     )
@@ -479,8 +501,7 @@ def _write_again(files: SegmentFiles, descriptor: int, start: int, end: int) -> 
 def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequence[int]) -> None:
     """Write down which files count and what is damaged, so that the next start knows it too."""
     batch = [writer.segments_record(without=unused)]
-    if found.lost:
-        batch.append(Record(records.LOST, 0, data=records.encode_numbers(found.lost)))
+    batch += writer.lost_records()
     for uid, group in found.groups.items():
         if group.lost:
             batch.append(writer.group_record(uid))

@@ -66,6 +66,8 @@ class WriterState:
     removed: dict[int, int] = field(default_factory=dict)
     #: Places where records of unknown groups were lost.
     lost: list[int] = field(default_factory=list)
+    #: Such places that an operator has accepted as gone.
+    accepted: set[int] = field(default_factory=set)
     #: Groups with any record in a segment: what must be repeated before the segment goes.
     segment_groups: dict[int, set[int]] = field(default_factory=dict)
     batches: int = 0
@@ -167,6 +169,15 @@ class LogWriter:
         """Return a record of the segment files that must exist from here on."""
         ids = sorted(set(self.files.descriptors) - set(without))
         return Record(records.SEGMENTS, 0, data=records.encode_numbers(ids))
+
+    def lost_records(self) -> list[Record]:
+        """Return records that repeat where something of unknown groups was lost."""
+        state = self.state
+        return [
+            Record(records.LOST, 0, is_accepted, data=records.encode_numbers(sorted(places)))
+            for is_accepted, places in ((0, state.lost), (1, state.accepted))
+            if places
+        ]
 
     def seal(self, next_segment: int) -> None:
         """Write the end mark of the active segment and sync it."""

@@ -40,7 +40,7 @@ def shop(kube_api: Kubernetes) -> Kubernetes:
 
 @pytest.mark.parametrize("name", ["default", "all-on"])
 def test_api_server_takes_every_manifest_as_it_is(shop: Kubernetes, name: str) -> None:
-    """Strict: an unknown or a mistyped field is an error here and would be dropped in silence else."""
+    """Strict: an unknown or a mistyped field is an error; else it would be dropped in silence."""
     items = everything(all_on() if name == "all-on" else context(telemetry={"enabled": True}))
     shop.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", input=as_list(items))
 

@@ -1,0 +1,19 @@
+{{- define "brokerd-cluster.name" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "brokerd-cluster.metadata" -}}
+namespace: {{ .Release.Namespace }}
+labels:
+  app.kubernetes.io/name: brokerd-cluster
+  app.kubernetes.io/instance: {{ .Release.Name }}
+  app.kubernetes.io/managed-by: {{ .Release.Service }}
+  helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+  {{- with .Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

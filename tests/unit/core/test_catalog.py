@@ -80,6 +80,7 @@ def test_settings_and_replicas_are_mutable(catalog: CatalogDriver) -> None:
     assert reply["object"]["hash"] != first["hash"]
     assert catalog.found("q").replicas == 5
     assert catalog.changed() == [("+", "queue", "q")]
+    assert (first["revision"], reply["object"]["revision"]) == (2, 3)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_alternate_exchange_argument_is_checked_on_new_exchanges_only(
         406,
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'",
     )
-    wanted = {"arguments": {"alternate-exchange": "ae"}}
+    wanted: dict[str, Any] = {"arguments": {"alternate-exchange": "ae"}}
     for rights, text in (
         ({"configure": "x"}, "read access to exchange 'x' in vhost '/' refused for user 'u'"),
         (

@@ -32,6 +32,12 @@ CRD_FILE_BYTES_MAX = 1 << 20
 #: Kubernetes refuses larger Secrets.
 SECRET_BYTES_MAX = 1 << 20
 
+#: The schemas have up to 12 levels, affinity and the like have a few more.
+NESTING_MAX = 48
+
+#: A full Policy has about 400 values, a Binding 600.
+VALUES_MAX = 50_000
+
 #: Errors that are told of one resource; the rest is counted.
 ERRORS_MAX = 32
 
@@ -183,7 +189,7 @@ class Validator:
         """
         if not isinstance(body, dict):
             return Refused((FieldError("", "a resource must be a mapping"),))
-        errors = tuple(_identity_errors(body, self.kinds))
+        errors = tuple(_size_errors(body)) or tuple(_identity_errors(body, self.kinds))
         if errors:
             return Refused(errors)
         value = copy.deepcopy(body)
@@ -201,6 +207,31 @@ class Validator:
         if not errors:
             errors = _first(cel.check_rules(value, old, root, ""))
         return Refused(errors) if errors else Admitted(value)
+
+
+def _size_errors(body: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Bounds before anything walks through the body by recursion.
+
+    Values are counted as often as they are reached: YAML aliases can make a small file huge, and
+    even endless.
+    """
+    level: list[Any] = [body]
+    count = 0
+    for _ in range(NESTING_MAX):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+            if count + len(inner) > VALUES_MAX:
+                yield FieldError("", f"holds more than {VALUES_MAX} values")
+                return
+        count += len(inner)
+        level = inner
+        if not level:
+            return
+    yield FieldError("", f"is nested deeper than {NESTING_MAX} levels")
 
 
 def _identity_errors(

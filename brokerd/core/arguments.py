@@ -2,8 +2,8 @@
 
 Values in the catalog are JSON: bool, int, float, str, None, list and dict stand for themselves,
 bytes are {"$bytes": base64}, timestamps {"$timestamp": seconds}, decimals {"$decimal": [scale,
-value]}.  Integer widths are not kept; texts name an integer `signedint` when it fits into 32 bits,
-else `long`.
+value]}; a table that looks like one of these is wrapped, {"$table": {…}}.  Integer widths are not
+kept; texts name an integer `signedint` when it fits into 32 bits, else `long`.
 
 Pure; used by `declare.py`, `policy.py`, `catalog_specs.py`; the server converts its AMQP tables
 with `to_json` and `from_json`.
@@ -34,7 +34,8 @@ def to_json(value: Any) -> Any:
     if value is None or kind in (bool, int, float, str):
         return value
     if kind is dict:
-        return {str(key): to_json(item) for key, item in value.items()}
+        table = {str(key): to_json(item) for key, item in value.items()}
+        return {"$table": table} if len(table) == 1 and next(iter(table)) in _SPECIAL else table
     if kind is list or kind is tuple:
         return [to_json(item) for item in value]
     if kind in (bytes, bytearray, memoryview):
@@ -55,17 +56,59 @@ def from_json(
         return [from_json(item, timestamp, decimal) for item in value]
     if type(value) is not dict:
         return value
-    if len(value) == 1:
-        if "$bytes" in value:
-            return base64.b64decode(value["$bytes"])
-        if "$timestamp" in value:
-            return timestamp(value["$timestamp"])
-        if "$decimal" in value:
-            scale, number = value["$decimal"]
-            return decimal(scale, number)
-    return {key: from_json(item, timestamp, decimal) for key, item in value.items()}
+    special = _special(value)
+    if special == "$bytes":
+        return base64.b64decode(value["$bytes"])
+    if special == "$timestamp":
+        return timestamp(value["$timestamp"])
+    if special == "$decimal":
+        scale, number = value["$decimal"]
+        return decimal(scale, number)
+    table = value["$table"] if special == "$table" else value
+    return {key: from_json(item, timestamp, decimal) for key, item in table.items()}
 
 
+def _special(value: Json) -> str:
+    """Return which of the special forms a JSON object is, "" for a plain table."""
+    if len(value) != 1:
+        return ""
+    key, inner = next(iter(value.items()))
+    check = _SPECIAL.get(key)
+    return key if check is not None and check(inner) else ""
+
+
+def _is_base64(value: Any) -> bool:
+    if type(value) is not str:
+        return False
+    try:
+        base64.b64decode(value, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_decimal(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) == 2
+        and all(type(number) is int for number in value)
+        and 0 <= value[0] <= 255
+    )
+
+
+_SPECIAL: dict[str, Callable[[Any], bool]] = {
+    "$bytes": _is_base64,
+    "$timestamp": lambda value: type(value) is int,
+    "$decimal": _is_decimal,
+    "$table": lambda value: type(value) is dict,
+}
+_SPECIAL_TYPE_NAMES = {
+    "$bytes": "binary",
+    "$timestamp": "timestamp",
+    "$decimal": "decimal",
+    "$table": "table",
+    "": "table",
+}
 _TYPE_NAMES = {bool: "bool", float: "double", str: "longstr", list: "array", type(None): "void"}
 
 
@@ -75,15 +118,7 @@ def type_name(value: Any) -> str:
     if kind is int:
         return "signedint" if -(2**31) <= value < 2**31 else "long"
     if kind is dict:
-        if len(value) == 1:
-            for key, name in (
-                ("$bytes", "binary"),
-                ("$timestamp", "timestamp"),
-                ("$decimal", "decimal"),
-            ):
-                if key in value:
-                    return name
-        return "table"
+        return _SPECIAL_TYPE_NAMES[_special(value)]
     return _TYPE_NAMES[kind]
 
 

@@ -332,6 +332,16 @@ def test_telemetry_command_line_is_the_contract() -> None:
     assert distributed[distributed.index("--image") + 1] == "localhost/telemetry:1"
 
 
+def test_telemetry_trusts_the_authority_of_the_members() -> None:
+    (pod,) = pod_specs(telemetry.job(context(), "manual"))
+    values = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    assert values["BROKERD_CA_FILE"] == "/etc/telemetry-tls/ca.crt"
+    volumes = {item["name"]: item for item in pod["volumes"]}
+    assert volumes["tls-ca"]["secret"]["secretName"] == "orders-tls"
+    (pod,) = pod_specs(telemetry.job(context(tls={"secretName": "mine"}), "manual"))
+    assert "BROKERD_CA_FILE" not in {item["name"] for item in pod["containers"][0]["env"]}
+
+
 def test_telemetry_role_is_exactly_what_client_mode_needs() -> None:
     """Telemetry.md section 5.2; nothing on our resources, on Secrets or on volume claims."""
     rules = {rule["resources"][0]: rule["verbs"] for rule in telemetry.role(all_on())["rules"]}

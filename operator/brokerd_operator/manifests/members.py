@@ -152,7 +152,7 @@ def environment(context: Context) -> list[Manifest]:
         "BROKERD_QUEUES_DEFAULT_TYPE": spec.queues.default_queue_type,
         "BROKERD_TELEMETRY_INTERVAL_MS": str(spec.telemetry.interval),
     }
-    if _has_ca(context):
+    if context.ca_secret is not None:
         settings["BROKERD_TLS_CA_FILE"] = f"{CA_DIR}/ca.crt"
     watermark = spec.memory_high_watermark()
     if watermark is not None:
@@ -176,12 +176,6 @@ def _bind(context: Context) -> str:
     return "::" if dual else "0.0.0.0"
 
 
-def _has_ca(context: Context) -> bool:
-    """A Secret of the user's own may lack a CA; ours has one."""
-    tls = context.spec.tls
-    return tls.secret_name is None or tls.ca_secret_name is not None
-
-
 def _volumes(context: Context) -> list[Manifest]:
     volumes = [
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
@@ -191,9 +185,8 @@ def _volumes(context: Context) -> list[Manifest]:
         ),
         naming.secret_volume("peer-tls", context.peer_tls_secret),
     ]
-    if _has_ca(context):
-        ca = context.spec.tls.ca_secret_name or context.tls_secret
-        volumes.append(naming.secret_volume("tls-ca", ca, {"ca.crt": "ca.crt"}))
+    if context.ca_secret is not None:
+        volumes.append(naming.secret_volume("tls-ca", context.ca_secret, {"ca.crt": "ca.crt"}))
     return volumes
 
 
@@ -205,7 +198,7 @@ def _mounts(context: Context) -> list[Manifest]:
         {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
         {"name": "peer-tls", "mountPath": PEER_TLS_DIR, "readOnly": True},
     ]
-    if _has_ca(context):
+    if context.ca_secret is not None:
         mounts.append({"name": "tls-ca", "mountPath": CA_DIR, "readOnly": True})
     return mounts
 

@@ -86,6 +86,17 @@ class Context:
         return self.spec.tls.secret_name or f"{self.name}-tls"
 
     @property
+    def ca_secret(self) -> str | None:
+        """Secret whose ca.crt clients of AMQPS and gRPC trust; None for the system's authorities.
+
+        A certificate of the user's own may come without a CA; ours has one.
+        """
+        tls = self.spec.tls
+        if tls.secret_name is not None:
+            return tls.ca_secret_name
+        return self.tls_secret
+
+    @property
     def peer_tls_secret(self) -> str:
         return f"{self.name}-peer-tls"
 

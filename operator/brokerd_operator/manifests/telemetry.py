@@ -16,6 +16,7 @@ OUT_DIR = "/var/lib/telemetry"
 TEMPLATE_DIR = "/etc/telemetry"
 TEMPLATE_FILE = "executor.yaml"
 ADMIN_DIR = "/etc/telemetry-admin"
+CA_DIR = "/etc/telemetry-tls"
 LOCAL_MASTER = "local[*]"
 KUBERNETES_MASTER = "k8s://https://kubernetes.default.svc:443"
 
@@ -177,6 +178,9 @@ def _pod(context: Context) -> Manifest:
         {"name": "tmp", "emptyDir": {}},
         naming.secret_volume("admin", context.admin_secret, {"password": "password"}),
     ]
+    if context.ca_secret is not None:
+        mounts.append({"name": "tls-ca", "mountPath": CA_DIR, "readOnly": True})
+        volumes.append(naming.secret_volume("tls-ca", context.ca_secret, {"ca.crt": "ca.crt"}))
     if _is_distributed(context):
         mounts.append({"name": "template", "mountPath": TEMPLATE_DIR, "readOnly": True})
         volumes.append({"name": "template", "configMap": {"name": context.telemetry_name}})
@@ -226,7 +230,10 @@ def arguments(context: Context) -> list[str]:
 
 
 def _environment(context: Context) -> list[Manifest]:
+    # The members' gRPC port speaks TLS with the serving certificate.
+    ca = {"name": "BROKERD_CA_FILE", "value": f"{CA_DIR}/ca.crt"}
     return [
+        *([ca] if context.ca_secret is not None else []),
         naming.field_env("POD_IP", "status.podIP"),
         naming.field_env("POD_NAME", "metadata.name"),
         naming.field_env("NAMESPACE", "metadata.namespace"),

@@ -283,6 +283,21 @@ class Host:
         if driver is not None and not driver.is_damaged:
             self._put(driver, TransferLeadership(to))
 
+    def renew_leadership(self, driver: Driver, damaged: NodeId) -> None:
+        """Let another member lead, so that a damaged one is refilled (inbox.py)."""
+        others = set(driver.configuration.voters) - {self.node, damaged}
+        heir = max(
+            others & self.alive(), key=lambda node: driver.replica.match_of(node) or 0, default=None
+        )
+        logger.warning(
+            "member lost acknowledged entries group=%x node=%s, new leader %s",
+            driver.uid,
+            damaged,
+            heir,
+        )
+        if heir is not None:
+            self._put(driver, TransferLeadership(heir))
+
     def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
         """Ask for a configuration that differs by one member; a refusal's reply says why."""
         driver = self._drivers.get(uid)

@@ -99,12 +99,25 @@ class Inbox:
             if driver is None:
                 self._keep_early(raft.group, message)
             elif driver.error is None:
+                if message.reject and message.kind is MessageKind.APPEND_REPLY:
+                    self._look_for_loss(driver, message)
                 if driver.is_damaged:
                     if message.kind in _REQUIRES_TRUST:
                         continue
                     self._look_for_refill(driver, message)
                 driver.inputs.append(Received(message))
                 host.wake(driver)
+
+    def _look_for_loss(self, driver: Driver, message: Message) -> None:
+        """A member refuses what it had acknowledged: its disk lost it (replication.md §1).
+
+        Raft has no way back below what was acknowledged, but a new leader begins without such
+        knowledge and finds out what is there.  Streams keep their order, so this is no old news.
+        """
+        replica = driver.replica
+        match = replica.match_of(message.sender)
+        if match and message.index <= match and message.term == replica.term:
+            self._host.renew_leadership(driver, message.sender)
 
     def _look_for_refill(self, driver: Driver, message: Message) -> None:
         """A damaged replica is whole when it holds what a leader of this term has committed.

@@ -326,3 +326,49 @@ async def test_failed_sync_ends_the_member_and_confirms_nothing(tmp_path: Path) 
     assert member.machines[UID].values == {"x": "1"}
     assert answers == []
     await cluster.stop("a")
+
+
+async def test_first_election_of_a_new_group_does_not_wait_for_the_slowest_member(
+    tmp_path: Path,
+) -> None:
+    """Votes that are asked for before a member knows the group are kept for it (R-QQ-5)."""
+    # An election by time-out would take minutes.
+    config = toy_config(election_ticks_min=10_000, election_ticks_max=20_000)
+    cluster = Cluster(tmp_path, config)
+    for name in NAMES:
+        await cluster.start(name)
+    a, b, c = cluster.all()
+    await until(lambda: all(len(member.host.alive()) == 3 for member in cluster.all()))
+    a.open_group(UID, NAMES)
+    a.host.transfer_leadership(UID, a.node)
+    await asyncio.sleep(0.1)
+    b.open_group(UID, NAMES)
+    c.open_group(UID, NAMES)
+    await until(lambda: a.host.status_of(UID).is_leader)
+    for name in NAMES:
+        await cluster.stop(name)
+
+
+async def test_member_with_a_damaged_log_is_refilled_by_its_leader_before_it_counts(
+    cluster: Cluster,
+) -> None:
+    """G8: the member gives up its vote until it holds again what was committed."""
+    leader = await cluster.leader()
+    for number in range(30):
+        await leader.client.request(UID, b"k%d=%s" % (number, b"v" * 200), 5)
+    follower = next(m for m in cluster.all() if m is not leader)
+    await until(lambda: follower.machines[UID].count == 30)
+    await cluster.stop(follower.node)
+    segment = max((cluster.directory / follower.node).glob("*.log"), key=os.path.getsize)
+    image = bytearray(segment.read_bytes())
+    at = image.rfind(b"k20=vvv")
+    image[at + 10] ^= 0xFF
+    segment.write_bytes(image)
+    again = await cluster.start(follower.node)
+    machine = again.open_group(UID, NAMES)
+    assert again.host.status_of(UID).is_damaged
+    again.host.transfer_leadership(UID, again.node)
+    await leader.client.request(UID, b"after=1", 5)
+    await until(lambda: machine.values == leader.machines[UID].values)
+    await leader.client.request(UID, b"more=1", 5)
+    await until(lambda: not again.host.status_of(UID).is_damaged)

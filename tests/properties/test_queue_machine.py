@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.core import effects, queue_commands
 from brokerd.core.effects import ConsumerId, Run
@@ -14,7 +14,7 @@ from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import QueueMachine
 from brokerd.core.queue_commands import Kind, QueueOptions, ReturnCause
-from tests.unit.core.queue_driver import StepMeta, consumer, content
+from tests.unit.core.queue_driver import StepMeta, consumer, content, numbers
 
 CHANNELS = (1, 2, 3)
 TAGS = ("a", "b")
@@ -51,10 +51,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.replica = QueueMachine("q")
         self.meta = StepMeta(0, 1, 1_000)
         self.sequence: dict[int, int] = {}
-        self.entered = 0
         #: number -> consumer
         self.held: dict[int, ConsumerId] = {}
         self.handed_out: dict[int, int] = {}
+        self.seen: set[int] = set()
 
     # -- driving
 
@@ -63,10 +63,11 @@ class QueueAgainstModel(RuleBasedStateMachine):
         outcome = self.machine.apply(self.meta, command)
         twin = self.replica.apply(self.meta, command)
         assert outcome == twin, "two replicas differ"
-        for effect in outcome.effects:
-            if isinstance(effect, effects.Deliver):
-                for run in effect.runs:
-                    self.hand_out(effect.consumer, run)
+        delivers = [e for e in outcome.effects if isinstance(e, effects.Deliver)]
+        self.see_in_order([numbers(effect.runs) for effect in delivers])
+        for effect in delivers:
+            for run in effect.runs:
+                self.hand_out(effect.consumer, run)
         return outcome
 
     def hand_out(self, who: ConsumerId, run: Run) -> None:
@@ -76,6 +77,15 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert run.acquired_count == self.handed_out.get(number, 0)
             if row is not None and not row["no_ack"]:
                 self.held[number] = who
+
+    def see_in_order(self, by_consumer: list[list[int]]) -> None:
+        """R-QQ-11, G3: what is handed out for the first time comes in publish order."""
+        first_time = [[n for n in given if n not in self.seen] for given in by_consumer]
+        if not self.machine.options.max_priority:
+            assert all(given == sorted(given) for given in first_time)
+            newest = max(self.seen, default=-1)
+            assert all(number > newest for given in first_time for number in given)
+        self.seen.update(number for given in first_time for number in given)
 
     def take(self, data: st.DataObject) -> tuple[ConsumerId, list[Range]]:
         who = data.draw(st.sampled_from(sorted(set(self.held.values()))))
@@ -90,8 +100,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     # -- rules
 
-    @rule(options=st.sampled_from(OPTIONS))
-    @precondition(lambda self: self.meta.index == 0)
+    @initialize(options=st.sampled_from(OPTIONS))
     def choose_options(self, options: dict[str, Any]) -> None:
         self.apply(queue_commands.encode_update_options(QueueOptions(**options)))
 
@@ -171,6 +180,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             run = queue_commands.run_of(reply["run"])
             assert run.length == 1
             assert run.first not in self.held
+            self.see_in_order([[run.first]])
             if not no_ack:
                 self.held[run.first] = who
 

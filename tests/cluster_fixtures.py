@@ -22,6 +22,14 @@ CACHE = Path(
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-cluster"
 )
 BIN = CACHE / "bin"
+#: What tools/cluster/images.sh builds, by the name it takes.
+IMAGES = {
+    "broker": "localhost/brokerd:dev",
+    "operator": "localhost/brokerd-operator:dev",
+    "telemetry": "localhost/brokerd-telemetry:dev",
+}
+#: The first build fetches Java and Spark; later ones take seconds.
+BUILD_TIMEOUT_S = 900
 #: The slowest start seen is 25 s, on two cores with a build beside it.
 START_TIMEOUT_S = 300
 KUBECTL_TIMEOUT_S = 120
@@ -73,7 +81,7 @@ class Kubernetes:
 
 
 def run_script(
-    name: str, *args: str, state: Path | None = None
+    name: str, *args: str, state: Path | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
     """One script of tools/cluster; fails the test with what the script said."""
     env = os.environ | ({"CLUSTER_STATE": str(state)} if state else {})
@@ -82,7 +90,7 @@ def run_script(
         env=env,
         text=True,
         capture_output=True,
-        timeout=START_TIMEOUT_S,
+        timeout=timeout_s,
     )
     if done.returncode:
         pytest.fail(f"{name} {' '.join(args)}: {done.stderr.strip()}")
@@ -148,3 +156,15 @@ def kube_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]
     printed = run_script("node.sh", "up", "2", state=state).stdout
     yield Kubernetes(Path(printed.splitlines()[-1]))
     run_script("node.sh", "down")
+
+
+@pytest.fixture(scope="session")
+def images(kube_nodes: Kubernetes) -> dict[str, str]:
+    """The project's images, built from this checkout and loaded into every node, by name.
+
+    `make e2e` builds them before it starts pytest, so that here only a change costs time.
+    """
+    if kube_nodes.is_ours or os.environ.get("CLUSTER_LOAD"):
+        built = run_script("images.sh", "build", *IMAGES, timeout_s=BUILD_TIMEOUT_S)
+        kube_nodes.load(*map(Path, built.stdout.split()))
+    return IMAGES

@@ -1,6 +1,6 @@
 """Printer columns: what `kubectl get` shows, for those who print resources without an API server.
 
-For `brokerctl up` and `plan`; no I/O. It reads the columns of the CRDs, so that both print the same.
+For `brokerctl up` and `plan`; no I/O. It reads the columns of the CRDs, so both print the same.
 Only the JSON paths that our CRDs use are understood: names, `[n]`, and `[?(@.type=="X")]`.
 """
 

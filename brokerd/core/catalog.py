@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.core import (
+    catalog_checks,
     catalog_commands,
     catalog_specs,
     equivalence,
-    exchange_types,
     names,
     profiles,
     refusals,
@@ -51,19 +51,6 @@ Json = dict[str, Any]
 SNAPSHOT_VERSION = 1
 
 
-def _reply(
-    code: str, text: str = "", amqp: int | None = None, record: Record | None = None
-) -> Json:
-    reply: Json = {"code": code, "amqp": amqp, "text": text}
-    if record is not None:
-        reply["object"] = record.listing()
-    return reply
-
-
-def _refused(refused: Refused, code: str = REFUSED, record: Record | None = None) -> Json:
-    return _reply(code, refused.text, refused.code, record)
-
-
 class CatalogMachine:
     """Replicated metadata.  `state` is read by everyone on the node, changed only by `apply`."""
 
@@ -84,7 +71,7 @@ class CatalogMachine:
         changes = Changes(self.state, meta.index)
         operation = catalog_commands.decode(command)
         if operation is None:
-            reply = _reply(REFUSED, "not a catalog command of a known version")
+            reply = catalog_checks.reply(REFUSED, "not a catalog command of a known version")
         elif operation.get("do") == "batch" and isinstance(operation.get("operations"), list):
             reply = {"results": [self._run(each, changes) for each in operation["operations"]]}
         else:
@@ -183,20 +170,20 @@ class CatalogMachine:
     def _run(self, operation: Json, changes: Changes) -> Json:
         fault = catalog_commands.malformed(operation)
         if fault is not None:
-            return _reply(REFUSED, fault)
+            return catalog_checks.reply(REFUSED, fault)
         return _HANDLERS[operation["do"]](self, operation, changes)
 
     def _put(self, operation: Json, changes: Changes) -> Json:
         kind, vhost, name = operation["kind"], operation["vhost"], operation["name"]
-        refused = _check_identity(kind, vhost, name)
+        refused = catalog_checks.check_identity(kind, vhost, name)
         if refused is not None:
             return refused
         if "verdict" in operation:
-            return _reply(REFUSED, operation["verdict"], refusals.PRECONDITION_FAILED)
+            return catalog_checks.reply(REFUSED, operation["verdict"], refusals.PRECONDITION_FAILED)
         try:
             spec = catalog_specs.normalise(kind, vhost, name, operation["spec"])
         except catalog_specs.SpecError as error:
-            return _reply(REFUSED, str(error), refusals.PRECONDITION_FAILED)
+            return catalog_checks.reply(REFUSED, str(error), refusals.PRECONDITION_FAILED)
         if kind == "binding":
             name = names.binding_name(
                 spec["source"],
@@ -206,7 +193,7 @@ class CatalogMachine:
                 spec["arguments"],
             )
         present = self.state.get(kind, vhost, name)
-        failed = _check_precondition(operation, present)
+        failed = catalog_checks.check_precondition(operation, present)
         if failed is not None:
             return failed
         if present is None:
@@ -219,7 +206,9 @@ class CatalogMachine:
         kind, vhost, cause = operation["kind"], operation["vhost"], operation["cause"]
         refused = self._check_dependencies(kind, vhost, name, spec)
         if refused is not None:
-            return _refused(refused, NOT_FOUND if refused.code == 404 else REFUSED)
+            return catalog_checks.refused_reply(
+                refused, NOT_FOUND if refused.code == 404 else REFUSED
+            )
         record = new_record(kind, vhost, name, spec)
         if isinstance(record, Queue):
             record.uid = operation["uid"]
@@ -233,8 +222,8 @@ class CatalogMachine:
             changes.add(record, cause)
         if kind == "binding" and not operation.get("precondition") and cause.startswith("amqp:"):
             # Nobody reads it there, and it would be most of the cost of a bind.
-            return _reply(OK)
-        return _reply(OK, record=record)
+            return catalog_checks.reply(OK)
+        return catalog_checks.reply(OK, record=record)
 
     def _check_dependencies(self, kind: str, vhost: str, name: str, spec: Json) -> Refused | None:
         state = self.state
@@ -243,7 +232,7 @@ class CatalogMachine:
         topology = state.vhosts.get(vhost)
         if topology is None:
             return refusals.not_found(f"vhost '{vhost}' not found")
-        check = _DEPENDENCIES.get(kind)
+        check = catalog_checks.DEPENDENCIES.get(kind)
         return None if check is None else check(state, vhost, name, spec)
 
     def _update(self, operation: Json, present: Record, spec: Json, changes: Changes) -> Json:
@@ -258,18 +247,18 @@ class CatalogMachine:
         ]
         if differing:
             text = f"cannot change {', '.join(differing)} of an existing {kind}"
-            return _reply(IMMUTABLE, text, refusals.PRECONDITION_FAILED, present)
+            return catalog_checks.reply(IMMUTABLE, text, refusals.PRECONDITION_FAILED, present)
         owner = _owner(operation)
         current.pop("exclusive", None)
         is_same = names.canonical_json(spec) == names.canonical_json(current)
         if is_same and (owner is None or owner == present.owner):
-            return _reply(UNCHANGED, record=present)
+            return catalog_checks.reply(UNCHANGED, record=present)
         if kind == "binding" and not is_same:
-            return _reply(REFUSED, "another binding has this name", None, present)
+            return catalog_checks.reply(REFUSED, "another binding has this name", None, present)
         if present.is_protected() and operation["cause"].startswith("amqp:"):
-            return _refused(_protected(present))
+            return catalog_checks.refused_reply(catalog_checks.protected(present))
         if operation.get("dry_run"):
-            return _reply(OK, record=present)
+            return catalog_checks.reply(OK, record=present)
         if owner is not None:
             present.owner = owner
         if isinstance(present, Entry):
@@ -280,26 +269,28 @@ class CatalogMachine:
             present.settings = spec["settings"]
             present.replicas = spec.get("replicas")
         changes.touch(present, operation["cause"])
-        return _reply(OK, record=present)
+        return catalog_checks.reply(OK, record=present)
 
     def _delete(self, operation: Json, changes: Changes) -> Json:
         kind, vhost, name = operation["kind"], operation["vhost"], operation["name"]
         present = self.state.get(kind, vhost, name)
         if present is None:
-            return _reply(NOT_FOUND, f"{kind} '{name}' not found", refusals.NOT_FOUND)
-        failed = _check_precondition(operation, present)
+            return catalog_checks.reply(NOT_FOUND, f"{kind} '{name}' not found", refusals.NOT_FOUND)
+        failed = catalog_checks.check_precondition(operation, present)
         if failed is not None:
             return failed
         uid = operation.get("uid", 0)
         if isinstance(present, Queue) and uid not in (0, present.uid):
-            return _reply(PRECONDITION, "the queue is another one of the same name", None, present)
+            return catalog_checks.reply(
+                PRECONDITION, "the queue is another one of the same name", None, present
+            )
         if present.is_protected() and operation["cause"].startswith("amqp:"):
-            return _refused(_protected(present), record=present)
+            return catalog_checks.refused_reply(catalog_checks.protected(present), record=present)
         if isinstance(present, Exchange):
             refused = self._check_exchange_delete(present, operation)
             if refused is not None:
-                return _refused(refused, record=present)
-        reply = _reply(OK, record=present)
+                return catalog_checks.refused_reply(refused, record=present)
+        reply = catalog_checks.reply(OK, record=present)
         if not operation.get("dry_run"):
             changes.remove(present, operation["cause"])
         return reply
@@ -307,7 +298,7 @@ class CatalogMachine:
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:
         vhost, name = exchange.vhost, exchange.name
         if any(name == default for default, _, _ in names.DEFAULT_EXCHANGES):
-            return system_exchange(vhost, name)
+            return catalog_checks.system_exchange(vhost, name)
         if operation.get("if_unused") and self.state.vhosts[vhost].bindings.has_source(name):
             return refusals.precondition_failed(f"{names.resource('exchange', vhost, name)} in use")
         return None
@@ -316,33 +307,35 @@ class CatalogMachine:
         kind, vhost, name = operation["kind"], operation["vhost"], operation["name"]
         present = self.state.get(kind, vhost, name)
         if present is None:
-            return _reply(NOT_FOUND, f"{kind} '{name}' not found", refusals.NOT_FOUND)
-        failed = _check_precondition(operation, present)
+            return catalog_checks.reply(NOT_FOUND, f"{kind} '{name}' not found", refusals.NOT_FOUND)
+        failed = catalog_checks.check_precondition(operation, present)
         if failed is not None:
             return failed
         owner = _owner(operation)
         if owner == present.owner:
-            return _reply(UNCHANGED, record=present)
+            return catalog_checks.reply(UNCHANGED, record=present)
         if not operation.get("dry_run"):
             present.owner = owner
             changes.touch(present, operation["cause"])
-        return _reply(OK, record=present)
+        return catalog_checks.reply(OK, record=present)
 
     def _set_queue_members(self, operation: Json, changes: Changes) -> Json:
         queue = self.state.queue(operation["vhost"], operation["name"])
         if queue is None or queue.uid != operation["uid"]:
-            return _reply(NOT_FOUND, f"queue '{operation['name']}' not found", refusals.NOT_FOUND)
+            return catalog_checks.reply(
+                NOT_FOUND, f"queue '{operation['name']}' not found", refusals.NOT_FOUND
+            )
         members = list(operation["members"])
         if members == queue.members:
-            return _reply(UNCHANGED, record=queue)
+            return catalog_checks.reply(UNCHANGED, record=queue)
         queue.members = members
         changes.touch(queue, operation["cause"])
-        return _reply(OK, record=queue)
+        return catalog_checks.reply(OK, record=queue)
 
     def _bootstrap(self, operation: Json, changes: Changes) -> Json:
         state = self.state
         if state.cluster_id:
-            return _reply(UNCHANGED) | {"cluster_id": state.cluster_id}
+            return catalog_checks.reply(UNCHANGED) | {"cluster_id": state.cluster_id}
         state.cluster_id = operation["cluster_id"]
         state.cluster_name = operation["cluster_name"]
         vhost = operation["default_vhost"]
@@ -356,12 +349,12 @@ class CatalogMachine:
             )
         for put in puts:
             self._put(put, changes)
-        return _reply(OK) | {"cluster_id": state.cluster_id}
+        return catalog_checks.reply(OK) | {"cluster_id": state.cluster_id}
 
     def _node_started(self, operation: Json, changes: Changes) -> Json:
         state, node, incarnation = self.state, operation["node"], operation["incarnation"]
         if state.incarnations.get(node) == incarnation:
-            return _reply(UNCHANGED)
+            return catalog_checks.reply(UNCHANGED)
         state.incarnations[node] = incarnation
         for queue in list(state.queues()):
             owner = queue.exclusive_owner
@@ -375,13 +368,13 @@ class CatalogMachine:
                 for exchange in list(topology.exchanges.values()):
                     if not exchange.durable and exchange.name in topology.exchanges:
                         changes.remove(exchange, "node-restarted")
-        return _reply(OK)
+        return catalog_checks.reply(OK)
 
     def _connection_closed(self, operation: Json, changes: Changes) -> Json:
         queues = self.state.exclusive_queues(ConnectionId(*operation["connection"]))
         for queue in queues:
             changes.remove(queue, "exclusive")
-        return _reply(OK if queues else UNCHANGED)
+        return catalog_checks.reply(OK if queues else UNCHANGED)
 
 
 _HANDLERS: dict[str, Callable[[CatalogMachine, Json, Changes], Json]] = {
@@ -397,7 +390,10 @@ _HANDLERS: dict[str, Callable[[CatalogMachine, Json, Changes], Json]] = {
 
 def _owner(operation: Json) -> Owner | None:
     owner = operation.get("owner")
-    return None if owner is None else Owner(**owner)
+    if owner is None:
+        return None
+    # By name, so that a field of a later version is no obstacle.
+    return Owner(**{key: owner[key] for key in Owner.__slots__ if key in owner})
 
 
 def _stored(record: Record) -> Json:
@@ -429,44 +425,6 @@ def _restored(stored: Json) -> Record:
     return record
 
 
-def _check_identity(kind: str, vhost: str, name: str) -> Json | None:
-    if kind not in names.KIND_ORDER:
-        return _reply(REFUSED, f"unknown kind '{kind}'")
-    if (vhost == "") != (kind in names.GLOBAL_KINDS):
-        return _reply(REFUSED, f"a {kind} {'has no' if vhost else 'needs a'} vhost")
-    if (
-        kind != "binding"
-        and names.is_too_long(name)
-        and kind
-        not in (
-            "parameter",
-            "topic_permission",
-        )
-    ):
-        return _reply(REFUSED, f"name: longer than {names.NAME_BYTES_MAX} bytes")
-    if not name and kind not in ("binding", "exchange"):
-        return _reply(REFUSED, f"a {kind} needs a name")
-    return None
-
-
-def _check_precondition(operation: Json, present: Record | None) -> Json | None:
-    wanted = operation.get("precondition")
-    if not wanted:
-        return None
-    if wanted.get("absent"):
-        if present is not None:
-            return _reply(PRECONDITION, "exists already", None, present)
-        return None
-    if present is None:
-        return _reply(PRECONDITION, "does not exist")
-    if wanted.get("hash") and present.hash() != wanted["hash"]:
-        return _reply(PRECONDITION, "was changed meanwhile", None, present)
-    owner_uid = "" if present.owner is None else present.owner.uid
-    if wanted.get("owner_uid") and owner_uid != wanted["owner_uid"]:
-        return _reply(PRECONDITION, "belongs to another owner", None, present)
-    return None
-
-
 def _redeclare(operation: Json, present: Exchange | Queue, spec: Json) -> Json:
     if isinstance(present, Exchange):
         refused = equivalence.check_exchange(present, spec)
@@ -476,89 +434,5 @@ def _redeclare(operation: Json, present: Exchange | Queue, spec: Json) -> Json:
             present, spec, None if owner is None else ConnectionId(*owner)
         )
     if refused is not None:
-        return _refused(refused, PRECONDITION, present)
-    return _reply(UNCHANGED, record=present)
-
-
-def system_exchange(vhost: str, name: str) -> Refused:
-    """Return the 403 for deleting what every vhost starts with (R-EX-6)."""
-    if name == names.DEFAULT_EXCHANGE:
-        return refusals.access_refused("operation not permitted on the default exchange")
-    resource = names.resource("exchange", vhost, name)
-    return refusals.access_refused(f"deletion of system {resource} not allowed")
-
-
-def _protected(record: Record) -> Refused:
-    resource = names.resource(record.kind, record.vhost, record.name)
-    if record.kind == "queue":
-        # R-Q-14
-        return refusals.locked(f"Cannot delete protected {resource}.")
-    return refusals.access_refused(f"Cannot delete or change protected {resource}.")
-
-
-def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    if names.is_reserved(name) or not name:
-        return refusals.access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-    limit = state.limit(vhost, "max-exchanges")
-    if limit is not None and len(state.vhosts[vhost].exchanges) >= limit:
-        return refusals.precondition_failed(
-            f"cannot declare {names.resource('exchange', vhost, name)}: "
-            f"exchange limit of {limit} is reached"
-        )
-    return None
-
-
-def _check_new_queue(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    limit = state.limit(vhost, "max-queues")
-    if limit is not None and len(state.vhosts[vhost].queues) >= limit:
-        return refusals.precondition_failed(
-            f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
-        )
-    return None
-
-
-def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    source, destination = spec["source"], spec["destination"]
-    kind = spec["destination_kind"]
-    if source == names.DEFAULT_EXCHANGE or (kind == "exchange" and not destination):
-        # R-BND-2
-        return refusals.access_refused("operation not permitted on the default exchange")
-    exchange = state.exchange(vhost, source)
-    if exchange is None:
-        # R-BND-3: the source is reported first.
-        return refusals.not_found(names.missing("exchange", vhost, source))
-    if state.get(kind, vhost, destination) is None:
-        return refusals.not_found(names.missing(kind, vhost, destination))
-    return exchange_types.check_binding(exchange.type, spec["routing_key"], spec["arguments"], 0)
-
-
-def _check_new_permission(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    if state.user(name) is None:
-        return refusals.not_found(f"user '{name}' not found")
-    return None
-
-
-def _check_new_topic_permission(
-    state: CatalogState, vhost: str, name: str, spec: Json
-) -> Refused | None:
-    user, separator, _ = name.partition("|")
-    if not separator:
-        return refusals.precondition_failed("name must be user|exchange")
-    return _check_new_permission(state, vhost, user, spec)
-
-
-def _check_new_parameter(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
-    component, separator, parameter = name.partition("/")
-    if not component or not separator or not parameter:
-        return refusals.precondition_failed("name must be component/name")
-    return None
-
-
-_DEPENDENCIES: dict[str, Callable[[CatalogState, str, str, Json], Refused | None]] = {
-    "exchange": _check_new_exchange,
-    "queue": _check_new_queue,
-    "binding": _check_new_binding,
-    "permission": _check_new_permission,
-    "topic_permission": _check_new_topic_permission,
-    "parameter": _check_new_parameter,
-}
+        return catalog_checks.refused_reply(refused, PRECONDITION, present)
+    return catalog_checks.reply(UNCHANGED, record=present)

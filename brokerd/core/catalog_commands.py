@@ -198,6 +198,13 @@ _SHAPES: dict[str, dict[str, type]] = {
     "connection_closed": {"connection": list},
 }
 
+_OPTIONAL_SHAPES: dict[str, type] = {
+    "precondition": dict,
+    "owner": dict,
+    "exclusive_owner": list,
+    "uid": int,
+}
+
 
 def malformed(operation: Any) -> str | None:
     """Return what is wrong with an operation's shape, None if it can be applied."""
@@ -211,6 +218,14 @@ def malformed(operation: Any) -> str | None:
     for field, kind in shape.items():
         if not isinstance(operation.get(field), kind):
             return f"operation {operation['do']}: {field} is missing or wrong"
+    for field, kind in _OPTIONAL_SHAPES.items():
+        if operation.get(field) is not None and not isinstance(operation[field], kind):
+            return f"operation {operation['do']}: {field} is wrong"
+    connection = operation.get("connection", operation.get("exclusive_owner"))
+    if connection is not None and len(connection) != len(ConnectionId._fields):
+        return f"operation {operation['do']}: not a connection"
+    if any(not isinstance(user, dict) or "name" not in user for user in operation.get("users", [])):
+        return f"operation {operation['do']}: a user needs a name"
     return None
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.core import arguments, equivalence, exchange_types, names, refusals
+from brokerd.core import arguments, catalog_checks, equivalence, exchange_types, names, refusals
 from brokerd.core.catalog_objects import ConnectionId, Exchange, Queue, Record
 from brokerd.core.catalog_state import CatalogState
 from brokerd.core.permissions import Access
@@ -212,7 +212,7 @@ def declare_queue(
         return equivalence.check_queue(present, spec, owner) or Exists(present)
     return (
         _check_target(access, "queue", name, "x-dead-letter-exchange", values)
-        or _check_queue_limit(view, vhost, name)
+        or catalog_checks.check_new_queue(view, vhost, name, spec)
         or _check_new_queue(vhost, name, spec, exclusive)
         or _new_queue(profile, vhost, name, spec, owner)
     )
@@ -228,15 +228,6 @@ def _passive_queue(
     if present is None:
         return refusals.not_found(names.missing("queue", access.vhost, name))
     return equivalence.check_access(present, connection) or Exists(present)
-
-
-def _check_queue_limit(view: CatalogState, vhost: str, name: str) -> Refused | None:
-    limit = view.limit(vhost, "max-queues")
-    if limit is None or len(view.vhosts[vhost].queues) < limit:
-        return None
-    return refusals.precondition_failed(
-        f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
-    )
 
 
 def _check_new_queue(vhost: str, name: str, spec: Json, exclusive: bool) -> Refused | None:

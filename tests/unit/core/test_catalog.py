@@ -169,6 +169,10 @@ def test_nested_and_large_specs_are_refused(catalog: CatalogDriver) -> None:
         b'\x01{"do":"put","kind":"queue","vhost":"/","name":"q","spec":{},"cause":"admin"}',
         b'\x01{"do":"delete","kind":1,"vhost":"/","name":"q","cause":"admin"}',
         b'\x01{"do":"batch","operations":5}',
+        b'\x01{"do":"connection_closed","connection":[1]}',
+        b'\x01{"do":"bootstrap","cluster_id":"","cluster_name":"","default_vhost":"/","users":[1]}',
+        b'\x01{"do":"delete","kind":"queue","vhost":"/","name":"q","cause":"a","precondition":[1]}',
+        b'\x01{"do":"set_owner","kind":"queue","vhost":"/","name":"q","cause":"a","owner":5}',
     ],
 )
 def test_any_bytes_are_answered(catalog: CatalogDriver, command: bytes) -> None:

@@ -416,6 +416,13 @@ def test_cluster_names_members_and_what_does_not_apply_locally() -> None:
     assert broker_cluster.not_applied_locally(spec) == ("spec.storage", "spec.telemetry.engine")
 
 
+@pytest.mark.parametrize("interval", ["0s", "99ms", "2h"])
+def test_interval_that_a_member_would_not_start_with_is_invalid(interval: str) -> None:
+    found = registry.parse(resource("BrokerCluster", telemetry={"interval": interval}))
+    assert isinstance(found, Invalid)
+    assert "telemetry.interval" in found.message
+
+
 def _grants(*grants: dict[str, Any]) -> tuple[access.Grant, ...]:
     spec = registry.parse(resource("BrokerCluster", access=list(grants)))
     assert isinstance(spec, broker_cluster.BrokerClusterSpec)

@@ -9,8 +9,18 @@ from pydantic import Field
 
 from brokerd_operator.specs import units
 from brokerd_operator.specs.access import Grant
-from brokerd_operator.specs.model import Invalid, JsonObject, Meta, Part, Reference, parse_as
-from brokerd_operator.specs.model import SecretRef as SecretRef
+from brokerd_operator.specs.model import (
+    Invalid,
+    JsonObject,
+    Meta,
+    Part,
+    Reference,
+    SecretRef,
+    parse_as,
+)
+
+#: A member refuses to start with less (telemetry.interval_ms); with more no rate means anything.
+INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 
 #: Blocks that mean nothing to local processes; the embedded mode names them as not applied.
 KUBERNETES_ONLY = (
@@ -204,6 +214,8 @@ class BrokerClusterSpec(Part):
     deletion: Deletion = Deletion()
 
     def problem(self, meta: Meta) -> Invalid | None:
+        if not INTERVAL_MS_MIN <= self.telemetry.interval <= INTERVAL_MS_MAX:
+            return Invalid("InvalidSpec", "spec.telemetry.interval must be from 100ms to 1h")
         problems = (grant.problem() for grant in self.access)
         return next((found for found in problems if found is not None), None)
 

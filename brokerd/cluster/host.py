@@ -109,6 +109,7 @@ class Host:
         self._heartbeat_at_ms = 0
         self._collect_at_ms = 0
         self._has_failed = False
+        self._peers_lock = asyncio.Lock()
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -131,9 +132,11 @@ class Host:
     async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
         """Talk to these nodes (this one may be among them) and to nobody else."""
         others = {node: address for node, address in peers.items() if node != self.node}
-        for node in self.liveness.set_nodes(others, self.now_ms()):
-            self._lost(node)
-        await self.transport.set_peers(others)
+        # Ending a stream takes a moment; the last call wins.
+        async with self._peers_lock:
+            for node, incarnation in self.liveness.set_nodes(others, self.now_ms()):
+                self._lost(node, incarnation)
+            await self.transport.set_peers(others)
 
     async def stop(self) -> None:
         """End streams, clock and writer thread.  The log stays open: its owner closes it."""
@@ -372,7 +375,7 @@ class Host:
             return
         self.events.node_changed(node, self.liveness.incarnation(node), True)
 
-    def _lost(self, node: NodeId) -> None:
+    def _lost(self, node: NodeId, incarnation: int) -> None:
         """A node is suspected."""
         logger.warning("node is suspected node=%s", node)
         # Whatever the stream still holds is worthless after a split of the network; dial anew.
@@ -380,7 +383,7 @@ class Host:
         self._put_all(node, PeerUnreachable(node))
         for client in self.clients:
             client.peer_lost(node)
-        self.events.node_changed(node, self.liveness.incarnation(node), False)
+        self.events.node_changed(node, incarnation, False)
 
     def _put_all(self, node: NodeId, event: Input, *, leaders_only: bool = False) -> None:
         for uid in self._with_member.get(node, ()):
@@ -556,7 +559,7 @@ class Host:
         if self._has_failed:
             return
         for node in self.liveness.check(now_ms, tick_ms):
-            self._lost(node)
+            self._lost(node, self.liveness.incarnation(node))
         self._tick_groups()
         self._ticked_ms = now_ms
         if now_ms >= self._heartbeat_at_ms:

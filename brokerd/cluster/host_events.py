@@ -36,6 +36,10 @@ class HostEvents(Protocol):
         """A leader's delivery for a consumer of this node (deliveries.py)."""
         ...
 
+    def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
+        """A reply goes to another node: return it with what that node cannot look up itself."""
+        ...
+
     def liveness_received(
         self,
         node: NodeId,

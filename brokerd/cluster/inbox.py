@@ -171,21 +171,22 @@ class Inbox:
             self._answer(node, request.id, peer_pb2.GroupReply.OVERLOADED, None, b"")
             return
         driver.requests_bytes += size
-        host.propose(uid, command, partial(self._request_done, driver, node, request.id, size))
+        host.propose(uid, command, partial(self._request_done, driver, node, request.id, command))
 
     def _request_done(
         self,
         driver: Driver,
         node: NodeId,
         request_id: int,
-        size: int,
+        command: bytes,
         accepted: bool,
         reply: bytes,
         leader: NodeId | None,
     ) -> None:
-        driver.requests_bytes -= size
+        driver.requests_bytes -= len(command)
         if accepted:
             status = peer_pb2.GroupReply.OK
+            reply = self._host.events.complete_reply(driver.uid, command, reply)
         elif leader == self._host.node:
             status = peer_pb2.GroupReply.OVERLOADED
         else:

@@ -35,12 +35,16 @@ class Liveness:
         self._nodes: dict[NodeId, _Node] = {}
         self._checked_ms: int | None = None
 
-    def set_nodes(self, nodes: Iterable[NodeId], now_ms: int) -> list[NodeId]:
+    def set_nodes(self, nodes: Iterable[NodeId], now_ms: int) -> list[tuple[NodeId, int]]:
         """Take the others' names; new ones have the time of a suspicion to be heard.  Return the
-        ones that were up and are no members any more.
+        ones that were up and are no members any more, with their incarnations.
         """
         wanted = set(nodes)
-        gone = [node for node, state in self._nodes.items() if node not in wanted and state.is_up]
+        gone = [
+            (node, state.incarnation)
+            for node, state in self._nodes.items()
+            if node not in wanted and state.is_up
+        ]
         for node in [node for node in self._nodes if node not in wanted]:
             del self._nodes[node]
         for node in wanted:

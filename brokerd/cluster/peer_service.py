@@ -19,6 +19,9 @@ from brokerd.rpc.v1 import peer_pb2, peer_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
+#: Distinct refusals that are logged; whoever is refused comes again every second.
+REFUSALS_LOGGED_MAX = 256
+
 
 class FrameSink(Protocol):
     """What the host does with incoming streams; implemented by host.py."""
@@ -58,6 +61,7 @@ class PeerService(peer_pb2_grpc.PeerServicer):
             transport.hello_frame(node, incarnation, config)
         )
         self._current: dict[NodeId, object] = {}
+        self._refusals: set[str] = set()
 
     async def Exchange(
         self,
@@ -76,6 +80,10 @@ class PeerService(peer_pb2_grpc.PeerServicer):
                 frame: Any = await context.read()
                 if frame is grpc.aio.EOF or self._current.get(node) is not mark:
                     return
+                if not self._is_member(node):
+                    await self._refuse(
+                        context, grpc.StatusCode.FAILED_PRECONDITION, f"{node!r} was removed"
+                    )
                 self._sink.frame_received(node, frame)
         except FrameError as error:
             logger.error("bad frame, closing the stream node=%s: %s", node, error)
@@ -120,7 +128,9 @@ class PeerService(peer_pb2_grpc.PeerServicer):
     async def _refuse(
         self, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, text: str
     ) -> NoReturn:
-        logger.warning("refused a peer stream from=%s: %s", context.peer(), text)
+        if text not in self._refusals and len(self._refusals) < REFUSALS_LOGGED_MAX:
+            self._refusals.add(text)
+            logger.warning("refused a peer stream from=%s: %s", context.peer(), text)
         await context.abort(code, text)
         raise AssertionError("abort raises")
 

@@ -372,3 +372,15 @@ async def test_member_with_a_damaged_log_is_refilled_by_its_leader_before_it_cou
     await until(lambda: machine.values == leader.machines[UID].values)
     await leader.client.request(UID, b"more=1", 5)
     await until(lambda: not again.host.status_of(UID).is_damaged)
+
+
+async def test_last_list_of_peers_wins(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    await until(lambda: len(member.host.alive()) == 3)
+    without_b = {node: at for node, at in cluster.addresses.items() if node != "b"}
+    lists = [without_b, cluster.addresses, {}, without_b]
+    await asyncio.gather(*(member.host.set_peers(peers) for peers in lists))
+    assert member.host.is_peer(NodeId("c"))
+    assert not member.host.is_peer(NodeId("b"))
+    await until(lambda: member.host.alive() == {"a", "c"})
+    await until(lambda: (NodeId("b"), 2, False) in member.events.nodes)

@@ -73,7 +73,8 @@ def test_unknown_nodes_are_ignored_and_removed_ones_reported() -> None:
     assert not found.heard(B, 10)
     assert not found.knows(B)
     found.heard(A, 10)
-    assert found.set_nodes([B], 20) == [A]
+    found.set_incarnation(A, 7)
+    assert found.set_nodes([B], 20) == [(A, 7)]
     assert found.knows(B)
     assert not found.knows(A)
 

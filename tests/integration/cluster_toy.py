@@ -106,6 +106,9 @@ class Recorder:
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         self.deliveries.append((sender, uid, term, kind, payload))
 
+    def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
+        return reply
+
     def liveness_received(
         self,
         node: NodeId,

@@ -41,11 +41,20 @@ def drop(port: int, queue: str) -> None:
     load_programs.run_amqpload("delete", port, queue=queue)
 
 
-def publish_rate(in_flight: int, count: int) -> Callable[[list[int], float], float]:
+def publish_rate(
+    in_flight: int, count: int, per_write: int = 0
+) -> Callable[[list[int], float], float]:
+    """With per_write=1 each message is a write of its own, as most client libraries do it."""
+
     def measure(ports: list[int], scale: float) -> float:
         queue = new_queue()
         result = load_programs.run_amqpload(
-            "publish", ports[0], queue=queue, in_flight=in_flight, count=scaled(count, scale)
+            "publish",
+            ports[0],
+            queue=queue,
+            in_flight=in_flight,
+            count=scaled(count, scale),
+            per_write=per_write,
         )
         drop(ports[0], queue)
         return result["rate"]
@@ -119,6 +128,13 @@ def perftest_both(ports: list[int], scale: float) -> float:
 ROWS = (
     Row("publish-1000", "publish, 1,000 in flight", "msg/s", 4.0, publish_rate(1000, 100_000)),
     Row("publish-100", "publish, 100 in flight", "msg/s", 2.0, publish_rate(100, 60_000)),
+    Row(
+        "publish-single",
+        "publish, 1,000 in flight, a write per message",
+        "msg/s",
+        4.0,
+        publish_rate(1000, 100_000, per_write=1),
+    ),
     Row("publish-1", "publish, 1 in flight, p50", "µs", 0.6, publish_latency, lower_is_better=True),
     Row("consume-1000", "consume, ack each, prefetch 1,000", "msg/s", 1.2, consume_rate),
     Row("both", "publish and consume at once", "msg/s", 2.0, both_rate),

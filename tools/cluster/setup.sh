@@ -2,7 +2,7 @@
 # Makes a level of the test cluster ready: Debian packages, then the binaries (build.sh). Root installs
 # packages; anybody else is told the line to run. Says nothing when all is there.
 #
-#   setup.sh              node for root, api for anybody else
+#   setup.sh              all that the tests take: node and the images for root, api for anybody else
 #   setup.sh api          for api.sh
 #   setup.sh node         for node.sh and images.sh
 #   setup.sh check LEVEL  only say which packages are missing: exit status 1 if any
@@ -11,7 +11,9 @@
 check_only=
 [ "${1:-}" != check ] || { check_only=1; shift; }
 level=${1:-}
-[ -n "$level" ] || { [ "$(id -u)" = 0 ] && level=node || level=api; }
+with_images=
+if [ -z "$level" ] && [ "$(id -u)" = 0 ]; then level=node with_images=1; fi
+level=${level:-api}
 packages=(openssl)
 case $level in
   api) ;;
@@ -44,3 +46,4 @@ install_packages() {
 
 [ "${#missing[@]}" = 0 ] || install_packages "${missing[@]}"
 [ -n "$check_only" ] || "$CLUSTER_HOME/build.sh" "$([ "$level" = api ] && echo api || echo all)" 2> >(grep -v 'up to date' >&2)
+if [ -n "$with_images" ] && [ -z "$check_only" ]; then "$CLUSTER_HOME/images.sh" build >/dev/null; fi

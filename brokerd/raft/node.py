@@ -363,6 +363,14 @@ class RaftNode:
         """Entries up to `index` were applied."""
         self.log.applied_to(index)
         self._history.settle(index)
+        if (
+            self.role is Role.LEADER
+            and not self.replication.counts_self
+            and self._history.current_index <= index
+        ):
+            # A leader that has been removed leaves once that is committed (§4.2.2) and answered.
+            self.replication.hand_over_to_best()
+            self.become_follower(self.term, None)
 
     def send(self, message: Message) -> None:
         """Queue a message that depends on nothing that is not on disk."""
@@ -389,12 +397,6 @@ class RaftNode:
         for write in self._writes:
             write.last = 0
         self._history = ConfigurationHistory(snapshot.configuration, snapshot.index)
-
-    def commit_advanced(self) -> None:
-        """The leader moved its commit index: a leader that has been removed leaves (§4.2.2)."""
-        if self._history.current_index <= self.log.committed and not self.replication.counts_self:
-            self.replication.hand_over_to_best()
-            self.become_follower(self.term, None)
 
     # ---- terms and roles ------------------------------------------------------------------------
 

@@ -199,8 +199,6 @@ class Replication:
             progress.become_replicate()
         if not (is_news and self.maybe_commit()):
             self._notify_commit(progress)
-        if not self._node.is_leader:
-            return
         if progress.next <= self._node.log.last:
             self.send_all(progress)
         self._node.maybe_hand_over(progress)
@@ -282,7 +280,6 @@ class Replication:
         if index == log.last:
             for progress in self.peers.values():
                 self._notify_commit(progress)
-        node.commit_advanced()
         return True
 
     def own_match(self) -> int:

@@ -55,6 +55,7 @@ class SimNode:
         self._is_syncing = False
         self._seen_commit = 0
         self._realised: set[int] = set()
+        self._led = False
         self.last_heard: dict[NodeId, int] = {}
 
     # ---- life -----------------------------------------------------------------------------------
@@ -137,10 +138,13 @@ class SimNode:
         replica = self.replica
         if replica is None:
             return
+        life = self.life
+        # A leader that is removed leaves in the course of the very input that it still answers.
+        self._led = replica.is_leader
         actions = replica.handle(event)
+        self._led = self._led or replica.is_leader
         self._check_commit(replica)
         replica.check_invariants()
-        life = self.life
         for action in actions:
             if self.life != life:
                 return
@@ -156,6 +160,8 @@ class SimNode:
         for index in range(max(self._seen_commit + 1, log.first), commit + 1):
             self.world.checkers.on_commit(self.id, replica.term, index, log.term(index), disks)
         self._seen_commit = commit
+        if replica.is_leader and self.world.strikes(self.world.scenario.crash_after_commit):
+            self.world.crash_for(self.id, 300)
 
     def _observe(self, index: int, term: int, command: bytes, chain: str) -> None:
         self.world.checkers.on_applied(self.id, index, term, command, chain)
@@ -205,23 +211,18 @@ class SimNode:
     def _send(self, action: Send) -> None:
         message = action.message
         self.world.send(message)
-        scenario = self.world.scenario
         if (
             message.kind == MessageKind.VOTE_REPLY
             and not message.reject
-            and scenario.crash_after_vote
-            and self.world.rng.random() < scenario.crash_after_vote
+            and self.world.strikes(self.world.scenario.crash_after_vote)
         ):
-            self.crash()
-            self.world.after(20 + self.world.rng.randrange(100), self.world.restart, self.id)
+            self.world.crash_for(self.id, 1 + self.world.rng.randrange(100))
 
     def _reply(self, action: Reply) -> None:
         self.world.on_reply(self.id, action)
 
     def _realise(self, action: Realise) -> None:
-        replica = self.replica
-        assert replica is not None
-        require(replica.is_leader, f"{self.id} realises effects without leading")
+        require(self._led, f"{self.id} realises effects without leading")
         require(action.index not in self._realised, f"{self.id} realised {action.index} twice")
         self._realised.add(action.index)
 
@@ -236,6 +237,8 @@ class SimNode:
         low = max(log.first, checkers.commit_max - 30)
         indexes = [i for i in range(low, checkers.commit_max + 1) if i in checkers.committed]
         checkers.on_new_leader_log(self.id, action.term, {i: log.term(i) for i in indexes})
+        if world.strikes(world.scenario.mute_after_election):
+            world.mute(self.id)
 
 
 _EXECUTE: dict[type[Any], Callable[[SimNode, Any], None]] = {

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brokerd.raft.config import RaftConfig
@@ -44,18 +44,24 @@ class Scenario:
     membership: bool
     snapshots: bool
     is_quiescing: bool
+    #: Crash points that matter: chances of dying just after having voted, having committed, and of
+    #: a new leader being cut off (it can hear but not speak) and dying.
     crash_after_vote: float
+    crash_after_commit: float
+    mute_after_election: float
+    tick_ms: int
+    election_ticks_max: int
     client_count: int
     window: int
     append_entries_max: int
 
     @classmethod
-    def of_seed(cls, rng: random.Random) -> Scenario:
-        """Draw a scenario."""
+    def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
+        """Draw a scenario; `profile` names one of PROFILES instead of the drawn one."""
         is_quiescing = rng.random() < 0.25
-        return cls(
+        scenario = cls(
             node_count=rng.choice((3, 3, 5)),
-            chaos_ms=rng.randrange(3_000, 9_000),
+            chaos_ms=rng.randrange(2_000, 7_000),
             faults=NetworkFaults(
                 loss=rng.choice((0.0, 0.0, 0.05, 0.15, 0.3)),
                 duplication=rng.choice((0.0, 0.05, 0.2)),
@@ -71,27 +77,78 @@ class Scenario:
             membership=rng.random() < 0.3,
             snapshots=rng.random() < 0.4,
             is_quiescing=is_quiescing,
-            crash_after_vote=rng.choice((0.0, 0.0, 0.2)),
+            crash_after_vote=rng.choice((0.0, 0.0, 0.2, 0.5)),
+            crash_after_commit=rng.choice((0.0, 0.0, 0.0, 0.01)),
+            mute_after_election=rng.choice((0.0, 0.0, 0.2)),
+            tick_ms=100,
+            election_ticks_max=20,
             client_count=rng.randrange(1, 4),
             window=rng.choice((1, 1, 4)),
             append_entries_max=rng.choice((1, 2, 1024)),
         )
+        drawn = rng.choice(_DRAWN_PROFILES)
+        return replace(scenario, **PROFILES[profile or drawn])
+
+
+_MANY_ELECTIONS: dict[str, Any] = {
+    "node_count": 3,
+    "chaos_ms": 4_000,
+    "tick_ms": 20,
+    "partitions": False,
+    "membership": False,
+    "slow_disks": False,
+    "is_quiescing": False,
+    "client_count": 1,
+    "window": 1,
+}
+#: Most seeds take what they drew.  The others aim at two corners that chance alone rarely reaches:
+#: old entries that a majority holds and that are overwritten all the same (figure 8 of the Raft
+#: paper), and members that vote, crash, and are asked again in the same term.
+PROFILES: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    "figure-8": _MANY_ELECTIONS
+    | {
+        "faults": NetworkFaults(delay_ms_max=3),
+        "sync_ms_max": 2,
+        "append_entries_max": 1,
+        "crash_after_commit": 0.5,
+        "mute_after_election": 0.5,
+        "crash_after_vote": 0.0,
+    },
+    "duels": _MANY_ELECTIONS
+    | {
+        "faults": NetworkFaults(delay_ms_max=60),
+        "sync_ms_max": 60,
+        "election_ticks_max": 11,
+        "crash_after_vote": 0.5,
+        "crash_after_commit": 0.01,
+    },
+}
+_DRAWN_PROFILES = ("mixed",) * 6 + ("figure-8", "duels")
 
 
 class World:
     """One simulated group and its surroundings."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        trace: Callable[[str], None] | None = None,
+        profile: str | None = None,
+    ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.scenario = scenario = Scenario.of_seed(self.rng)
+        self.scenario = scenario = Scenario.of_seed(self.rng, profile)
         self.now_ms = 0
         self.is_running = True
         self.checkers = Checkers()
-        self.network = FakeNetwork(self.rng, scenario.faults)
+        self.network = FakeNetwork(self.rng, replace(scenario.faults))
         self.config = RaftConfig(
+            tick_ms=scenario.tick_ms,
+            election_ticks_max=scenario.election_ticks_max,
             append_entries_max=scenario.append_entries_max,
-            inflight_max=self.rng.choice((1, 4, 64)),
+            # One small message per round trip is too little for the clients at slow disks.
+            inflight_max=self.rng.choice((4, 64) if scenario.append_entries_max == 1 else (1, 64)),
             snapshot_entries=self.rng.choice((5, 20)) if scenario.snapshots else 4096,
             snapshot_resend_ticks=20,
             commit_record_entries=self.rng.choice((1, 8, 64)),
@@ -209,6 +266,29 @@ class World:
         if self.nodes[node].replica is None:
             self.nodes[node].start()
 
+    def strikes(self, chance: float) -> bool:
+        """Draw whether a fault with this chance happens now."""
+        return chance > 0.0 and self.rng.random() < chance
+
+    def crash_for(self, node: NodeId, down_ms: int) -> None:
+        """Crash a member and start it again later."""
+        self.nodes[node].crash()
+        self.after(down_ms, self.restart, node)
+
+    def mute(self, node: NodeId) -> None:
+        """Let a member hear but not speak, and die after a while."""
+        self.record("mute", node)
+        for peer in self.node_ids:
+            if peer != node:
+                self.network.blocked.add((node, peer))
+        self.after(self.rng.choice((30, 300)), self._unmute, node)
+
+    def _unmute(self, node: NodeId) -> None:
+        if self.now_ms < self.scenario.chaos_ms:
+            self.crash_for(node, self.rng.choice((20, 300, 1500)))
+        for peer in self.node_ids:
+            self.network.blocked.discard((node, peer))
+
     def _nemesis(self) -> None:
         if self.now_ms >= self.scenario.chaos_ms:
             return
@@ -239,8 +319,7 @@ class World:
         leaders = [n for n in victims if (r := self.nodes[n].replica) is not None and r.is_leader]
         # Leaders are where crashes hurt.
         victim = self.rng.choice(leaders if leaders and self.rng.random() < 0.5 else victims)
-        self.nodes[victim].crash()
-        self.after(self.rng.choice((20, 200, 1500)), self.restart, victim)
+        self.crash_for(victim, self.rng.choice((20, 200, 1500)))
 
     def _toggle_disk(self) -> None:
         node = self.nodes[self.rng.choice(self.node_ids)]
@@ -285,6 +364,8 @@ class World:
         self.record("heal")
         self.network.heal()
         self.scenario.crash_after_vote = 0.0
+        self.scenario.crash_after_commit = 0.0
+        self.scenario.mute_after_election = 0.0
         for node in self.nodes.values():
             node.is_slow = False
             if node.replica is None:

@@ -1,0 +1,101 @@
+"""Planted bugs: a simulator that misses one of them has a blind spot (design/replication.md §5).
+
+Each mutant swaps one method of the raft room for a wrong one while the context manager is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from brokerd.raft import quorum
+from brokerd.raft.following import Following
+from brokerd.raft.log import RaftLog
+from brokerd.raft.messages import Entry, HardState, Message, MessageKind
+from brokerd.raft.node import RaftNode
+from brokerd.raft.progress import Progress
+from brokerd.raft.replication import Replication
+
+
+def _too_small_majority(voter_count: int) -> int:
+    return max(1, voter_count // 2)
+
+
+def _acknowledge_before_sync(node: RaftNode, message: Message) -> None:
+    if message.kind == MessageKind.APPEND_REPLY:
+        node.send(message)
+    else:
+        node._after_write.append(message)
+
+
+_write_hard_state = RaftNode._hard_state_to_write
+
+
+def _forget_vote(node: RaftNode, term_changed: bool) -> HardState | None:
+    state = _write_hard_state(node, term_changed)
+    return None if state is None else HardState(state.term, None, state.commit)
+
+
+def _count_own_unsynced(replication: Replication) -> int:
+    return replication._node.log.last
+
+
+def _commit_any_term(replication: Replication, index: int) -> bool:
+    return True
+
+
+def _unclamped_heartbeat_commit(replication: Replication, progress: Progress) -> int:
+    return replication._node.log.committed
+
+
+def _no_previous_term_check(following: Following, message: Message) -> bool:
+    return message.index <= following._node.log.last
+
+
+def _blind_truncation(following: Following, entries: list[Entry]) -> None:
+    node = following._node
+    if entries[0].index <= node.log.last:
+        node.truncate(entries[0].index)
+    node.log.append(entries)
+    node.configurations_appended(entries)
+
+
+def _trust_overtaken_writes(node: RaftNode, first: int) -> None:
+    node.log.truncate(first)
+    node._history.truncate(first)
+
+
+def _always_up_to_date(log: RaftLog, last: int, last_term: int) -> bool:
+    return True
+
+
+#: Name -> (where, attribute, replacement).
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "too-small-quorum": (quorum, "majority", _too_small_majority),
+    "acknowledgement-before-sync": (RaftNode, "send_after_write", _acknowledge_before_sync),
+    "vote-not-persisted": (RaftNode, "_hard_state_to_write", _forget_vote),
+    "leader-counts-own-unsynced": (Replication, "own_match", _count_own_unsynced),
+    "commits-old-terms": (Replication, "may_commit", _commit_any_term),
+    "unclamped-heartbeat-commit": (
+        Replication,
+        "heartbeat_commit",
+        _unclamped_heartbeat_commit,
+    ),
+    "no-previous-term-check": (Following, "matches_previous", _no_previous_term_check),
+    "blind-truncation": (Following, "take_entries", _blind_truncation),
+    "overtaken-writes-trusted": (RaftNode, "truncate", _trust_overtaken_writes),
+    "votes-for-anyone": (RaftLog, "is_up_to_date", _always_up_to_date),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug for the length of a with-block."""
+    owner, attribute, replacement = MUTANTS[name]
+    original = getattr(owner, attribute)
+    setattr(owner, attribute, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, original)

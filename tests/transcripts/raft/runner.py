@@ -1,0 +1,229 @@
+"""Runs raft transcripts: a line per command, what came of it indented below.
+
+    > group abc [learners=d] [joining=e] [append_entries_max=1 snapshot_entries=3 ...]
+    > campaign a                    > propose a text ...         > tick a 3
+    > deliver [b c]                 what is on the wire now (only to these)
+    > lose [b]                      what is on the wire now (only to these)
+    > sync a                        writes reach the disk
+    > stabilize [a b]               sync and deliver until nothing moves (the rest is cut off)
+    > crash a   > start a           unsynced writes are lost
+    > transfer a b                  > change a voters=abd learners=e
+    > unreachable a b               > alive b
+    > status                        > log a
+
+Actions are shown as they come out, except under a quiet command (`quietly stabilize`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
+from brokerd.raft.replica import (
+    Action,
+    InstallSnapshot,
+    LeaderAlive,
+    PeerUnreachable,
+    Persist,
+    Realise,
+    Reply,
+    RoleChanged,
+    SaveSnapshot,
+    Send,
+    TransferLeadership,
+)
+from tests.unit.raft.cluster import Cluster
+
+
+def show_entry(entry: Entry) -> str:
+    """Return `index/term what`."""
+    kind = EntryKind(entry.kind)
+    what = entry.data[8:].decode() if kind is EntryKind.COMMAND else kind.name
+    return f"{entry.index}/{entry.term} {what}"
+
+
+def show_message(message: Message) -> str:
+    """Return a message in one line; only fields that say something."""
+    parts = [f"{message.sender}->{message.to} {message.kind.name} term={message.term}"]
+    if message.kind in (MessageKind.APPEND, MessageKind.VOTE, MessageKind.PRE_VOTE):
+        parts.append(f"at={message.index}/{message.log_term}")
+    elif message.index:
+        parts.append(f"index={message.index}")
+    if message.commit:
+        parts.append(f"commit={message.commit}")
+    if message.reject:
+        parts.append(f"REJECT hint={message.hint}/{message.log_term}")
+    if message.force:
+        parts.append("force")
+    if message.entries:
+        parts.append("[" + ", ".join(show_entry(entry) for entry in message.entries) + "]")
+    return " ".join(parts)
+
+
+def show_action(action: Action) -> str:
+    """Return an action in one line."""
+    return _SHOW[type(action)](action)
+
+
+def _show_persist(action: Persist) -> str:
+    parts = [f"persist #{action.token}"]
+    if action.hard_state is not None:
+        state = action.hard_state
+        parts.append(f"term={state.term} vote={state.vote} commit={state.commit}")
+    if action.entries:
+        parts.append("[" + ", ".join(show_entry(entry) for entry in action.entries) + "]")
+    return " ".join(parts)
+
+
+def _show_reply(action: Reply) -> str:
+    if action.accepted:
+        return f"reply #{action.token} {action.reply.decode()}"
+    return f"refuse #{action.token} leader={action.leader} {action.reply.decode()}".rstrip()
+
+
+_SHOW: dict[type[object], Callable[..., str]] = {
+    Persist: _show_persist,
+    Send: lambda action: "send " + show_message(action.message),
+    Reply: _show_reply,
+    Realise: lambda action: f"realise {action.index}/{action.term} {action.effects}",
+    SaveSnapshot: lambda action: f"save snapshot {action.snapshot.index}/{action.snapshot.term}",
+    InstallSnapshot: lambda action: (
+        f"install #{action.token} snapshot {action.snapshot.index}/{action.snapshot.term}"
+    ),
+    RoleChanged: lambda action: (
+        f"term {action.term}, " + ("leads" if action.is_leader else f"leader {action.leader}")
+    ),
+}
+
+
+class Transcript:
+    """One group, driven by lines."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self._shown: list[str] = []
+
+    def run(self, text: str) -> str:
+        """Return the transcript with what really comes of its commands."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("> "):
+                lines.append(line)
+                lines += [f"    {shown}" for shown in self.step(line[2:])]
+            elif not line.startswith("    "):
+                lines.append(line)
+        return "\n".join(lines) + "\n"
+
+    def step(self, line: str) -> list[str]:
+        """Run one command; return what came of it."""
+        words = line.split()
+        is_quiet = words[0] == "quietly"
+        if is_quiet:
+            del words[0]
+        plain = [word for word in words[1:] if "=" not in word]
+        options = dict(word.split("=") for word in words if "=" in word)
+        self._shown = []
+        _STEPS[words[0]](self, plain, options)
+        return [] if is_quiet else self._shown
+
+    def _note(self, node: NodeId, action: Action) -> None:
+        self._shown.append(f"{node}: {show_action(action)}")
+
+    def group(self, words: list[str], options: dict[str, str]) -> None:
+        """Begin with a new group."""
+        learners = options.pop("learners", "")
+        joining = options.pop("joining", "")
+        config = RaftConfig(**{key: int(text) for key, text in options.items()})
+        self.cluster = Cluster(words[0], learners=learners, joining=joining, config=config)
+        self.cluster.watch = self._note
+
+    def campaign(self, words: list[str], options: dict[str, str]) -> None:
+        """Stand for election."""
+        self.cluster.feed(words[0], TransferLeadership(NodeId(words[0])))
+
+    def transfer(self, words: list[str], options: dict[str, str]) -> None:
+        """Hand leadership over."""
+        self.cluster.feed(words[0], TransferLeadership(NodeId(words[1])))
+
+    def propose(self, words: list[str], options: dict[str, str]) -> None:
+        """Propose commands."""
+        self.cluster.propose(words[0], *words[1:])
+
+    def tick(self, words: list[str], options: dict[str, str]) -> None:
+        """Let time pass at one member."""
+        self.cluster.tick(words[0], int(words[1]))
+
+    def deliver(self, words: list[str], options: dict[str, str]) -> None:
+        """Deliver what is on the wire."""
+        self.cluster.deliver(*words)
+
+    def lose(self, words: list[str], options: dict[str, str]) -> None:
+        """Lose what is on the wire."""
+        self.cluster.wire = [m for m in self.cluster.wire if words and m.to not in words]
+
+    def sync(self, words: list[str], options: dict[str, str]) -> None:
+        """Let writes reach the disk."""
+        self.cluster.sync(words[0])
+
+    def stabilize(self, words: list[str], options: dict[str, str]) -> None:
+        """Let everything happen that can."""
+        self.cluster.stabilize(*words)
+
+    def crash(self, words: list[str], options: dict[str, str]) -> None:
+        """Stop a member."""
+        self.cluster.crash(words[0])
+
+    def start(self, words: list[str], options: dict[str, str]) -> None:
+        """Boot a member."""
+        self.cluster.start(words[0])
+
+    def change(self, words: list[str], options: dict[str, str]) -> None:
+        """Change the membership."""
+        self.cluster.change(words[0], options["voters"], options.get("learners", ""))
+
+    def unreachable(self, words: list[str], options: dict[str, str]) -> None:
+        """Report loss towards a peer."""
+        self.cluster.feed(words[0], PeerUnreachable(NodeId(words[1])))
+
+    def alive(self, words: list[str], options: dict[str, str]) -> None:
+        """Report that the leader's node was heard."""
+        self.cluster.feed(words[0], LeaderAlive())
+
+    def status(self, words: list[str], options: dict[str, str]) -> None:
+        """Show where everyone stands."""
+        for node, replica in self.cluster.replicas.items():
+            view = replica.overview()
+            quiet = " quiet" if replica.is_quiet else ""
+            self._shown.append(
+                f"{node} {view['role']} term={view['term']} leader={view['leader']} "
+                f"last={view['last_index']} commit={view['commit_index']} "
+                f"applied={self.cluster.applied(node)}{quiet}"
+            )
+
+    def log(self, words: list[str], options: dict[str, str]) -> None:
+        """Show what a member's disk holds."""
+        disk = self.cluster.disks[NodeId(words[0])]
+        if disk.saved is not None:
+            self._shown.append(f"snapshot {disk.saved.index}/{disk.saved.term}")
+        self._shown += [show_entry(entry) for entry in disk.log]
+
+
+_STEPS: dict[str, Callable[[Transcript, list[str], dict[str, str]], None]] = {
+    "alive": Transcript.alive,
+    "campaign": Transcript.campaign,
+    "change": Transcript.change,
+    "crash": Transcript.crash,
+    "deliver": Transcript.deliver,
+    "group": Transcript.group,
+    "log": Transcript.log,
+    "lose": Transcript.lose,
+    "propose": Transcript.propose,
+    "stabilize": Transcript.stabilize,
+    "start": Transcript.start,
+    "status": Transcript.status,
+    "sync": Transcript.sync,
+    "tick": Transcript.tick,
+    "transfer": Transcript.transfer,
+    "unreachable": Transcript.unreachable,
+}

@@ -1,0 +1,243 @@
+"""A group wired by hand: nothing moves unless the test says so (deliver, sync, tick).
+
+For unit tests and the transcripts; the simulator (tests/simulation) has its own, automatic world.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.machine import Meta
+from brokerd.raft.messages import Configuration, GroupUid, Message, NodeId
+from brokerd.raft.replica import (
+    Action,
+    ChangeMembers,
+    Input,
+    InstallSnapshot,
+    Persist,
+    Persisted,
+    Propose,
+    Realise,
+    Received,
+    Replica,
+    Reply,
+    SaveSnapshot,
+    Send,
+    SnapshotSaved,
+    Tick,
+    TransferLeadership,
+)
+from tests.simulation.disk import FakeDisk
+
+
+@dataclass(slots=True)
+class EchoOutcome:
+    """What applying brought."""
+
+    reply: bytes
+    effects: list[Any] = field(default_factory=list)
+
+
+class EchoMachine:
+    """Remembers what it applied; answers with the command in capitals; one effect per command."""
+
+    def __init__(self, *, realise_everywhere: bool = False) -> None:
+        self.realise_everywhere = realise_everywhere
+        self.applied: list[tuple[int, str]] = []
+        self.metas: list[Meta] = []
+        self.deadline_ms: int | None = None
+
+    def apply(self, meta: Meta, command: bytes) -> EchoOutcome:
+        """Remember the command."""
+        text = command.decode()
+        self.applied.append((meta.index, text))
+        self.metas.append(meta)
+        if text == "tick":
+            self.deadline_ms = None
+        return EchoOutcome(text.upper().encode(), [text])
+
+    def became_leader(self, meta: Meta) -> list[Any]:
+        """Say so."""
+        return ["again"]
+
+    def snapshot(self) -> bytes:
+        """Return all that was applied."""
+        return json.dumps(self.applied).encode()
+
+    def restore(self, data: bytes) -> None:
+        """Take over all that was applied."""
+        self.applied = [(index, text) for index, text in json.loads(data)]
+
+    def live_indexes(self) -> Sequence[tuple[int, int]]:
+        """Keep the newest command's entry."""
+        return [(index, index + 1) for index, _ in self.applied[-1:]]
+
+    def next_deadline_ms(self) -> int | None:
+        """Return what the test has set."""
+        return self.deadline_ms
+
+    def tick_command(self) -> bytes:
+        """Return the tick command."""
+        return b"tick"
+
+    def overview(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def check_invariants(self) -> None:
+        """Indexes ascend."""
+        indexes = [index for index, _ in self.applied]
+        assert indexes == sorted(set(indexes))
+
+
+class Cluster:
+    """Replicas, their disks, and the messages on the wire."""
+
+    def __init__(
+        self,
+        voters: str = "abc",
+        *,
+        learners: str = "",
+        joining: str = "",
+        config: RaftConfig | None = None,
+        realise_everywhere: bool = False,
+    ) -> None:
+        self.config = config or RaftConfig()
+        self.bootstrap = Configuration(
+            tuple(NodeId(n) for n in voters), tuple(NodeId(n) for n in learners)
+        )
+        self.joining = joining
+        self.realise_everywhere = realise_everywhere
+        self.disks = {NodeId(n): FakeDisk() for n in voters + learners + joining}
+        self.replicas: dict[NodeId, Replica] = {}
+        self.machines: dict[NodeId, EchoMachine] = {}
+        self.wire: list[Message] = []
+        self.replies: dict[int, Reply] = {}
+        self.realised: list[tuple[str, int, Any]] = []
+        self.token = 0
+        self.watch: Callable[[NodeId, Action], None] | None = None
+        for node in self.disks:
+            self.start(node)
+
+    def start(self, name: str) -> Replica:
+        """Boot a member from its disk."""
+        node = NodeId(name)
+        self.machines[node] = EchoMachine(realise_everywhere=self.realise_everywhere)
+        self.replicas[node] = Replica(
+            GroupUid(7),
+            node,
+            None if name in self.joining else self.bootstrap,
+            self.machines[node],
+            self.disks[node],
+            self.config,
+            random.Random(ord(name)),
+        )
+        return self.replicas[node]
+
+    def crash(self, name: str) -> None:
+        """Stop a member; what was not synced is lost."""
+        self.disks[NodeId(name)].waiting.clear()
+        del self.replicas[NodeId(name)]
+
+    def restart(self, name: str) -> Replica:
+        """Crash and boot."""
+        self.crash(name)
+        return self.start(name)
+
+    def feed(self, name: str, event: Input) -> list[Action]:
+        """Handle an input; messages go to the wire, writes to the disk's queue."""
+        node = NodeId(name)
+        replica = self.replicas[node]
+        actions = replica.handle(event)
+        replica.check_invariants()
+        for action in actions:
+            if self.watch is not None:
+                self.watch(node, action)
+            if isinstance(action, Send):
+                self.wire.append(action.message)
+            elif isinstance(action, Persist | InstallSnapshot | SaveSnapshot):
+                self.disks[node].submit(action)
+            elif isinstance(action, Reply):
+                assert action.token not in self.replies, "answered twice"
+                self.replies[action.token] = action
+            elif isinstance(action, Realise):
+                self.realised += [(name, action.index, effect) for effect in action.effects]
+        return actions
+
+    def sync(self, name: str) -> bool:
+        """Let a member's writes reach its disk."""
+        disk = self.disks[NodeId(name)]
+        done = disk.complete(len(disk.waiting))
+        for write in done:
+            if isinstance(write, SaveSnapshot):
+                self.feed(name, SnapshotSaved(write.snapshot.index))
+            else:
+                self.feed(name, Persisted(write.token))
+        return bool(done)
+
+    def deliver(self, *names: str) -> bool:
+        """Deliver what is on the wire now (to the named members only)."""
+        now, self.wire = self.wire, []
+        moved = False
+        for message in now:
+            if names and message.to not in names:
+                self.wire.append(message)
+            elif message.to in self.replicas:
+                self.feed(message.to, Received(message))
+                moved = True
+        return moved
+
+    def drop(self) -> None:
+        """Lose everything on the wire."""
+        self.wire.clear()
+
+    def stabilize(self, *names: str) -> None:
+        """Sync and deliver (among the named members; the rest is cut off) until nothing moves."""
+        members = [n for n in self.replicas if not names or n in names]
+        for _ in range(1000):
+            self.wire = [m for m in self.wire if m.to in members and m.sender in members]
+            moved = self.deliver()
+            for name in members:
+                moved = self.sync(name) or moved
+            if not moved:
+                return
+        raise AssertionError("messages without end")
+
+    def elect(self, name: str, *among: str) -> None:
+        """Make a member the leader."""
+        self.feed(name, TransferLeadership(NodeId(name)))
+        self.stabilize(*among)
+        assert self.replicas[NodeId(name)].is_leader
+
+    def propose(self, name: str, *commands: str, now_ms: int = 5) -> list[int]:
+        """Propose commands; return their tokens."""
+        tokens = []
+        for _ in commands:
+            self.token += 1
+            tokens.append(self.token)
+        pairs = [(token, text.encode()) for token, text in zip(tokens, commands, strict=True)]
+        self.feed(name, Propose(now_ms, pairs))
+        return tokens
+
+    def change(self, name: str, voters: str, learners: str = "") -> int:
+        """Propose a configuration; return the token."""
+        self.token += 1
+        configuration = Configuration(
+            tuple(NodeId(n) for n in voters), tuple(NodeId(n) for n in learners)
+        )
+        self.feed(name, ChangeMembers(self.token, configuration))
+        return self.token
+
+    def tick(self, name: str, count: int = 1, now_ms: int = 5) -> None:
+        """Let time pass at one member."""
+        for _ in range(count):
+            self.feed(name, Tick(now_ms))
+
+    def applied(self, name: str) -> list[str]:
+        """Return the commands that a member's machine has seen."""
+        return [text for _, text in self.machines[NodeId(name)].applied]

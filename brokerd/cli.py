@@ -50,6 +50,8 @@ def serve(
         settings = config.load(config_file, os.environ, flags)
     except config.ConfigError as error:
         raise click.ClickException(str(error)) from error
+    # gRPC writes lines of its own to stderr otherwise, about streams that we handle.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Imported here: `brokerd --help` must not pay for gRPC.
     from brokerd.server import app
 

@@ -25,6 +25,9 @@ class DeliveryKind(IntEnum):
     MESSAGES = 1
     #: The consumer is gone (R-CS-6): `encode_cancelled`.
     CANCELLED = 2
+    #: Catalog: say when it is applied up to a revision, and the answer: `encode_sync`.
+    SYNC = 3
+    SYNCED = 4
 
 
 #: version, flags, node size, tag size, incarnation, channel, runs, routes, messages
@@ -49,6 +52,23 @@ def _pack_consumer(
 def _pack_text(text: str) -> bytes:
     data = text.encode("utf-8", "surrogateescape")
     return _SHORT.pack(len(data)) + data
+
+
+_SYNC = struct.Struct("<QQ")
+
+
+def encode_sync(token: int, revision: int) -> bytes:
+    """Encode SYNC and SYNCED: the asker's token and the catalog revision."""
+    return _SYNC.pack(token, revision)
+
+
+def decode_sync(data: bytes) -> tuple[int, int]:
+    """Return (token, revision); DeliveryFormatError for anything else."""
+    try:
+        token, revision = _SYNC.unpack(data)
+    except struct.error as error:
+        raise DeliveryFormatError(f"bad sync of {len(data)} bytes") from error
+    return token, revision
 
 
 def encode(consumer: ConsumerId, runs: Sequence[tuple[Run, Sequence[Content]]]) -> bytes:

@@ -21,7 +21,7 @@ import grpc
 from brokerd.cluster import frames, security
 from brokerd.cluster.config import HostConfig, TransportConfig
 from brokerd.cluster.errors import PeerRefusedError
-from brokerd.raft.messages import Message, MessageKind, NodeId
+from brokerd.raft.messages import CATALOG_GROUP, Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
@@ -347,7 +347,12 @@ class GrpcTransport:
         outbox = stream.outbox
         if message.kind is MessageKind.SNAPSHOT:
             self._queue_snapshot(stream, uid, message)
-        elif message.kind is MessageKind.APPEND and message.hint and not message.entries:
+        elif (
+            uid != CATALOG_GROUP
+            and message.kind is MessageKind.APPEND
+            and message.hint
+            and not message.entries
+        ):
             # Only the commit index for a follower that has everything (raft/replication.py).
             outbox.put(frames.encode_raft(uid, message))
             stream.wake_later()

@@ -194,6 +194,12 @@ class QueueMachine(QueueState):
             self._end("expired")
         return _OK
 
+    def _declared(self, meta: Meta, command: None) -> bytes:
+        if not self._quorum:
+            # R-Q-11: a redeclaration does not renew a quorum queue's lease.
+            self._used()
+        return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
+
     # -- enqueue ----------------------------------------------------------------------------
 
     def _enqueue(self, meta: Meta, command: queue_decoders.Enqueue) -> bytes:
@@ -543,4 +549,5 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.TICK: QueueMachine._tick,
     Kind.DEAD_LETTERS_CHECKOUT: QueueMachine._dead_letters_checkout,
     Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
+    Kind.DECLARED: QueueMachine._declared,
 }

@@ -44,6 +44,7 @@ class Kind(IntEnum):
     TICK = 15
     DEAD_LETTERS_CHECKOUT = 16
     DEAD_LETTERS_SETTLE = 17
+    DECLARED = 18
 
 
 class ReturnCause(IntEnum):
@@ -452,6 +453,14 @@ def encode_update_options(options: QueueOptions) -> bytes:
 def encode_tick() -> bytes:
     """Look at time: expiry, queue expiry, disconnected consumers."""
     return _json(Kind.TICK, {})
+
+
+def encode_declared() -> bytes:
+    """Someone declared the queue again (R-Q-3, R-Q-11).
+
+    Reply: JSON {"ready": count, "consumers": count}.
+    """
+    return _json(Kind.DECLARED, {})
 
 
 def encode_dead_letters_checkout(count: int) -> bytes:

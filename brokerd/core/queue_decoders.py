@@ -235,6 +235,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.TICK: _nothing,
     Kind.DEAD_LETTERS_CHECKOUT: _count,
     Kind.DEAD_LETTERS_SETTLE: _only_ranges,
+    Kind.DECLARED: _nothing,
 }
 
 

@@ -20,7 +20,7 @@ from brokerd.core.catalog_objects import Queue
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server import admin_objects, admin_rows, alarm_monitor, auth, rpc_auth, topology
-from brokerd.server.broker import Unavailable
+from brokerd.server.catalog_writer import Unavailable
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker

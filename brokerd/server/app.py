@@ -33,7 +33,8 @@ from brokerd.core import catalog_commands, profiles
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import auth, logs, telemetry_hooks
 from brokerd.server.alarm_monitor import AlarmMonitor
-from brokerd.server.broker import Broker, Unavailable
+from brokerd.server.broker import Broker
+from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.grpc_server import GrpcServer
 from brokerd.server.listener import AmqpListener, ListenError
 from brokerd.storage.config import WalConfig

@@ -32,6 +32,7 @@ from brokerd.core.router import Router, RouteResult
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import auth
 from brokerd.server.alarm_monitor import AlarmMonitor
+from brokerd.server.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.connections import Connections
 from brokerd.server.delivery import DeliveryHub, Got
 from brokerd.server.dlx_worker import DeadLetterer
@@ -53,10 +54,6 @@ class Federation(Protocol):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per link of this member."""
         ...
-
-
-class Unavailable(Exception):
-    """No majority answered in time; the operation may still take effect."""
 
 
 class Broker:
@@ -92,6 +89,7 @@ class Broker:
         #: Called (by the federation supervisor, say) after the catalog changed here.
         self.topology_listeners: list[Callable[[effects.TopologyChanged], None]] = []
         self.host: Host
+        self.catalog_writer: CatalogWriter
         self.groups: GroupClient
         self.deliveries = DeliveryHub(self._resume)
         self.dead_letterer = DeadLetterer(self)
@@ -106,7 +104,6 @@ class Broker:
         self._led: set[int] = set()
         self._nodes: dict[str, int] = {}
         self._views: OrderedDict[tuple[int, int], queue_commands.EnqueueView] = OrderedDict()
-        self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._warned: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -114,6 +111,7 @@ class Broker:
         """Complete the broker: host and broker know each other."""
         self.host = host
         self.groups = groups
+        self.catalog_writer = CatalogWriter(host, groups, self.view, self.config.limits)
 
     # ---- small services ---------------------------------------------------------------------
 
@@ -210,42 +208,15 @@ class Broker:
     # ---- the catalog ------------------------------------------------------------------------
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
-        """Propose one catalog operation; return its reply once this member has applied it too."""
-        timeout_s = self.config.limits.operation_timeout_ms / 1000
-        try:
-            raw = await self.groups.request(
-                CATALOG_GROUP, catalog_commands.encode(operation), timeout_s
-            )
-        except (GroupUnavailable, GroupGone) as error:
-            raise Unavailable(str(error)) from error
-        reply = catalog_commands.decode_reply(raw)
-        await self._applied(reply.get("revision") or 0, timeout_s)
-        return reply
-
-    async def _applied(self, revision: int, timeout_s: float) -> None:
-        """Wait until this member has applied the catalog up to `revision` (read your writes)."""
-        if self.view.revision >= revision:
-            return
-        future = asyncio.get_running_loop().create_future()
-        self._applied_waiters.append((revision, future))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError as error:
-            raise Unavailable("this member lags behind") from error
+        """Propose one catalog operation; return its reply once all members that are up have it."""
+        return await self.catalog_writer.write(operation)
 
     def _catalog_effects(self, changes: Sequence[Any]) -> None:
         self.topology_revision += 1
         for change in changes:
             if isinstance(change, effects.TopologyChanged):
                 self._topology_changed(change)
-        applied = self.view.revision
-        waiters, self._applied_waiters = self._applied_waiters, []
-        for revision, future in waiters:
-            if revision > applied:
-                self._applied_waiters.append((revision, future))
-            elif not future.done():
-                future.set_result(None)
+        self.catalog_writer.applied()
 
     def _topology_changed(self, change: effects.TopologyChanged) -> None:
         if change.kind == "queue":
@@ -524,13 +495,27 @@ class Broker:
                     else queue_commands.encode_node_down(node)
                 )
                 self.host.propose(uid, command, _proposed)
-        log.info("member %s is %s", node, "up" if up else "not heard any more")
+        if not up:
+            log.info("member %s is not heard any more", node)
+            return
+        log.info("member %s is up", node)
+        # Its stream was made anew: deliveries of the queues it leads may have been lost.
+        for uid in self.deliveries.groups():
+            queue = self._queues.get(uid)
+            leader = self.host.leader_of(uid)
+            # Without a replica here nobody says who leads: any member may.
+            if leader == node or (leader is None and queue is not None and node in queue.members):
+                self.deliveries.leader_changed(uid)
 
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader elsewhere sent something for one of our consumers."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
             consumer, parts = delivery_codec.decode(payload)
             self.deliveries.deliver(consumer, parts)
+        elif kind == delivery_codec.DeliveryKind.SYNC:
+            self.spawn(self.catalog_writer.sync(sender, *delivery_codec.decode_sync(payload)))
+        elif kind == delivery_codec.DeliveryKind.SYNCED:
+            self.catalog_writer.synced(sender, delivery_codec.decode_sync(payload)[0])
         elif kind == delivery_codec.DeliveryKind.CANCELLED:
             consumer, cause = delivery_codec.decode_cancelled(payload)
             self.deliveries.cancelled(consumer, cause)

@@ -85,6 +85,10 @@ class DeliveryHub:
     def __len__(self) -> int:
         return len(self._consumers)
 
+    def groups(self) -> list[int]:
+        """Return the groups that have consumers here."""
+        return list(self._by_group)
+
     def consumers(self) -> list[LocalConsumer]:
         """Return all, for listings."""
         return list(self._consumers.values())

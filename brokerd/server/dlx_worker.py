@@ -113,6 +113,7 @@ class Worker:
         self._uid = uid
         self._woken = asyncio.Event()
         self._stopped = False
+        self._channel = broker.next_uid()
 
     def wake(self) -> None:
         """Look for letters."""
@@ -209,8 +210,14 @@ class Worker:
                     done.set_result(True)
 
         broker = self._broker
+        # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
         publisher = Publisher(
-            broker.groups, broker.node, broker.incarnation, 0, outcome, deduplicate=False
+            broker.groups,
+            broker.node,
+            broker.incarnation,
+            self._channel,
+            outcome,
+            deduplicate=False,
         )
         for targets, content in batches:
             number = confirms.published()

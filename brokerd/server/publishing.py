@@ -152,8 +152,9 @@ class Publisher:
             self._sequences.pop(uid, None)
             accepted = sum(count for _, count in numbers)
         elif verdict is queue_commands.EnqueueStatus.GAP:
-            # Cannot happen while commands of a group stay in order; refusing is the honest answer.
+            # The queue has forgotten this enqueuer: refuse, and begin anew there.
             log.error("enqueue gap group=%d channel=%d expected=%d", uid, self._channel, expected)
+            self._sequences[uid] = expected
             accepted = 0
         outcomes = []
         for first, count in numbers:

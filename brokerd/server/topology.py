@@ -132,8 +132,6 @@ async def purge_queue(broker: Broker, queue: Queue) -> int:
 
 async def counts(broker: Broker, queue: Queue) -> tuple[int, int]:
     """Return ready messages and consumers for declare-ok (R-Q-3)."""
-    await ask(broker, queue.uid, queue_commands.encode_tick())
-    if not broker.host.has_group(queue.uid):
-        return 0, 0
-    overview = broker.machine(queue.uid).overview()
-    return overview["ready"], overview["consumers"]
+    raw = await ask(broker, queue.uid, queue_commands.encode_declared())
+    fields = {} if raw is None else queue_commands.decode_reply(raw)
+    return fields.get("ready", 0), fields.get("consumers", 0)

@@ -1,0 +1,178 @@
+"""Real brokerd processes for tests: free ports on loopback, own data, ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pika
+
+LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP")
+#: Two busy cores and a full test run beside it.
+START_SECONDS = 40.0
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def free_ports(count: int) -> list[int]:
+    """Return distinct free loopback ports."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+
+
+def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """Poll until `check` returns something true; fail naming `what`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = check()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        # A poll with a deadline, not a sleep that hopes.
+        select_nothing(0.02)
+
+
+def select_nothing(seconds: float) -> None:
+    """Give the processor away for a moment."""
+    import select
+
+    select.select([], [], [], seconds)
+
+
+@dataclass
+class Member:
+    """One brokerd process."""
+
+    name: str
+    data_dir: Path
+    ports: dict[str, int]
+    env: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+    log_path: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log_path = self.data_dir.parent / f"{self.name}.log"
+
+    @property
+    def amqp_port(self) -> int:
+        """Return the AMQP port."""
+        return self.ports["AMQP"]
+
+    @property
+    def grpc_port(self) -> int:
+        """Return the port of Admin, Messages and Telemetry."""
+        return self.ports["GRPC"]
+
+    @property
+    def http_port(self) -> int:
+        """Return the port of health and metrics."""
+        return self.ports["HTTP"]
+
+    def start(self) -> None:
+        """Start the process; `wait_ready` follows."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "brokerd",
+                    "serve",
+                    "--node-name",
+                    self.name,
+                    "--data-dir",
+                    str(self.data_dir),
+                    "--bind",
+                    "127.0.0.1",
+                ],
+                env=os.environ | self.env | {"PYTHONPATH": str(REPOSITORY)},
+                stdout=log,
+                stderr=log,
+                cwd=self.data_dir.parent,
+            )
+
+    def wait_ready(self) -> None:
+        """Wait until clients are let in."""
+        eventually(self._is_ready, f"{self.name} ready; log:\n{self.log()[-3000:]}", START_SECONDS)
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.name} ended:\n{self.log()[-3000:]}")
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}/health/ready", timeout=1
+            ) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses power does it to a process."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM and wait; return the exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop:\n{self.log()[-3000:]}") from None
+
+    def connect(self, **settings: Any) -> pika.BlockingConnection:
+        """Connect a pika client as guest."""
+        return pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", self.amqp_port, **settings)
+        )
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, size: int, **env: str) -> Iterator[list[Member]]:
+    """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables."""
+    ports = free_ports(size * len(LISTENERS))
+    members = []
+    for i in range(size):
+        own = dict(zip(LISTENERS, ports[i * len(LISTENERS) :], strict=False))
+        members.append(Member(f"n{i}", folder / f"n{i}", own, {}))
+    peers = ",".join(f"{member.name}=127.0.0.1:{member.ports['PEER']}" for member in members)
+    for member in members:
+        member.env = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in member.ports.items()}
+        member.env |= {"BROKERD_CLUSTER_NAME": "tests", "BROKERD_LISTENERS_AMQPS": "0"}
+        if size > 1:
+            member.env |= {
+                "BROKERD_CLUSTER_MEMBERS": peers,
+                "BROKERD_CLUSTER_SECRET": "a secret of the tests",
+            }
+        member.env |= env
+    try:
+        for member in members:
+            member.start()
+        for member in members:
+            member.wait_ready()
+        yield members
+    finally:
+        for member in members:
+            if member.process is not None and member.process.poll() is None:
+                member.kill()

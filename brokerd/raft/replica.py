@@ -451,9 +451,11 @@ class Replica:
                 actions.append(Persist(ready.token, ready.hard_state, ready.entries))
             for message in ready.messages:
                 actions.append(Send(message))
-            if ready.committed:
-                self._apply(ready.committed)
-                self._maybe_save_snapshot()
+            if not ready.committed:
+                # Only applying can bring further work.
+                return
+            self._apply(ready.committed)
+            self._maybe_save_snapshot()
         self._announce()
 
     def _announce(self) -> None:

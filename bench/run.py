@@ -152,7 +152,7 @@ def main() -> int:
                 titles[side] = measure_side(side, rows, scale, figures)
     except BenchError as error:
         say("\n".join([str(error), *getattr(error, "__notes__", [])]))
-        return 1
+        say("ended early: the table holds what was measured until then")
     text = f"{heading(args)}\n\n{table(rows, titles, figures)}\n"
     print(text)
     if args.out:

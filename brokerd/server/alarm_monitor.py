@@ -84,8 +84,13 @@ class AlarmMonitor:
         self.memory_used, self.memory_total = sample.used, sample.total
         self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
         self.disk_free = free or 0
+        was_on = self._watermark.is_on
         for line in self._watermark.sample(sample.used):
             log.warning("%s", line)
+        if self._watermark.is_on != was_on:
+            broker.counters.alarm(
+                int(was_on), int(self._watermark.is_on), sample.used, self.memory_limit
+            )
         for line in self._disk.sample(free):
             log.warning("%s", line)
         on = frozenset(

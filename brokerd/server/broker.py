@@ -81,7 +81,7 @@ class Broker:
         self.router = Router(self.view)
         self.wheel = DeadlineWheel()
         self.connections = Connections(config.limits)
-        self.counters = Counters(self.clock_ms)
+        self.counters = Counters(self.clock_ms, lambda: time.monotonic_ns() // 1000)
         self.alarms = AlarmSet()
         self.topology_revision = 1
         self.random = random.Random()
@@ -291,6 +291,10 @@ class Broker:
     def queue_of(self, uid: int) -> Queue | None:
         """Return the catalog's record of a group."""
         return self._queues.get(uid)
+
+    def queue_uids(self) -> list[int]:
+        """Return the uids of all queues that this member knows."""
+        return list(self._queues)
 
     def led_queues(self) -> list[tuple[Queue, QueueMachine]]:
         """Return the queues whose leader is here, with their state."""

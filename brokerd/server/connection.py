@@ -53,6 +53,8 @@ class ClientConnection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._flush_scheduled = False
         self._blocked_sent = False
+        #: When an alarm stopped this connection, on the counters' clock; None: it has not.
+        self._blocked_since_us: int | None = None
         self._lost = False
         self.write_paused_ms: int | None = None
         self.received_bytes = 0
@@ -234,6 +236,18 @@ class ClientConnection(asyncio.Protocol):
             self._blocked_sent = True
             self.machine.send(0, methods.ConnectionBlocked(reason))
         self.broker.connections.blocked(self)
+        if self._blocked_since_us is None:
+            self._blocked_since_us = self.broker.counters.clock_us()
+
+    def _blocked_ends(self) -> None:
+        """Tell telemetry how long the alarm held this connection (event `throttle`)."""
+        since_us, self._blocked_since_us = self._blocked_since_us, None
+        if since_us is not None:
+            counters = self.broker.counters
+            blocked_ms = (counters.clock_us() - since_us) // 1000
+            counters.throttle(
+                self.vhost, self.user, self.name, "connection_blocked", blocked_ms, "memory"
+            )
 
     def _on_closed(self, event: events.ConnectionClosed) -> None:
         self._end_sessions()
@@ -255,6 +269,7 @@ class ClientConnection(asyncio.Protocol):
         """The client's objects that live as long as the connection go (R-Q-9)."""
         if self.is_open:
             self.is_open = False
+            self._blocked_ends()
             self.broker.exclusive_queues_end(self.uid)
 
     # ---- from the broker --------------------------------------------------------------------
@@ -271,6 +286,7 @@ class ClientConnection(asyncio.Protocol):
             self.machine.send(0, methods.ConnectionUnblocked())
         if self.gate.release("alarm"):
             self.broker.connections.unblocked(self)
+            self._blocked_ends()
             self._handle(self.machine.resume_publishes())
         self.flush_now()
 

@@ -76,7 +76,18 @@ class DeadLetterer:
                     )
                 targets = [target for target in result.queues if target.name in kept]
                 broker.counters.internal_published(
-                    queue.vhost, effect.exchange, result, 1, len(letter[2])
+                    queue.vhost, effect.exchange, result, 1, len(letter[2]), len(targets)
+                )
+                broker.counters.dead_lettered(
+                    queue.vhost,
+                    queue.name,
+                    effect.reason,
+                    effect.exchange,
+                    effect.routing_key or "",
+                    "at-most-once",
+                    _outcome(result, bool(targets), bool(cycling)),
+                    1,
+                    len(letter[2]),
                 )
                 if targets:
                     publisher.add(targets, [letter], 1)
@@ -313,3 +324,12 @@ def _rendered(broker: Broker, table: Table, died: deaths.Died, has_key: bool) ->
         for name, value in zip(("reason", "queue", "exchange"), died.last, strict=True):
             rendered[f"x-last-death-{name}"] = value
     return dict(sorted(rendered.items()))
+
+
+def _outcome(result: RouteResult, is_taken: bool, is_cycling: bool) -> str:
+    """Name what became of a dead letter (telemetry.md section 6.6, event `dl`)."""
+    if is_taken:
+        return "routed"
+    if is_cycling:
+        return "cycle_dropped"
+    return "dlx_missing" if result.exchange is None else "unroutable"

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods, properties
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from brokerd.core.router import RouteResult
     from brokerd.server.broker import Broker
     from brokerd.server.connection import ClientConnection
+    from brokerd.telemetry.counters import ConfirmClock
 
 log = logging.getLogger(__name__)
+
+_BODY = itemgetter(2)
 
 #: How many different publish methods (exchange, routing key, flags) a channel remembers.
 TARGETS_MAX = 1024
@@ -70,6 +74,8 @@ class Session:
         self.uid = broker.next_uid()
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.confirms: confirms.Confirms | None = None
+        #: Counts and times the confirms for telemetry; set together with `confirms`.
+        self.confirm_clock: ConfirmClock | None = None
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
         #: Name of the queue last declared, for the empty name (R-CH-10).
@@ -239,8 +245,15 @@ class Session:
         count = len(contents)
         queues = result.queues
         self.broker.counters.published(
-            self.connection.vhost, self.connection.user, target.method.exchange, result, contents
+            self.connection.vhost,
+            self.connection.user,
+            target.method.exchange,
+            result,
+            contents,
+            target.method.mandatory,
         )
+        if self.confirm_clock is not None:
+            self.confirm_clock.published(number, count, target.method.exchange)
         if queues:
             if self.confirms is not None:
                 self.confirms.expect(number, count, len(queues))
@@ -281,7 +294,8 @@ class Session:
             machine.send(self.channel, methods.BasicAck(tag, multiple))
         for tag in nacks:
             machine.send(self.channel, methods.BasicNack(tag, False, False))
-        self.broker.counters.confirmed(self.connection.vhost, self.connection.user, acks, nacks)
+        if self.confirm_clock is not None:
+            self.confirm_clock.confirmed(acks, nacks)
         self.connection.flush_soon()
 
     def _in_flight(self, size: int) -> None:
@@ -299,8 +313,13 @@ class Session:
             self._held.setdefault(consumer.id.tag, []).extend(parts)
             return
         machine = self.connection.machine
+        total = total_bytes = total_redelivered = 0
         for run, contents in parts:
             redelivered = run.acquired_count > 0
+            total += len(contents)
+            total_bytes += sum(map(len, map(_BODY, contents)))
+            if redelivered:
+                total_redelivered += len(contents)
             holder = (consumer.uid, consumer.id)
             tag = self.unacked.delivered(holder, run.first, run.length, consumer.no_ack)
             start, count = 0, len(contents)
@@ -326,6 +345,9 @@ class Session:
                 start = end
             if consumer.no_ack:
                 self._auto_ack(consumer, run.first, run.length)
+        self.broker.counters.delivered(
+            self.connection.vhost, self.connection.user, total, total_bytes, total_redelivered
+        )
         self.connection.flush_soon()
 
     def _encoder(self, consumer: LocalConsumer, route: tuple[str, str]) -> DeliverEncoder:

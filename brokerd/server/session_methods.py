@@ -509,6 +509,9 @@ def _basic_recover_async(session: Session, method: methods.BasicRecoverAsync) ->
 def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
     if session.confirms is None:
         session.confirms = confirms.Confirms()
+        session.confirm_clock = session.broker.counters.confirm_clock(
+            session.connection.vhost, session.connection.user
+        )
     if not method.nowait:
         session.send(methods.ConfirmSelectOk())
 

@@ -8,7 +8,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+import grpc
+
 from brokerd import __version__
+from brokerd.server import rpc_auth
 from brokerd.telemetry.counters import QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
 from brokerd.telemetry.service import TelemetryService
@@ -40,14 +43,23 @@ class Telemetry:
         self._task: asyncio.Task[None] | None = None
         self._since_us = _now_us()
         self.service = TelemetryService(
-            self._writer, config.data_dir / "results", broker.authenticate, self.collect
+            self._writer, config.data_dir / "results", self._authorise, self.collect
         )
 
     def start(self) -> None:
         """Begin, unless telemetry is switched off."""
         if self._broker.config.telemetry.enabled:
+            # Whatever exists now may have been counted before: its past is not this boot's.
+            self._queues.known(self._broker.queue_uids())
+            self._since_us = _now_us()
             self._writer.start()
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _authorise(
+        self, context: grpc.aio.ServicerContext[Any, Any], is_change: bool
+    ) -> rpc_auth.Caller:
+        needed = rpc_auth.WRITERS if is_change else rpc_auth.READERS
+        return await rpc_auth.authenticate(self._broker, context, needed)
 
     async def _run(self) -> None:
         interval_s = self._broker.config.telemetry.interval_ms / 1000
@@ -61,7 +73,10 @@ class Telemetry:
         self._since_us = now_us
         broker = self._broker
         rows: list[dict[str, Any]] = broker.counters.take(since_us, now_us)
-        for queue, machine in broker.led_queues():
+        rows.append(self._node_row(since_us, now_us))
+        led = broker.led_queues()
+        self._queues.forget(queue.uid for queue, _ in led)
+        for queue, machine in led:
             status = broker.host.status_of(queue.uid)
             rows += self._queues.rows(
                 queue, machine.overview(), machine.options, status, since_us, now_us
@@ -70,6 +85,28 @@ class Telemetry:
         events = broker.counters.take_events(since_us, now_us)
         if events:
             self._writer.emit("event", events)
+
+    def _node_row(self, since_us: int, now_us: int) -> dict[str, Any]:
+        """Return the member's own row; one per interval, so its absence means loss (§6.1)."""
+        broker = self._broker
+        monitor = broker.monitor
+        row: dict[str, Any] = {
+            "k": "node",
+            "t0": since_us,
+            "t1": now_us,
+            "conns": len(broker.connections),
+            "leaders": len(broker.led_queues()),
+        }
+        if monitor is not None:
+            row |= {
+                "rss": monitor.memory_used,
+                "mem_limit": monitor.memory_total,
+                "wm_bytes": monitor.memory_limit,
+                "wm_state": int(monitor.memory_used > monitor.memory_limit),
+                "disk_free": monitor.disk_free,
+                "disk_limit": monitor.disk_limit,
+            }
+        return row
 
     async def close(self) -> None:
         """Count what is left, seal everything."""

@@ -1,0 +1,157 @@
+"""Rows of the queues that this member leads (telemetry.md section 6.5, kind `queue`).
+
+A queue's counters are replicated state: they count each message exactly once and survive SIGKILL
+and changes of leader.  A row therefore carries all of them, cumulative since the queue's birth, as
+`c_<name>`; the job adds up their differences.  The deltas beside them are for readers of single
+rows, and tell the job whether the first row it knows of a queue begins at the queue's birth
+(delta == cumulative).  Pure; called by the server at each interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+
+#: A quiet queue says so every five minutes (section 6.1).
+HEARTBEAT_US = 300_000_000
+
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+COUNTERS = (
+    "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue", *REMOVALS,
+    "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",
+)  # fmt: skip
+_GAUGES = (
+    "ready", "unacked", "ready_bytes", "unacked_bytes", "consumers", "prefetch_sum", "dl_pending",
+)  # fmt: skip
+
+
+class QueueRecord(Protocol):
+    """What is read of core's Queue."""
+
+    uid: int
+    vhost: str
+    name: str
+    type: str
+
+
+class Options(Protocol):
+    """What is read of core's QueueOptions."""
+
+    dead_letter_exchange: str | None
+    at_least_once: bool
+    delivery_limit: int | None
+    max_length: int | None
+    max_length_bytes: int | None
+    message_ttl_ms: int | None
+    overflow: str
+
+
+class GroupState(Protocol):
+    """What is read of cluster's GroupStatus."""
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def lag(self) -> Mapping[Any, int]: ...
+
+
+class _Seen:
+    """What the last row of a queue said."""
+
+    __slots__ = ("at_us", "counters", "said", "term")
+
+    def __init__(self, term: int, counters: Mapping[str, int]) -> None:
+        self.term = term
+        self.counters = counters
+        self.said: tuple[object, ...] = ()
+        self.at_us = 0
+
+
+class QueueRows:
+    """Remembers the last row of each queue it was asked about."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._born_before: set[int] = set()
+
+    def known(self, uids: Iterable[int]) -> None:
+        """Say which queues exist when this member starts: their earlier counts are unknown."""
+        self._born_before = set(uids)
+
+    def forget(self, uids: Iterable[int]) -> None:
+        """Keep only these queues: others are led elsewhere now, or deleted."""
+        kept = set(uids)
+        for uid in [uid for uid in self._seen if uid not in kept]:
+            del self._seen[uid]
+
+    def rows(
+        self,
+        queue: QueueRecord,
+        overview: Mapping[str, Any],
+        options: Options,
+        status: GroupState,
+        since_us: int,
+        now_us: int,
+    ) -> list[Row]:
+        """Return the queue's row; none if nothing changed and no heartbeat is due."""
+        counters: Mapping[str, int] = overview["counters"]
+        deltas = self._deltas(queue.uid, status.term, counters)
+        seen = self._seen[queue.uid]
+        gauges = tuple(overview[name] for name in _GAUGES)
+        limits = (options.max_length, options.max_length_bytes, options.message_ttl_ms,
+                  options.delivery_limit, options.overflow, options.dead_letter_exchange,
+                  options.at_least_once, len(status.lag))  # fmt: skip
+        # Ages grow by themselves and change nothing (section 13, point 8).
+        said = (gauges, limits)
+        is_quiet = said == seen.said and not any(deltas.values())
+        if is_quiet and now_us - seen.at_us < HEARTBEAT_US:
+            return []
+        seen.said, seen.at_us = said, now_us
+        row: Row = {
+            "k": "queue", "t0": since_us, "t1": now_us,
+            "vhost": queue.vhost, "queue": queue.name, "qtype": queue.type,
+            "grp": queue.uid, "term": status.term,
+            "head_age_ms": _age_ms(overview["head_enqueued_ms"], now_us),
+            "dl_pending_age_ms": _age_ms(overview["dl_pending_since_ms"], now_us),
+            "members": len(status.lag) + 1,
+            "max_len": options.max_length, "max_bytes": options.max_length_bytes,
+            "ttl_ms": options.message_ttl_ms, "delivery_limit": options.delivery_limit,
+            "overflow": options.overflow, "dlx": options.dead_letter_exchange,
+            "strategy": "at-least-once" if options.at_least_once else "at-most-once",
+        }  # fmt: skip
+        row.update(zip(_GAUGES, gauges, strict=True))
+        row.update(deltas)
+        row.update({f"c_{name}": counters[name] for name in COUNTERS})
+        row["c_in"] = counters["enq"]
+        row["c_out"] = counters["ack"] + sum(counters[name] for name in REMOVALS)
+        if is_quiet:
+            row["hb"] = True
+        return [row]
+
+    def _deltas(self, uid: int, term: int, counters: Mapping[str, int]) -> dict[str, int]:
+        """Return what was counted since the last row of this member's term as leader.
+
+        A term that is new here means that others may have led in between: what they told is not
+        told again.  A queue that was born since this member started is told from its birth on.
+        """
+        seen = self._seen.get(uid)
+        if seen is None:
+            born_here = uid not in self._born_before
+            base = dict.fromkeys(COUNTERS, 0) if born_here else counters
+            self._born_before.add(uid)
+        elif seen.term != term:
+            base = counters
+        else:
+            base = seen.counters
+        fresh = _Seen(term, dict(counters))
+        if seen is not None and seen.term == term:
+            fresh.said, fresh.at_us = seen.said, seen.at_us
+        self._seen[uid] = fresh
+        return {name: counters[name] - base[name] for name in COUNTERS}
+
+
+def _age_ms(since_ms: int | None, now_us: int) -> int:
+    return 0 if since_ms is None else max(0, now_us // 1000 - since_ms)

@@ -23,7 +23,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
-	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation-package none --editable .
+	@$(BIN)/uv pip install --quiet --no-deps --editable .
 	@touch $(STAMP)
 
 lock: ## renew the lock files in requirements/ from pyproject.toml
@@ -64,7 +64,7 @@ cluster-down: ## end it, leaving nothing behind
 
 images: setup ## broker, operator and telemetry images from their Dockerfiles
 	@bash tools/cluster/setup.sh node
-	@bash tools/cluster/images.sh all
+	@bash tools/cluster/images.sh build
 
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e

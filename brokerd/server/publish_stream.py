@@ -7,8 +7,9 @@ client numbers its messages itself, and those numbers are the ones that `Confirm
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import grpc
 
@@ -16,9 +17,9 @@ from brokerd.amqp import errors, methods
 from brokerd.core import annotations as message_annotations
 from brokerd.core import queue_commands
 from brokerd.core.confirms import Confirms
-from brokerd.core.message import Content, Range
+from brokerd.core.message import Content, Range, Route
 from brokerd.core.permissions import Access
-from brokerd.core.ranges import RangeSet
+from brokerd.core.ranges import count_of
 from brokerd.core.router import RouteResult
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server import message_checks, rpc_errors, rpc_properties
@@ -36,6 +37,9 @@ TARGETS_MAX = 1024
 NAME_BYTES_MAX = 255
 #: How often a call that an alarm has stopped looks whether it is over.
 ALARM_POLL_S = 0.1
+
+#: (exchange, routing key, mandatory)
+Key: TypeAlias = tuple[str, str, bool]
 
 
 class Caller:
@@ -58,41 +62,57 @@ class Caller:
 class SequenceConfirms(Confirms):
     """Confirms whose numbers the client chooses (rising, gaps allowed), answered in ranges."""
 
-    __slots__ = ()
+    __slots__ = ("has_gaps",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: True: the client's numbers are not simply 1, 2, 3, …
+        self.has_gaps = False
 
     def number(self, sequence: int) -> None:
         """Take the client's number for the next message."""
-        if sequence < self.next_sequence:
-            raise rpc_errors.CallRefused(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"sequence {sequence}: sequences must rise, {self.next_sequence} or more was "
-                "expected (the first one is at least 1)",
-            )
-        self.next_sequence = sequence
+        if sequence != self.next_sequence:
+            if sequence < self.next_sequence:
+                raise rpc_errors.CallRefused(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"sequence {sequence}: sequences must rise, {self.next_sequence} or more "
+                    "was expected (the first one is at least 1)",
+                )
+            self.has_gaps = True
+            self.next_sequence = sequence
         self.published()
 
-    def take_ranges(self) -> tuple[list[Range], list[Range]]:
-        """Return the numbers that are confirmed and rejected since the last call, as [low, high).
+    def due_ranges(self) -> tuple[list[Range], list[Range]]:
+        """Return the confirmed and the rejected numbers that `take` is about to take, as ranges.
 
         A number is in exactly one range, once.
         """
-        found = self._acks.ranges(), self._nacks.ranges()
-        self._acks, self._nacks = RangeSet(), RangeSet()
-        return found
+        return self._acks.ranges(), self._nacks.ranges()
 
 
+@dataclass(slots=True)
+class Target:
+    """Where publications with one exchange, key and mandatory flag go."""
+
+    method: methods.BasicPublish
+    #: One object for all its messages, so that batches see at once that they go the same way.
+    route: Route
+    #: None: the headers of each message decide.
+    result: RouteResult | None
+
+
+@dataclass(slots=True)
 class _Run:
     """Consecutive publications with one target, consecutive sequences and nothing special."""
 
-    __slots__ = ("contents", "first", "key", "size")
+    key: Key
+    target: Target
+    result: RouteResult
+    first: int
+    contents: list[Content] = field(default_factory=list)
+    size: int = 0
 
-    def __init__(self, key: tuple[str, str, bool], first: int) -> None:
-        self.key = key
-        self.first = first
-        self.contents: list[Content] = []
-        self.size = 0
-
-    def continues(self, key: tuple[str, str, bool], sequence: int) -> bool:
+    def continues(self, key: Key, sequence: int) -> bool:
         """Tell whether a publication belongs to this run."""
         if key != self.key or sequence != self.first + len(self.contents):
             return False
@@ -110,16 +130,18 @@ class PublishStream:
         self._context = context
         self._uid = broker.next_uid()
         self._confirms = SequenceConfirms()
+        self._clock = broker.counters.confirm_clock(caller.vhost, caller.user)
         self._returned: list[messages_pb2.Returned] = []
+        #: Bytes on their way to queues.
         self._bytes = 0
-        #: Set whenever something may have changed: an answer came, something is to be written.
-        self._changed = asyncio.Event()
+        #: Something is to be written, or the reader has ended.
+        self._due = asyncio.Event()
+        #: The reader may look again whether there is room.
+        self._room = asyncio.Event()
         self._reading_done = False
-        #: Per (exchange, routing key, mandatory): the method, the shared route and where it leads.
-        self._targets: dict[
-            tuple[str, str, bool], tuple[methods.BasicPublish, tuple[str, str], RouteResult | None]
-        ] = {}
-        self._revision = broker.topology_revision
+        self._run: _Run | None = None
+        self._revision = 0
+        self._targets: dict[Key, Target] = {}
         self._publisher = Publisher(
             broker.groups,
             broker.node,
@@ -136,7 +158,7 @@ class PublishStream:
         try:
             problem = await self._read(requests)
             self._reading_done = True
-            self._changed.set()
+            self._due.set()
             # What was taken before a mistake is still answered, then the call ends with the error.
             timeout_s = self._broker.config.limits.operation_timeout_ms / 1000
             await asyncio.wait_for(writing, timeout_s if problem is not None else None)
@@ -171,13 +193,15 @@ class PublishStream:
             except (errors.AmqpError, rpc_errors.CallRefused) as error:
                 return error
             finally:
+                self._finish_run()
                 self._publisher.flush()
-                self._changed.set()
+                self._due.set()
         return None
 
     async def _wait_for_room(self) -> None:
         """Hold the client back: alarms (R-ALM-2), and what is on its way (hot-path rule 7)."""
-        while self._broker.blocking_reason():
+        # Calls are in no register of connections that an alarm would wake.
+        while self._broker.blocking_reason():  # noqa: ASYNC110
             await asyncio.sleep(ALARM_POLL_S)
         limit = self._broker.config.limits.unconfirmed_bytes
         while (
@@ -185,31 +209,137 @@ class PublishStream:
             or self._confirms.outstanding > UNCONFIRMED_MAX
             or len(self._returned) > REQUEST_PUBLICATIONS_MAX
         ):
-            self._changed.clear()
-            self._room = asyncio.get_running_loop().create_future()
-            await self._changed.wait()
+            self._room.clear()
+            await self._room.wait()
 
-    def _publish(self, publications: Any) -> None:
+    def _publish(self, publications: Sequence[messages_pb2.Publication]) -> None:
         if len(publications) > REQUEST_PUBLICATIONS_MAX:
             raise rpc_errors.CallRefused(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"{len(publications)} publications in one request, at most "
                 f"{REQUEST_PUBLICATIONS_MAX} are possible",
             )
-        run: _Run | None = None
         for item in publications:
             key = (item.exchange, item.routing_key, item.mandatory)
             header = rpc_properties.encode(item.properties)
-            method, route, result = self._target(key)
-            if result is None or not message_checks.all_plain([(b"", header, b"")]):
-                self._finish(run)
-                run = None
-                self._special(item, key, method, route, header)
+            target = self._target(key)
+            if target.result is None or not message_checks.all_plain([(b"", header, b"")]):
+                self._finish_run()
+                self._publish_special(item, target, header)
                 continue
+            run = self._run
             if run is None or not run.continues(key, item.sequence):
-                self._finish(run)
-                run = _Run(key, item.sequence)
+                self._finish_run()
+                run = self._run = _Run(key, target, target.result, item.sequence)
             self._confirms.number(item.sequence)
-            run.contents.append((route, header, item.body, b""))
+            run.contents.append((target.route, header, item.body, b""))
             run.size += len(header) + len(item.body)
-        self._finish(run)
+
+    def _target(self, key: Key) -> Target:
+        """Return what is known of an exchange and key, good for one revision of the topology."""
+        if self._revision != self._broker.topology_revision:
+            self._finish_run()
+            self._revision = self._broker.topology_revision
+            self._targets.clear()
+        target = self._targets.get(key)
+        if target is None:
+            exchange, routing_key, mandatory = key
+            for what, text in (("exchange", exchange), ("routing_key", routing_key)):
+                if len(text.encode()) > NAME_BYTES_MAX:
+                    raise rpc_errors.CallRefused(
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        f"{what} is longer than {NAME_BYTES_MAX} bytes",
+                    )
+            method = methods.BasicPublish(0, exchange, routing_key, mandatory)
+            result = message_checks.check_exchange(self._broker, self._caller.as_connection, method)
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            target = self._targets[key] = Target(method, (exchange, routing_key), result)
+        return target
+
+    def _publish_special(
+        self, item: messages_pb2.Publication, target: Target, header: bytes
+    ) -> None:
+        """Publish one message whose properties concern the broker, or decide where it goes."""
+        checked = message_checks.check(
+            self._broker, self._caller.as_connection, target.method, header
+        )
+        self._confirms.number(item.sequence)
+        kept = message_annotations.encode(checked.annotations)
+        content = (target.route, checked.header, item.body, kept)
+        self._send(target, checked.result, [content], item.sequence)
+
+    def _finish_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None and run.contents:
+            self._send(run.target, run.result, run.contents, run.first)
+
+    def _send(
+        self, target: Target, result: RouteResult, contents: list[Content], first: int
+    ) -> None:
+        caller, exchange = self._caller, target.method.exchange
+        count = len(contents)
+        self._broker.counters.published(
+            caller.vhost, caller.user, exchange, result, contents, target.method.mandatory
+        )
+        self._clock.published(first, count, exchange)
+        self._confirms.expect(first, count, len(result.queues))
+        if result.queues:
+            self._publisher.add(result.queues, contents, first)
+            return
+        self._broker.unroutable(caller.vhost, exchange, result)
+        if target.method.mandatory:
+            self._returned += [
+                messages_pb2.Returned(sequence=sequence, reply_code=312, reply_text="NO_ROUTE")
+                for sequence in range(first, first + count)
+            ]
+
+    # ---- out --------------------------------------------------------------------------------
+
+    def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
+        """A queue has answered."""
+        for first, count, accepted in outcomes:
+            self._confirms.answered(first, count, accepted)
+        self._due.set()
+
+    def _in_flight(self, size: int) -> None:
+        self._bytes += size
+        if size < 0:
+            self._room.set()
+
+    async def _write(self) -> None:
+        """Write answers as they come; end once the reader has ended and all is answered."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            response = self._response()
+            if response is not None:
+                # Answers that come meanwhile are joined in the next response.
+                await self._context.write(response)
+                self._room.set()
+                self._due.set()
+            elif self._reading_done and not self._confirms.outstanding:
+                return
+
+    def _response(self) -> messages_pb2.PublishResponse | None:
+        confirmed, rejected = self._confirms.due_ranges()
+        acks, nacks = self._confirms.take()
+        returned, self._returned = self._returned, []
+        if not confirmed and not rejected and not returned:
+            return None
+        if self._confirms.has_gaps:
+            # The clock takes "multiple" for all numbers below; here some of them never were.
+            self._broker.counters.confirmed(
+                self._caller.vhost, self._caller.user, count_of(confirmed), len(nacks)
+            )
+        else:
+            self._clock.confirmed(acks, nacks)
+        return messages_pb2.PublishResponse(
+            confirmed=[
+                messages_pb2.SequenceRange(first=low, last=high - 1) for low, high in confirmed
+            ],
+            rejected=[
+                messages_pb2.SequenceRange(first=low, last=high - 1) for low, high in rejected
+            ],
+            returned=returned,
+        )

@@ -33,8 +33,13 @@ async def authenticate(
     broker: Broker, context: grpc.aio.ServicerContext[Any, Any], needed: frozenset[str] | None
 ) -> Caller:
     """Return who calls; end the call if that is nobody, or nobody with one of the needed tags."""
-    metadata = dict(context.invocation_metadata() or ())
-    credentials = parse_basic(str(metadata.get("authorization", "")))
+    if not broker.view.cluster_id:
+        # No users are known yet: a login could only be refused, and for the wrong reason.
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE,
+            "this member is starting: it waits for a majority of the members",
+        )
+    credentials = parse_basic(metadata_of(context).get("authorization", ""))
     verdict = await broker.authenticate(credentials, peer_address(context.peer()), False)
     if verdict is None:
         await context.abort(
@@ -51,6 +56,15 @@ async def authenticate(
             f"user '{user}' needs one of the tags {', '.join(sorted(needed))}",
         )
     return caller
+
+
+def metadata_of(context: grpc.aio.ServicerContext[Any, Any]) -> dict[str, str]:
+    """Return the call's metadata as text; of names that come twice, the last counts."""
+    pairs = context.invocation_metadata() or ()
+    return {
+        key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for key, value in pairs
+    }
 
 
 def parse_basic(header: str) -> auth.Credentials | None:

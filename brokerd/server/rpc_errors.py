@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import grpc
 
 from brokerd.amqp import errors
-from brokerd.server.broker import Unavailable
+from brokerd.server.catalog_writer import Unavailable
 
 #: SEC-53: a status text is for people; what a client sent may be quoted in it, but not at length.
 TEXT_CHARACTERS_MAX = 1024

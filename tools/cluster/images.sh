@@ -28,7 +28,7 @@ clean_up() {
   "${BUILDAH[@]}" rm --all >/dev/null 2>&1 || true
   umount "$CLUSTER_CACHE/containers/overlay" 2>/dev/null || true
   [ -z "${scratch:-}" ] || rm -rf "$scratch" "$scratch.tar"
-  rmdir /run/brokerdk-build 2>/dev/null || true
+  rm -rf --one-file-system /run/brokerdk-build
 }
 
 find_python() {

@@ -27,7 +27,11 @@ network_add_node() {  # network_add_node I COUNT
 }
 
 network_down() {
-  local ns
+  local ns link
+  # before their namespaces, which would take them along at a time of the kernel's choice
+  for link in $(ip -o link show 2>/dev/null | awk -F'[ @:]+' -v prefix="$ID-v" 'index($2, prefix) == 1 {print $2}'); do
+    ip link del "$link" 2>/dev/null || true
+  done
   for ns in $(ip netns list 2>/dev/null | awk '{print $1}' | grep "^$ID-[0-9]" || true); do
     ip netns del "$ns" || true
   done

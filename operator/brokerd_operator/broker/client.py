@@ -1,0 +1,345 @@
+"""Client of a broker's Admin service (operator.md section 12).
+
+Turns actions into operations and topology messages into observed objects; knows several addresses
+of one cluster and goes on to the next when one does not answer. Used by the engine, the command
+line and the cluster drivers. Credentials travel as metadata (RFC 7617).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+from brokerd_operator.broker import errors
+from brokerd_operator.reconcile.actions import Action, Delete, Precondition, SetOwner, Upsert
+from brokerd_operator.reconcile.ownership import Token
+from brokerd_operator.reconcile.topology import ObservedObject
+from brokerd_operator.specs import arguments
+from brokerd_operator.specs.model import Identity, JsonObject
+
+#: Of the contract (admin.proto).
+OPERATIONS_MAX = 256
+CALL_TIMEOUT_S = 15.0
+#: An apply of 256 operations may wait for elections; the broker itself gives up after 20 s.
+APPLY_TIMEOUT_S = 60.0
+_OPTIONS = [
+    ("grpc.max_receive_message_length", 17 * 1024 * 1024),
+    # A member that is killed must be noticed while a watch stands.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Of a killed member nothing may be reused.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How a broker's administration is reached."""
+
+    addresses: tuple[str, ...]
+    username: str
+    password: str = field(repr=False)
+    #: PEM of the CA; None: no TLS.
+    ca: bytes | None = field(default=None, repr=False)
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Identity of a cluster."""
+
+    cluster_id: str
+    cluster_name: str
+    node: str
+    version: str
+    features: tuple[str, ...]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The broker's answer to one action."""
+
+    #: Of OperationResult.Code: OK, UNCHANGED, NOT_FOUND, PRECONDITION, IMMUTABLE, REFUSED, …
+    code: str
+    message: str = ""
+    current: ObservedObject | None = None
+    revision: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.code in ("OK", "UNCHANGED")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of the watch."""
+
+    #: PUT, DELETED, COMPACTED or BOOKMARK.
+    change: str
+    item: ObservedObject | None
+    revision: int
+    cause: str
+
+
+T = TypeVar("T")
+
+
+class AdminClient:
+    """Owns one channel at a time, to the address that answered last."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        token = base64.b64encode(f"{target.username}:{target.password}".encode()).decode()
+        self._metadata = (("authorization", f"Basic {token}"),)
+        self._next = 0
+        self._channel: grpc.aio.Channel | None = None
+        self.address = target.addresses[0] if target.addresses else ""
+
+    async def close(self) -> None:
+        """Close the channel."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _stub(self) -> admin_pb2_grpc.AdminStub:
+        if self._channel is None:
+            self.address = self.target.addresses[self._next % len(self.target.addresses)]
+            self._channel = self._open(self.address)
+        return admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        if self.target.ca is None:
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        options: list[tuple[str, int | str]] = list(_OPTIONS)
+        if self.target.server_name:
+            options.append(("grpc.ssl_target_name_override", self.target.server_name))
+        credentials = grpc.ssl_channel_credentials(root_certificates=self.target.ca)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+    async def _call(self, call: Callable[[admin_pb2_grpc.AdminStub], Awaitable[T]]) -> T:
+        """Call on any member: each address is tried once."""
+        if not self.target.addresses:
+            raise errors.BrokerUnreachable("the broker has no address")
+        failure: errors.BrokerError | None = None
+        for _ in self.target.addresses:
+            try:
+                return await call(self._stub())
+            except grpc.aio.AioRpcError as error:
+                failure = errors.translate(error, self.address)
+                if not failure.is_unreachable:
+                    raise failure from error
+                await self.close()
+                self._next += 1
+        assert failure is not None
+        raise failure
+
+    async def info(self) -> Info:
+        """Identity and version."""
+        reply = await self._call(
+            lambda stub: stub.GetInfo(
+                admin_pb2.GetInfoRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+            )
+        )
+        return Info(
+            reply.cluster_id,
+            reply.cluster_name,
+            reply.node,
+            reply.version,
+            tuple(reply.features),
+            reply.revision,
+        )
+
+    async def list_topology(self) -> tuple[list[ObservedObject], int]:
+        """All objects, and the revision they are of."""
+
+        async def call(stub: admin_pb2_grpc.AdminStub) -> tuple[list[ObservedObject], int]:
+            found: list[ObservedObject] = []
+            revision = 0
+            pages = stub.ListTopology(
+                admin_pb2.ListTopologyRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+            )
+            async for page in pages:
+                found += [observed(item) for item in page.objects]
+                revision = page.revision
+            return found, revision
+
+        return await self._call(call)
+
+    async def apply(self, actions: Sequence[Action], *, dry_run: bool = False) -> list[Result]:
+        """Apply actions in their order; one result each."""
+        operations = [_operation(index, item, dry_run) for index, item in enumerate(actions)]
+        requests = [
+            admin_pb2.ApplyRequest(operations=operations[start : start + OPERATIONS_MAX])
+            for start in range(0, len(operations), OPERATIONS_MAX)
+        ]
+
+        async def call(stub: admin_pb2_grpc.AdminStub) -> list[Result]:
+            results: dict[str, Result] = {}
+            replies = stub.ApplyTopology(
+                iter(requests), metadata=self._metadata, timeout=APPLY_TIMEOUT_S
+            )
+            async for reply in replies:
+                for item in reply.results:
+                    results[item.id] = _result(item)
+            missing = Result("UNAVAILABLE", "the broker gave no answer to this operation")
+            return [results.get(item.id, missing) for item in operations]
+
+        return await self._call(call)
+
+    async def watch(self, since_revision: int) -> AsyncIterator[Change]:
+        """Changes after a revision; ends when the member stops, raises BrokerError when it dies."""
+        call = self._stub().WatchTopology(
+            admin_pb2.WatchTopologyRequest(since_revision=since_revision), metadata=self._metadata
+        )
+        try:
+            async for event in call:
+                has_object = event.HasField("object")
+                yield Change(
+                    admin_pb2.TopologyEvent.Change.Name(event.change),
+                    observed(event.object) if has_object else None,
+                    event.revision,
+                    event.cause,
+                )
+        except grpc.aio.AioRpcError as error:
+            failure = errors.translate(error, self.address)
+            if failure.is_unreachable:
+                await self.close()
+                self._next += 1
+            raise failure from error
+        finally:
+            call.cancel()
+
+    async def rows(self, kind: str, vhost: str = "") -> list[JsonObject]:
+        """Live rows of one kind, as this member sees them."""
+
+        async def call(stub: admin_pb2_grpc.AdminStub) -> list[JsonObject]:
+            found: list[JsonObject] = []
+            pages = stub.List(
+                admin_pb2.ListRequest(kind=kind, vhost=vhost),
+                metadata=self._metadata,
+                timeout=CALL_TIMEOUT_S,
+            )
+            async for page in pages:
+                found += [json.loads(row) for row in page.rows]
+            return found
+
+        return await self._call(call)
+
+    async def members(self) -> list[Any]:
+        """Members with memory, disk and alarms (admin_pb2.Member)."""
+        reply = await self._call(
+            lambda stub: stub.MemberStatus(
+                admin_pb2.MemberStatusRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+            )
+        )
+        return list(reply.members)
+
+    async def set_settings(self, settings: dict[str, str], *, all_members: bool = True) -> None:
+        """Change runtime settings."""
+        await self._call(
+            lambda stub: stub.SetSettings(
+                admin_pb2.SetSettingsRequest(settings=settings, all_members=all_members),
+                metadata=self._metadata,
+                timeout=CALL_TIMEOUT_S,
+            )
+        )
+
+
+def observed(item: Any) -> ObservedObject:
+    """A TopologyObject as the planner sees it."""
+    owner = None
+    if item.HasField("owner") and item.owner.managed_by:
+        owner = Token(
+            item.owner.managed_by,
+            item.owner.resource,
+            item.owner.uid,
+            item.owner.deletion_policy,
+            item.owner.protected,
+        )
+    spec = json.loads(item.spec) if item.spec else {}
+    return ObservedObject(item.kind, item.vhost, item.name, spec, item.hash, owner, item.revision)
+
+
+def _result(item: Any) -> Result:
+    return Result(
+        admin_pb2.OperationResult.Code.Name(item.code),
+        item.message,
+        observed(item.current) if item.HasField("current") else None,
+        item.revision,
+    )
+
+
+def _operation(index: int, action: Action, dry_run: bool) -> Any:
+    return _BUILDERS[type(action)](str(index), action, dry_run)
+
+
+def _fields(id_: str, identity: Identity, precondition: Precondition, dry_run: bool) -> Any:
+    fields: dict[str, Any] = {
+        "id": id_,
+        "kind": identity.kind,
+        "vhost": identity.vhost,
+        "name": identity.name,
+        "dry_run": dry_run,
+    }
+    if precondition != Precondition():
+        fields["precondition"] = admin_pb2.Precondition(
+            absent=precondition.is_absent,
+            hash=precondition.hash,
+            owner_uid=precondition.owner_uid,
+        )
+    return fields
+
+
+def _upsert(id_: str, action: Upsert, dry_run: bool) -> Any:
+    return admin_pb2.Operation(
+        **_fields(id_, action.identity, action.precondition, dry_run),
+        action=admin_pb2.Operation.UPSERT,
+        spec=arguments.canonical_json(action.item.spec),
+        owner=_owner(action.owner),
+    )
+
+
+def _set_owner(id_: str, action: SetOwner, dry_run: bool) -> Any:
+    return admin_pb2.Operation(
+        **_fields(id_, action.identity, action.precondition, dry_run),
+        action=admin_pb2.Operation.SET_OWNER,
+        owner=_owner(action.owner),
+    )
+
+
+def _delete(id_: str, action: Delete, dry_run: bool) -> Any:
+    return admin_pb2.Operation(
+        **_fields(id_, action.identity, action.precondition, dry_run),
+        action=admin_pb2.Operation.DELETE,
+        if_empty=action.if_empty,
+        if_unused=action.if_unused,
+    )
+
+
+def _owner(token: Token | None) -> Any:
+    if token is None:
+        return admin_pb2.Owner()
+    return admin_pb2.Owner(
+        managed_by=token.managed_by,
+        resource=token.resource,
+        uid=token.uid,
+        deletion_policy=token.deletion_policy,
+        protected=token.is_protected,
+    )
+
+
+_BUILDERS: dict[type, Callable[[str, Any, bool], Any]] = {
+    Upsert: _upsert,
+    SetOwner: _set_owner,
+    Delete: _delete,
+}

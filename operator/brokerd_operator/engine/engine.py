@@ -1,0 +1,319 @@
+"""The engine: takes resources from a shell, keeps brokers as they ask for (operator.md §13.1).
+
+Level-triggered: events only say which key to look at again. One worker per key at most; retries
+belong to the queue. Used by both shells; owns the cache, the queue and the broker sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd_operator.broker.client import Target
+from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine import cluster_pass, keys, status
+from brokerd_operator.engine.cache import ResourceCache
+from brokerd_operator.engine.drift_watch import DriftWatch
+from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.links import Links
+from brokerd_operator.engine.metrics import Metrics
+from brokerd_operator.engine.session import BrokerSession, State
+from brokerd_operator.engine.shell import ClusterDriver, Gone, Store
+from brokerd_operator.engine.sweep import sweep
+from brokerd_operator.engine.teardown import Teardown
+from brokerd_operator.engine.topology_pass import TopologyPass
+from brokerd_operator.engine.work_queue import WorkQueue
+from brokerd_operator.reconcile.topology import ObservedObject
+from brokerd_operator.specs.access import Grant
+from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
+from brokerd_operator.specs.model import Identity, Reference, TopologySpec
+
+log = logging.getLogger(__name__)
+
+#: The broker removes these by the object's own terms (operator.md section 2.2, point 8).
+EXPIRY_CAUSES = frozenset(("expired", "auto-delete"))
+BROKER_KINDS = ("BrokerCluster", "BrokerConnection")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What may differ between engines."""
+
+    instance: str = "brokerd"
+    workers: int = 8
+    links_interval_s: float = 10.0
+    #: The orphan sweep waits so long after all resources are known.
+    sweep_delay_s: float = 30.0
+
+
+class Engine:
+    """Owns cache, queue, sessions. `put` and `remove` are all that a shell calls."""
+
+    def __init__(
+        self, store: Store, driver: ClusterDriver, settings: EngineSettings | None = None
+    ) -> None:
+        self.store = store
+        self.driver = driver
+        self.settings = settings or EngineSettings()
+        self.random = random.Random()
+        self.cache = ResourceCache()
+        self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, self.random)
+        self.drift = DriftWatch()
+        self.links = Links()
+        self.metrics = Metrics()
+        #: Generations at which the broker removed the object by its own terms.
+        self.expired: dict[Key, int] = {}
+        #: True once the shell has listed everything: nothing can be called an orphan before.
+        self.is_synced = asyncio.Event()
+        self._sessions: dict[Reference, BrokerSession] = {}
+        self._waiting: dict[tuple[Reference, Identity], set[Key]] = {}
+        self._waits_of: dict[Key, list[tuple[Reference, Identity]]] = {}
+
+    # ---- from the shell -----------------------------------------------------------------------
+
+    def put(self, body: Body) -> None:
+        """A resource is there or has changed."""
+        key = keys.key_of(body)
+        needs_pass, woken = self.cache.put(body)
+        if not needs_pass:
+            return
+        entry = self.cache.get(key)
+        if entry is not None and self.expired.get(key) not in (None, entry.meta.generation):
+            del self.expired[key]
+        self.queue.succeed(key)
+        self.queue.add(key)
+        self.wake(woken)
+
+    def remove(self, key: Key) -> None:
+        """A resource is gone."""
+        woken = self.cache.remove(key)
+        self.queue.forget(key)
+        self.drift.forget(key)
+        self.expired.pop(key, None)
+        self._stop_waiting(key)
+        if key.kind in BROKER_KINDS:
+            session = self._sessions.pop(key.reference, None)
+            if session is not None:
+                session._spawn(session.close())
+        self.wake(woken)
+
+    def reference_changed(self, reference: Reference) -> None:
+        """A Secret or another object that resources name has changed."""
+        self.wake(self.cache.referring_to(reference))
+
+    # ---- for the passes -----------------------------------------------------------------------
+
+    def wake(self, woken: Iterable[Key]) -> None:
+        for key in woken:
+            self.queue.add(key)
+
+    def wake_all_of(self, broker: Reference) -> None:
+        """Everything that belongs to a broker looks again."""
+        self.wake(self.cache.referring_to(broker))
+
+    def session(self, reference: Reference) -> BrokerSession | None:
+        """The session of a broker whose resource exists, made when first asked for."""
+        key = Key(reference.kind, reference.namespace, reference.name)
+        if self.cache.get(key) is None:
+            return None
+        session = self._sessions.get(reference)
+        if session is None:
+            session = BrokerSession(reference, self._resolve, self, self.random)
+            self._sessions[reference] = session
+            session.start()
+        return session
+
+    def sessions(self) -> list[BrokerSession]:
+        return list(self._sessions.values())
+
+    def grants(self, reference: Reference) -> tuple[Grant, ...]:
+        entry = self.cache.get(Key(reference.kind, reference.namespace, reference.name))
+        if entry is None or not isinstance(entry.spec, BrokerClusterSpec | BrokerConnectionSpec):
+            return ()
+        return entry.spec.access
+
+    def wait_for(self, key: Key, broker: Reference, absent: Iterable[Identity]) -> None:
+        """Wake a resource when one of these objects appears."""
+        self._stop_waiting(key)
+        names = [(broker, identity) for identity in absent]
+        for name in names:
+            self._waiting.setdefault(name, set()).add(key)
+        if names:
+            self._waits_of[key] = names
+
+    def _stop_waiting(self, key: Key) -> None:
+        for name in self._waits_of.pop(key, ()):
+            waiting = self._waiting.get(name)
+            if waiting is not None:
+                waiting.discard(key)
+                if not waiting:
+                    del self._waiting[name]
+
+    async def write_status(self, key: Key, body: Body, value: Mapping[str, Any]) -> None:
+        """Write a status if it says something new."""
+        if await status.write(self.store, body, value):
+            self.metrics.status_written(key.kind)
+
+    async def _resolve(self, reference: Reference) -> Target | None:
+        if reference.kind == "BrokerCluster":
+            return await self.driver.target(reference)
+        return await self._connection_target(reference)
+
+    async def _connection_target(self, reference: Reference) -> Target | None:
+        entry = self.cache.get(Key(reference.kind, reference.namespace, reference.name))
+        if entry is None or not isinstance(entry.spec, BrokerConnectionSpec):
+            return None
+        spec = entry.spec
+        namespace = reference.namespace
+        data = await self.store.secret(namespace, spec.credentials_secret_ref.name)
+        if data is None or "username" not in data or "password" not in data:
+            name = spec.credentials_secret_ref.name
+            raise BrokerError(f"Secret {name} with username and password does not exist")
+        ca = None
+        if spec.tls is not None:
+            secret = await self.store.secret(namespace, spec.tls.ca_secret_ref.name)
+            if secret is None or "ca.crt" not in secret:
+                raise BrokerError(f"Secret {spec.tls.ca_secret_ref.name} has no ca.crt")
+            ca = secret["ca.crt"]
+        try:
+            username, password = data["username"].decode(), data["password"].decode()
+        except UnicodeDecodeError as error:
+            raise BrokerError("the credentials are not UTF-8") from error
+        server_name = spec.tls.server_name if spec.tls else None
+        return Target(spec.endpoints, username, password, ca, server_name)
+
+    # ---- from the sessions --------------------------------------------------------------------
+
+    def broker_synced(self, session: BrokerSession) -> None:
+        """Everything of this broker is compared: a full listing is cheap, and writes nothing."""
+        self._wake_broker(session.reference)
+
+    def broker_down(self, session: BrokerSession) -> None:
+        self._wake_broker(session.reference)
+
+    def _wake_broker(self, reference: Reference) -> None:
+        self.wake_all_of(reference)
+        self.queue.add(Key(reference.kind, reference.namespace, reference.name))
+
+    def object_changed(
+        self, session: BrokerSession, identity: Identity, before: ObservedObject | None, cause: str
+    ) -> None:
+        """Wake whoever owns, wants or waits for an object."""
+        broker = session.reference
+        woken = self.cache.claiming(broker, identity)
+        present = session.topology.get(identity)
+        if present is None and cause in EXPIRY_CAUSES:
+            for key in woken:
+                entry = self.cache.get(key)
+                if entry is not None:
+                    self.expired[key] = entry.meta.generation
+        if (before is None) != (present is None):
+            woken |= self._waiting.get((broker, identity), set())
+            if present is None:
+                woken |= self._dependent_on(broker, identity)
+        for item in (before, present):
+            if item is not None and item.owner is not None:
+                woken |= self._owner_key(item.owner.resource)
+        self.wake(woken)
+
+    def _owner_key(self, resource: str) -> set[Key]:
+        parts = resource.split("/", 2)
+        if len(parts) != 3:
+            return set()
+        key = Key(*parts)
+        return {key} if self.cache.get(key) is not None else set()
+
+    def _dependent_on(self, broker: Reference, identity: Identity) -> set[Key]:
+        """Resources that named an object which is gone: bindings of a queue, for example."""
+        found = set()
+        for key in self.cache.referring_to(broker):
+            entry = self.cache.get(key)
+            if entry is None or not isinstance(entry.spec, TopologySpec):
+                continue
+            needed = entry.spec.dependencies(entry.meta)
+            if any(item.identity == identity for item in needed):
+                found.add(key)
+        return found
+
+    # ---- running ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self.settings.workers):
+                    tasks.create_task(self._work())
+                tasks.create_task(self._follow_links())
+                tasks.create_task(self._sweep())
+        finally:
+            sessions, self._sessions = list(self._sessions.values()), {}
+            await asyncio.gather(*(session.close() for session in sessions))
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            began = time.monotonic()
+            try:
+                await self._pass(key)
+            except Gone:
+                self.queue.forget(key)
+            except Exception as error:
+                delay = self.queue.retry(key)
+                self.metrics.failed(key.kind)
+                log.warning(
+                    "pass failed key=%s retry_s=%.1f error=%r",
+                    key.resource,
+                    delay,
+                    error,
+                    exc_info=not isinstance(error, OSError),
+                )
+            finally:
+                self.metrics.passed(key.kind, time.monotonic() - began)
+                self.queue.done(key)
+
+    async def _pass(self, key: Key) -> None:
+        entry = self.cache.get(key)
+        if entry is None:
+            return
+        if key.kind in BROKER_KINDS:
+            await cluster_pass.run(self, key, entry)
+        elif keys.is_deleting(entry.body):
+            await Teardown(self, key, entry).run()
+        else:
+            await TopologyPass(self, key, entry).run()
+
+    async def _follow_links(self) -> None:
+        """Fetch the state of federation links of brokers that have upstreams."""
+        while True:
+            await asyncio.sleep(self.settings.links_interval_s)
+            for session in self.sessions():
+                upstreams = [
+                    key
+                    for key in self.cache.referring_to(session.reference)
+                    if key.kind == "FederationUpstream"
+                ]
+                if not upstreams or session.state is not State.UP or session.client is None:
+                    continue
+                try:
+                    rows = await session.client.rows("links")
+                except BrokerError as error:
+                    log.debug("links of %s: %s", session.reference.key, error)
+                    continue
+                if self.links.replace(session.reference, rows):
+                    self.wake(upstreams)
+
+    async def _sweep(self) -> None:
+        """Finish deletions that were given up while a broker was away (operator.md §19.5-7)."""
+        await self.is_synced.wait()
+        await asyncio.sleep(self.settings.sweep_delay_s)
+        while True:
+            for session in self.sessions():
+                if session.state is State.UP:
+                    await sweep(self, session)
+            await asyncio.sleep(self.settings.sweep_delay_s * 10)

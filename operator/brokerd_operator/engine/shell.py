@@ -1,0 +1,75 @@
+"""What the engine needs from the shell that runs it: Kubernetes, or a directory of files.
+
+Protocols only; `sources/` and `local/` implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brokerd_operator import conditions
+from brokerd_operator.broker.client import Target
+from brokerd_operator.engine.keys import Body
+from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+from brokerd_operator.specs.model import ClusterAddress, Meta, Reference
+from brokerd_operator.specs.user import UserSpec
+
+
+class Gone(Exception):
+    """The resource is not there any more; nothing is to be written."""
+
+
+class Store(Protocol):
+    """Where resources live."""
+
+    async def write_status(self, body: Body, status: Mapping[str, Any]) -> None:
+        """Replace the status; raises Gone, or OSError to be tried again."""
+
+    async def add_finalizer(self, body: Body) -> None: ...
+
+    async def remove_finalizer(self, body: Body) -> None: ...
+
+    async def emit(self, body: Body, type_: str, reason: str, message: str) -> None:
+        """Tell of a transition. `type_` is Normal or Warning."""
+
+    async def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None: ...
+
+    async def make_user_secret(self, body: Body, meta: Meta, spec: UserSpec, host: str) -> None:
+        """Make the generated credentials of a User, if they are not there."""
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]: ...
+
+    def is_namespace_terminating(self, namespace: str) -> bool: ...
+
+    def is_watched(self, namespace: str) -> bool:
+        """Whether resources of a namespace would be seen (operator.md §19.7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """What a driver says about a BrokerCluster after a pass."""
+
+    reason: str
+    message: str
+    #: Conditions besides Ready, Reconciling and Stalled.
+    conditions: tuple[conditions.Condition, ...] = ()
+    #: Further fields of the status.
+    status: Mapping[str, Any] = field(default_factory=dict)
+    again_s: float | None = None
+
+
+class ClusterDriver(Protocol):
+    """Runs BrokerClusters."""
+
+    async def reconcile(self, body: Body, meta: Meta, spec: BrokerClusterSpec) -> ClusterReport: ...
+
+    async def teardown(self, body: Body, meta: Meta) -> bool:
+        """Stop what runs; False: look again soon."""
+
+    async def target(self, reference: Reference) -> Target | None:
+        """How the administration of a broker is reached; None while it has no address."""
+
+    async def address(self, reference: Reference) -> ClusterAddress | None:
+        """How AMQP clients reach a BrokerCluster."""

@@ -1,0 +1,107 @@
+"""Statuses of resources: conditions, names, drift; written only when they say something new.
+
+Operator.md section 6. For the engine.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from brokerd_operator import conditions
+from brokerd_operator.engine.keys import Body
+from brokerd_operator.engine.shell import Store
+from brokerd_operator.reconcile.drift import DIFFERENCES_MAX, Difference
+from brokerd_operator.specs.model import Meta, TopologySpec
+
+
+def now_text() -> str:
+    """The time as Kubernetes writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def topology_status(
+    previous: Mapping[str, Any],
+    meta: Meta,
+    spec: TopologySpec | None,
+    reason: str,
+    message: str,
+    *,
+    drift: Sequence[Difference] = (),
+    in_sync: bool | None = None,
+    extra: Iterable[conditions.Condition] = (),
+    fields: Mapping[str, Any] | None = None,
+    broker_uid: str = "",
+) -> dict[str, Any]:
+    """The status of a topology resource after a pass, failed ones included."""
+    current = conditions.standard(reason, message, meta.generation)
+    if in_sync is not None:
+        paths = [item.path or "(all)" for item in drift] or ([] if in_sync else ["(absent)"])
+        current.append(conditions.in_sync(paths if not in_sync else [], meta.generation))
+    current.extend(extra)
+    status = {key: value for key, value in previous.items() if key != "drift"}
+    status["observedGeneration"] = meta.generation
+    status["conditions"] = conditions.merge(previous.get("conditions") or (), current, now_text())
+    status["drift"] = [item.to_json() for item in drift[:DIFFERENCES_MAX]]
+    if spec is not None:
+        status["resolved"] = resolved(previous, meta, spec, broker_uid)
+    status.update(fields or {})
+    return status
+
+
+def resolved(
+    previous: Mapping[str, Any], meta: Meta, spec: TopologySpec, broker_uid: str
+) -> dict[str, str]:
+    """The names as the operator read them; defaults of a CRD cannot copy metadata.name."""
+    before = previous.get("resolved") or {}
+    found = {
+        "name": spec.resolved_name(meta),
+        "broker": spec.broker_ref.reference(meta).key,
+    }
+    if spec.KIND not in ("User", "Vhost"):
+        found["vhost"] = spec.vhost
+    uid = broker_uid or before.get("brokerUID")
+    if uid:
+        found["brokerUID"] = uid
+    return found
+
+
+def plain_status(
+    previous: Mapping[str, Any],
+    generation: int,
+    reason: str,
+    message: str,
+    extra: Iterable[conditions.Condition] = (),
+    fields: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The status of a BrokerCluster or BrokerConnection."""
+    current = [*conditions.standard(reason, message, generation), *extra]
+    status = dict(previous)
+    status["observedGeneration"] = generation
+    status["conditions"] = conditions.merge(previous.get("conditions") or (), current, now_text())
+    for name, value in (fields or {}).items():
+        if value is None:
+            status.pop(name, None)
+        else:
+            status[name] = value
+    return status
+
+
+async def write(store: Store, body: Body, status: Mapping[str, Any]) -> bool:
+    """Write if it says something new; whether it did. Tells of it when Ready flips."""
+    previous = body.get("status") or {}
+    if conditions.is_same_status(previous, status):
+        return False
+    await store.write_status(body, status)
+    before = conditions.find(body, conditions.READY)
+    after = conditions.find({"status": status}, conditions.READY)
+    if after is None or (before is not None and before.reason == after.reason):
+        return True
+    is_stalled = conditions.REASONS[after.reason].is_stalled
+    was_ready = before is not None and before.status == conditions.TRUE
+    is_ready = after.status == conditions.TRUE
+    if is_ready != was_ready or is_stalled:
+        type_ = "Warning" if is_stalled else "Normal"
+        await store.emit(body, type_, after.reason, after.message)
+    return True

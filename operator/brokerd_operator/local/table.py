@@ -1,0 +1,58 @@
+"""The table of `brokerctl up`: resources with the columns of `kubectl get broker` (operator.md §7).
+
+Rich on a terminal, plain lines elsewhere. For the command line only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import rich.console
+import rich.markup
+import rich.table
+
+from brokerd_operator.local.environment import ResourceState
+
+_STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
+
+
+def render(states: Sequence[ResourceState]) -> rich.table.Table:
+    """The table for a terminal."""
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("KIND", "NAME", "READY", "REASON", "MESSAGE"):
+        table.add_column(column, overflow="fold" if column == "MESSAGE" else "ellipsis")
+    for state in states:
+        style = _STYLES.get(state.ready, "dim")
+        table.add_row(
+            state.kind,
+            rich.markup.escape(shown_name(state)),
+            f"[{style}]{state.ready or '-'}[/]",
+            state.reason or "-",
+            rich.markup.escape(state.message.partition("\n")[0]),
+        )
+    return table
+
+
+def plain(states: Iterable[ResourceState]) -> list[str]:
+    """The table as lines of text."""
+    rows = [("KIND", "NAME", "READY", "REASON", "MESSAGE")]
+    rows += [
+        (
+            state.kind,
+            shown_name(state),
+            state.ready or "-",
+            state.reason or "-",
+            state.message.partition("\n")[0],
+        )
+        for state in states
+    ]
+    widths = [max(len(row[index]) for row in rows) for index in range(4)]
+    return [
+        "  ".join([*(row[index].ljust(widths[index]) for index in range(4)), row[4]]).rstrip()
+        for row in rows
+    ]
+
+
+def shown_name(state: ResourceState) -> str:
+    """The name; with its namespace where that is not the usual one."""
+    return state.name if state.namespace == "default" else f"{state.namespace}/{state.name}"

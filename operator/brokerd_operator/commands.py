@@ -1,0 +1,242 @@
+"""Commands that the operator brings to brokerctl: `up`, `plan`, `export` (operator.md section 14).
+
+Found by the entry points of the distribution; thin shells over `local/`, `reconcile/` and
+`sources/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+import rich.console
+import rich.live
+
+from brokerd_operator.broker.client import AdminClient, Target
+from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.local import dry_run, export_topology, table
+from brokerd_operator.local.environment import RUNNING_FILE, Environment, default_data_dir
+from brokerd_operator.local.errors import EmbeddedError
+
+#: sysexits.h EX_CONFIG
+EXIT_CONFIG = 78
+ONCE_TIMEOUT_S = 120.0
+PORT_GRPC = 5680
+
+_DIRECTORY = click.option(
+    "-f",
+    "--filename",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory (or file) with resources in YAML.",
+)
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, int]]) -> None:
+    try:
+        status = asyncio.run(work())
+    except (EmbeddedError, BrokerError) as error:
+        click.echo(f"brokerctl: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+@click.command()
+@_DIRECTORY
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where members keep their data.")
+@click.option("--once", is_flag=True, help="End when all is ready (status 0) or stalled (1).")
+@click.option(
+    "--port-offset", type=click.IntRange(0, 16_000), default=0, help="Added to every port."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show the log of the operator.")
+def up(directory: Path, data_dir: Path | None, once: bool, port_offset: int, verbose: bool) -> None:
+    """Run the BrokerClusters of a directory as local processes and apply its other resources.
+
+    Follows changes of the files until SIGINT or SIGTERM; data stays for the next time.
+    """
+    level = logging.INFO if verbose else logging.ERROR
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s %(message)s")
+    where = data_dir or default_data_dir(directory)
+    _run(lambda: _up(directory, where, once, port_offset))
+
+
+async def _up(directory: Path, data_dir: Path, once: bool, port_offset: int) -> int:
+    console = rich.console.Console()
+    say = console.print if console.is_terminal else _echo
+    say(f"resources from {directory}, data in {data_dir}")
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    async with Environment(say=say, first_offset=port_offset) as environment:
+        await environment.start(directory, data_dir, follow=not once)
+        if once:
+            work = loop.create_task(_until_settled(environment, console))
+        else:
+            work = loop.create_task(_follow(environment, console))
+        stop = loop.create_task(stopping.wait())
+        failed = loop.create_task(environment.failed())
+        await asyncio.wait({work, stop, failed}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stop, failed, work):
+            if task is not work or not work.done():
+                task.cancel()
+        if not once or not work.done():
+            say("stopping all members")
+        await asyncio.gather(work, stop, failed, return_exceptions=True)
+        return work.result() if work.done() and not work.cancelled() else 0
+
+
+def _echo(text: str) -> None:
+    click.echo(text)
+
+
+async def _until_settled(environment: Environment, console: rich.console.Console) -> int:
+    status = 0
+    try:
+        await environment.wait_ready(ONCE_TIMEOUT_S)
+    except EmbeddedError as error:
+        click.echo(f"brokerctl: {error}", err=True)
+        status = 1
+    _print(environment, console)
+    return status
+
+
+def _print(environment: Environment, console: rich.console.Console) -> None:
+    states = environment.conditions()
+    if console.is_terminal:
+        console.print(table.render(states))
+    else:
+        for line in table.plain(states):
+            click.echo(line)
+
+
+async def _follow(environment: Environment, console: rich.console.Console) -> int:
+    """Show the table whenever it changed: in place on a terminal, else when it has settled."""
+    if console.is_terminal:
+        with rich.live.Live(console=console, auto_refresh=False) as live:
+            async for states in environment.changes():
+                live.update(table.render(states), refresh=True)
+        return 0
+    shown: list[str] = []
+    async for states in environment.changes():
+        lines = table.plain(states)
+        settled = all(state.is_ready or state.is_stalled for state in states)
+        if settled and lines != shown:
+            shown = lines
+            for line in lines:
+                click.echo(line)
+            if all(state.is_ready for state in states):
+                click.echo("all resources are ready; Ctrl-C stops")
+    return 0
+
+
+@click.command()
+@_DIRECTORY
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Data directory of `up`.")
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="CLUSTER=HOST:PORT",
+    help="gRPC address of a running cluster (default: what `up` runs).",
+)
+@click.option("--user", default="guest", show_default=True)
+@click.option("--password", default="guest", help="Default: guest.", envvar="BROKERD_PASSWORD")
+def plan(
+    directory: Path, data_dir: Path | None, brokers: tuple[str, ...], user: str, password: str
+) -> None:
+    """Show what applying a directory would change in running clusters. Writes nothing.
+
+    Exit status: 0 nothing would change, 2 something would, 1 something is wrong. What it cannot
+    tell: rights (RBAC), admission by the API server, pods, storage, network.
+    """
+    where = data_dir or default_data_dir(directory)
+    targets = {
+        name: Target((address,), user, password) for name, address in map(_parse_broker, brokers)
+    } or _running(where)
+
+    async def work() -> int:
+        report = await dry_run.run(directory, where, targets)
+        for line in report.lines:
+            click.echo(line)
+        return report.status
+
+    _run(work)
+
+
+def _parse_broker(text: str) -> tuple[str, str]:
+    name, equals, address = text.partition("=")
+    if not equals or not address:
+        raise click.BadParameter(f"{text}: must be CLUSTER=HOST:PORT", param_hint="--broker")
+    if ":" not in address:
+        address = f"{address}:{PORT_GRPC}"
+    return (name if "/" in name else f"default/{name}", address)
+
+
+def _running(data_dir: Path) -> dict[str, Target]:
+    """What `brokerctl up` says that it runs."""
+    file = data_dir / RUNNING_FILE
+    try:
+        clusters = json.loads(file.read_text())["clusters"]
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError) as error:
+        raise click.ClickException(f"{file} cannot be read: {error!r}") from error
+    return {
+        name: Target(tuple(addresses), "guest", "guest")
+        for name, addresses in clusters.items()
+        if addresses
+    }
+
+
+@click.command()
+@click.option("--broker", default=f"127.0.0.1:{PORT_GRPC}", show_default=True, metavar="HOST:PORT")
+@click.option("--user", default="guest", show_default=True)
+@click.option("--password", default="guest", help="Default: guest.", envvar="BROKERD_PASSWORD")
+@click.option("--cluster", default="broker", show_default=True, help="Name for brokerRef.")
+@click.option("--namespace", help="Namespace for the resources (default: none is written).")
+@click.option(
+    "--definitions",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Read a RabbitMQ definitions file instead of a broker.",
+)
+def export(
+    broker: str,
+    user: str,
+    password: str,
+    cluster: str,
+    namespace: str | None,
+    definitions: Path | None,
+) -> None:
+    """Write the topology of a broker as resources in YAML.
+
+    Objects that the broker makes itself (amq.* exchanges, exclusive queues) and secrets are left
+    out; Users refer to a Secret that is to be made.
+    """
+
+    async def work() -> int:
+        if definitions is not None:
+            objects = export_topology.read_definitions(definitions)
+        else:
+            client = AdminClient(Target((broker,), user, password))
+            try:
+                objects, _ = await client.list_topology()
+            finally:
+                await client.close()
+        result = export_topology.to_resources(objects, cluster, namespace)
+        click.echo(result.yaml, nl=False)
+        for note in result.notes:
+            click.echo(f"note: {note}", err=True)
+        return 0
+
+    _run(work)

@@ -1,0 +1,358 @@
+"""`brokerctl export`: the topology of a broker, or a RabbitMQ definitions file, as resources.
+
+Pure but for reading the file. What cannot be said in a resource is told as a note, never dropped
+in silence. For the command line only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import regex
+import yaml
+
+from brokerd_operator.local.errors import EmbeddedError
+from brokerd_operator.reconcile import ordering
+from brokerd_operator.reconcile.topology import ObservedObject
+from brokerd_operator.specs import arguments
+from brokerd_operator.specs.model import JsonObject
+
+API_VERSION = "brokerd.io/v1alpha1"
+DEFINITIONS_BYTES_MAX = 256 * 1024 * 1024
+NAME_MAX = 200
+
+_ILLEGAL = regex.compile(r"[^a-z0-9.-]+")
+
+#: The broker's policy keys as fields of a resource; the rest goes into definition.extra.
+_POLICY_FIELDS = {
+    "alternate-exchange": "alternateExchange",
+    "delivery-limit": "deliveryLimit",
+    "max-length": "maxLength",
+    "max-length-bytes": "maxLengthBytes",
+    "overflow": "overflow",
+    "queue-leader-locator": "queueLeaderLocator",
+    "target-group-size": "targetGroupSize",
+}
+_DURATIONS = {
+    "message-ttl": "messageTTL",
+    "expires": "expires",
+    "consumer-timeout": "consumerTimeout",
+}
+_DEAD_LETTER = {
+    "dead-letter-exchange": "exchange",
+    "dead-letter-routing-key": "routingKey",
+    "dead-letter-strategy": "strategy",
+}
+_FEDERATION = {
+    "federation-upstream": "upstream",
+    "federation-upstream-set": "upstreamSet",
+    "federation-upstream-pattern": "pattern",
+}
+
+
+@dataclass(slots=True)
+class Export:
+    """Resources, and what could not be said."""
+
+    resources: list[JsonObject] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def yaml(self) -> str:
+        return yaml.safe_dump_all(self.resources, sort_keys=False, allow_unicode=True)
+
+
+def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str | None) -> Export:
+    """Objects as resources, in the order in which they can be applied."""
+    result = Export()
+    names: set[tuple[str, str]] = set()
+    for item in sorted(objects, key=lambda o: (ordering.rank(o.kind), o.vhost, o.name)):
+        builder = _BUILDERS.get(item.kind)
+        if builder is None:
+            result.notes.append(f"{item.kind} {item.name} has no resource kind yet")
+            continue
+        built = builder(item, result)
+        if built is None:
+            continue
+        kind, spec = built
+        full = {"brokerRef": {"name": cluster}, **spec}
+        if kind not in ("Vhost", "User") and item.vhost != "/":
+            full["vhost"] = item.vhost
+        name = _resource_name(kind, item, names)
+        metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+        if kind not in ("Binding", "Permission") and full.get("name") == name:
+            del full["name"]
+        result.resources.append(
+            {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": full}
+        )
+    return result
+
+
+def _resource_name(kind: str, item: ObservedObject, used: set[tuple[str, str]]) -> str:
+    """A name that Kubernetes takes; a digest makes it unique where that changed something."""
+    text = item.name if item.kind != "parameter" else item.name.partition("/")[2]
+    if item.vhost not in ("", "/"):
+        text = f"{item.vhost}.{text}"
+    name = _ILLEGAL.sub("-", text.lower()).strip("-.")[:NAME_MAX]
+    name = regex.sub(r"[-.]*\.[-.]*", ".", name)
+    if not name or name != text or (kind, name) in used:
+        name = f"{name or kind.lower()}-{arguments.digest([item.kind, item.vhost, item.name], 8)}"
+    used.add((kind, name))
+    return name
+
+
+Built = tuple[str, JsonObject] | None
+
+
+def _vhost(item: ObservedObject, result: Export) -> Built:
+    spec = item.spec
+    if item.name == "/" and not spec.get("limits") and not spec.get("default_queue_type"):
+        return None
+    found: JsonObject = {"name": item.name}
+    if spec.get("description"):
+        found["description"] = spec["description"]
+    if spec.get("tags"):
+        found["tags"] = spec["tags"]
+    if spec.get("default_queue_type"):
+        found["defaultQueueType"] = spec["default_queue_type"]
+    if spec.get("limits"):
+        found["limits"] = {_camel(key): value for key, value in spec["limits"].items()}
+    return "Vhost", found
+
+
+def _user(item: ObservedObject, result: Export) -> Built:
+    secret = _ILLEGAL.sub("-", item.name.lower()).strip("-.") or "user"
+    result.notes.append(
+        f"User {item.name}: make the Secret {secret}-login with username and password"
+    )
+    found: JsonObject = {
+        "name": item.name,
+        "credentialsSecretRef": {"name": f"{secret}-login"},
+    }
+    if item.spec.get("tags"):
+        found["tags"] = item.spec["tags"]
+    if item.spec.get("limits"):
+        found["limits"] = {_camel(key): value for key, value in item.spec["limits"].items()}
+    return "User", found
+
+
+def _permission(item: ObservedObject, result: Export) -> Built:
+    spec = {key: item.spec.get(key, "") for key in ("configure", "write", "read")}
+    return "Permission", {"user": item.name, **spec}
+
+
+def _exchange(item: ObservedObject, result: Export) -> Built:
+    if item.name == "" or item.name.startswith("amq."):
+        return None
+    spec = item.spec
+    found: JsonObject = {"name": item.name, "type": spec["type"]}
+    found |= _flags(spec, (("durable", True), ("auto_delete", False), ("internal", False)))
+    settings = dict(spec.get("settings") or {})
+    if "alternate-exchange" in settings:
+        found["alternateExchange"] = settings.pop("alternate-exchange")
+    federation = {_FEDERATION[key]: settings[key] for key in list(settings) if key in _FEDERATION}
+    if federation:
+        found["federation"] = federation
+    return "Exchange", found | _arguments(spec)
+
+
+def _queue(item: ObservedObject, result: Export) -> Built:
+    spec = item.spec
+    if item.name.startswith("amq.") or spec.get("exclusive"):
+        return None
+    found: JsonObject = {"name": item.name, "type": spec["type"]}
+    found |= _flags(spec, (("durable", True), ("auto_delete", False)))
+    settings = dict(spec.get("settings") or {})
+    typed, rest = _settings(settings)
+    if "queueLeaderLocator" in typed:
+        typed["leaderLocator"] = typed.pop("queueLeaderLocator")
+    if "targetGroupSize" in typed:
+        rest["target-group-size"] = typed.pop("targetGroupSize")
+    for key in rest:
+        result.notes.append(f"Queue {item.name}: the setting {key} has no field")
+    if spec.get("replicas"):
+        typed["replicas"] = spec["replicas"]
+    return "Queue", found | typed | _arguments(spec)
+
+
+def _binding(item: ObservedObject, result: Export) -> Built:
+    spec = item.spec
+    if spec["source"] == "":
+        return None
+    found = {
+        "source": spec["source"],
+        "destination": {
+            "kind": spec["destination_kind"].capitalize(),
+            "name": spec["destination"],
+        },
+        "routingKeys": [spec["routing_key"]],
+    }
+    return "Binding", found | _arguments(spec)
+
+
+def _policy(item: ObservedObject, result: Export) -> Built:
+    spec = item.spec
+    typed, rest = _settings(dict(spec["definition"]))
+    federation = {_FEDERATION[key]: rest.pop(key) for key in list(rest) if key in _FEDERATION}
+    if federation:
+        typed["federation"] = federation
+    if rest:
+        typed["extra"] = [_argument(key, value) for key, value in sorted(rest.items())]
+    found: JsonObject = {
+        "name": item.name,
+        "pattern": spec["pattern"],
+        "applyTo": spec.get("apply-to", "all"),
+        "priority": spec.get("priority", 0),
+        "definition": typed,
+    }
+    return ("Policy" if item.kind == "policy" else "OperatorPolicy"), found
+
+
+def _parameter(item: ObservedObject, result: Export) -> Built:
+    component, _, name = item.name.partition("/")
+    value = item.spec.get("value") or {}
+    if component == "federation-upstream-set" and isinstance(value, list):
+        upstreams = [
+            {
+                key: entry[old]
+                for key, old in (
+                    ("name", "upstream"),
+                    ("exchange", "exchange"),
+                    ("queue", "queue"),
+                    ("maxHops", "max-hops"),
+                )
+                if entry.get(old) is not None
+            }
+            for entry in value
+        ]
+        return "FederationUpstreamSet", {"name": name, "upstreams": upstreams}
+    if component != "federation-upstream" or not isinstance(value, dict):
+        result.notes.append(f"parameter {item.name} has no resource kind")
+        return None
+    secret = f"{_ILLEGAL.sub('-', name.lower()).strip('-.') or 'upstream'}-uri"
+    result.notes.append(f"FederationUpstream {name}: make the Secret {secret} with the key uri")
+    return "FederationUpstream", {"name": name, "uriSecretRef": {"name": secret}} | _upstream(value)
+
+
+def _upstream(value: JsonObject) -> JsonObject:
+    plain = (
+        ("prefetch-count", "prefetchCount"),
+        ("ack-mode", "ackMode"),
+        ("max-hops", "maxHops"),
+        ("trust-user-id", "trustUserId"),
+        ("queue-type", "queueType"),
+        ("exchange", "exchange"),
+        ("queue", "queue"),
+    )
+    found = {new: value[old] for old, new in plain if value.get(old) is not None}
+    if value.get("reconnect-delay") is not None:
+        found["reconnectDelay"] = f"{round(float(value['reconnect-delay']) * 1000)}ms"
+    for old, new in (("expires", "expires"), ("message-ttl", "messageTTL")):
+        if value.get(old) is not None:
+            found[new] = f"{value[old]}ms"
+    return found
+
+
+def _settings(keys: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """Policy keys as typed fields, and the rest."""
+    typed: JsonObject = {}
+    for old, new in _POLICY_FIELDS.items():
+        if old in keys:
+            typed[new] = keys.pop(old)
+    for old, new in _DURATIONS.items():
+        if old in keys:
+            typed[new] = f"{keys.pop(old)}ms"
+    dead = {new: keys.pop(old) for old, new in _DEAD_LETTER.items() if old in keys}
+    if dead:
+        typed["deadLetter"] = dead
+    return typed, keys
+
+
+def _flags(spec: JsonObject, defaults: tuple[tuple[str, bool], ...]) -> JsonObject:
+    return {_camel(key): spec[key] for key, usual in defaults if spec.get(key, usual) != usual}
+
+
+def _arguments(spec: JsonObject) -> JsonObject:
+    table = spec.get("arguments") or {}
+    if not table:
+        return {}
+    return {"arguments": [_argument(name, value) for name, value in sorted(table.items())]}
+
+
+def _argument(name: str, value: Any) -> JsonObject:
+    for type_, label in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
+        if isinstance(value, type_):
+            return {"name": name, label: value}
+    return {"name": name, "json": arguments.canonical_json(value)}
+
+
+def _camel(key: str) -> str:
+    head, *tail = regex.split("[-_]", key)
+    return head + "".join(part.capitalize() for part in tail)
+
+
+_BUILDERS: dict[str, Callable[[ObservedObject, Export], Built]] = {
+    "vhost": _vhost,
+    "user": _user,
+    "permission": _permission,
+    "exchange": _exchange,
+    "queue": _queue,
+    "binding": _binding,
+    "policy": _policy,
+    "operator_policy": _policy,
+    "parameter": _parameter,
+}
+
+
+# ---- RabbitMQ definitions -------------------------------------------------------------------
+
+
+def read_definitions(file: Path) -> list[ObservedObject]:
+    """A definitions file of RabbitMQ (`rabbitmqctl export_definitions`) as objects."""
+    try:
+        if file.stat().st_size > DEFINITIONS_BYTES_MAX:
+            raise EmbeddedError(f"{file} is larger than {DEFINITIONS_BYTES_MAX} bytes")
+        parsed = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(parsed, dict):
+            raise EmbeddedError(f"{file} is not a definitions file")
+        return list(_definitions(parsed))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EmbeddedError(f"{file} is not a definitions file: {error!r}") from error
+
+
+def _definitions(parsed: JsonObject) -> Iterable[ObservedObject]:
+    for row in parsed.get("vhosts", ()):
+        yield ObservedObject("vhost", "", row["name"], {})
+    for row in parsed.get("users", ()):
+        tags = row.get("tags") or []
+        if isinstance(tags, str):
+            tags = [tag for tag in tags.split(",") if tag]
+        yield ObservedObject("user", "", row["name"], {"tags": tags})
+    for row in parsed.get("permissions", ()):
+        spec = {key: row[key] for key in ("configure", "write", "read")}
+        yield ObservedObject("permission", row["vhost"], row["user"], spec)
+    for row in parsed.get("exchanges", ()):
+        yield ObservedObject("exchange", row["vhost"], row["name"], row)
+    for row in parsed.get("queues", ()):
+        table = dict(row.get("arguments") or {})
+        type_ = table.pop("x-queue-type", row.get("type", "classic"))
+        yield ObservedObject(
+            "queue", row["vhost"], row["name"], {**row, "type": type_, "arguments": table}
+        )
+    for row in parsed.get("bindings", ()):
+        kind = row.get("destination_type", "queue")
+        table = row.get("arguments") or {}
+        name = arguments.binding_name(
+            row["source"], kind, row["destination"], row["routing_key"], table
+        )
+        spec = {**row, "destination_kind": kind, "arguments": table}
+        yield ObservedObject("binding", row["vhost"], name, spec)
+    for row in parsed.get("policies", ()):
+        yield ObservedObject("policy", row["vhost"], row["name"], row)
+    for row in parsed.get("parameters", ()):
+        name = f"{row['component']}/{row['name']}"
+        yield ObservedObject("parameter", row["vhost"], name, {"value": row["value"]})

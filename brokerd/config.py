@@ -45,10 +45,15 @@ class NodeConfig(_Section):
 class ListenerConfig(_Section):
     """Ports before the offset; 0 turns a listener off."""
 
-    amqp: int = Field(default=5672, ge=0, le=65_535)
-    amqps: int = Field(default=5671, ge=0, le=65_535, description="needs tls.cert_file")
+    amqp: int = Field(default=5672, ge=0, le=65_535, description="AMQP 0-9-1")
+    amqps: int = Field(
+        default=5671, ge=0, le=65_535, description="AMQP over TLS; needs tls.cert_file"
+    )
+    #: gRPC for administration, messages and telemetry.
     grpc: int = Field(default=5680, ge=0, le=65_535)
+    #: gRPC between members; a lone member listens on loopback only.
     peer: int = Field(default=5690, ge=0, le=65_535)
+    #: Health, metrics, telemetry report.
     http: int = Field(default=15692, ge=0, le=65_535)
     #: Backlog of the listening sockets (reconnect storms).
     backlog: int = Field(default=1024, ge=1)
@@ -60,8 +65,9 @@ class ClusterConfig(_Section):
     name: str = Field(default="brokerd", description="the same on all members; federation shows it")
     members: str = Field(default="", description="name=host:port,… of all initial members")
     secret: str = Field(default="", description="shared by all members; needed with several")
-    #: Node-level heartbeat and suspicion (replication.md §2.1).
+    #: Heartbeat from member to member, for all queues together.
     heartbeat_ms: int = Field(default=250, ge=20)
+    #: A member that was silent for so long is suspected, and its leaderships are taken over.
     suspect_after_ms: int = Field(default=1500, ge=100)
 
 
@@ -72,8 +78,10 @@ class AuthConfig(_Section):
     loopback_users: str = Field(
         default="guest", description="comma-separated; may not log in remotely"
     )
+    #: An administrator made at the first start of a cluster, besides guest.
     admin_user: str = ""
     admin_password: str = ""
+    #: A file with the password; better than the setting, which others can see in the environment.
     admin_password_file: str = ""
     #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
     #: most 100 ms (SEC-11).
@@ -83,8 +91,11 @@ class AuthConfig(_Section):
 class TlsConfig(_Section):
     """Certificates of AMQPS and gRPC (PEM files)."""
 
+    #: Certificate chain.
     cert_file: str = ""
+    #: Private key; the file of the certificate when empty.
     key_file: str = ""
+    #: Authority that signed the certificates of others.
     ca_file: str = ""
 
 
@@ -94,8 +105,10 @@ class MemoryConfig(_Section):
     high_watermark: str = Field(
         default="", description="fraction (0.6) or absolute (2GiB); default: the profile's"
     )
+    #: Whether the limit of the container counts; default: the profile's.
     cgroup_aware: bool | None = None
     total_override: str = Field(default="", description="total memory, with unit")
+    #: How often memory and disk are measured.
     interval_ms: int = Field(default=1000, ge=50)
 
 
@@ -108,7 +121,9 @@ class DiskConfig(_Section):
 class QueueConfig(_Section):
     """Defaults of queues."""
 
+    #: Type of a queue that is declared without x-queue-type.
     default_type: Literal["classic", "quorum"] = "classic"
+    #: Members of a quorum queue that is declared without x-quorum-initial-group-size.
     quorum_group_size: int = Field(default=3, ge=1, le=9)
     #: How long a suspected node keeps its consumers' messages (R-QQ-16).
     disconnected_timeout_ms: int = Field(default=60_000, ge=0)
@@ -122,9 +137,13 @@ class LimitConfig(_Section):
     #: Connections that have not finished their handshake (SEC-34).
     unauthenticated: int = Field(default=1_000, ge=1)
     unauthenticated_per_address: int = Field(default=500, ge=1)
+    #: Proposed in connection.tune; 0 means no limit.
     channel_max: int = Field(default=2047, ge=0)
+    #: Proposed in connection.tune, bytes; 0 means no limit.
     frame_max: int = Field(default=131_072, ge=0)
+    #: Proposed in connection.tune; 0 turns heartbeats off.
     heartbeat_s: int = Field(default=60, ge=0)
+    #: From the first byte to connection.open.
     handshake_timeout_ms: int = Field(default=10_000, ge=100)
     consumers_per_channel: int = Field(default=10_000, ge=1)
     #: Bytes published on one connection whose queues have not answered; over it reading stops.
@@ -142,6 +161,7 @@ class LimitConfig(_Section):
 class CompatConfig(_Section):
     """Behaviour profile (specification section 14)."""
 
+    #: brokerd, rabbitmq-4.3, rabbitmq-3.13, rabbitmq-3.10, reference, mrg; `a+b` lays b over a.
     profile: str = "brokerd"
 
 
@@ -149,9 +169,12 @@ class TelemetryConfig(_Section):
     """Counting to files (telemetry.md section 6)."""
 
     enabled: bool = True
+    #: One row per changed object in each interval.
     interval_ms: int = Field(default=10_000, ge=100)
+    #: A segment is sealed at this size or this age, whichever comes first.
     segment_bytes: int = Field(default=8 * MIB, ge=4096)
     segment_ms: int = Field(default=300_000, ge=1000)
+    #: Sealed segments that nobody fetched are kept up to this size and this age.
     retention_bytes: int = Field(default=256 * MIB, ge=MIB)
     retention_hours: int = Field(default=48, ge=1)
 
@@ -159,6 +182,7 @@ class TelemetryConfig(_Section):
 class StorageConfig(_Section):
     """The write-ahead log."""
 
+    #: Size of a file of the log.
     segment_bytes: int = Field(default=64 * MIB, ge=MIB)
     #: Recent message bodies kept in memory, for all queues together.
     cache_bytes: int = Field(default=64 * MIB, ge=MIB)

@@ -1,0 +1,302 @@
+"""Habits of the house that a machine can check: sizes, names, docstrings, generated files, links.
+
+Each test names the files that break it and, where there is one, the command that mends them.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+
+#: Longer than the ceiling, each for a reason that was measured.
+LONG_FUNCTIONS = {
+    # One loop over the bytes of one read: calls inside it cost half its speed (micro_amqp.py).
+    ("brokerd/amqp/content.py", "walk_publishes"),
+}
+
+CODE_FOLDERS = ("brokerd", "operator", "telemetry", "tests", "tools", "bench", "examples")
+GENERATED = ("brokerd/rpc/v1/", "brokerd/amqp/methods.py")
+
+#: File names that say nothing about what is inside.
+CATCH_ALL_NAMES = {"utils.py", "helpers.py", "manager.py", "operations.py", "common.py"}
+
+#: Marks of unfinished or undecided work. The brackets keep this file from matching itself.
+FORBIDDEN_TEXT = re.compile(
+    r"[T]ODO|[F]IXME|[N]otImplementedError|[p]ragma: no cover|[p]ytest\.mark\.skip\b"
+    r"|(?<!\w)[t]ime\.sleep\("
+)
+
+#: Rooms and modules that must be under the purity contract of .importlinter.
+PURE = {
+    "brokerd.amqp",
+    "brokerd.core",
+    "brokerd.raft",
+    "brokerd.cluster.placement",
+    "brokerd.federation.upstream",
+    "brokerd.federation.link_state",
+    "brokerd.federation.link_bindings",
+    "brokerd.telemetry.counters",
+    "brokerd.telemetry.histograms",
+    "brokerd_operator.specs",
+    "brokerd_operator.reconcile",
+    "brokerd_operator.manifests",
+    "brokerd_operator.conditions",
+}
+#: What a pure room may not import, whoever edits the contract.
+IMPURE_IMPORTS = {
+    *("asyncio", "socket", "ssl", "threading", "time", "random", "os", "pathlib", "logging"),
+    *("grpc", "psutil", "kopf", "kubernetes", "pyspark"),
+}
+
+PACKAGE_FOLDERS = {
+    "brokerd": ROOT / "brokerd",
+    "brokerd_operator": ROOT / "operator" / "brokerd_operator",
+    "brokerd_telemetry": ROOT / "telemetry" / "brokerd_telemetry",
+}
+
+
+@cache
+def python_files() -> tuple[Path, ...]:
+    """Return all Python files that people wrote."""
+    return tuple(
+        path
+        for folder in CODE_FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not relative(path).startswith(GENERATED)
+    )
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield name and length of every function of a file."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield node.name, node.end_lineno - node.lineno + 1
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(python_files()) > 200
+
+
+def test_files_are_at_most_600_lines_long() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in python_files()}
+    assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX} == {}
+
+
+def test_functions_are_at_most_60_lines_long() -> None:
+    long = {
+        (relative(path), name)
+        for path in python_files()
+        for name, lines in functions(path)
+        if lines > FUNCTION_LINES_MAX
+    }
+    # Equal, not subset: an exception that is no longer needed goes.
+    assert long == LONG_FUNCTIONS
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        relative(path)
+        for path in python_files()
+        if path.name != "__init__.py" and not ast.get_docstring(parsed(path))
+    ]
+    assert silent == []
+
+
+def test_init_files_hold_nothing_but_the_version() -> None:
+    """Imports in them would make rooms import each other by accident."""
+    full = [
+        relative(path)
+        for path in python_files()
+        if path.name == "__init__.py"
+        and re.sub(r'""".*?"""|__version__ = "[^"]*"', "", path.read_text(), flags=re.S).strip()
+    ]
+    assert full == []
+
+
+def test_operator_and_telemetry_are_folders_and_not_packages() -> None:
+    """operator/__init__.py would shadow the standard library's module `operator`."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+    assert not (ROOT / "telemetry" / "__init__.py").exists()
+
+
+def test_file_names_say_what_is_inside() -> None:
+    names = [relative(path) for path in python_files() if path.name in CATCH_ALL_NAMES]
+    assert names == []
+
+
+def test_no_marks_of_unfinished_work_and_no_sleeps() -> None:
+    """Programs that drive others, in tools/, bench/ and examples/, may sleep."""
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in python_files()
+        if not relative(path).startswith(("tools/", "bench/", "examples/"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if FORBIDDEN_TEXT.search(line)
+    ]
+    assert found == []
+
+
+def test_the_marks_are_recognised() -> None:
+    marks = ["# TO" + "DO x", "raise NotImplemented" + "Error", "    time." + "sleep(1)"]
+    assert all(FORBIDDEN_TEXT.search(mark) for mark in marks)
+
+
+def contract(name: str) -> dict[str, set[str]]:
+    """Return the lists of one contract of .importlinter."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    section = parser[f"importlinter:contract:{name}"]
+    return {key: set(value.split()) for key, value in section.items()}
+
+
+def module_exists(name: str) -> bool:
+    package, _, rest = name.partition(".")
+    path = PACKAGE_FOLDERS[package].joinpath(*rest.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def test_pure_rooms_are_under_contract() -> None:
+    pure = contract("pure")
+    assert PURE - pure["source_modules"] == set()
+    assert IMPURE_IMPORTS - pure["forbidden_modules"] == set()
+    assert [name for name in pure["source_modules"] if not module_exists(name)] == []
+
+
+def test_modules_that_call_themselves_pure_are_under_contract() -> None:
+    covered = contract("pure")["source_modules"] | contract("tables")["source_modules"]
+    strays = []
+    for package, folder in PACKAGE_FOLDERS.items():
+        for path in sorted(folder.rglob("*.py")):
+            docstring = ast.get_docstring(parsed(path)) or ""
+            if not re.search(r"\b(PURE|Pure)\b", docstring.split("\n\n")[0]):
+                continue
+            name = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
+            if not any(name == room or name.startswith(room + ".") for room in covered):
+                strays.append(name)
+    assert strays == []
+
+
+def test_generated_grpc_code_is_fresh(tmp_path: Path) -> None:
+    """`make protos` mends it."""
+    protos = sorted(path.relative_to(ROOT) for path in (ROOT / "protos").rglob("*.proto"))
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    command = [
+        sys.executable,
+        "-m",
+        "grpc_tools.protoc",
+        "-I",
+        "protos",
+        *outputs,
+        *map(str, protos),
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=50)
+    fresh = {path.name: path.read_text() for path in (tmp_path / "brokerd/rpc/v1").iterdir()}
+    committed = {
+        path.name: path.read_text()
+        for path in (ROOT / "brokerd" / "rpc" / "v1").glob("*_pb2*")
+        if path.is_file()
+    }
+    assert len(fresh) == 3 * len(protos)
+    stale = {name for name in fresh | committed if fresh.get(name) != committed.get(name)}
+    assert stale == set()
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        "generate_amqp.py",
+        "sync_chart_crds.py",
+        "generate_config_reference.py",
+        "generate_resource_reference.py",
+    ],
+)
+def test_generated_files_are_fresh(generator: str) -> None:
+    """`python tools/GENERATOR` mends it."""
+    command = [sys.executable, f"tools/{generator}", "--check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert run.returncode == 0, (
+        f"python tools/{generator} writes it anew:\n{run.stdout}{run.stderr}"
+    )
+
+
+# ---- documents ----------------------------------------------------------------------------------
+
+
+@cache
+def documents() -> tuple[Path, ...]:
+    found = list(ROOT.glob("*.md"))
+    for folder in ("docs", "charts", *CODE_FOLDERS):
+        found += (ROOT / folder).rglob("*.md")
+    return tuple(sorted(found))
+
+
+def prose(text: str) -> str:
+    """Return a document without its code: what is in a code block is no link and no heading."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^ *```.*?^ *```", "", text, flags=re.S | re.M))
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Return the anchors that a reader can link to, as GitHub makes them."""
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ +(.*?) *$", text, flags=re.M)
+    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings)
+
+
+def broken_links(path: Path) -> list[str]:
+    text = prose(path.read_text())
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    broken = []
+    for target in targets:
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(f"{relative(path)}: {target}")
+    return broken
+
+
+def test_links_of_documents_lead_somewhere() -> None:
+    assert [link for path in documents() for link in broken_links(path)] == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# A title\n[a](#a-title) [b](missing.md) [c](#no) [d](https://x) `[e](f)`\n")
+    assert broken_links(page) == ["page.md: missing.md", "page.md: #no"]
+
+
+def test_documents_name_no_path_of_somebodys_machine() -> None:
+    pattern = re.compile(r"(?<![\w.~$}-])/(?:root|work|home)/\w")
+    found = [
+        f"{relative(path)}:{number}"
+        for path in documents()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert found == []

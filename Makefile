@@ -32,6 +32,7 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --generate-hashes --no-annotate --no-header -q -o requirements/broker.txt
 	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
 	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
+	echo hatchling==1.27.0 | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
 
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo

@@ -31,6 +31,13 @@ class Admin:
                     return row
         raise KeyError(f"no queue '{name}'")
 
+    def alarms(self) -> set[str]:
+        """Return the members that have an alarm, as this member knows it."""
+        request = admin_pb2.ListRequest(kind="members")
+        pages = self._stub.List(request, metadata=self._metadata, timeout=_TIMEOUT_S)
+        rows = [json.loads(text) for page in pages for text in page.rows]
+        return {row["name"] for row in rows if row.get("alarms")}
+
     def set_watermark(self, value: str) -> None:
         """Set this member's memory watermark; "" goes back to the configured one."""
         request = admin_pb2.SetSettingsRequest(settings={"vm_memory_high_watermark": value})

@@ -188,6 +188,8 @@ class Demo:
             "lowering the memory watermark to 1 MiB: every publisher of the cluster is blocked"
         )
         await asyncio.to_thread(admin.set_watermark, "1MiB")
+        elsewhere = Admin(self._members[1].grpc_port)
+        await self._wait("the other members know of the alarm", elsewhere.alarms, 10)
         publisher = BlockedPublisher(self._members[1].amqp_port, BLOCKED_MESSAGES)
         publisher.start()
         await self._wait("connection.blocked", lambda: publisher.blocked_at, 15)

@@ -132,16 +132,16 @@ class Consumer(threading.Thread):
         super().__init__(daemon=True)
         self._ports = ports
         self._notes = notes
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
 
     def stop(self) -> None:
         """Finish what is there."""
-        self._stop.set()
+        self._stopping.set()
 
     def run(self) -> None:
         """Consume; after a lost connection go on at the next member."""
         turn = 0
-        while not self._stop.is_set():
+        while not self._stopping.is_set():
             try:
                 connection = connect(self._ports[turn % len(self._ports)])
                 channel = connection.channel()
@@ -149,7 +149,7 @@ class Consumer(threading.Thread):
                 for method, properties, body in channel.consume("orders", inactivity_timeout=0.2):
                     if method is not None:
                         self._handle(channel, method, properties, body)
-                    if self._stop.is_set():
+                    if self._stopping.is_set():
                         break
                 with contextlib.suppress(*LOST):
                     connection.close()
@@ -211,26 +211,33 @@ class BlockedPublisher(threading.Thread):
         self.failed: BaseException | None = None
 
     def run(self) -> None:
-        """Publish with confirms: the first one is held back by the broker until the alarm ends."""
+        """Publish one order, which the broker does not read; the others follow after unblocked."""
         try:
             connection = connect(self._port, blocked_connection_timeout=60)
             connection.add_on_connection_blocked_callback(self._note("blocked_at"))
             connection.add_on_connection_unblocked_callback(self._note("unblocked_at"))
             channel = connection.channel()
-            channel.confirm_delivery()
-            for number in range(self._count):
-                channel.basic_publish(
-                    "orders.in",
-                    "order.blocked",
-                    b"order ".ljust(ORDER_BYTES, b"."),
-                    pika.BasicProperties(message_id=f"{1_000_000 + number}-0", delivery_mode=2),
-                    mandatory=True,
-                )
+            self._publish(channel, 0)
+            while self.unblocked_at is None:
+                connection.process_data_events(0.1)
+            confirming = connection.channel()
+            confirming.confirm_delivery()
+            for number in range(1, self._count + 1):
+                self._publish(confirming, number)
                 self.confirmed += 1
-            connection.process_data_events(0.2)
             connection.close()
         except LOST as error:
             self.failed = error
+
+    @staticmethod
+    def _publish(channel: Any, number: int) -> None:
+        channel.basic_publish(
+            "orders.in",
+            "order.blocked",
+            b"order ".ljust(ORDER_BYTES, b"."),
+            pika.BasicProperties(message_id=f"{1_000_000 + number}-0", delivery_mode=2),
+            mandatory=True,
+        )
 
     def _note(self, name: str) -> Callable[..., None]:
         return lambda *_: setattr(self, name, time.monotonic())

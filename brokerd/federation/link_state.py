@@ -1,0 +1,493 @@
+"""One link as a machine: its life, what it does with each message, when it acknowledges.
+
+PURE.  Events in, actions out; `link.py` executes them.  State changes only through `handle`.
+Messages are numbered by their delivery tag on the upstream channel, so that numbers start anew with
+every session; `session` tells late answers of an earlier one apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from brokerd.amqp import properties
+from brokerd.amqp.errors import AmqpError
+from brokerd.amqp.values import Table, Value
+from brokerd.federation.link_bindings import already_seen
+from brokerd.federation.upstream import Upstream
+
+RECEIVED_FROM = "x-received-from"
+#: RabbitMQ's message interceptor stamps this one, milliseconds since 1970.
+STAMP = "timestamp_in_ms"
+#: Forwarded and not answered by the local queues; over it nothing more is read.
+IN_FLIGHT_MESSAGES_MAX = 4096
+IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
+#: A message that local queues refuse comes back at once when it is requeued; this makes a full
+#: queue cost next to nothing (RabbitMQ spins here).
+NACK_DELAY_MS = 500
+HOP_BUCKETS = 8
+ERROR_CHARACTERS_MAX = 512
+
+
+class State(Enum):
+    """As listings have it (R-FED-6); `blocked` is R-ALM-9, `error` waits for the next try."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    ERROR = "error"
+    SHUTDOWN = "shutdown"
+
+
+# Events.
+
+
+@dataclass(slots=True)
+class Started:
+    """The link is to run."""
+
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Connected:
+    """A connection is open; who is at the other end."""
+
+    now_ms: int
+    uri: str
+    cluster: str
+    vhost: str
+    local_connection: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Queue, internal exchange and bindings are there, the consumer runs."""
+
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """One message from the upstream queue."""
+
+    tag: int
+    redelivered: bool
+    routing_key: str
+    header: bytes
+    body: bytes
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Answered:
+    """The local queues answered: (tag, taken over) each."""
+
+    session: int
+    answers: list[tuple[int, bool]]
+
+
+@dataclass(slots=True)
+class Failed:
+    """The session ended, or never began."""
+
+    now_ms: int
+    error: str
+
+
+@dataclass(slots=True)
+class AlarmChanged:
+    """A local resource alarm; "" when there is none (R-ALM-9)."""
+
+    now_ms: int
+    reason: str
+
+
+@dataclass(slots=True)
+class StopRequested:
+    """The link ends here.  `is_removed`: its configuration went, not only its place."""
+
+    now_ms: int
+    is_removed: bool
+
+
+# Actions.
+
+
+@dataclass(slots=True)
+class Connect:
+    """Open a session after this pause."""
+
+    delay_ms: int
+    session: int
+
+
+@dataclass(slots=True)
+class Forward:
+    """Publish to the downstream exchange."""
+
+    tag: int
+    routing_key: str
+    header: bytes
+    body: bytes
+
+
+@dataclass(slots=True)
+class Acknowledge:
+    """basic.ack upstream."""
+
+    tag: int
+    multiple: bool
+
+
+@dataclass(slots=True)
+class Requeue:
+    """basic.nack with requeue upstream, after a pause (R-FED-5)."""
+
+    tag: int
+    delay_ms: int
+
+
+@dataclass(slots=True)
+class Consume:
+    """basic.consume upstream (again)."""
+
+
+@dataclass(slots=True)
+class CancelConsume:
+    """basic.cancel upstream."""
+
+
+@dataclass(slots=True)
+class HoldReading:
+    """Read nothing more from the socket."""
+
+
+@dataclass(slots=True)
+class ResumeReading:
+    """Read on."""
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """Close the session; `cleans_up`: delete upstream queue and internal exchange (R-FX-17)."""
+
+    cleans_up: bool
+
+
+Event: TypeAlias = (
+    Started | Connected | Prepared | Delivered | Answered | Failed | AlarmChanged | StopRequested
+)
+Action: TypeAlias = (
+    Connect
+    | Forward
+    | Acknowledge
+    | Requeue
+    | Consume
+    | CancelConsume
+    | HoldReading
+    | ResumeReading
+    | Disconnect
+)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has passed since the link was made; only rises, `in_flight` and the last lag aside."""
+
+    messages: int = 0
+    bytes: int = 0
+    #: By length of x-received-from after our own entry: 1, 2, … and "8 or more" last.
+    hops: list[int] = field(default_factory=lambda: [0] * HOP_BUCKETS)
+    dropped_max_hops: int = 0
+    dropped_loop: int = 0
+    dropped_malformed: int = 0
+    refused: int = 0
+    reconnects: int = 0
+    lag_count: int = 0
+    lag_sum_ms: int = 0
+    lag_max_ms: int = 0
+
+
+class FederationLink:
+    """One link.  Invariants: `_waiting` holds the forwarded tags of this session without an answer,
+    `_acks` those taken over and not acknowledged yet; both are empty without a session.
+    """
+
+    def __init__(self, cluster: str, vhost: str, exchange: str, upstream: Upstream) -> None:
+        self.cluster = cluster
+        self.vhost = vhost
+        self.exchange = exchange
+        self.upstream = upstream
+        self.state = State.STARTING
+        self.since_ms = 0
+        self.error = ""
+        self.counts = Counts()
+        self.session = 0
+        self.uri = upstream.addresses[0].shown
+        self.upstream_cluster = ""
+        self.upstream_vhost = ""
+        self.local_connection = ""
+        self._alarm = ""
+        self._is_prepared = False
+        self._prepared_ms = 0
+        #: Tries that failed since the link last ran long enough.
+        self._failures = 0
+        self._is_held = False
+        #: Refused tags are requeued one by one, later: no ack with multiple may cover them.
+        self._has_refused = False
+        #: tag -> size, in order of delivery.
+        self._waiting: dict[int, int] = {}
+        self._waiting_bytes = 0
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take one event; return what is to be done, in order."""
+        return _HANDLERS[type(event)](self, event)
+
+    @property
+    def in_flight(self) -> int:
+        """Return how many messages wait for the local queues."""
+        return len(self._waiting)
+
+    @property
+    def needs_confirm(self) -> bool:
+        """Say whether upstream learns of a message only when it is safe here (R-FED-5)."""
+        return self.upstream.ack_mode == "on-confirm"
+
+    @property
+    def no_ack(self) -> bool:
+        """Say whether upstream forgets a message when it sends it."""
+        return self.upstream.ack_mode == "no-ack"
+
+    def status(self) -> dict[str, str | int]:
+        """Return the row of a listing (R-FED-6)."""
+        return {
+            "type": "exchange",
+            "vhost": self.vhost,
+            "exchange": self.exchange,
+            "upstream": self.upstream.name,
+            "upstream_exchange": self.upstream.exchange_name(self.exchange),
+            "status": self.state.value,
+            "uri": self.uri,
+            "error": self.error,
+            "since_ms": self.since_ms,
+            "local_connection": self.local_connection,
+        }
+
+    def overview(self) -> dict[str, Value]:
+        """Return the figures of the telemetry row `fed`; all but state and in_flight only rise."""
+        counts = self.counts
+        return {
+            "state": self.state.value,
+            "in": counts.messages,
+            "in_bytes": counts.bytes,
+            "in_flight": len(self._waiting),
+            "hops": list(counts.hops),
+            "drop_maxhops": counts.dropped_max_hops,
+            "drop_loop": counts.dropped_loop,
+            "drop_malformed": counts.dropped_malformed,
+            "refused": counts.refused,
+            "reconnects": counts.reconnects,
+            "lag_count": counts.lag_count,
+            "lag_sum_ms": counts.lag_sum_ms,
+            "lag_max_ms": counts.lag_max_ms,
+        }
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when the state contradicts itself."""
+        assert self._waiting_bytes == sum(self._waiting.values())
+        assert self._is_prepared == (self.state in (State.RUNNING, State.BLOCKED))
+        assert self._is_prepared or (not self._waiting and not self._is_held)
+        assert (self.state is State.BLOCKED) == (self._is_prepared and self._alarm != "")
+
+    # Life.
+
+    def _enter(self, state: State, now_ms: int) -> None:
+        if state is not self.state:
+            self.state = state
+            self.since_ms = now_ms
+
+    def _started(self, event: Started) -> list[Action]:
+        self.since_ms = event.now_ms
+        self.session += 1
+        return [Connect(0, self.session)]
+
+    def _connected(self, event: Connected) -> list[Action]:
+        self.uri = event.uri
+        self.upstream_cluster = event.cluster
+        self.upstream_vhost = event.vhost
+        self.local_connection = event.local_connection
+        return []
+
+    def _prepared(self, event: Prepared) -> list[Action]:
+        if self.state is State.SHUTDOWN:
+            return []
+        self._is_prepared = True
+        self._prepared_ms = event.now_ms
+        self.error = ""
+        self._enter(State.BLOCKED if self._alarm else State.RUNNING, event.now_ms)
+        return [] if self._alarm else [Consume()]
+
+    def _failed(self, event: Failed) -> list[Action]:
+        if self.state is State.SHUTDOWN:
+            return []
+        if self._is_prepared:
+            self.counts.reconnects += 1
+            if event.now_ms - self._prepared_ms >= self.upstream.reconnect_delay_ms:
+                self._failures = 0
+        self._forget_session()
+        self.error = event.error[:ERROR_CHARACTERS_MAX]
+        self._enter(State.ERROR, event.now_ms)
+        # R-FED-6: the first retry is immediate, the others are not, for ever.
+        delay_ms = self.upstream.reconnect_delay_ms if self._failures else 0
+        self._failures += 1
+        self.session += 1
+        return [Connect(delay_ms, self.session)]
+
+    def _stop_requested(self, event: StopRequested) -> list[Action]:
+        self._forget_session()
+        self._enter(State.SHUTDOWN, event.now_ms)
+        self.session += 1
+        return [Disconnect(event.is_removed and self.upstream.cleans_up)]
+
+    def _forget_session(self) -> None:
+        self._is_prepared = False
+        self._is_held = False
+        self._has_refused = False
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self.local_connection = ""
+
+    def _alarm_changed(self, event: AlarmChanged) -> list[Action]:
+        was_on, self._alarm = bool(self._alarm), event.reason
+        is_on = bool(event.reason)
+        if not self._is_prepared or was_on == is_on:
+            return []
+        self._enter(State.BLOCKED if is_on else State.RUNNING, event.now_ms)
+        return [CancelConsume() if is_on else Consume()]
+
+    # Messages.
+
+    def _delivered(self, event: Delivered) -> list[Action]:
+        if not self._is_prepared:
+            return []
+        try:
+            table = properties.headers(event.header)
+            header = self._forwarded_header(event, table)
+        except AmqpError:
+            # It would come back for ever.
+            self.counts.dropped_malformed += 1
+            return self._dropped(event.tag)
+        if header is None:
+            return self._dropped(event.tag)
+        size = len(event.header) + len(event.body)
+        self._count(event, table, size)
+        self._waiting[event.tag] = size
+        self._waiting_bytes += size
+        actions: list[Action] = [Forward(event.tag, event.routing_key, header, event.body)]
+        if self.upstream.ack_mode == "on-publish":
+            actions.append(Acknowledge(event.tag, False))
+        if not self._is_held and (
+            len(self._waiting) >= IN_FLIGHT_MESSAGES_MAX
+            or self._waiting_bytes >= IN_FLIGHT_BYTES_MAX
+        ):
+            self._is_held = True
+            actions.append(HoldReading())
+        return actions
+
+    def _dropped(self, tag: int) -> list[Action]:
+        return [] if self.no_ack else [Acknowledge(tag, False)]
+
+    def _forwarded_header(self, event: Delivered, table: Table) -> bytes | None:
+        """R-FX-13: our entry first; None when it must not go on (R-FX-12)."""
+        received = table.get(RECEIVED_FROM)
+        previous = received if isinstance(received, list) else []
+        if len(previous) >= self.upstream.max_hops:
+            self.counts.dropped_max_hops += 1
+            return None
+        if already_seen(previous, self.cluster, self.vhost):
+            self.counts.dropped_loop += 1
+            return None
+        entry: Value = {
+            "uri": self.uri,
+            "exchange": self.upstream.exchange_name(self.exchange),
+            "redelivered": event.redelivered,
+            "cluster-name": self.upstream_cluster,
+            "vhost": self.upstream_vhost,
+        }
+        header = event.header
+        if properties.has_user_id(header) and not self.upstream.trust_user_id:
+            fields = properties.BasicProperties.decode(header)
+            fields.user_id = None
+            header = fields.encode()
+        return properties.with_headers(header, {**table, RECEIVED_FROM: [entry, *previous]})
+
+    def _count(self, event: Delivered, table: Table, size: int) -> None:
+        counts = self.counts
+        counts.messages += 1
+        counts.bytes += size
+        received = table.get(RECEIVED_FROM)
+        hops = len(received) if isinstance(received, list) else 0
+        counts.hops[min(hops, HOP_BUCKETS - 1)] += 1
+        stamp = table.get(STAMP)
+        if type(stamp) is int:
+            lag_ms = max(0, event.now_ms - stamp)
+            counts.lag_count += 1
+            counts.lag_sum_ms += lag_ms
+            counts.lag_max_ms = max(counts.lag_max_ms, lag_ms)
+
+    def _answered(self, event: Answered) -> list[Action]:
+        if event.session != self.session:
+            # R-FED-5: upstream sends them again, they are duplicates then, never losses.
+            return []
+        actions: list[Action] = []
+        taken: list[int] = []
+        for tag, is_taken in event.answers:
+            size = self._waiting.pop(tag, None)
+            if size is None:
+                continue
+            self._waiting_bytes -= size
+            if is_taken:
+                taken.append(tag)
+            else:
+                self.counts.refused += 1
+                self._has_refused = True
+                if self.needs_confirm:
+                    actions.append(Requeue(tag, NACK_DELAY_MS))
+        if self.needs_confirm:
+            actions += self._acknowledge(taken)
+        if (
+            self._is_held
+            and len(self._waiting) <= IN_FLIGHT_MESSAGES_MAX // 2
+            and self._waiting_bytes <= IN_FLIGHT_BYTES_MAX // 2
+        ):
+            self._is_held = False
+            actions.append(ResumeReading())
+        return actions
+
+    def _acknowledge(self, taken: list[int]) -> list[Action]:
+        """One ack with multiple up to the oldest tag that still waits, single ones beyond."""
+        if not taken:
+            return []
+        taken.sort()
+        oldest = next(iter(self._waiting), taken[-1] + 1)
+        below = 0 if self._has_refused else sum(1 for tag in taken if tag < oldest)
+        actions: list[Action] = []
+        if below:
+            actions.append(Acknowledge(taken[below - 1], below > 1))
+        return actions + [Acknowledge(tag, False) for tag in taken[below:]]
+
+
+# Each handler takes its own event's class; the table below pairs them.
+_HANDLERS: dict[type, Callable[..., list[Action]]] = {
+    Started: FederationLink._started,
+    Connected: FederationLink._connected,
+    Prepared: FederationLink._prepared,
+    Delivered: FederationLink._delivered,
+    Answered: FederationLink._answered,
+    Failed: FederationLink._failed,
+    AlarmChanged: FederationLink._alarm_changed,
+    StopRequested: FederationLink._stop_requested,
+}

@@ -1,0 +1,125 @@
+"""What federation needs of the broker it runs in; the server implements it.
+
+Owned by this room so that it never imports the server (architecture.md §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brokerd.amqp.values import Table
+from brokerd.federation.upstream import Choice
+
+#: (number, taken over by all its queues) for publishes that are decided.
+Outcome = Callable[[list[tuple[int, bool]]], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Federated:
+    """An exchange that a policy, or its own settings, federates."""
+
+    vhost: str
+    exchange: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    choice: Choice
+    #: The exchange's declaration arguments, for an upstream exchange that is missing (R-FX-1).
+    arguments: Table = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """Something in the topology changed.
+
+    `bindings_of`: None if links may come or go; else the name of a binding (it begins with its
+    source exchange and a bar).
+    """
+
+    vhost: str
+    bindings_of: str | None = None
+
+
+class Publisher(Protocol):
+    """Publishes into one local exchange.  Numbers are the caller's, each used once.
+
+    Outcomes are reported from the event loop or from `flush`, never from within `publish`.
+    """
+
+    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+        """Route and enqueue; not mandatory, alternate exchanges apply (R-FX-14)."""
+        ...
+
+    def flush(self) -> None:
+        """Send what was published since the last flush."""
+        ...
+
+    def close(self) -> None:
+        """End; no outcome is reported any more."""
+        ...
+
+
+class Topology(Protocol):
+    """The local broker as links see it."""
+
+    @property
+    def node(self) -> str:
+        """Return this member's name."""
+        ...
+
+    @property
+    def cluster_name(self) -> str:
+        """Return the name that other clusters know this one by (R-FED-8)."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """Return a number that rises with every change."""
+        ...
+
+    @property
+    def reconnect_delay_ms(self) -> int:
+        """Return the delay for definitions that have none (R-FED-2)."""
+        ...
+
+    def federated_exchanges(self) -> list[Federated]:
+        """Return what is federated; never the default exchange, internal ones or those made by
+        federation itself (R-FED-4).
+        """
+        ...
+
+    def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
+        """Return a component's runtime parameters by name."""
+        ...
+
+    def bindings(self, vhost: str, exchange: str) -> list[tuple[str, Table]]:
+        """Return (routing key, arguments) of every binding from an exchange (R-FX-7)."""
+        ...
+
+    def quorate_members(self) -> list[str]:
+        """Return the members that are alive as seen from here, this one included; none if they
+        are no majority, so that a member that is cut off runs no links (R-FED-7).
+        """
+        ...
+
+    def alarm(self) -> str:
+        """Return why consumption must pause, "" if it need not (R-ALM-9)."""
+        ...
+
+    def open_publisher(self, vhost: str, exchange: str, outcome: Outcome) -> Publisher:
+        """Return a new publisher into a local exchange."""
+        ...
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Have `listener` called after every change; it must return at once."""
+        ...
+
+    def unlisten(self, listener: Callable[[Change], None]) -> None:
+        """End that."""
+        ...
+
+    def link_changed(self, link: str, state: str, error: str) -> None:
+        """Note that a link changed its state (telemetry event `link`)."""
+        ...

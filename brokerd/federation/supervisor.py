@@ -1,0 +1,213 @@
+"""Which links run on this member: started, restarted and stopped as the topology says.
+
+Compares what policies and parameters ask for with what runs, after every change that matters and
+now and then.  One member runs a link (R-FED-7).  The server starts and stops it and lists `rows`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.core import names
+from brokerd.federation import upstream as upstreams
+from brokerd.federation.link import Link
+from brokerd.federation.ports import Change, Federated, Topology
+from brokerd.federation.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+#: How soon changes, dead members and alarms are noticed.
+TICK_S = 0.25
+#: Changes that come together are looked at together.
+SETTLE_S = 0.05
+#: Links of one member; each is two connections and a task while it starts.
+LINKS_MAX = 2000
+STOP_TIMEOUT_S = 10.0
+#: A snapshot that was installed tells no listener: its topology is seen at the latest then.
+RESYNC_S = 10.0
+
+
+@dataclass(slots=True, frozen=True)
+class _Wanted:
+    """A link that is to run here; any difference means another link (R-FX-17)."""
+
+    federated: Federated
+    upstream: Upstream
+
+
+class Supervisor:
+    """Owns this member's links.  Invariant: a link in `_links` is started and not stopped."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._links: dict[str, tuple[_Wanted, Link]] = {}
+        #: Links that are ending; one of the same name starts when that is done.
+        self._stopping: dict[str, asyncio.Task[None]] = {}
+        #: Definitions that cannot be used, as rows.
+        self._problems: list[dict[str, Any]] = []
+        self._woken = asyncio.Event()
+        self._revision = -1
+        self._resync_at = 0.0
+        self._members: list[str] = []
+        self._alarm = ""
+        self._is_dirty = True
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow the topology."""
+        self._topology.listen(self._changed)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="federation")
+
+    async def stop(self) -> None:
+        """End all links of this member; what they made upstream stays for the next one."""
+        self._topology.unlisten(self._changed)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        links, self._links = [link for _, link in self._links.values()], {}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await asyncio.gather(
+                    *(link.stop(is_removed=False) for link in links),
+                    *self._stopping.values(),
+                    return_exceptions=True,
+                )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per link of this member, and per definition that cannot be used."""
+        return [link.row() for _, link in self._links.values()] + list(self._problems)
+
+    def _changed(self, change: Change) -> None:
+        if change.bindings_of is None:
+            self._is_dirty = True
+            self._woken.set()
+            return
+        for wanted, link in self._links.values():
+            local = wanted.federated
+            if local.vhost == change.vhost and change.bindings_of.startswith(local.exchange + "|"):
+                link.bindings_changed()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._look()
+            except Exception:
+                # One strange definition must not end federation; it is looked at again.
+                log.exception("federation: links could not be brought up to date")
+                self._revision = -1
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._woken.wait()
+                # Let the rest of a batch arrive.
+                await asyncio.sleep(SETTLE_S)
+
+    def _look(self) -> None:
+        topology = self._topology
+        members = topology.quorate_members()
+        alarm = topology.alarm()
+        if alarm != self._alarm:
+            self._alarm = alarm
+            for _, link in self._links.values():
+                link.alarm_changed(alarm)
+        now = time.monotonic()
+        is_behind = topology.revision != self._revision and now >= self._resync_at
+        if self._is_dirty or is_behind or members != self._members:
+            self._is_dirty = False
+            self._revision = topology.revision
+            self._resync_at = now + RESYNC_S
+            self._members = members
+            self._reconcile(members)
+
+    def _reconcile(self, members: list[str]) -> None:
+        configured = self._configured(members)
+        here = {
+            link_id: wanted
+            for link_id, wanted in configured.items()
+            if upstreams.owner(link_id, members) == self._topology.node
+        }
+        for link_id, (wanted, link) in list(self._links.items()):
+            if here.get(link_id) != wanted:
+                del self._links[link_id]
+                # A link that only moves leaves its queue to its successor (R-FX-17).
+                self._end(link_id, link, is_removed=configured.get(link_id) != wanted)
+        for link_id, wanted in here.items():
+            if link_id in self._links:
+                self._links[link_id][1].bindings_changed()
+            elif link_id not in self._stopping:
+                self._begin(link_id, wanted)
+
+    def _begin(self, link_id: str, wanted: _Wanted) -> None:
+        if len(self._links) >= LINKS_MAX:
+            log.error("federation: more than %d links, %s is not started", LINKS_MAX, link_id)
+            return
+        link = Link(link_id, wanted.federated, wanted.upstream, self._topology)
+        self._links[link_id] = (wanted, link)
+        link.start()
+        if self._alarm:
+            link.alarm_changed(self._alarm)
+
+    def _end(self, link_id: str, link: Link, *, is_removed: bool) -> None:
+        task = asyncio.get_running_loop().create_task(link.stop(is_removed))
+        self._stopping[link_id] = task
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._stopping[link_id]
+            self._is_dirty = True
+            self._woken.set()
+
+        task.add_done_callback(ended)
+
+    def _configured(self, members: list[str]) -> dict[str, _Wanted]:
+        """Return what is to run anywhere; what cannot is listed by one member only."""
+        topology = self._topology
+        configured: dict[str, _Wanted] = {}
+        problems: list[dict[str, Any]] = []
+        parameters: dict[str, tuple[Any, Any]] = {}
+        for federated in topology.federated_exchanges():
+            vhost = federated.vhost
+            if vhost not in parameters:
+                parameters[vhost] = (
+                    topology.parameters(vhost, "federation-upstream"),
+                    topology.parameters(vhost, "federation-upstream-set"),
+                )
+            found, wrong = upstreams.select(
+                federated.choice, *parameters[vhost], topology.reconnect_delay_ms
+            )
+            for upstream in found:
+                configured[_link_id(federated, upstream)] = _Wanted(federated, upstream)
+            problems += [_problem_row(topology.node, federated, problem) for problem in wrong]
+        self._problems = [
+            row for row in problems if upstreams.owner(row["id"], members) == topology.node
+        ]
+        return configured
+
+
+def _link_id(federated: Federated, upstream: Upstream) -> str:
+    """Return a link's name: R-FED-4, one per federated object and upstream."""
+    exchange = upstream.exchange_name(federated.exchange)
+    return f"{federated.vhost}:{federated.exchange} <- {upstream.name}:{exchange}"
+
+
+def _problem_row(node: str, federated: Federated, problem: upstreams.Problem) -> dict[str, Any]:
+    return {
+        "id": names.digest([federated.vhost, federated.exchange, problem.upstream]),
+        "node": node,
+        "type": "exchange",
+        "vhost": federated.vhost,
+        "exchange": federated.exchange,
+        "upstream": problem.upstream,
+        "upstream_exchange": "",
+        "status": "error",
+        "state": "error",
+        "uri": "",
+        "error": problem.text,
+        "since_ms": time.time_ns() // 1_000_000,
+        "local_connection": "",
+    }

@@ -1,0 +1,182 @@
+"""What a link makes on its upstream broker, and takes away again.
+
+Each function is a few AMQP methods on an open connection (R-FX-1 to R-FX-5, R-FX-17).  Which
+names, and when, is the link's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from brokerd.amqp import methods, spec
+from brokerd.amqp.values import Table
+from brokerd.federation import upstream as upstreams
+from brokerd.federation.client import Channel, Connection
+from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
+from brokerd.federation.link_bindings import Changes
+from brokerd.federation.ports import Federated
+
+#: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
+_UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
+
+
+@dataclass(slots=True, frozen=True)
+class Names:
+    """Objects of one link on its upstream."""
+
+    exchange: str
+    queue: str
+
+    def internal(self, suffix: str) -> str:
+        """Return the internal exchange of a letter (R-FX-4)."""
+        return f"{self.queue} {suffix}"
+
+
+async def exchange_exists(connection: Connection, name: str) -> bool:
+    """Ask by a passive declare, on a channel of its own as a 404 costs it."""
+    channel = await connection.open_channel()
+    try:
+        await channel.call(methods.ExchangeDeclare(exchange=name, passive=True))
+    except ChannelClosed as error:
+        if error.code == spec.NOT_FOUND:
+            return False
+        raise
+    await channel.close()
+    return True
+
+
+async def declare_exchange(connection: Connection, name: str, federated: Federated) -> None:
+    """R-FX-1: the upstream exchange, like ours if it is missing."""
+    if await exchange_exists(connection, name):
+        return
+    channel = await connection.open_channel()
+    await channel.call(
+        methods.ExchangeDeclare(
+            exchange=name,
+            type=federated.type,
+            durable=federated.durable,
+            auto_delete=federated.auto_delete,
+            arguments=dict(federated.arguments),
+        )
+    )
+    await channel.close()
+
+
+async def declare_queue(channel: Channel, name: str, upstream: upstreams.Upstream) -> None:
+    """R-FX-3."""
+    await channel.call(
+        methods.QueueDeclare(queue=name, durable=True, arguments=upstream.queue_arguments())
+    )
+
+
+async def choose_suffix(connection: Connection, names: Names) -> tuple[str, str | None]:
+    """Return the letter to use now and the one to delete afterwards (R-FX-4, R-FX-5).
+
+    What is there says it, so that a link that moved to another member goes on alternating.  Both
+    are there after a crash in the middle: then B is made anew.
+    """
+    has_a = await exchange_exists(connection, names.internal("A"))
+    has_b = await exchange_exists(connection, names.internal("B"))
+    if has_a and has_b:
+        channel = await connection.open_channel()
+        await channel.call(methods.ExchangeDelete(exchange=names.internal("B")))
+        await channel.close()
+        return "B", "A"
+    if has_b:
+        return "A", "B"
+    return "B", "A" if has_a else None
+
+
+async def declare_internal_exchange(
+    open_connection: Callable[[], Awaitable[Connection]],
+    channel: Channel,
+    names: Names,
+    suffix: str,
+    arguments: Table,
+) -> bool:
+    """R-FX-4: on a connection of its own, as an unknown type may cost it; then a fanout exchange.
+
+    Returns whether the upstream knows the type.
+    """
+    name = names.internal(suffix)
+    disposable = await open_connection()
+    try:
+        asker = await disposable.open_channel()
+        await asker.call(_internal(name, upstreams.EXCHANGE_TYPE, arguments))
+        is_known = True
+    except (ChannelClosed, ConnectionLost) as error:
+        if error.code not in _UNKNOWN_TYPE:
+            raise
+        is_known = False
+    finally:
+        await disposable.close()
+    if not is_known:
+        purpose: Table = {upstreams.INTERNAL_PURPOSE: upstreams.PURPOSE}
+        await channel.call(_internal(name, "fanout", purpose))
+    await channel.call(methods.QueueBind(queue=names.queue, exchange=name))
+    return is_known
+
+
+def _internal(name: str, kind: str, arguments: Table) -> methods.ExchangeDeclare:
+    return methods.ExchangeDeclare(
+        exchange=name,
+        type=kind,
+        durable=True,
+        auto_delete=True,
+        internal=True,
+        arguments=arguments,
+    )
+
+
+async def apply_bindings(
+    channel: Channel, source: str, internal: str, changes: Changes, nowait: bool
+) -> None:
+    """Add, then remove (R-FX-7); with nowait a refusal shows as a closed channel."""
+    requests: list[methods.Method] = [
+        methods.ExchangeBind(
+            destination=internal,
+            source=source,
+            routing_key=binding.routing_key,
+            nowait=nowait,
+            arguments=binding.arguments,
+        )
+        for binding in changes.add
+    ]
+    requests += [
+        methods.ExchangeUnbind(
+            destination=internal,
+            source=source,
+            routing_key=binding.routing_key,
+            nowait=nowait,
+            arguments=binding.arguments,
+        )
+        for binding in changes.remove
+    ]
+    if not nowait:
+        await channel.call_all(requests)
+        return
+    for request in requests:
+        channel.cast(request)
+
+
+async def delete_internal(channel: Channel, name: str) -> None:
+    """R-FX-5: the old letter, once the new one is bound."""
+    await channel.call(methods.ExchangeDelete(exchange=name))
+
+
+async def delete_all(connection: Connection, names: Names) -> None:
+    """R-FX-17: nothing of the link stays; the queue first, so that nothing new is buffered."""
+    requests: list[methods.Method] = [methods.QueueDelete(queue=names.queue)]
+    requests += [
+        methods.ExchangeDelete(exchange=names.internal(suffix)) for suffix in upstreams.SUFFIXES
+    ]
+    channel: Channel | None = None
+    for request in requests:
+        try:
+            if channel is None or channel.error is not None:
+                channel = await connection.open_channel()
+            await channel.call(request)
+        except ChannelClosed as error:
+            if error.code != spec.NOT_FOUND:
+                raise ClientError(f"cannot clean up: {error}") from error

@@ -252,6 +252,8 @@ def test_certificates_name_members_in_a_way_the_members_accept() -> None:
     names = secrets.peer_names(context(replicas=1))
     for ordinal in range(naming.MEMBERS_MAX):
         assert security.is_member_certificate(names, NodeId(f"orders-{ordinal}"))
+        # Who dials a member expects this very name, whatever its address (cluster/transport.py).
+        assert f"orders-{ordinal}" in names
     assert not security.is_member_certificate(names, NodeId("warehouse-0"))
     assert "orders.shop.svc" in secrets.serving_names(context())
     assert not any("*" in name for name in [*names, *secrets.serving_names(context())])

@@ -36,10 +36,11 @@ def serving_names(context: Context) -> tuple[str, ...]:
 def peer_names(context: Context) -> tuple[str, ...]:
     """DNS names of the certificate for members among themselves.
 
-    SEC-4: a member is accepted by its own DNS name, wildcards never count; so every member that may
-    ever be is named, and scaling needs no new certificate.
+    SEC-4: a member is accepted by its own name, whatever address it was reached at, and wildcards
+    never count; so every member that may ever be is named, and scaling needs no new certificate.
     """
-    return tuple(context.member_host(name) for name in _possible_members(context))
+    names = _possible_members(context)
+    return (*names, *(context.member_host(name) for name in names))
 
 
 def _possible_members(context: Context) -> list[str]:

@@ -316,6 +316,22 @@ def group_health(broker: Broker) -> list[GroupHealth]:
     return found
 
 
+#: Settings whose value nobody needs to see (SEC-19).
+_SECRETS = ("password", "secret")
+
+
+def configuration(broker: Broker, _: str) -> list[Row]:
+    """One row per setting that this member was started with."""
+    return [
+        {
+            "name": f"{section}.{key}",
+            "value": "***" if value and any(word in key for word in _SECRETS) else value,
+        }
+        for section, settings in broker.config.model_dump(mode="json").items()
+        for key, value in settings.items()
+    ]
+
+
 MAKERS: dict[str, Callable[[Broker, str], list[Row]]] = {
     "queues": queues,
     "exchanges": exchanges,
@@ -326,4 +342,5 @@ MAKERS: dict[str, Callable[[Broker, str], list[Row]]] = {
     "links": links,
     "members": members,
     "groups": groups,
+    "configuration": configuration,
 }

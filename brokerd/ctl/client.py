@@ -1,0 +1,208 @@
+"""brokerctl's side of the Admin service: one call at a time, errors as sentences.
+
+gRPC is imported with this module, so commands import it when they run.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+# Its own notices on stderr would be taken for ours.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from brokerd.ctl import errors
+from brokerd.ctl.settings import Settings
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+
+#: Of one page of a listing.
+RECEIVE_BYTES_MAX = 64 * 1024 * 1024
+Result = admin_pb2.OperationResult
+
+_STATUS = {
+    grpc.StatusCode.UNAVAILABLE: errors.EXIT_UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.EXIT_TEMPORARY,
+    grpc.StatusCode.UNAUTHENTICATED: errors.EXIT_NO_PERMISSION,
+    grpc.StatusCode.PERMISSION_DENIED: errors.EXIT_NO_PERMISSION,
+    grpc.StatusCode.NOT_FOUND: errors.EXIT_DATA,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.EXIT_DATA,
+}
+_CODES = {
+    Result.NOT_FOUND: errors.EXIT_DATA,
+    Result.IMMUTABLE: errors.EXIT_DATA,
+    Result.REFUSED: errors.EXIT_DATA,
+    Result.PRECONDITION: errors.EXIT_SOFTWARE,
+    Result.UNAVAILABLE: errors.EXIT_UNAVAILABLE,
+}
+
+
+class AdminClient:
+    """A connection to one member."""
+
+    def __init__(self, settings: Settings, address: str) -> None:
+        token = base64.b64encode(f"{settings.user}:{settings.password}".encode()).decode()
+        self._metadata = (("authorization", f"Basic {token}"),)
+        self._timeout_s = settings.timeout_s
+        self.address = address
+        limits = [("grpc.max_receive_message_length", RECEIVE_BYTES_MAX)]
+        if settings.ca_file:
+            try:
+                authority = Path(settings.ca_file).read_bytes()
+            except OSError as error:
+                raise errors.CtlError(
+                    f"cannot read {settings.ca_file}: {error.strerror}", errors.EXIT_USAGE
+                ) from error
+            credentials = grpc.ssl_channel_credentials(authority)
+            self._channel = grpc.secure_channel(address, credentials, limits)
+        else:
+            self._channel = grpc.insecure_channel(address, limits)
+        self._stub: Any = admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+
+    def call(self, name: str, request: Any, timeout_s: float | None = None) -> Any:
+        """Make a call with one answer."""
+        method = getattr(self._stub, name)
+        try:
+            return method(request, metadata=self._metadata, timeout=timeout_s or self._timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _stream(self, name: str, request: Any) -> Iterator[Any]:
+        method = getattr(self._stub, name)
+        try:
+            yield from method(request, metadata=self._metadata, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: Any) -> errors.CtlError:
+        code = error.code()
+        text = str(error.details())
+        if code is grpc.StatusCode.UNAVAILABLE:
+            text = f"the member at {self.address} cannot be reached or cannot answer: {text}"
+        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = f"the member at {self.address} did not answer in time"
+        return errors.CtlError(text, _STATUS.get(code, errors.EXIT_SOFTWARE))
+
+    # ---- listings ---------------------------------------------------------------------------
+
+    def live_rows(self, kind: str, vhost: str = "") -> list[dict[str, Any]]:
+        """Return rows of live figures."""
+        request = admin_pb2.ListRequest(kind=kind, vhost=vhost)
+        return [json.loads(row) for page in self._stream("List", request) for row in page.rows]
+
+    def objects(self, kind: str, vhost: str = "") -> list[Any]:
+        """Return the objects of a kind as the catalog has them."""
+        request = admin_pb2.ListTopologyRequest(kinds=[kind], vhost=vhost)
+        return [item for page in self._stream("ListTopology", request) for item in page.objects]
+
+    def find(self, kind: str, vhost: str, name: str) -> Any | None:
+        """Return one object, None if it is not there."""
+        found = self.objects(kind, vhost)
+        return next((item for item in found if item.name == name and item.vhost == vhost), None)
+
+    # ---- changes ----------------------------------------------------------------------------
+
+    def apply(self, operations: Iterable[admin_pb2.Operation]) -> list[Result]:
+        """Apply operations in order and return their results, whatever they are."""
+        requests = iter([admin_pb2.ApplyRequest(operations=list(operations))])
+        try:
+            answers = self._stub.ApplyTopology(
+                requests, metadata=self._metadata, timeout=self._timeout_s
+            )
+            return [result for answer in answers for result in answer.results]
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def put(
+        self,
+        kind: str,
+        vhost: str,
+        name: str,
+        spec: dict[str, Any],
+        *,
+        only_new: bool = False,
+        expected_hash: str = "",
+    ) -> Result:
+        """Create or change one object."""
+        precondition = None
+        if only_new or expected_hash:
+            precondition = admin_pb2.Precondition(absent=only_new, hash=expected_hash)
+        operation = admin_pb2.Operation(
+            kind=kind, vhost=vhost, name=name, spec=json.dumps(spec), precondition=precondition
+        )
+        (result,) = self.apply([operation])
+        if only_new and result.code == Result.PRECONDITION:
+            raise errors.CtlError(f"{kind} '{name}' already exists")
+        return checked(result)
+
+    def modify(
+        self, kind: str, name: str, change: Callable[[dict[str, Any]], None], vhost: str = ""
+    ) -> None:
+        """Change some fields of an object that exists, if nobody else changes it meanwhile."""
+        present = self.find(kind, vhost, name)
+        if present is None:
+            raise missing(kind, name)
+        spec = json.loads(present.spec)
+        change(spec)
+        self.put(kind, vhost, name, spec, expected_hash=present.hash)
+
+    def delete(self, kind: str, vhost: str, name: str, **conditions: bool) -> Result:
+        """Delete one object; it must be there."""
+        operation = admin_pb2.Operation(
+            action=admin_pb2.Operation.DELETE, kind=kind, vhost=vhost, name=name
+        )
+        for condition, value in conditions.items():
+            setattr(operation, condition, value)
+        (result,) = self.apply([operation])
+        if result.code == Result.NOT_FOUND:
+            raise missing(kind, name)
+        return checked(result)
+
+
+def missing(kind: str, name: str) -> errors.CtlError:
+    """Return the error for something that is not there."""
+    code = errors.EXIT_NO_USER if kind == "user" else errors.EXIT_DATA
+    return errors.CtlError(f"{kind.replace('_', ' ')} '{name}' does not exist", code)
+
+
+def checked(result: Result) -> Result:
+    """Return a result that is good; raise what a bad one says."""
+    if result.code in (Result.OK, Result.UNCHANGED):
+        return result
+    name = Result.Code.Name(result.code).lower()
+    raise errors.CtlError(result.message or name, _CODES.get(result.code, errors.EXIT_SOFTWARE))
+
+
+def connect(settings: Settings) -> AdminClient:
+    """Return a client of the first member that was named and answers, else of the first one."""
+    addresses = settings.addresses()
+    if not addresses:
+        raise errors.CtlError("no address was given", errors.EXIT_USAGE)
+    for address in addresses[:-1]:
+        client = AdminClient(settings, address)
+        try:
+            client.call("GetInfo", admin_pb2.GetInfoRequest(), timeout_s=min(2, settings.timeout_s))
+        except errors.CtlError as error:
+            client.__exit__(None, None, None)
+            if error.exit_code not in (errors.EXIT_UNAVAILABLE, errors.EXIT_TEMPORARY):
+                raise
+            continue
+        return client
+    return AdminClient(settings, addresses[-1])

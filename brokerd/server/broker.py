@@ -216,6 +216,7 @@ class Broker:
         for change in changes:
             if isinstance(change, effects.TopologyChanged):
                 self._topology_changed(change)
+        self.dead_letterer.topology_changed()
         self.catalog_writer.applied()
 
     def _topology_changed(self, change: effects.TopologyChanged) -> None:

@@ -108,9 +108,10 @@ class DeadLetterer:
             worker.stop()
 
     def topology_changed(self) -> None:
-        """Something may be routable now."""
+        """Something may be routable now: letters that nobody took are tried again."""
         for worker in self._workers.values():
-            worker.wake()
+            if worker.has_refused:
+                worker.wake()
 
 
 class Worker:
@@ -124,6 +125,8 @@ class Worker:
         self._uid = uid
         self._woken = asyncio.Event()
         self._stopped = False
+        #: True while letters wait that had no route or were refused.
+        self.has_refused = False
         self._channel = broker.next_uid()
 
     def wake(self) -> None:
@@ -143,7 +146,10 @@ class Worker:
             try:
                 fresh = await self._checkout(PREFETCH - len(retry))
                 letters = retry + fresh
+                # Before the round: what changes while it runs counts as changed after it.
+                self.has_refused = bool(letters)
                 retry = await self._round(letters) if letters else []
+                self.has_refused = bool(retry)
             except GroupGone:
                 return
             if fresh and not retry:

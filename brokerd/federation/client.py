@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from brokerd import __version__
 from brokerd.amqp import events, methods
@@ -301,8 +302,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there: the protocol header goes out."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         self.flush()
 
     def data_received(self, data: bytes) -> None:

@@ -30,11 +30,13 @@ from brokerd.cluster.group_client import GroupClient
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import catalog_commands, profiles
+from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import auth, logs, telemetry_hooks
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
+from brokerd.server.federation_ports import BrokerTopology
 from brokerd.server.grpc_server import GrpcServer
 from brokerd.server.listener import AmqpListener, ListenError
 from brokerd.storage.config import WalConfig
@@ -197,9 +199,11 @@ class Doors:
         self.grpc = GrpcServer(broker)
         self.http: Any = None
         self.telemetry = telemetry_hooks.Telemetry(broker)
+        self.federation = Supervisor(BrokerTopology(broker))
 
     async def close(self) -> None:
         """Say goodbye to clients, then stop listening."""
+        await self.federation.stop()
         await self.listener.stop()
         self._broker.connections.close_all(
             "broker forced connection closure with reason 'shutdown'"
@@ -234,6 +238,8 @@ async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
     broker.spawn(monitor.run())
     doors.telemetry.start()
     await doors.listener.start(config)
+    broker.federation = doors.federation
+    doors.federation.start()
     state.ready = True
     state.reason = ""
     gc.collect()

@@ -1,0 +1,241 @@
+"""Brokers for federation tests: an Admin client, and a RabbitMQ of Debian's as the other end.
+
+Loopback only, free ports, own folders; everything is ended by pid.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pika
+import pytest
+
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+from tests.integration.members import Member, eventually, free_ports
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+START_SECONDS = 60.0
+
+
+class Admin:
+    """The Admin service of one member, as guest."""
+
+    def __init__(self, member: Member) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{member.grpc_port}")
+        self._stub = admin_pb2_grpc.AdminStub(self._channel)
+        token = base64.b64encode(b"guest:guest").decode()
+        self._metadata = (("authorization", f"Basic {token}"),)
+
+    def close(self) -> None:
+        """End the client's channel."""
+        self._channel.close()
+
+    def put(self, kind: str, name: str, spec: Any, vhost: str = "/") -> None:
+        """Make an object."""
+        self._apply(
+            admin_pb2.Operation(
+                action=admin_pb2.Operation.UPSERT,
+                kind=kind,
+                vhost=vhost,
+                name=name,
+                spec=json.dumps(spec),
+            )
+        )
+
+    def delete(self, kind: str, name: str, vhost: str = "/") -> None:
+        """Remove an object."""
+        self._apply(
+            admin_pb2.Operation(
+                action=admin_pb2.Operation.DELETE, kind=kind, vhost=vhost, name=name
+            )
+        )
+
+    def _apply(self, operation: admin_pb2.Operation) -> None:
+        request = admin_pb2.ApplyRequest(operations=[operation])
+        replies = list(
+            self._stub.ApplyTopology(iter([request]), metadata=self._metadata, timeout=30)
+        )
+        for reply in replies:
+            for result in reply.results:
+                assert result.code in (0, 1), result.message
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """List live rows of this member."""
+        pages = self._stub.List(
+            admin_pb2.ListRequest(kind=kind), metadata=self._metadata, timeout=30
+        )
+        return [json.loads(row) for page in pages for row in page.rows]
+
+    def objects(self, kind: str) -> dict[str, dict[str, Any]]:
+        """Return the catalog's objects of a kind, name to spec."""
+        request = admin_pb2.ListTopologyRequest(kinds=[kind])
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
+
+    def federate(
+        self, name: str, uri: str, pattern: str, vhost: str = "/", /, **definition: Any
+    ) -> None:
+        """Define an upstream and a policy that uses it; underscores stand for hyphens."""
+        value = {"uri": uri, "reconnect-delay": 1}
+        value |= {key.replace("_", "-"): item for key, item in definition.items()}
+        self.put("parameter", f"federation-upstream/{name}", {"value": value}, vhost)
+        self.put(
+            "policy",
+            f"federate-{name}",
+            {
+                "pattern": pattern,
+                "apply-to": "exchanges",
+                "definition": {"federation-upstream": name},
+            },
+            vhost,
+        )
+
+    def wait_link(self, exchange: str, state: str = "running") -> dict[str, Any]:
+        """Wait for a link of an exchange to reach a state; return its row."""
+
+        def found() -> dict[str, Any] | None:
+            rows = [row for row in self.rows("links") if row["exchange"] == exchange]
+            return next((row for row in rows if row["status"] == state), None)
+
+        row: dict[str, Any] = eventually(found, f"link of {exchange} {state}")
+        return row
+
+
+@contextlib.contextmanager
+def admin(member: Member) -> Iterator[Admin]:
+    """Give an Admin client and close it."""
+    client = Admin(member)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextlib.contextmanager
+def amqp(port: int, vhost: str = "/") -> Iterator[Any]:
+    """Give a pika channel in confirm mode."""
+    parameters = pika.ConnectionParameters("127.0.0.1", port, vhost)
+    connection = pika.BlockingConnection(parameters)
+    try:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def uri(port: int, vhost: str | None = None, query: str = "") -> str:
+    """Return the URI of a broker on loopback, as guest."""
+    path = "" if vhost is None else f"/{vhost.replace('/', '%2f')}"
+    return f"amqp://guest:guest@127.0.0.1:{port}{path}{query}"
+
+
+def take(channel: Any, queue: str) -> tuple[Any, Any, bytes]:
+    """Get one message with auto-ack, waiting for it."""
+
+    def got() -> tuple[Any, Any, bytes] | None:
+        answer: tuple[Any, Any, bytes] = channel.basic_get(queue, auto_ack=True)
+        return answer if answer[0] is not None else None
+
+    answer: tuple[Any, Any, bytes] = eventually(got, f"a message in {queue}")
+    return answer
+
+
+class Rabbit:
+    """One RabbitMQ node with the federation plugin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.amqp_port, dist_port, epmd_port = free_ports(3)
+        self.name = "fed@localhost"
+        self._folder = folder
+        folder.mkdir()
+        cookie = folder / ".erlang.cookie"
+        cookie.write_text("FEDERATIONTESTS")
+        cookie.chmod(0o400)
+        (folder / "enabled_plugins").write_text("[rabbitmq_federation].\n")
+        (folder / "env.conf").write_text("")
+        (folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\nlog.console = false\n"
+        )
+        self._env = os.environ | {
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": str(epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": self.name,
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.amqp_port),
+            "RABBITMQ_DIST_PORT": str(dist_port),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "env.conf"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+        }
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._epmd = subprocess.Popen(
+            ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=self._env, **quiet
+        )
+        self._server = subprocess.Popen([str(SERVER)], env=self._env, **quiet)
+
+    def wait_ready(self) -> None:
+        """Wait until clients are let in."""
+
+        def ready() -> bool:
+            assert self._server.poll() is None, "rabbitmq-server ended"
+            try:
+                with amqp(self.amqp_port):
+                    return True
+            except (pika.exceptions.AMQPError, OSError):
+                return False
+
+        eventually(ready, "RabbitMQ ready", START_SECONDS)
+
+    def control(self, *words: str) -> str:
+        """Run rabbitmqctl; return what it prints."""
+        done = subprocess.run(
+            [str(CONTROL), "-q", "-n", self.name, *words],
+            env=self._env,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    def stop(self) -> None:
+        """End the node, then its port mapper."""
+        pid_file = self._folder / "pid"
+        pids = [int(pid_file.read_text())] if pid_file.exists() else []
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 15)
+        for process in (self._server, self._epmd):
+            try:
+                process.wait(20 if process is self._server else 0.1)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def rabbit(folder: Path) -> Iterator[Rabbit]:
+    """Run a RabbitMQ node; skips with the reason where it is not installed."""
+    if not SERVER.exists():
+        pytest.skip("rabbitmq-server is not installed (apt-get install rabbitmq-server)")
+    node = Rabbit(folder)
+    try:
+        node.wait_ready()
+        yield node
+    finally:
+        node.stop()

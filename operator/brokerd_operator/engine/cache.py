@@ -53,7 +53,7 @@ class ResourceCache:
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key)
 
-    def keys(self) -> list[Key]:
+    def all_keys(self) -> list[Key]:
         return list(self._entries)
 
     def of_kind(self, kind: str) -> list[Key]:

@@ -1,0 +1,184 @@
+"""Resources in Kubernetes: statuses, finalizers, events, Secrets. Implements engine.shell.Store."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from brokerd_operator.engine import keys
+from brokerd_operator.engine.keys import FINALIZER, Body, Key
+from brokerd_operator.engine.shell import Gone
+from brokerd_operator.engine.status import now_text
+from brokerd_operator.manifests import naming
+from brokerd_operator.manifests import secrets as secret_manifests
+from brokerd_operator.sources.api import Api, ApiError, Json, merge_patch, path_of
+from brokerd_operator.specs.model import Meta
+from brokerd_operator.specs.user import UserSpec
+
+#: Tries of a change of finalizers, which others write as well.
+CONFLICTS_MAX = 5
+#: Events that are remembered, so that the same one is told once per generation.
+EVENTS_REMEMBERED = 4096
+
+
+class KubernetesStore:
+    """Owns what is known of namespaces and which events were told."""
+
+    def __init__(self, api: Api, put: Callable[[Body], None], namespaces: tuple[str, ...]) -> None:
+        self._api = api
+        #: Takes what the API server answered: newer than what the watch has told so far.
+        self._put = put
+        self._watched = namespaces
+        self._namespaces: dict[str, Json] = {}
+        self._told: OrderedDict[tuple[Any, ...], None] = OrderedDict()
+        self.status_writes = 0
+
+    def namespace_changed(self, body: Body, is_gone: bool) -> None:
+        """News of a namespace (cluster-wide operators only)."""
+        name = (body.get("metadata") or {}).get("name") or ""
+        if is_gone:
+            self._namespaces.pop(name, None)
+        else:
+            self._namespaces[name] = dict(body)
+
+    def namespace_labels(self, namespace: str) -> Mapping[str, str]:
+        metadata = self._namespaces.get(namespace, {}).get("metadata") or {}
+        return metadata.get("labels") or {"kubernetes.io/metadata.name": namespace}
+
+    def is_namespace_terminating(self, namespace: str) -> bool:
+        metadata = self._namespaces.get(namespace, {}).get("metadata") or {}
+        return bool(metadata.get("deletionTimestamp"))
+
+    def is_watched(self, namespace: str) -> bool:
+        return not self._watched or namespace in self._watched
+
+    # ---- resources ----------------------------------------------------------------------------
+
+    def _path(self, key: Key) -> str:
+        return path_of(naming.API_VERSION, key.kind, key.namespace, key.name)
+
+    async def write_status(self, body: Body, status: Mapping[str, Any]) -> None:
+        """Patch what differs. The uid in the patch keeps it off a resource made anew."""
+        key = keys.key_of(body)
+        patch = merge_patch(body.get("status") or {}, status)
+        wanted = {"metadata": {"uid": body["metadata"].get("uid")}, "status": patch}
+        try:
+            found = await self._api.merge(f"{self._path(key)}/status", wanted)
+        except ApiError as error:
+            if error.is_not_found or error.is_conflict:
+                raise Gone from error
+            raise
+        self.status_writes += 1
+        self._put({**found, "kind": key.kind})
+
+    async def add_finalizer(self, body: Body) -> None:
+        await self._change_finalizers(body, add=True)
+
+    async def remove_finalizer(self, body: Body) -> None:
+        await self._change_finalizers(body, add=False)
+
+    async def _change_finalizers(self, body: Body, *, add: bool) -> None:
+        key = keys.key_of(body)
+        current: Body | None = body
+        for _ in range(CONFLICTS_MAX):
+            if current is None or current["metadata"].get("uid") != body["metadata"].get("uid"):
+                raise Gone
+            metadata = current["metadata"]
+            names = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
+            if add:
+                names.append(FINALIZER)
+            patch = {
+                "metadata": {
+                    "finalizers": names,
+                    "resourceVersion": metadata.get("resourceVersion"),
+                }
+            }
+            try:
+                found = await self._api.merge(self._path(key), patch)
+            except ApiError as error:
+                if error.is_not_found:
+                    raise Gone from error
+                if not error.is_conflict:
+                    raise
+                current = await self._api.get(self._path(key))
+                continue
+            # After its last finalizer the object is gone, and the watch says so.
+            if add:
+                self._put({**found, "kind": key.kind})
+            return
+        raise ApiError(409, f"{key.resource} changes all the time")
+
+    async def emit(self, body: Body, type_: str, reason: str, message: str) -> None:
+        """An Event, once per generation and text."""
+        key = keys.key_of(body)
+        metadata = body["metadata"]
+        mark = (metadata.get("uid"), metadata.get("generation"), reason, message)
+        if mark in self._told and reason != "DriftRepaired":
+            return
+        self._told[mark] = None
+        if len(self._told) > EVENTS_REMEMBERED:
+            self._told.popitem(last=False)
+        now = now_text()
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "generateName": f"{key.name[:200]}.",
+                "namespace": key.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": naming.API_VERSION,
+                "kind": key.kind,
+                "namespace": key.namespace,
+                "name": key.name,
+                "uid": metadata.get("uid"),
+                "resourceVersion": metadata.get("resourceVersion"),
+            },
+            "type": type_,
+            "reason": reason,
+            "message": message[:1024],
+            "source": {"component": "brokerd-operator"},
+            "reportingComponent": "brokerd-operator",
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.create(event)
+        except ApiError as error:
+            # A namespace that goes takes no events; nothing depends on them.
+            if error.status not in (403, 404, 429) and error.status < 500:
+                raise
+
+    # ---- Secrets ------------------------------------------------------------------------------
+
+    async def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
+        found = await self._api.get(path_of("v1", "Secret", namespace, name))
+        return None if found is None else decoded(found)
+
+    async def make_user_secret(self, body: Body, meta: Meta, spec: UserSpec, host: str) -> None:
+        name = spec.secret_name(meta)
+        if await self._api.get(path_of("v1", "Secret", meta.namespace, name)) is not None:
+            return
+        if self.is_namespace_terminating(meta.namespace):
+            return
+        await self._api.create(
+            secret_manifests.user_secret(
+                meta, spec.resolved_name(meta), secrets.token_urlsafe(24), host
+            )
+        )
+
+
+def decoded(secret: Mapping[str, Any]) -> dict[str, bytes]:
+    """The data of a Secret."""
+    found = {}
+    for name, text in (secret.get("data") or {}).items():
+        try:
+            found[name] = base64.b64decode(text)
+        except (binascii.Error, ValueError, TypeError):
+            continue
+    return found

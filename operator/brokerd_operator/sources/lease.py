@@ -1,0 +1,124 @@
+"""Leader election by a Lease (operator.md §13.2: 15/10/2 s); kopf's peering is not used.
+
+One holder at a time; whoever cannot renew in time ends, so that two never write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+
+from brokerd_operator.sources.api import Api, ApiError, Json, path_of
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "coordination.k8s.io/v1"
+RETRY_S = 2.0
+
+
+class LeaseLost(Exception):
+    """Somebody else may be working now: this process must end."""
+
+
+class Lease:
+    """Owns this process's claim."""
+
+    def __init__(self, api: Api, namespace: str, name: str, identity: str, duration_s: int) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._duration_s = duration_s
+        self._path = path_of(API_VERSION, "Lease", namespace, name)
+        #: What another holder wrote last, and when we saw it: clocks need not agree.
+        self._seen: tuple[str, float] = ("", 0.0)
+        self.is_held = False
+
+    async def acquire(self) -> None:
+        """Wait until this process is the holder."""
+        while True:
+            try:
+                if await self._try():
+                    self.is_held = True
+                    log.info("lease acquired lease=%s identity=%s", self._name, self._identity)
+                    return
+            except ApiError as error:
+                log.warning("lease: %s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def keep(self) -> None:
+        """Renew; raises LeaseLost."""
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
+        # Stop before others may begin.
+        deadline_s = self._duration_s * 2 / 3
+        while True:
+            await asyncio.sleep(min(RETRY_S, self._duration_s / 5))
+            try:
+                if not await self._try():
+                    self.is_held = False
+                    raise LeaseLost(f"the lease {self._name} has another holder")
+                renewed = loop.time()
+            except ApiError as error:
+                log.warning("lease was not renewed: %s", error)
+                if loop.time() - renewed > deadline_s:
+                    self.is_held = False
+                    raise LeaseLost(f"the lease {self._name} was not renewed in time") from error
+
+    async def release(self) -> None:
+        """Let the next one begin at once."""
+        if not self.is_held:
+            return
+        self.is_held = False
+        try:
+            live = await self._api.get(self._path)
+            if (
+                live is not None
+                and (live.get("spec") or {}).get("holderIdentity") == self._identity
+            ):
+                live["spec"]["holderIdentity"] = ""
+                await self._api.request("PUT", self._path, live)
+        except ApiError as error:
+            log.info("lease was not released: %s", error)
+
+    async def _try(self) -> bool:
+        live = await self._api.get(self._path)
+        if live is None:
+            return await self._api.create(self._manifest(0)) is not None
+        spec = live.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder not in ("", self._identity) and not self._is_expired(spec):
+            return False
+        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
+        live["spec"] = self._manifest(transitions)["spec"]
+        try:
+            await self._api.request("PUT", self._path, live)
+        except ApiError as error:
+            if error.is_conflict:
+                return False
+            raise
+        return True
+
+    def _is_expired(self, spec: Json) -> bool:
+        now = asyncio.get_running_loop().time()
+        mark = f"{spec.get('holderIdentity')} {spec.get('renewTime')}"
+        if self._seen[0] != mark:
+            self._seen = (mark, now)
+            return False
+        return now - self._seen[1] > int(spec.get("leaseDurationSeconds") or self._duration_s)
+
+    def _manifest(self, transitions: int) -> Json:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": self._duration_s,
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": transitions,
+            },
+        }

@@ -30,6 +30,7 @@ ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
 EXCHANGE_TYPE = "x-federation-upstream"
+MAX_HOPS = "x-max-hops"
 SUFFIXES = ("A", "B")
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
@@ -312,7 +313,7 @@ def queue_name(
 def internal_exchange_arguments(max_hops: int, cluster: str, vhost: str) -> Table:
     """Return the arguments of the internal exchange (R-FX-4)."""
     return {
-        "x-max-hops": max_hops,
+        MAX_HOPS: max_hops,
         "x-downstream-name": cluster,
         "x-downstream-vhost": vhost,
         INTERNAL_PURPOSE: PURPOSE,

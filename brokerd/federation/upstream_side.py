@@ -6,10 +6,11 @@ names, and when, is the link's business.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from brokerd.amqp import methods, spec
+from brokerd.amqp import methods, spec, values
 from brokerd.amqp.values import Table
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
@@ -19,6 +20,8 @@ from brokerd.federation.ports import Federated
 
 #: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
 _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
+_HEAD = struct.Struct(">BHI")
+_WIDE = struct.Struct(">cq")
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,8 +121,29 @@ async def declare_internal_exchange(
     return is_known
 
 
+class _InternalDeclare(methods.ExchangeDeclare):
+    """exchange.declare whose x-max-hops is written as a 64-bit integer: RabbitMQ refuses the type
+    x-federation-upstream with any narrower one (R-FX-4).
+    """
+
+    __slots__ = ()
+
+    def encode(self, channel: int) -> bytes:
+        """The complete frame; the arguments are its last field."""
+        hops = self.arguments.get(upstreams.MAX_HOPS)
+        frame = super().encode(channel)
+        if type(hops) is not int:
+            return frame
+        narrow = values.encode_table(self.arguments)
+        rest = {key: item for key, item in self.arguments.items() if key != upstreams.MAX_HOPS}
+        wide = values.encode_table(rest)[4:] + values.encode_shortstr(upstreams.MAX_HOPS)
+        wide += _WIDE.pack(b"l", hops)
+        payload = frame[_HEAD.size : -len(narrow) - 1] + values.encode_longstr(wide)
+        return _HEAD.pack(spec.FRAME_METHOD, channel, len(payload)) + payload + frame[-1:]
+
+
 def _internal(name: str, kind: str, arguments: Table) -> methods.ExchangeDeclare:
-    return methods.ExchangeDeclare(
+    return _InternalDeclare(
         exchange=name,
         type=kind,
         durable=True,

@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ class Admin:
 
     def __init__(self, member: Member) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{member.grpc_port}")
-        self._stub = admin_pb2_grpc.AdminStub(self._channel)
+        self._stub = admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
         token = base64.b64encode(b"guest:guest").decode()
         self._metadata = (("authorization", f"Basic {token}"),)
 
@@ -182,22 +183,22 @@ class Rabbit:
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._epmd = subprocess.Popen(
-            ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=self._env, **quiet
-        )
-        self._server = subprocess.Popen([str(SERVER)], env=self._env, **quiet)
+        self._epmd = self._spawn("epmd", "-port", str(epmd_port), "-address", "127.0.0.1")
+        self._server = self._spawn(str(SERVER))
+
+    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
+        nowhere = subprocess.DEVNULL
+        return subprocess.Popen(command, env=self._env, stdout=nowhere, stderr=nowhere)
 
     def wait_ready(self) -> None:
         """Wait until clients are let in."""
 
         def ready() -> bool:
             assert self._server.poll() is None, "rabbitmq-server ended"
-            try:
-                with amqp(self.amqp_port):
-                    return True
-            except (pika.exceptions.AMQPError, OSError):
-                return False
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.amqp_port), 1).close()
+                return True
+            return False
 
         eventually(ready, "RabbitMQ ready", START_SECONDS)
 

@@ -182,7 +182,7 @@ def test_a_lost_consumer_makes_the_link_start_anew_with_the_other_letter(pair: P
 
     def switched() -> bool:
         links = [row for row in pair.downstream.rows("links") if row["exchange"] == "again"]
-        return links[0]["reconnects"] == 1 and links[0]["status"] == "running"
+        return (links[0]["reconnects"], links[0]["status"]) == (1, "running")
 
     eventually(switched, "link is back")
     with amqp(pair.warehouse.amqp_port) as up, amqp(pair.orders.amqp_port) as down:

@@ -13,6 +13,9 @@ import click
 
 from brokerd import __version__, config
 
+#: sysexits.h: EX_CONFIG, what the user can mend.
+EXIT_CONFIG = 78
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="brokerd")
@@ -49,7 +52,8 @@ def serve(
     try:
         settings = config.load(config_file, os.environ, flags)
     except config.ConfigError as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(f"brokerd: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
     # gRPC writes lines of its own to stderr otherwise, about streams that we handle.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Imported here: `brokerd --help` must not pay for gRPC.

@@ -152,8 +152,6 @@ class LimitConfig(_Section):
     write_buffer_bytes: int = Field(default=4 * MIB, ge=1)
     #: A peer that takes none of them for so long is closed (SEC-45).
     write_timeout_ms: int = Field(default=60_000, ge=1000)
-    #: Commands of one connection waiting for a slow operation (a declare, say).
-    waiting_bytes: int = Field(default=1 * MIB, ge=1)
     #: How long a declare, delete or bind may wait for a majority.
     operation_timeout_ms: int = Field(default=20_000, ge=100)
 

@@ -55,10 +55,11 @@ class AlarmMonitor:
 
     async def run(self) -> None:
         """Sample until the member stops."""
-        interval_s = self._broker.config.memory.interval_ms / 1000
+        interval_ms = self._broker.config.memory.interval_ms
         while True:
             self.check()
-            await asyncio.sleep(interval_s)
+            # R-DSK-2: the nearer the disk is to its limit, the sooner.
+            await asyncio.sleep(min(interval_ms, self._disk.interval_ms()) / 1000)
 
     def _setting(self, name: str, configured: str) -> str:
         """Return the run-time value: this member's, else the cluster's, else the configured one."""
@@ -79,7 +80,8 @@ class AlarmMonitor:
             self._applied = (watermark, free_limit)
             for line in self._watermark.configure(watermark, sample.total):
                 log.info("%s", line)
-            self._disk.configure(free_limit, sample.total)
+            for line in self._disk.configure(free_limit, sample.total):
+                log.info("%s", line)
         free = memory_monitor.disk_free(broker.config.data_dir)
         self.memory_used, self.memory_total = sample.used, sample.total
         self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
@@ -99,5 +101,4 @@ class AlarmMonitor:
             if is_on
         )
         broker.host.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)
-        if broker.alarms.set_node(broker.node, on):
-            broker.alarms_changed()
+        broker.set_alarms(broker.node, on)

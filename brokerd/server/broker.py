@@ -19,8 +19,7 @@ from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig
-from brokerd.core import catalog_commands, effects, policy, queue_commands
-from brokerd.core.alarms import AlarmSet
+from brokerd.core import alarms, catalog_commands, effects, policy, queue_commands
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import ConnectionId, Queue
 from brokerd.core.effects import ConsumerId
@@ -82,7 +81,7 @@ class Broker:
         self.wheel = DeadlineWheel()
         self.connections = Connections(config.limits)
         self.counters = Counters(self.clock_ms, lambda: time.monotonic_ns() // 1000)
-        self.alarms = AlarmSet()
+        self.alarms = alarms.AlarmSet()
         self.topology_revision = 1
         self.random = random.Random()
         self.watchers: set[asyncio.Queue[effects.TopologyChanged]] = set()
@@ -92,6 +91,8 @@ class Broker:
         self.catalog_writer: CatalogWriter
         self.groups: GroupClient
         self.deliveries = DeliveryHub(self._resume)
+        #: Terms of the leaders of groups that have consumers here and no replica.
+        self._heard_terms: dict[int, int] = {}
         self.dead_letterer = DeadLetterer(self)
         #: Both set at the start (app.py).
         self.federation: Federation | None = None
@@ -183,8 +184,13 @@ class Broker:
         """Return the text of connection.blocked, "" when no alarm is on anywhere (R-ALM-1, -5)."""
         return self.alarms.reason()
 
-    def alarms_changed(self) -> None:
-        """Tell every connection."""
+    def set_alarms(self, node: str, on: frozenset[str]) -> None:
+        """A member's alarms, as it says or as its death has it (R-ALM-1, R-MEM-12)."""
+        before = self.alarms.on(node)
+        if not self.alarms.set_node(node, on):
+            return
+        for line in alarms.transition_lines(node, before, self.alarms.on(node), self.alarms.on()):
+            log.warning("%s", line)
         reason = self.blocking_reason()
         for connection in self.connections.all():
             connection.alarms_changed(reason)
@@ -195,9 +201,10 @@ class Broker:
 
     def exclusive_queues_end(self, connection_uid: int) -> None:
         """A connection ended: its exclusive queues go (R-Q-9)."""
+        # Proposed even if none is known here yet: a declare of that connection may be on its way,
+        # and the catalog takes commands of one member in order.
         connection = self.connection_id(connection_uid)
-        if self.view.exclusive_queues(connection):
-            self.spawn(self._write_quietly(catalog_commands.connection_closed(connection)))
+        self.spawn(self._write_quietly(catalog_commands.connection_closed(connection)))
 
     async def _write_quietly(self, operation: dict[str, Any]) -> None:
         try:
@@ -281,6 +288,7 @@ class Broker:
         self._queues.pop(uid, None)
         self._options.pop(uid, None)
         self._led.discard(uid)
+        self._heard_terms.pop(uid, None)
         self.dead_letterer.stop(uid)
         if self.host.has_group(uid):
             self.host.close_group(uid, forget=True)
@@ -400,14 +408,25 @@ class Broker:
             command = queue_commands.encode_update_options(options)
             self.host.propose(uid, command, _proposed)
 
+    def leads(self, uid: int) -> bool:
+        """Tell whether the queue's leader is here."""
+        return uid in self._led
+
     def contents(self, uid: int, run: effects.Run) -> list[Content]:
         """Return a run's messages: from the log's cache, or read back from disk."""
+        found = self.contents_if_here(uid, run)
+        if found is None:
+            raise AssertionError(f"group {uid}: entry {run.entry} is live but not in the log")
+        return found
+
+    def contents_if_here(self, uid: int, run: effects.Run) -> list[Content] | None:
+        """Return a run's messages, None where this member has them no more."""
         key = (uid, run.entry)
         view = self._views.get(key)
         if view is None:
-            data = self.host.entry_data(uid, run.entry)
+            data = self.host.entry_data(uid, run.entry) if self.host.has_group(uid) else None
             if data is None:
-                raise AssertionError(f"group {uid}: entry {run.entry} is live but not in the log")
+                return None
             view = queue_commands.EnqueueView(data)
             self._views[key] = view
             if len(self._views) > VIEWS_MAX:
@@ -470,13 +489,14 @@ class Broker:
             self._options.pop(uid, None)
             self._update_options(uid)
             self._tell_nodes(uid)
+            self._announce(uid, term)
         if leader is not None:
             self.deliveries.leader_changed(uid)
 
     def _tell_nodes(self, uid: int) -> None:
         """A new leader's queue learns which nodes are up, in which incarnation."""
         alive = self.host.alive()
-        for node in _consumer_nodes(self.machine(uid)):
+        for node in sorted(_client_nodes(self.machine(uid))):
             if node == self.node:
                 command = queue_commands.encode_node_up(node, self.incarnation)
             elif NodeId(node) in alive and node in self._nodes:
@@ -485,15 +505,34 @@ class Broker:
                 command = queue_commands.encode_node_down(node)
             self.host.propose(uid, command, _proposed)
 
+    def _announce(self, uid: int, term: int) -> None:
+        """Nodes without a replica hear of a new leader by a delivery of nothing: their consumers
+        must resume, for what the old leader had sent may be lost.
+        """
+        members = self._queues[uid].members
+        payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
+        kind = delivery_codec.DeliveryKind.MESSAGES
+        for node in {consumer.id.node for consumer in self.machine(uid).consumers.rows()}:
+            if node not in members:
+                self.host.send_delivery(NodeId(node), uid, term, kind, payload)
+
+    def _leader_heard(self, uid: int, term: int, is_announced: bool) -> None:
+        """A leader of a group without replica here has sent something."""
+        known = self._heard_terms.get(uid, 0)
+        if term <= known or not self.deliveries.has_group(uid):
+            return
+        self._heard_terms[uid] = term
+        if known or is_announced:
+            self.deliveries.leader_changed(uid)
+
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
         """A member is heard again, or suspected."""
         if up:
             self._nodes[node] = incarnation
         else:
-            if self.alarms.set_node(node, frozenset()):
-                self.alarms_changed()
+            self.set_alarms(node, frozenset())
         for uid in list(self._led):
-            if node in _consumer_nodes(self.machine(uid)):
+            if node in _client_nodes(self.machine(uid)):
                 command = (
                     queue_commands.encode_node_up(node, incarnation)
                     if up
@@ -516,6 +555,8 @@ class Broker:
         """A leader elsewhere sent something for one of our consumers."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
             consumer, parts = delivery_codec.decode(payload)
+            if not self.host.has_group(uid):
+                self._leader_heard(uid, term, is_announced=not parts)
             self.deliveries.deliver(consumer, parts)
         elif kind == delivery_codec.DeliveryKind.SYNC:
             self.spawn(self.catalog_writer.sync(sender, *delivery_codec.decode_sync(payload)))
@@ -528,15 +569,14 @@ class Broker:
     def liveness_received(
         self,
         node: NodeId,
-        alarms: Sequence[str],
+        on: Sequence[str],
         memory_used: int,
         memory_limit: int,
         disk_free: int,
     ) -> None:
         """Another member's alarms hold here too (R-ALM-1)."""
-        self.connections.member_figures[node] = (memory_used, memory_limit, disk_free, list(alarms))
-        if self.alarms.set_node(node, frozenset(alarms)):
-            self.alarms_changed()
+        self.connections.member_figures[node] = (memory_used, memory_limit, disk_free, list(on))
+        self.set_alarms(node, frozenset(on))
 
     def failed(self, error: BaseException) -> None:
         """The disk failed: nothing can be promised any more, the process ends."""
@@ -566,9 +606,10 @@ class Broker:
         log.warning("%s", text)
 
 
-def _consumer_nodes(machine: QueueMachine) -> set[str]:
-    """Return the nodes whose consumers hold or may get messages of this queue."""
-    return {consumer.id.node for consumer in machine.consumers.rows()}
+def _client_nodes(machine: QueueMachine) -> set[str]:
+    """Return the nodes whose channels consume from this queue or have published to it."""
+    nodes = {consumer.id.node for consumer in machine.consumers.rows()}
+    return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
 
 
 def _ignore(_status: ReplyStatus, _reply: bytes) -> None:

@@ -17,7 +17,7 @@ from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import events, methods, sasl
 from brokerd.core.permissions import Access
 from brokerd.server import auth
-from brokerd.server.flow import ReadGate
+from brokerd.server.flow import ByteBudget, ReadGate
 from brokerd.server.session import Session
 
 if TYPE_CHECKING:
@@ -48,7 +48,13 @@ class ClientConnection(asyncio.Protocol):
         self.connected_ms = broker.clock_ms()
         self.uid = broker.next_uid()
         self.is_open = False
+        #: An exclusive queue was asked for: the catalog is told when this connection ends.
+        self.has_exclusive = False
         self.gate = ReadGate(self._pause_reading, self._resume_reading)
+        #: Published bytes of all channels whose queues have not answered.
+        self.unconfirmed = ByteBudget(
+            self.gate, "unconfirmed", broker.config.limits.unconfirmed_bytes
+        )
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._flush_scheduled = False
@@ -56,7 +62,13 @@ class ClientConnection(asyncio.Protocol):
         #: When an alarm stopped this connection, on the counters' clock; None: it has not.
         self._blocked_since_us: int | None = None
         self._lost = False
+        #: We have closed it: what the client sent after that is not looked at any more.
+        self._is_closed = False
+        #: The client's connection.close, while channels still do what came before it.
+        self._goodbye: events.ConnectionClosed | None = None
         self.write_paused_ms: int | None = None
+        #: What the socket had not taken when it was last looked at.
+        self._untaken_bytes = 0
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -78,7 +90,11 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: the batch unit of everything that follows."""
         self.received_bytes += len(data)
-        self._handle(self.machine.receive_data(data, self.broker.wheel.now_ms()))
+        try:
+            self._handle(self.machine.receive_data(data, self.broker.wheel.now_ms()))
+        except Exception as error:
+            # A defect of ours costs this one connection, with an answer.
+            self._broken(error)
 
     def eof_received(self) -> bool:
         """The client closed its side."""
@@ -103,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not take what it is sent: stop making more (SEC-45)."""
         self.write_paused_ms = self.broker.wheel.now_ms()
+        self._untaken_bytes = self._buffered()
         for session in self.sessions.values():
             session.writable(False)
         self._watch()
@@ -112,6 +129,8 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused_ms = None
         for session in list(self.sessions.values()):
             session.writable(True)
+        if self.write_paused_ms is None:
+            self.gate.release("output")
 
     @property
     def name(self) -> str:
@@ -129,11 +148,18 @@ class ClientConnection(asyncio.Protocol):
     # ---- events -----------------------------------------------------------------------------
 
     def _handle(self, batch: list[events.Event]) -> None:
+        sent_before = self.sent_bytes
         for event in batch:
+            if self._is_closed and type(event) not in _LAST_EVENTS:
+                # R-CON-14: what came behind the error is not done.
+                continue
             handler = _HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event)
         self.flush_now()
+        if self.write_paused_ms is not None and self.sent_bytes != sent_before:
+            # It asks for more (gets, returns) and takes none of it: its requests wait.
+            self.gate.hold("output")
 
     def session_event(self, channel: int, event: events.Event) -> None:
         """Hand an event to its channel; a channel that is gone swallows it (R-CH-4)."""
@@ -141,18 +167,22 @@ class ClientConnection(asyncio.Protocol):
         if session is not None:
             session.handle(event)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a slow operation beside the connection; it ends with the connection."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("internal error on connection %s", self.name, exc_info=error)
-            self.close(541, "internal error; see the log of the member")
+            self._broken(error)
         self.flush_now()
+
+    def _broken(self, error: BaseException) -> None:
+        log.error("internal error on connection %s", self.name, exc_info=error)
+        self.close(541, "internal error; see the log of the member")
 
     def _on_authentication(self, event: events.AuthenticationRequested) -> None:
         self.spawn(self._authenticate(event))
@@ -200,15 +230,27 @@ class ClientConnection(asyncio.Protocol):
         self._handle(self.machine.open_accepted())
 
     def _on_channel_opened(self, event: events.ChannelOpened) -> None:
+        if event.channel in self.sessions:
+            # Its close is still waiting for what came before it; the number is not free yet.
+            self.fail(amqp_errors.ChannelFault("second 'channel.open' seen", **_CHANNEL_OPEN))
+            return
         self.sessions[event.channel] = Session(self.broker, self, event.channel)
         self.machine.send(event.channel, methods.ChannelOpenOk())
 
     def _on_channel_closed(self, event: events.ChannelClosed) -> None:
-        session = self.sessions.pop(event.channel, None)
+        session = self.sessions.get(event.channel)
+        if session is not None:
+            # In its turn: what the client sent before is done first.
+            session.handle(event)
+        elif event.by_peer:
+            self.machine.send(event.channel, methods.ChannelCloseOk())
+
+    def channel_closed(self, channel: int) -> None:
+        """A session has done all that came before channel.close."""
+        session = self.sessions.pop(channel, None)
         if session is not None:
             session.ended()
-        if event.by_peer:
-            self.machine.send(event.channel, methods.ChannelCloseOk())
+        self.machine.send(channel, methods.ChannelCloseOk())
 
     def _on_channel_error(self, event: events.ChannelError) -> None:
         log.error(
@@ -250,10 +292,20 @@ class ClientConnection(asyncio.Protocol):
             )
 
     def _on_closed(self, event: events.ConnectionClosed) -> None:
+        if event.by_peer and any(session.is_busy for session in self.sessions.values()):
+            # What the client sent before is done first; the machine has a deadline for it.
+            self._goodbye = event
+            return
         self._end_sessions()
         self._ended()
         if event.by_peer:
             self.machine.send(0, methods.ConnectionCloseOk())
+
+    def session_idle(self) -> None:
+        """A session has done what it had."""
+        goodbye, self._goodbye = self._goodbye, None
+        if goodbye is not None:
+            self._on_closed(goodbye)
 
     def _on_failed(self, event: events.ConnectionFailed) -> None:
         if self.is_open or self.received_bytes:
@@ -270,7 +322,8 @@ class ClientConnection(asyncio.Protocol):
         if self.is_open:
             self.is_open = False
             self._blocked_ends()
-            self.broker.exclusive_queues_end(self.uid)
+            if self.has_exclusive:
+                self.broker.exclusive_queues_end(self.uid)
 
     # ---- from the broker --------------------------------------------------------------------
 
@@ -293,9 +346,12 @@ class ClientConnection(asyncio.Protocol):
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Close from our side, with the reason for the client and the log."""
         log.error("closing AMQP connection %s: %d %s", self.name, code, text)
+        self._is_closed = True
         self.machine.close(code, text, class_id, method_id)
         self._end_sessions()
         self._ended()
+        # close-ok must be read, whatever reading waited for.
+        self.gate.open()
         self.flush_now()
 
     def fail(self, error: amqp_errors.HardError) -> None:
@@ -341,15 +397,30 @@ class ClientConnection(asyncio.Protocol):
 
     def deadline_reached(self, now_ms: int) -> int | None:
         """Heartbeats, handshake time-outs, clients that take nothing."""
-        if (
-            self.write_paused_ms is not None
-            and now_ms - self.write_paused_ms >= self.broker.config.limits.write_timeout_ms
-        ):
-            log.error("closing AMQP connection %s: it takes no data", self.name)
-            self.abort()
-            return None
-        self._handle(self.machine.tick(now_ms))
-        return None if self._lost else self.machine.next_deadline_ms
+        if self.write_paused_ms is not None:
+            untaken = self._buffered()
+            if untaken < self._untaken_bytes:
+                # Slow, not dead.
+                self.write_paused_ms = now_ms
+            self._untaken_bytes = untaken
+            if now_ms - self.write_paused_ms >= self.broker.config.limits.write_timeout_ms:
+                log.error("closing AMQP connection %s: it takes no data", self.name)
+                self.abort()
+                return None
+        try:
+            self._handle(self.machine.tick(now_ms))
+        except Exception as error:
+            # The timers of all other connections go on.
+            self._broken(error)
+        return None
+
+    def _buffered(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+
+#: What still counts after we have closed.
+_LAST_EVENTS = frozenset({events.ConnectionClosed, events.ConnectionFailed})
+_CHANNEL_OPEN = {"class_id": 20, "method_id": 10}
 
 
 def _address(transport: asyncio.Transport, kind: str) -> tuple[str, int]:

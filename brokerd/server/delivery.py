@@ -89,6 +89,10 @@ class DeliveryHub:
         """Return the groups that have consumers here."""
         return list(self._by_group)
 
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a group has consumers here."""
+        return uid in self._by_group
+
     def consumers(self) -> list[LocalConsumer]:
         """Return all, for listings."""
         return list(self._consumers.values())

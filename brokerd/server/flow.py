@@ -29,6 +29,13 @@ class ReadGate:
             self._resume()
         return True
 
+    def open(self) -> None:
+        """Whatever reading waited for, it waits no more."""
+        if self._reasons:
+            self._reasons.clear()
+            if not self._closed:
+                self._resume()
+
     def holds(self, reason: str) -> bool:
         """Tell whether reading waits for this reason."""
         return reason in self._reasons

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Flags of headers, priority, reply-to, expiration and user-id in the first flag word.
 _SPECIAL_HIGH = 0x20 | 0x08 | 0x02 | 0x01
 _SPECIAL_LOW = 0x10
+#: Pseudo queue of direct reply-to (R-DRT).
+REPLY_QUEUE = "amq.rabbitmq.reply-to"
 #: Ten years (R-PUB-4).
 EXPIRATION_MS_MAX = 315_360_000_000
 
@@ -79,6 +81,9 @@ def check(
     """Look at the properties of one message and route it."""
     kept = Annotations()
     table: Table = {}
+    if properties.has_reply_to(header) and _reply_to(header) == REPLY_QUEUE:
+        # R-DRT-2: no channel has such a consumer.
+        raise errors.PreconditionFailed("fast reply consumer does not exist")
     if properties.has_expiration(header):
         kept.ttl_ms = _expiration_ms(properties.expiration(header) or "")
     extra: list[str] = []
@@ -105,6 +110,10 @@ def check(
     if properties.has_priority(header):
         kept.priority = properties.priority(header)
     return Checked(header, kept, result)
+
+
+def _reply_to(header: bytes) -> str | None:
+    return properties.BasicProperties.decode(header).reply_to
 
 
 def _keys(table: Table, name: str) -> list[str]:

@@ -21,8 +21,9 @@ from brokerd.core import confirms, queue_commands, unacked
 from brokerd.core.effects import ConsumerId
 from brokerd.core.message import Content, Range
 from brokerd.server import message_checks, session_methods
+from brokerd.server.backlog import Backlog
+from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.delivery import Got, LocalConsumer, Part
-from brokerd.server.flow import ByteBudget
 from brokerd.server.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -87,9 +88,6 @@ class Session:
         self._ended = False
         self._waiting: deque[events.Event] = deque()
         self._targets: dict[bytes, PublishTarget] = {}
-        self._budget = ByteBudget(
-            connection.gate, f"unconfirmed {channel}", broker.config.limits.unconfirmed_bytes
-        )
         self.publisher = Publisher(
             broker.groups,
             broker.node,
@@ -98,8 +96,7 @@ class Session:
             self._published,
             self._in_flight,
         )
-        #: What came for consumers whose consume-ok has not gone out yet, by tag.
-        self._held: dict[str, list[Part]] = {}
+        self._backlog = Backlog(broker)
         #: Deliveries that were made to auto-acknowledging consumers and not settled yet.
         self._auto_acks: dict[Holder, list[Range]] = {}
 
@@ -131,7 +128,11 @@ class Session:
                 work = session_methods.handler_of(type(method))(self, method)
                 if work is not None:
                     self._busy = True
-                    self.connection.spawn(self._run(work, class_id, method_id))
+                    task = self.connection.spawn(self._run(work, class_id, method_id))
+                    # One that was cancelled before it began has not awaited it.
+                    task.add_done_callback(lambda _: work.close())
+            elif type(event) is events.ChannelClosed:
+                self.connection.channel_closed(self.channel)
         except errors.ProtocolError as error:
             self.fail(error, class_id, method_id)
 
@@ -140,12 +141,20 @@ class Session:
             await work
         except errors.ProtocolError as error:
             self.fail(error, class_id, method_id)
+        except Unavailable as error:
+            self.fail(errors.InternalError(str(error)), class_id, method_id)
         self._busy = False
         while self._waiting and not self._busy and not self._ended:
             self._dispatch(self._waiting.popleft())
         if not self._busy:
             self.connection.gate.release(f"busy {self.channel}")
+            self.connection.session_idle()
         self.connection.flush_now()
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a slow method runs, with later events waiting for it."""
+        return self._busy
 
     def fail(self, error: errors.ProtocolError, class_id: int, method_id: int) -> None:
         """Answer a broken rule: close the channel or the connection (R-CON-15)."""
@@ -160,6 +169,10 @@ class Session:
             self.channel,
             error.text,
         )
+        if any(type(event) is events.ChannelClosed for event in self._waiting):
+            # The client has closed the channel already and waits for close-ok, nothing else.
+            self.connection.channel_closed(self.channel)
+            return
         self.connection.machine.fail(error, self.channel)
         self.connection.sessions.pop(self.channel, None)
         self.ended()
@@ -181,13 +194,12 @@ class Session:
             self.broker.deliveries.remove(consumer.id)
         self.consumers.clear()
         self.groups.update(self.publisher.queue_uids)
-        self._held.clear()
+        self._backlog.clear()
         command = queue_commands.encode_channel_down(
             self.broker.node, self.broker.incarnation, self.uid
         )
         for uid in self.groups:
             self.broker.send_to_queue(uid, command)
-        self.connection.gate.release(f"unconfirmed {self.channel}")
 
     # ---- publishing -------------------------------------------------------------------------
 
@@ -300,18 +312,20 @@ class Session:
 
     def _in_flight(self, size: int) -> None:
         if size > 0:
-            self._budget.take(size)
+            self.connection.unconfirmed.take(size)
         else:
-            self._budget.give(-size)
+            self.connection.unconfirmed.give(-size)
 
     # ---- deliveries (Sink) ------------------------------------------------------------------
 
     def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         """Write these messages as basic.deliver frames, joined once per route (hot-path rule 5)."""
-        if consumer.is_held:
-            # consume-ok has not gone out yet.
-            self._held.setdefault(consumer.id.tag, []).extend(parts)
+        if consumer.is_held or self._backlog or self.connection.write_paused_ms is not None:
+            self._backlog.add(consumer, parts)
             return
+        self._deliver(consumer, parts)
+
+    def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         machine = self.connection.machine
         total = total_bytes = total_redelivered = 0
         for run, contents in parts:
@@ -372,13 +386,43 @@ class Session:
             self._settle(queue_commands.Kind.SETTLE, holder, ranges)
 
     def writable(self, is_writable: bool) -> None:
-        """The socket takes data again: auto-acknowledged deliveries may go on."""
-        if is_writable and self._auto_acks:
+        """The socket takes data again: what waited goes out, in order."""
+        if not is_writable:
+            return
+        if self._auto_acks:
             self._settle_auto_acks()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Write what waited, until it is all or the socket is full again."""
+        while self._backlog and self.connection.write_paused_ms is None and not self._ended:
+            found = self._backlog.take()
+            if found is None:
+                return
+            consumer, run, contents = found
+            if contents is None:
+                ranges = [(run.first, run.first + run.length)]
+                self._give_back(consumer, ranges)
+                continue
+            self._deliver(consumer, [(run, contents)])
+            # Written at once: only so it shows when the socket is full.
+            self.connection.flush_now()
+
+    def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:
+        cause = queue_commands.ReturnCause.RECOVER
+        self._settle(queue_commands.Kind.RETURN, (consumer.uid, consumer.id), ranges, cause)
+
+    def unwritten_returns(self, consumer: LocalConsumer) -> None:
+        """The client has cancelled: what it has not been sent goes back (R-CS-3)."""
+        ranges = self._backlog.drop(consumer)
+        if ranges:
+            self._give_back(consumer, sorted(ranges))
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """R-CS-6: tell clients that can be told."""
         self.consumers.pop(consumer.id.tag, None)
+        self._backlog.drop(consumer)
+        self.unacked.silence((consumer.uid, consumer.id))
         log.info("consumer %s cancelled: %s", consumer.id.tag, cause)
         if self.connection.machine.client_has("consumer_cancel_notify"):
             self.send(methods.BasicCancel(consumer.id.tag, True))
@@ -387,15 +431,12 @@ class Session:
         """Return the unsettled numbers of a consumer."""
         holder = (consumer.uid, consumer.id)
         held = self.unacked.numbers_of(holder) + self._auto_acks.get(holder, [])
-        waiting = self._held.get(consumer.id.tag, [])
-        return sorted(held + [(run.first, run.first + run.length) for run, _ in waiting])
+        return sorted(held + self._backlog.numbers_of(consumer))
 
     def release_consumer(self, consumer: LocalConsumer) -> None:
         """consume-ok has been sent: deliveries may follow."""
         consumer.is_held = False
-        parts = self._held.pop(consumer.id.tag, None)
-        if parts and not self._ended:
-            self.deliver(consumer, parts)
+        self._drain()
 
     def consumer_prefetch(self, no_ack: bool) -> int:
         """Return what a new consumer may hold unsettled (R-QOS-2)."""

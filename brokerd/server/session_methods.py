@@ -23,9 +23,8 @@ from brokerd.core import (
 from brokerd.core.catalog_objects import Queue
 from brokerd.core.effects import ConsumerId
 from brokerd.core.refusals import Refused
-from brokerd.server import topology
+from brokerd.server import message_checks, topology
 from brokerd.server.delivery import LocalConsumer
-from brokerd.server.message_checks import refuse
 
 if TYPE_CHECKING:
     from brokerd.server.session import Session
@@ -62,7 +61,7 @@ def _check_reply(reply: dict[str, Any]) -> None:
     if reply["code"] in (catalog_commands.OK, catalog_commands.UNCHANGED):
         return
     code = reply["amqp"] or 406
-    raise refuse(Refused(code, reply["text"], code >= 500))
+    raise message_checks.refuse(Refused(code, reply["text"], code >= 500))
 
 
 # ---- exchanges ----------------------------------------------------------------------------------
@@ -83,7 +82,7 @@ def _exchange_declare(session: Session, method: methods.ExchangeDeclare) -> Work
         exchange_arguments=_json(method.arguments),
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     answer = None if method.nowait else methods.ExchangeDeclareOk()
     return _do(session, plan, answer)
 
@@ -127,7 +126,7 @@ def _exchange_delete(session: Session, method: methods.ExchangeDelete) -> Work |
         session.broker.view, session.connection.access, method.exchange, method.if_unused
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     if isinstance(plan, declare.Delete) and plan.record.is_protected():
         raise errors.AccessRefused(
             f"exchange '{method.exchange}' in vhost '{session.connection.vhost}' is managed by "
@@ -158,7 +157,7 @@ def _bind(
         broker.connection_id(connection.uid),
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     return _do(session, plan, answer)
 
 
@@ -183,7 +182,7 @@ def _unbind(
         broker.connection_id(connection.uid),
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     return _do(session, plan, answer)
 
 
@@ -242,7 +241,7 @@ def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
         node_default_type=broker.config.queues.default_type,
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     return _queue_declared(session, plan, method.nowait)
 
 
@@ -253,6 +252,8 @@ async def _queue_declared(
     if isinstance(plan, declare.Create):
         for warning in plan.warnings:
             broker.warn(warning)
+        if plan.exclusive_owner is not None:
+            session.connection.has_exclusive = True
         reply = await topology.create_queue(
             broker,
             plan.vhost,
@@ -303,7 +304,7 @@ def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
         connection=broker.connection_id(connection.uid),
     )
     if isinstance(plan, Refused):
-        raise refuse(plan)
+        raise message_checks.refuse(plan)
     if isinstance(plan, declare.Exists):
         if not method.nowait:
             session.send(methods.QueueDeleteOk(0))
@@ -338,7 +339,7 @@ def _use_queue(session: Session, name: str) -> Queue:
         broker.connection_id(connection.uid),
     )
     if isinstance(found, Refused):
-        raise refuse(found)
+        raise message_checks.refuse(found)
     return found
 
 
@@ -363,6 +364,8 @@ def _basic_qos(session: Session, method: methods.BasicQos) -> None:
 
 
 def _basic_consume(session: Session, method: methods.BasicConsume) -> Work:
+    if method.queue == message_checks.REPLY_QUEUE:
+        raise errors.NotImplementedByServer("direct reply-to is not offered yet")
     tag = method.consumer_tag or _random_name("amq.ctag-")
     if tag in session.consumers:
         raise errors.NotAllowed(f"attempt to reuse consumer tag '{tag}'")
@@ -431,7 +434,7 @@ def _machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolEr
     text = str(fields.get("text", "refused"))
     if code < _INTERNAL_CODES_BELOW:
         return errors.InternalError(f"{resource}: {text}")
-    return refuse(Refused(code, f"{resource} {text}", code >= 500))
+    return message_checks.refuse(Refused(code, f"{resource} {text}", code >= 500))
 
 
 def _basic_cancel(session: Session, method: methods.BasicCancel) -> Work | None:
@@ -450,6 +453,7 @@ async def _cancelled(
 ) -> None:
     await topology.ask(session.broker, consumer.uid, queue_commands.encode_cancel(consumer.id))
     session.broker.deliveries.remove(consumer.id)
+    session.unwritten_returns(consumer)
     if answer is not None:
         session.send(answer)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 #: How precisely deadlines are kept; heartbeats are counted in seconds.
 RESOLUTION_MS = 250
@@ -73,7 +76,12 @@ class DeadlineWheel:
             if self._deadline.get(member) != deadline:
                 continue
             del self._deadline[member]
-            following = member.deadline_reached(now)
+            try:
+                following = member.deadline_reached(now)
+            except Exception:
+                # One member's defect must not stop the clock of all others.
+                log.exception("a timer failed")
+                continue
             if following is not None:
                 self.watch(member, max(following, now + 1))
         if self._heap:

@@ -1,0 +1,76 @@
+"""Deliveries of one channel that cannot be written yet: consume-ok is due, or the client does not
+read.
+
+What the queue's leader here can read again from its log is kept as numbers only, so that a consumer
+that never reads costs no memory for messages (SEC-45).  Only session.py uses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from brokerd.core.effects import Run
+from brokerd.core.message import Content, Range
+from brokerd.server.delivery import LocalConsumer, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from brokerd.server.broker import Broker
+
+#: One waiting part; None: read the contents again.
+_Item = tuple[LocalConsumer, Run, "list[Content] | None"]
+
+
+class Backlog:
+    """Parts in the order in which they came; those of a held consumer are passed over."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._items: deque[_Item] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        """Keep these for later."""
+        is_readable = self._broker.leads(consumer.uid)
+        for run, contents in parts:
+            self._items.append((consumer, run, None if is_readable else contents))
+
+    def take(self) -> tuple[LocalConsumer, Run, list[Content] | None] | None:
+        """Return the first part that may go out now, with its contents.
+
+        None: there is none.  Contents None: the message can be read here no more (the leader has
+        moved meanwhile); it must go back to its queue.
+        """
+        for i, (consumer, run, contents) in enumerate(self._items):
+            if consumer.is_held:
+                continue
+            del self._items[i]
+            if contents is None:
+                contents = self._broker.contents_if_here(consumer.uid, run)
+            return consumer, run, contents
+        return None
+
+    def drop(self, consumer: LocalConsumer) -> list[Range]:
+        """Forget a consumer's parts; return their numbers."""
+        gone = self.numbers_of(consumer)
+        if gone:
+            self._items = deque(item for item in self._items if item[0] is not consumer)
+        return gone
+
+    def numbers_of(self, consumer: LocalConsumer) -> list[Range]:
+        """Return what waits for a consumer."""
+        return list(self._ranges(consumer))
+
+    def _ranges(self, consumer: LocalConsumer) -> Iterator[Range]:
+        for owner, run, _ in self._items:
+            if owner is consumer:
+                yield run.first, run.first + run.length
+
+    def clear(self) -> None:
+        """The channel has ended."""
+        self._items.clear()

@@ -98,14 +98,15 @@ def options(*, with_environment: bool) -> list[click.Parameter]:
         return name if with_environment else None
 
     def option(*names: str, **settings: Any) -> click.Option:
-        return click.Option(names, expose_value=False, **settings)
+        # A parameter name of its own: a command may have an argument of the same name.
+        parameter = "common_" + names[-1].strip("-").replace("-", "_")
+        return click.Option([*names, parameter], expose_value=False, **settings)
 
     return [
         option(
             "-n",
             "--node",
             "--address",
-            "address",
             metavar="HOST:PORT",
             envvar=variable("BROKERD_ADDRESS"),
             show_envvar=with_environment,

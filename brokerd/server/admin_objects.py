@@ -33,6 +33,8 @@ KINDS = frozenset(
         "parameter",
     }
 )
+#: Parameters whose value holds a secret.
+_UPSTREAM = "federation-upstream/"
 SPEC_BYTES_MAX = 1024 * 1024
 SPEC_DEPTH_MAX = 32
 
@@ -49,15 +51,25 @@ def listing(record: Record) -> admin_pb2.TopologyObject:
 def of_json(fields: dict[str, Any]) -> admin_pb2.TopologyObject:
     """Return a listing's JSON as a message."""
     owner = fields.get("owner")
+    spec = fields["spec"]
+    if fields["kind"] == "parameter" and fields["name"].startswith(_UPSTREAM):
+        spec = {**spec, "value": _without_uri(spec.get("value"))}
     return admin_pb2.TopologyObject(
         kind=fields["kind"],
         vhost=fields["vhost"],
         name=fields["name"],
-        spec=json.dumps(fields["spec"], sort_keys=True, separators=(",", ":")),
+        spec=json.dumps(spec, sort_keys=True, separators=(",", ":")),
         hash=fields["hash"],
         owner=admin_pb2.Owner(**owner) if owner else None,
         revision=fields["revision"],
     )
+
+
+def _without_uri(value: Any) -> Any:
+    """Leave out what holds an upstream's password (SEC-20); the hash tells of its changes."""
+    if not isinstance(value, dict):
+        return value
+    return {key: item for key, item in value.items() if key != "uri"}
 
 
 def owner_of(message: admin_pb2.Owner) -> Owner | None:

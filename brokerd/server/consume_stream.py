@@ -21,7 +21,7 @@ from brokerd.core import declare, names, queue_commands, unacked
 from brokerd.core.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.message import Content, Range
-from brokerd.core.ranges import normalize
+from brokerd.core.ranges import RangeSet, normalize
 from brokerd.core.refusals import Refused
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server import message_checks, rpc_errors, rpc_properties, topology
@@ -56,8 +56,9 @@ _SETTLE = {
 class ConsumeStream:
     """State of one call.
 
-    Invariant: every message that was handed out to this consumer is in `_waiting` (not sent yet),
-    in `_unacked` (sent, the client owes a settlement) or in `_sending` (sent, settled by us next).
+    Invariant: `_held` are the numbers that were handed out to this consumer and are not settled:
+    those in `_waiting` (not sent yet), those in `_unacked` (sent, the client owes a settlement) and
+    those in `_sending` (sent, settled by us next).
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ConsumeStream:
         self._waiting: deque[tuple[Run, Content]] = deque()
         self._unacked: unacked.Unacked[ConsumerId] = unacked.Unacked()
         self._sending: list[Range] = []
+        self._held = RangeSet()
         self._cancelled: str | None = None
         self._due = asyncio.Event()
 
@@ -113,6 +115,10 @@ class ConsumeStream:
         try:
             async for request in requests:
                 kind = request.WhichOneof("kind")
+                if kind is None:
+                    raise rpc_errors.CallRefused(
+                        grpc.StatusCode.INVALID_ARGUMENT, "an empty request"
+                    )
                 if (kind == "subscribe") != (self._consumer is None):
                     raise rpc_errors.CallRefused(
                         grpc.StatusCode.INVALID_ARGUMENT,
@@ -208,6 +214,8 @@ class ConsumeStream:
             (tag, request.multiple) for tag in request.delivery_tags
         )
         for consumer_id, ranges in settled.items():
+            for low, high in ranges:
+                self._held.remove(low, high)
             self._broker.send_to_queue(
                 self._consumer.uid,
                 queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
@@ -220,11 +228,13 @@ class ConsumeStream:
     def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         """Take over what the queue handed out; bounded by the consumer's prefetch."""
         for run, contents in parts:
-            for offset, content in enumerate(contents):
-                single = run._replace(
-                    first=run.first + offset, length=1, position=run.position + offset
-                )
-                self._waiting.append((single, content))
+            # A new leader may send again what came meanwhile; what is held here is not taken twice.
+            for low, high in self._held.missing(run.first, run.first + run.length):
+                for number in range(low, high):
+                    offset = number - run.first
+                    single = run._replace(first=number, length=1, position=run.position + offset)
+                    self._waiting.append((single, contents[offset]))
+            self._held.add(run.first, run.first + run.length)
         self._due.set()
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
@@ -234,8 +244,7 @@ class ConsumeStream:
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """Return the numbers that were handed out and are not settled."""
-        waiting = [(run.first, run.first + 1) for run, _ in self._waiting]
-        return sorted(self._unacked.numbers_of(consumer.id) + self._sending + waiting)
+        return self._held.ranges()
 
     # ---- out --------------------------------------------------------------------------------
 
@@ -293,8 +302,11 @@ class ConsumeStream:
             return
         sent, self._sending = self._sending, []
         assert self._consumer is not None
+        ranges = normalize(sent)
+        for low, high in ranges:
+            self._held.remove(low, high)
         command = queue_commands.encode_ranges(
-            queue_commands.Kind.SETTLE, self._consumer.id, normalize(sent)
+            queue_commands.Kind.SETTLE, self._consumer.id, ranges
         )
         self._broker.send_to_queue(self._consumer.uid, command)
 

@@ -1,0 +1,433 @@
+"""The Messages service against a real member, with an AMQP client beside it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pika
+import pytest
+
+from brokerd.rpc.v1 import messages_pb2
+from tests.integration.members import Member, cluster, eventually
+from tests.integration.messages_client import (
+    Client,
+    batch,
+    credit,
+    deliveries,
+    metadata,
+    numbers,
+    publication,
+    settle,
+)
+
+pytestmark = pytest.mark.timeout(120)
+QUORUM = {"x-queue-type": "quorum"}
+Value = messages_pb2.Value
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    with cluster(tmp_path_factory.mktemp("messages"), 1) as members:
+        yield members[0]
+
+
+@pytest.fixture
+def client(member: Member) -> Iterator[Client]:
+    client = Client(member.grpc_port)
+    yield client
+    client.channel.close()
+
+
+@pytest.fixture
+def channel(member: Member) -> Iterator[Any]:
+    connection = member.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    if connection.is_open:
+        connection.close()
+
+
+@contextlib.contextmanager
+def queue_of(channel: Any, name: str, **arguments: Any) -> Iterator[str]:
+    """Declare a quorum queue for the time of a test."""
+    channel.queue_declare(name, durable=True, arguments=QUORUM | arguments)
+    yield name
+    channel.queue_delete(name)
+
+
+def ready(channel: Any, queue: str) -> int:
+    count: int = channel.queue_declare(queue, passive=True).method.message_count
+    return count
+
+
+def test_every_sequence_comes_back_in_exactly_one_range(client: Client, channel: Any) -> None:
+    """R-PC-1, R-PC-2: confirmed when the queue has taken the message over."""
+    with queue_of(channel, "ranges") as queue:
+        call = client.publish()
+        for first in range(1, 2001, 100):
+            call.send(batch(*(publication(n, queue, b"x" * n) for n in range(first, first + 100))))
+        # Gaps are the client's business.
+        call.send(batch(publication(5000, queue), publication(7000, queue)))
+        responses = call.rest()
+        assert sorted(numbers(responses, "confirmed")) == [*range(1, 2001), 5000, 7000]
+        assert numbers(responses, "rejected") == []
+        assert ready(channel, queue) == 2002
+        # One range stands for many messages.
+        assert sum(len(response.confirmed) for response in responses) < 200
+        for n in (1, 2, 3):
+            assert channel.basic_get(queue, auto_ack=True)[2] == b"x" * n
+
+
+def test_refused_messages_are_rejected_and_the_others_confirmed(
+    client: Client, channel: Any
+) -> None:
+    """R-PC-3, R-LEN-3."""
+    limits = {"x-max-length": 5, "x-overflow": "reject-publish"}
+    with queue_of(channel, "full", **limits) as queue:
+        call = client.publish()
+        call.send(batch(*(publication(n, queue) for n in range(1, 21))))
+        responses = call.rest()
+        confirmed, rejected = numbers(responses, "confirmed"), numbers(responses, "rejected")
+        assert confirmed == list(range(1, len(confirmed) + 1))
+        assert sorted(confirmed + rejected) == list(range(1, 21))
+        assert ready(channel, queue) == len(confirmed) >= 5
+        assert rejected
+
+
+def test_mandatory_unroutable_message_is_returned_and_confirmed(client: Client) -> None:
+    """R-PUB-7, R-PC-4."""
+    call = client.publish()
+    call.send(batch(publication(3, "nowhere", mandatory=True), publication(4, "nowhere")))
+    responses = call.rest()
+    returned = [item for response in responses for item in response.returned]
+    assert [(item.sequence, item.reply_code, item.reply_text) for item in returned] == [
+        (3, 312, "NO_ROUTE")
+    ]
+    assert numbers(responses, "confirmed") == [3, 4]
+
+
+def test_properties_go_from_grpc_to_amqp_and_back(client: Client, channel: Any) -> None:
+    """R-PUB-11."""
+    table = messages_pb2.Table(fields={"deep": Value(boolean=True), "void": Value()})
+    array = messages_pb2.List(values=[Value(integer=-(2**40)), Value(number=0.5)])
+    properties = messages_pb2.Properties(
+        content_type="text/plain",
+        content_encoding="utf-8",
+        headers={
+            "text": Value(text="ü"),
+            "raw": Value(binary=b"\xff\x00"),
+            "list": Value(list=array),
+            "table": Value(table=table),
+        },
+        delivery_mode=2,
+        priority=5,
+        correlation_id="c",
+        reply_to="r",
+        expiration="60000",
+        message_id="m",
+        timestamp=1_700_000_000,
+        type="t",
+        user_id="guest",
+        app_id="a",
+    )
+    with queue_of(channel, "properties") as queue:
+        call = client.publish()
+        call.send(batch(publication(1, queue, b"body", properties=properties)))
+        call.send(batch(publication(2, queue, b"body", properties=properties)))
+        assert numbers(call.rest(), "confirmed") == [1, 2]
+        _, seen, body = channel.basic_get(queue, auto_ack=True)
+        assert body == b"body"
+        # pika cuts doubles to integers.
+        assert seen.headers == {
+            "text": "ü",
+            "raw": b"\xff\x00",
+            "list": [-(2**40), 0],
+            "table": {"deep": True, "void": None},
+        }
+        assert (seen.content_type, seen.priority, seen.expiration, seen.timestamp) == (
+            "text/plain",
+            5,
+            "60000",
+            1_700_000_000,
+        )
+        consumer = client.consume(queue=queue, credit=1)
+        (delivered,) = deliveries(consumer, 1)
+        assert delivered.properties == properties
+        assert (delivered.exchange, delivered.routing_key, delivered.redelivered) == (
+            "",
+            queue,
+            False,
+        )
+        consumer.send(settle("ACCEPT", delivered.delivery_tag))
+        assert consumer.rest() == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "text"),
+    [
+        (publication(2, "k", exchange="missing"), grpc.StatusCode.NOT_FOUND, "no exchange"),
+        (publication(1, "k"), grpc.StatusCode.INVALID_ARGUMENT, "sequences must rise"),
+        (publication(2, "k" * 256), grpc.StatusCode.INVALID_ARGUMENT, "longer than 255"),
+        (
+            publication(2, "k", properties=messages_pb2.Properties(expiration="soon")),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "expiration",
+        ),
+        (
+            publication(2, "k", properties=messages_pb2.Properties(priority=256)),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "priority",
+        ),
+        (
+            publication(2, "k", properties=messages_pb2.Properties(user_id="somebody")),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "user_id",
+        ),
+    ],
+)
+def test_a_wrong_publication_ends_the_call_and_what_came_before_is_confirmed(
+    client: Client, channel: Any, bad: Any, code: grpc.StatusCode, text: str
+) -> None:
+    """R-ERR-1, R-ERR-31, R-PUB-3."""
+    with queue_of(channel, "before") as queue:
+        call = client.publish()
+        call.send(batch(publication(1, queue, b"good"), bad))
+        assert numbers([call.next()], "confirmed") == [1]
+        status, details = call.error()
+        assert status is code
+        assert text in details
+        assert ready(channel, queue) == 1
+
+
+def test_too_many_publications_in_one_request_are_refused(client: Client) -> None:
+    call = client.publish()
+    call.send(batch(*(publication(n, "nowhere") for n in range(1, 4098))))
+    status, details = call.error()
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "4097" in details
+
+
+def test_no_more_is_sent_than_there_is_credit_for(client: Client, channel: Any) -> None:
+    with queue_of(channel, "credit") as queue:
+        for n in range(10):
+            channel.basic_publish("", queue, b"%d" % n)
+        call = client.consume(queue=queue, credit=3)
+        first = deliveries(call, 3)
+        assert [item.body for item in first] == [b"0", b"1", b"2"]
+        call.send(credit(4))
+        second = deliveries(call, 4)
+        assert [item.delivery_tag for item in first + second] == [1, 2, 3, 4, 5, 6, 7]
+        call.send(settle("ACCEPT", 7, multiple=True))
+        # Settling gives no credit; more comes only for credit.
+        call.send(credit(1))
+        (last,) = deliveries(call, 1)
+        assert last.body == b"7"
+        call.send(settle("ACCEPT", 8))
+        assert call.rest() == []
+        eventually(lambda: ready(channel, queue) == 2, "the rest is ready again")
+
+
+def test_credit_without_settlement_goes_beyond_the_first_window(
+    client: Client, channel: Any
+) -> None:
+    with queue_of(channel, "window") as queue:
+        for n in range(30):
+            channel.basic_publish("", queue, b"%d" % n)
+        call = client.consume(queue=queue, credit=1)
+        found = deliveries(call, 1)
+        for _ in range(29):
+            call.send(credit(1))
+            found += deliveries(call, 1)
+        assert [item.body for item in found] == [b"%d" % n for n in range(30)]
+        call.cancel()
+        eventually(lambda: ready(channel, queue) == 30, "all messages are back")
+
+
+def test_requeued_and_rejected_messages_go_where_amqp_sends_them(
+    client: Client, channel: Any
+) -> None:
+    """R-ACK-4, R-ACK-8, R-DLX-1, R-DL-4."""
+    with queue_of(channel, "letters") as letters:
+        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": letters}
+        with queue_of(channel, "settled", **dead) as queue:
+            channel.basic_publish("", queue, b"one")
+            channel.basic_publish("", queue, b"two")
+            call = client.consume(queue=queue, credit=2)
+            assert [item.body for item in deliveries(call, 2)] == [b"one", b"two"]
+            call.send(settle("REQUEUE", 1))
+            call.send(credit(1))
+            (again,) = deliveries(call, 1)
+            assert (again.body, again.redelivered) == (b"one", True)
+            assert again.properties.headers["x-acquired-count"].integer == 1
+            call.send(settle("REJECT", 2, again.delivery_tag))
+            assert call.rest() == []
+        eventually(lambda: ready(channel, letters) == 2, "two dead letters")
+        consumer = client.consume(queue=letters, credit=5, auto_acknowledge=True)
+        found = deliveries(consumer, 2)
+        deaths = [item.properties.headers["x-death"].list.values[0].table for item in found]
+        assert {death.fields["reason"].text for death in deaths} == {"rejected"}
+        assert consumer.rest() == []
+
+
+def test_auto_acknowledged_messages_are_gone_once_sent(client: Client, channel: Any) -> None:
+    with queue_of(channel, "auto") as queue:
+        for _ in range(50):
+            channel.basic_publish("", queue, b"x")
+        call = client.consume(queue=queue, credit=20, auto_acknowledge=True)
+        found: list[Any] = []
+        while len(found) < 20:
+            found += call.next().deliveries
+        call.rest()
+        eventually(lambda: ready(channel, queue) == 30, "what was not sent is still there")
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (settle("ACCEPT", 9), grpc.StatusCode.FAILED_PRECONDITION, "unknown delivery tag 9"),
+        (
+            messages_pb2.ConsumeRequest(subscribe=messages_pb2.Subscribe(queue="mistakes")),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "first request",
+        ),
+        (messages_pb2.ConsumeRequest(), grpc.StatusCode.INVALID_ARGUMENT, "empty"),
+    ],
+)
+def test_mistakes_of_a_consumer_end_the_call_and_return_its_messages(
+    client: Client, channel: Any, request_: Any, code: grpc.StatusCode, text: str
+) -> None:
+    """R-ACK-2, R-ACK-12."""
+    with queue_of(channel, "mistakes") as queue:
+        channel.basic_publish("", queue, b"x")
+        call = client.consume(queue=queue, credit=1)
+        deliveries(call, 1)
+        call.send(request_)
+        status, details = call.error()
+        assert status is code
+        assert text in details
+        eventually(lambda: ready(channel, queue) == 1, "the message is back")
+
+
+def test_a_consumer_is_told_when_its_queue_is_deleted(client: Client, channel: Any) -> None:
+    """R-CS-6."""
+    with queue_of(channel, "gone") as queue:
+        call = client.consume(queue=queue, credit=1)
+        eventually(
+            lambda: channel.queue_declare(queue, passive=True).method.consumer_count == 1,
+            "the consumer is there",
+        )
+    response = call.next()
+    assert response.cancelled
+    assert call.rest() == []
+
+
+def test_consuming_what_is_not_there_or_not_ours_is_refused(client: Client, channel: Any) -> None:
+    """R-ERR-2, R-Q-9."""
+    exclusive = channel.queue_declare("", exclusive=True).method.queue
+    for queue, code in (
+        ("no such queue", grpc.StatusCode.NOT_FOUND),
+        (exclusive, grpc.StatusCode.FAILED_PRECONDITION),
+        ("q" * 256, grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        assert client.consume(queue=queue, credit=1).error()[0] is code
+
+
+def test_logins_vhosts_and_permissions_are_checked(
+    client: Client, channel: Any, member: Member
+) -> None:
+    """R-CON-5, R-CON-11, R-PERM-1."""
+    denied, unknown = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+    wrong = client.consume(*metadata(password="wrong"), queue="q", credit=1)
+    assert wrong.error()[0] is unknown
+    anonymous = client.publish(("vhost", "/"))
+    assert anonymous.error()[0] is unknown
+    elsewhere = client.publish(*metadata(vhost="nowhere"))
+    status, details = elsewhere.error()
+    assert status is denied
+    assert "vhost nowhere not found" in details
+
+
+def test_an_alarm_holds_publishers_back_and_lets_consumers_go_on(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """R-ALM-2."""
+    folder = tmp_path_factory.mktemp("alarm")
+    with cluster(folder, 1, BROKERD_MEMORY_INTERVAL_MS="50") as (one,):
+        connection = one.connect()
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, arguments=QUORUM)
+        client = Client(one.grpc_port)
+        publisher = client.publish()
+        publisher.send(batch(publication(1, "q")))
+        assert numbers([publisher.next()], "confirmed") == [1]
+        _set_watermark(client, "1kB")
+        publisher.send(batch(publication(2, "q")))
+        consumer = client.consume(queue="q", credit=5)
+        (delivered,) = deliveries(consumer, 1)
+        consumer.send(settle("ACCEPT", delivered.delivery_tag))
+        eventually(lambda: ready(channel, "q") == 0, "the first message is gone")
+        _set_watermark(client, "0.9")
+        assert numbers([publisher.next()], "confirmed") == [2]
+        assert deliveries(consumer, 1)
+        publisher.rest()
+        consumer.cancel()
+        client.channel.close()
+        connection.close()
+
+
+def _set_watermark(client: Client, value: str) -> None:
+    from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+
+    stub: Any = admin_pb2_grpc.AdminStub(client.channel)  # type: ignore[no-untyped-call]
+    stub.SetSettings(
+        admin_pb2.SetSettingsRequest(settings={"vm_memory_high_watermark": value}),
+        metadata=metadata(),
+    )
+
+
+def test_consumers_and_publishers_survive_the_loss_of_the_queues_leader(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """R-QQ-10: nothing is lost, and nothing comes twice to a consumer that stays."""
+    with cluster(tmp_path_factory.mktemp("three"), 3) as members:
+        connection = members[0].connect()
+        channel = connection.channel()
+        # The client's member leads the queues it makes, so that this one is led by the first.
+        channel.queue_declare("q", durable=True, arguments=QUORUM)
+        connection.close()
+        client = Client(members[1].grpc_port)
+        publisher, consumer = client.publish(), client.consume(queue="q", credit=2000)
+        publisher.send(batch(*(publication(n, "q", b"%d" % n) for n in range(1, 201))))
+        seen = deliveries(consumer, 200)
+        members[0].kill()
+        publisher.send(batch(*(publication(n, "q", b"%d" % n) for n in range(201, 401))))
+        while len(seen) < 400:
+            seen += consumer.next().deliveries
+        assert [int(item.body) for item in seen] == list(range(1, 401))
+        consumer.send(settle("ACCEPT", 0, multiple=True))
+        assert consumer.rest() == []
+        assert sorted(numbers(publisher.rest(), "confirmed")) == list(range(1, 401))
+        client.channel.close()
+        connection = members[2].connect()
+        count = connection.channel().queue_declare("q", passive=True).method.message_count
+        assert count == 0
+        connection.close()
+
+
+def test_pika_reads_what_grpc_published_to_an_exchange(client: Client, channel: Any) -> None:
+    """R-RT-T1: the same exchanges, bindings and headers."""
+    channel.exchange_declare("rpc.topic", "topic")
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.queue_bind(queue, "rpc.topic", "a.*")
+    call = client.publish()
+    call.send(batch(publication(1, "a.b", b"hit", exchange="rpc.topic")))
+    call.send(batch(publication(2, "b.a", b"miss", exchange="rpc.topic")))
+    assert numbers(call.rest(), "confirmed") == [1, 2]
+    method, properties, body = channel.basic_get(queue, auto_ack=True)
+    assert (method.routing_key, properties, body) == ("a.b", pika.BasicProperties(), b"hit")
+    assert channel.basic_get(queue) == (None, None, None)
+    channel.exchange_delete("rpc.topic")

@@ -1,0 +1,202 @@
+"""The ledger: which files make up the tables, and how that changes all at once.
+
+Telemetry.md section 7.1: a run writes new files only, then a manifest that lists every live file,
+and last swaps `ledger/CURRENT` by a rename.  Whoever reads follows CURRENT; a crash before the swap
+leaves orphans that `vacuum` removes, nothing else.  Paths in a manifest are relative to the output
+directory, so it can be moved.  No Spark here: `table_files` is for programs that only read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MANIFESTS_KEPT = 24
+ORPHAN_AGE_S = 24 * 3600
+#: A lease whose holder cannot be asked is over after this; jobs end by their own deadline before.
+LEASE_AGE_S = 2 * 3600
+#: Telemetry.md section 11.
+RAW_DAYS = 7
+SILVER_DAYS = 30
+GOLD_DAYS = 400
+MINUTE_TABLE_DAYS = 30
+
+
+class LedgerError(Exception):
+    """The output directory cannot be used."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """All live files.  Invariant once committed: every listed file exists with these rows."""
+
+    run_id: str = ""
+    parent: str = ""
+    cluster: str = ""
+    #: Ingested segments by identity `boot.stream.seg`: {path, sha256, seq0, seq1, rows, hour, …}.
+    segments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Table name -> hour -> files: {path, rows, bytes}.  Silver is the table "silver".
+    tables: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    #: Boots of members: {node, first_us, last_us, has_ended, interval_us}.
+    boots: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: What this run did, for the report and for people.
+    run: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """Return it as it is stored."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({"v": 1, **fields}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Manifest:
+        """Read it back; LedgerError if it is none."""
+        try:
+            fields = json.loads(data)
+            if fields.pop("v") != 1:
+                raise LedgerError("the ledger is of a newer version")
+            return cls(**fields)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LedgerError(f"a manifest is damaged: {error}") from error
+
+    def replace_hours(
+        self, table: str, hours: list[str], files: Mapping[str, list[dict[str, Any]]]
+    ) -> None:
+        """Let these hours of a table consist of these files, and of nothing else."""
+        kept = {
+            hour: entry for hour, entry in self.tables.get(table, {}).items() if hour not in hours
+        }
+        self.tables[table] = kept | {hour: files[hour] for hour in hours if files.get(hour)}
+
+    def paths(self, table: str, hours: list[str] | None = None) -> list[str]:
+        """Return a table's relative paths, of all or of some hours, in order of the hours."""
+        entries = self.tables.get(table, {})
+        return [
+            item["path"]
+            for hour in sorted(entries if hours is None else set(hours) & set(entries))
+            for item in entries[hour]
+        ]
+
+
+class Ledger:
+    """The ledger of one output directory."""
+
+    def __init__(self, out_dir: Path) -> None:
+        self.out_dir = out_dir
+        self._dir = out_dir / "ledger"
+
+    @property
+    def _current(self) -> Path:
+        return self._dir / "CURRENT"
+
+    def load(self) -> Manifest:
+        """Return what CURRENT names; an empty one before the first commit."""
+        try:
+            name = self._current.read_text().strip()
+        except FileNotFoundError:
+            return Manifest()
+        if "/" in name or not name.endswith(".json"):
+            raise LedgerError(f"{self._current} does not name a manifest")
+        try:
+            return Manifest.from_json((self._dir / "manifests" / name).read_bytes())
+        except FileNotFoundError as error:
+            raise LedgerError(f"CURRENT names {name}, which does not exist") from error
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a manifest the current one, all or nothing."""
+        for table in manifest.tables.values():
+            for files in table.values():
+                for item in files:
+                    if not (self.out_dir / item["path"]).is_file():
+                        raise LedgerError(f"{item['path']} is to be committed and does not exist")
+        name = f"{manifest.run_id}.json"
+        write_durably(self._dir / "manifests" / name, manifest.to_json())
+        write_durably(self._current, f"{name}\n".encode())
+
+    @contextmanager
+    def lease(self, run_id: str) -> Iterator[None]:
+        """Keep a second driver away from the directory (telemetry.md section 5.6)."""
+        path = self._dir / "lease"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._clear_stale(path)
+        holder = {"run_id": run_id, "pid": os.getpid(), "host": socket.gethostname()}
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError as error:
+            raise LedgerError(
+                f"another run is working in {self.out_dir}: {path.read_text().strip()}. "
+                f"If it is dead, delete {path}"
+            ) from error
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(holder, file)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _clear_stale(path: Path) -> None:
+        """Remove the lease of a dead run: its process is gone, or it is far too old."""
+        try:
+            holder = json.loads(path.read_text() or "{}")
+            age_s = time.time() - path.stat().st_mtime
+        except FileNotFoundError:
+            return
+        except ValueError:
+            holder, age_s = {}, time.time() - path.stat().st_mtime
+        is_here = holder.get("host") == socket.gethostname()
+        pid = holder.get("pid")
+        is_dead = is_here and isinstance(pid, int) and not Path(f"/proc/{pid}").exists()
+        if is_dead or age_s > LEASE_AGE_S:
+            path.unlink(missing_ok=True)
+
+    def vacuum(self) -> int:
+        """Delete old files that no recent manifest names; return how many."""
+        manifests = sorted(
+            (self._dir / "manifests").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
+        )
+        for path in manifests[:-MANIFESTS_KEPT]:
+            path.unlink(missing_ok=True)
+        live: set[str] = set()
+        for path in manifests[-MANIFESTS_KEPT:]:
+            manifest = Manifest.from_json(path.read_bytes())
+            for table in manifest.tables:
+                live.update(manifest.paths(table))
+        removed = 0
+        oldest_s = time.time() - ORPHAN_AGE_S
+        for folder in ("silver", "gold"):
+            for path in (self.out_dir / folder).rglob("*"):
+                if not path.is_file() or path.relative_to(self.out_dir).as_posix() in live:
+                    continue
+                if path.stat().st_mtime < oldest_s:
+                    path.unlink(missing_ok=True)
+                    removed += 1
+        return removed
+
+
+def table_files(out_dir: Path | str, table: str) -> list[Path]:
+    """Return the live Parquet files of a table, by CURRENT; empty if there is none (yet)."""
+    out_dir = Path(out_dir)
+    return [out_dir / path for path in Ledger(out_dir).load().paths(table)]
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file by a rename, so that readers see the old or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

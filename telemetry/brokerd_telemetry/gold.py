@@ -1,0 +1,169 @@
+"""Which gold tables there are, and what each is made of.  The making is in `tables/`, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from brokerd_telemetry import ingest, schema
+from brokerd_telemetry.tables import (
+    audit,
+    confirms,
+    dead_letters,
+    federation,
+    memory,
+    queues,
+    steps,
+    unroutable,
+    usage,
+)
+from brokerd_telemetry.tables.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from brokerd_telemetry.commit import Manifest
+
+LAST_ROWS = "queue_last_1h"
+
+#: What takes longest comes first.
+TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
+    "audit_1h": audit.build,
+    "queue_1h": queues.build_hours,
+    "queue_1m": queues.build_minutes,
+    "deadletter_1h": dead_letters.build,
+    "confirm_1h": confirms.build,
+    "memory_episode": memory.build,
+    "unroutable_1h": unroutable.build,
+    "usage_1h": usage.build_hours,
+    "chargeback_1d": usage.build_days,
+    "federation_5m": federation.build,
+    LAST_ROWS: None,
+}
+
+#: Hours of alarms before the touched ones: an episode lies in the hour of its end.
+ALARM_HOURS = 72
+
+_COVERAGE = t.StructType(
+    [
+        t.StructField("cluster", t.StringType()),
+        t.StructField("hour_us", t.LongType()),
+        t.StructField("completeness", t.DoubleType()),
+        t.StructField("seconds", t.DoubleType()),
+        t.StructField("is_island", t.BooleanType()),
+        t.StructField("end_us", t.LongType()),
+    ]
+)
+QUALITY_SCHEMA = pyarrow.schema(
+    [
+        ("node", pyarrow.string()),
+        ("boot", pyarrow.string()),
+        ("rows", pyarrow.int64()),
+        ("gap_rows", pyarrow.int64()),
+        ("bad_rows", pyarrow.int64()),
+        ("segments", pyarrow.int64()),
+        ("segments_quarantined", pyarrow.int64()),
+        ("segments_duplicate", pyarrow.int64()),
+        ("rows_overlapping", pyarrow.int64()),
+        ("missing_s", pyarrow.float64()),
+        ("has_ended", pyarrow.bool_()),
+        ("completeness", pyarrow.float64()),
+    ]
+)
+FINDINGS_SCHEMA = pyarrow.schema(
+    [
+        ("id", pyarrow.string()),
+        ("rule", pyarrow.string()),
+        ("severity", pyarrow.string()),
+        ("status", pyarrow.string()),
+        ("since", pyarrow.timestamp("us", "UTC")),
+        ("object_type", pyarrow.string()),
+        ("vhost", pyarrow.string()),
+        ("object", pyarrow.string()),
+        ("value", pyarrow.float64()),
+        ("threshold", pyarrow.float64()),
+        ("message", pyarrow.string()),
+        ("action", pyarrow.string()),
+        ("evidence", pyarrow.string()),
+    ]
+)
+
+
+def prepare(
+    spark: SparkSession,
+    out_dir: Path,
+    manifest: Manifest,
+    hours: list[str],
+    rows: DataFrame,
+    coverage: list[dict[str, Any]],
+) -> tuple[Inputs, DataFrame | None]:
+    """Return what the tables of these hours are made of, and the queues' last rows before."""
+
+    def load(table: str, wanted: list[str]) -> DataFrame | None:
+        paths = [str(out_dir / path) for path in manifest.paths(table, wanted)]
+        return spark.read.parquet(*paths) if paths else None
+
+    before = [hour for hour in sorted(manifest.tables.get(LAST_ROWS, {})) if hour < hours[0]]
+    carry = load(LAST_ROWS, before[-1:])
+    days = {hour[:10] for hour in hours}
+    others = [
+        hour
+        for hour in manifest.tables.get("usage_1h", {})
+        if hour[:10] in days and hour not in hours
+    ]
+    first_us = schema.hour_start_us(hours[0])
+    alarm_hours = [
+        hour
+        for hour in manifest.tables["silver"]
+        if schema.hour_start_us(hour) >= first_us - ALARM_HOURS * schema.HOUR_US
+    ]
+    alarm_paths = [
+        path
+        for path in manifest.paths("silver", alarm_hours)
+        if "/kind_of=wm/" in path or "/kind_of=throttle/" in path
+    ]
+    covered = spark.createDataFrame(
+        [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
+    ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
+    inputs = Inputs(
+        rows=rows,
+        # Six tables are made of it.
+        steps=steps.queue_steps(rows, carry).persist(),
+        coverage=covered,
+        alarms=ingest.read_silver(spark, out_dir, alarm_paths),
+        usage_before=load("usage_1h", others),
+    )
+    return inputs, carry
+
+
+def make(name: str, inputs: Inputs, carry: DataFrame | None, hours: list[str]) -> DataFrame:
+    """Return a table's rows of these hours, with the completeness of each row's hour."""
+    build = TABLES[name]
+    if build is None:
+        starts_us = [schema.hour_start_us(hour) for hour in hours]
+        return steps.last_rows(inputs.rows, carry, starts_us)
+    frame = build(inputs)
+    if name == "memory_episode":
+        # Alarms of earlier hours were only read for episodes that end in these.
+        frame = frame.where(f.col("end_us") >= schema.hour_start_us(hours[0]))
+    hour = f.date_trunc("hour", "window_start")
+    size = "day" if name.endswith("_1d") else "hour"
+    known = inputs.coverage.groupBy(
+        f.col("cluster"), f.date_trunc(size, "window_start").alias("covered_hour")
+    ).agg(f.min("completeness").alias("completeness"))
+    key = hour if size == "hour" else f.col("window_start")
+    return (
+        frame.withColumn("covered_hour", key)
+        .join(f.broadcast(known), ["cluster", "covered_hour"], "left")
+        .drop("covered_hour")
+    )
+
+
+def hours_of(name: str, hours: list[str]) -> list[str]:
+    """Return the partitions that a table's rows of these hours lie in."""
+    return sorted({f"{hour[:10]}T00" for hour in hours}) if name.endswith("_1d") else hours

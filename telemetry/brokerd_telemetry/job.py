@@ -1,0 +1,299 @@
+"""One run: pull, verify, ingest, recompute the touched hours, commit, publish (7.1).
+
+Nothing is changed before the commit, only added; a crash at any point leaves the old tables as they
+were.  What a run says goes through `say`, in plain words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from brokerd_telemetry import commit, schema, session, sources, verify
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from brokerd_telemetry.quality import NodeHour
+    from brokerd_telemetry.tables.inputs import Inputs
+
+#: Later rows do not change tables any more (section 10).
+LATE_HOURS = 72
+#: Tables are made beside each other: much of each one's time is the driver's planning.
+TABLES_AT_ONCE = 3
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """What a run is asked to do."""
+
+    cluster: str | None
+    out_dir: Path
+    spark: session.SparkSettings
+    access: sources.Access | None = None
+    raw_dir: Path | None = None
+    release: bool = False
+    #: The time, for tests; None: the clock's.
+    now_us: int | None = None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run did."""
+
+    run_id: str
+    segments: int = 0
+    rows: int = 0
+    bad_rows: int = 0
+    hours: int = 0
+    quarantined: int = 0
+    findings: int = 0
+    seconds: float = 0.0
+
+
+def run(options: Options, say: Say) -> Result:
+    """Do everything; raises LedgerError, SourceError, SparkUnavailable with text for people."""
+    began = time.monotonic()
+    now = time.gmtime()
+    run_id = f"{time.strftime('%Y%m%dT%H%M%S', now)}-{uuid4().hex[:8]}"
+    options.out_dir.mkdir(parents=True, exist_ok=True)
+    ledger = commit.Ledger(options.out_dir)
+    with ledger.lease(run_id):
+        result = Run(options, ledger, run_id, say).go()
+        result.seconds = time.monotonic() - began
+        return result
+
+
+class Run:
+    """The steps of one run; `manifest` grows from the current one to the next."""
+
+    def __init__(self, options: Options, ledger: commit.Ledger, run_id: str, say: Say) -> None:
+        self.options = options
+        self.out_dir = options.out_dir
+        self.ledger = ledger
+        self.run_id = run_id
+        self.say = say
+        self.manifest = ledger.load()
+        self.now_us = options.now_us or time.time_ns() // 1000
+        self.began = time.monotonic()
+        self.result = Result(run_id)
+
+    def go(self) -> Result:
+        """Run through; return early when there is nothing new."""
+        raw_dir, verdicts = self._plan()
+        if not verdicts.fresh:
+            self.say("no new telemetry; the tables stay as they are")
+            return self.result
+        self.result.segments = len(verdicts.fresh)
+        rows = sum(segment.rows for segment in verdicts.fresh)
+        self.say(f"{len(verdicts.fresh)} new segments with {rows:,} rows; Spark starts")
+        settings = self.options.spark
+        spark = session.start(
+            session.SparkSettings(
+                settings.master, settings.executors, settings.image, settings.pod_template, rows
+            )
+        )
+        try:
+            hours = self._ingest(spark, raw_dir, verdicts)
+            self._tables(spark, hours, verdicts)
+        finally:
+            spark.stop()
+        self._commit(verdicts)
+        self._publish()
+        return self.result
+
+    # ---- plan and verify --------------------------------------------------------------------
+
+    def _plan(self) -> tuple[Path, verify.Verdicts]:
+        known = self.manifest.segments
+        if self.options.access is not None:
+            raw_dir = self.out_dir / "raw" / "v1"
+            self.say(f"asking {len(self.options.access.addresses)} members for their telemetry")
+            paths = {entry["path"] for entry in known.values()}
+            pulled = sources.pull(self.options.access, raw_dir, paths, self.say)
+            self.say(f"{pulled.segments} segments pulled, {pulled.size_bytes / 1024:,.0f} KiB")
+        else:
+            assert self.options.raw_dir is not None
+            raw_dir = sources.raw_root(self.options.raw_dir)
+        clusters = None if self.options.cluster is None else {self.options.cluster}
+        rejected = set(self.manifest.run.get("rejected", ()))
+        found = [path for path in sources.listed(raw_dir) if path not in rejected]
+        verdicts = verify.judge(raw_dir, found, known, clusters)
+        for path, reason in verdicts.quarantined:
+            self.say(f"segment {path} goes to quarantine: {reason}")
+            target = self.out_dir / "quarantine" / "segments" / f"{Path(path).name}.{reason}"
+            commit.write_durably(target, (raw_dir / path).read_bytes())
+        self.result.quarantined = len(verdicts.quarantined)
+        return raw_dir, verdicts
+
+    # ---- silver -----------------------------------------------------------------------------
+
+    def _ingest(self, spark: SparkSession, raw_dir: Path, verdicts: verify.Verdicts) -> list[str]:
+        """Write silver; return the hours whose tables must be made anew."""
+        from brokerd_telemetry import ingest
+
+        known_hours = sorted(self.manifest.tables.get("silver", {}))
+        oldest_us = 0
+        if known_hours:
+            # Relative to what is known, so that an old directory can be evaluated at all.
+            oldest_us = schema.hour_start_us(known_hours[-1]) - LATE_HOURS * schema.HOUR_US
+        frame = ingest.rows_of(spark, raw_dir, verdicts.fresh, self.now_us, oldest_us)
+        parts = max(1, sum(segment.rows for segment in verdicts.fresh) // 500_000)
+        files = ingest.write_silver(frame, self.out_dir, self.run_id, parts)
+        silver = self.manifest.tables.setdefault("silver", {})
+        for hour, entries in files.items():
+            silver[hour] = silver.get(hour, []) + entries
+        self.result.rows = sum(item["rows"] for items in files.values() for item in items)
+        bad = self._bad_rows()
+        self.result.bad_rows = sum(bad.values())
+        self._bad = bad
+        self.say(
+            f"{self.result.rows:,} rows read"
+            + (f", {self.result.bad_rows:,} quarantined" if bad else "")
+        )
+        # All later hours too: what a queue did in an hour is counted from the hour before.
+        return [hour for hour in sorted(silver) if files and hour >= min(files)]
+
+    def _bad_rows(self) -> dict[tuple[str, str, int], int]:
+        import pyarrow.parquet
+
+        counts: dict[tuple[str, str, int], int] = {}
+        folder = self.out_dir / "quarantine" / "rows"
+        for path in folder.rglob("*.parquet"):
+            if f"run={self.run_id}" not in path.parts:
+                continue
+            values = dict(part.split("=", 1) for part in path.parts if "=" in part)
+            hour_us = schema.hour_start_us(f"{values['dt']}T{values['hh']}")
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for row in file.read(["cluster", "node"]).to_pylist():
+                    key = (row["cluster"], row["node"], hour_us)
+                    counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    # ---- gold -------------------------------------------------------------------------------
+
+    def _tables(self, spark: SparkSession, hours: list[str], verdicts: verify.Verdicts) -> None:
+        from brokerd_telemetry import gold, ingest, quality
+
+        self.result.hours = len(hours)
+        if not hours:
+            return
+        self.say(f"making the tables of {len(hours)} hour{'s' if len(hours) > 1 else ''} anew")
+        rows = ingest.read_silver(spark, self.out_dir, self.manifest.paths("silver", hours))
+        observed = quality.observe(rows)
+        quality.note_boots(self.manifest.boots, observed, verdicts.fresh)
+        quality.judge(observed, self.manifest.boots)
+        inputs, carry = gold.prepare(
+            spark, self.out_dir, self.manifest, hours, rows, self._coverage(observed)
+        )
+        names = list(gold.TABLES)
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            files = list(pool.map(lambda name: self._table(inputs, carry, hours, name), names))
+        for name, written in zip(names, files, strict=True):
+            self.manifest.replace_hours(name, gold.hours_of(name, hours), written)
+        self._driver_tables(observed, hours, verdicts)
+
+    def _table(self, inputs: Inputs, carry: DataFrame | None, hours: list[str], name: str) -> Any:
+        from brokerd_telemetry import gold, sinks
+
+        frame = gold.make(name, inputs, carry, hours)
+        return sinks.write_table(frame, self.out_dir, name, self.run_id, 1)
+
+    def _coverage(self, observed: list[NodeHour]) -> list[dict[str, Any]]:
+        from brokerd_telemetry import quality
+
+        islands: dict[str, set[int]] = {}
+        known = {schema.hour_start_us(hour) for hour in self.manifest.tables["silver"]}
+        for hour in observed:
+            islands.setdefault(hour.cluster, set(known)).add(hour.hour_us)
+        return quality.coverage(observed, islands)
+
+    def _driver_tables(
+        self, observed: list[NodeHour], hours: list[str], verdicts: verify.Verdicts
+    ) -> None:
+        from brokerd_telemetry import findings, gold, quality, sinks
+
+        counts = {
+            "quarantined": len(verdicts.quarantined),
+            "duplicates": verdicts.duplicates,
+            "overlapping": verdicts.overlapping_rows,
+        }
+        lines = quality.table(observed, verdicts.fresh, counts, self._bad)
+        written = sinks.write_rows(
+            lines, gold.QUALITY_SCHEMA, self.out_dir, "data_quality_1h", self.run_id
+        )
+        self.manifest.replace_hours("data_quality_1h", hours, written)
+        found = findings.evaluate(self.out_dir, self.manifest, hours)
+        written = sinks.write_rows(
+            found, gold.FINDINGS_SCHEMA, self.out_dir, "findings", self.run_id
+        )
+        self.manifest.replace_hours("findings", hours, written)
+        self.result.findings = sum(
+            item["status"] == "RAISED" and item["hour_us"] == schema.hour_start_us(hours[-1])
+            for item in found
+        )
+
+    # ---- commit and publish -----------------------------------------------------------------
+
+    def _commit(self, verdicts: verify.Verdicts) -> None:
+        manifest = self.manifest
+        manifest.parent, manifest.run_id = manifest.run_id, self.run_id
+        manifest.cluster = self.options.cluster or ""
+        for segment in verdicts.fresh:
+            manifest.segments[segment.identity] = segment.entry()
+        rejected = set(manifest.run.get("rejected", ()))
+        manifest.run = {
+            "finished_us": time.time_ns() // 1000,
+            "seconds": round(time.monotonic() - self.began, 3),
+            "segments": self.result.segments,
+            "rows": self.result.rows,
+            "bad_rows": self.result.bad_rows,
+            "quarantined": self.result.quarantined,
+            "duplicates": verdicts.duplicates,
+            "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
+        }
+        self._forget_old()
+        self.ledger.commit(manifest)
+        self.ledger.vacuum()
+
+    def _forget_old(self) -> None:
+        """Section 11: raw 7 days, silver and minutes 30 days, the rest 400 days."""
+        hours = sorted(self.manifest.tables.get("silver", {}))
+        if not hours:
+            return
+        newest_us = schema.hour_start_us(hours[-1])
+        for name, table in self.manifest.tables.items():
+            days = commit.SILVER_DAYS if name in ("silver", "queue_1m") else commit.GOLD_DAYS
+            oldest = schema.hour_of(newest_us - days * 24 * schema.HOUR_US)
+            for hour in [hour for hour in table if hour < oldest]:
+                del table[hour]
+        oldest = schema.hour_of(newest_us - commit.RAW_DAYS * 24 * schema.HOUR_US)
+        segments = self.manifest.segments
+        for identity in [key for key, entry in segments.items() if entry["hour"] < oldest]:
+            if self.options.access is not None:
+                (self.out_dir / "raw" / "v1" / segments[identity]["path"]).unlink(missing_ok=True)
+                del segments[identity]
+
+    def _publish(self) -> None:
+        """Write report, metrics, findings and views; hand them to the members."""
+        from brokerd_telemetry import publish
+
+        files = publish.render(self.out_dir, self.manifest)
+        folder = self.out_dir / "publish"
+        for name, data in files.items():
+            commit.write_durably(folder / name, data)
+        access = self.options.access
+        if access is None:
+            return
+        served = {name: files[name] for name in publish.SERVED}
+        sources.put_results(access, served, self.say)
+        if self.options.release:
+            taken = {entry["path"] for entry in self.manifest.segments.values()}
+            sources.release(access, taken, self.say)

@@ -1,0 +1,369 @@
+"""report.html: one self-contained page of what the tables say (telemetry.md section 9, 2).
+
+Findings first, then the books, queues, dead letters, unroutable messages, confirms, memory, links,
+usage and the data's own quality.  Everything that came from outside is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from brokerd_telemetry import charts, schema, sinks
+
+if TYPE_CHECKING:
+    from brokerd_telemetry.commit import Manifest
+
+Row = dict[str, Any]
+
+#: The report looks back so far; the tables hold more.
+HOURS_SHOWN = 24
+ROWS_SHOWN = 25
+_STYLE = Path(__file__).with_name("report.css")
+_ORDER = {"critical": 0, "warning": 1, "info": 2}
+
+
+def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
+    """Return the page."""
+    hours = sorted(manifest.tables.get("silver", {}))[-HOURS_SHOWN:]
+
+    def rows(table: str) -> list[Row]:
+        return sinks.read_rows(out_dir, manifest, table, hours)
+
+    queues, minutes = rows("queue_1h"), rows("queue_1m")
+    audit, quality = rows("audit_1h"), rows("data_quality_1h")
+    sections = [
+        ("findings", "Findings", _findings(findings)),
+        ("books", "The books", _books(audit)),
+        ("queues", "Queues", _queues(queues, minutes)),
+        ("letters", "Dead letters", _dead_letters(rows("deadletter_1h"))),
+        ("unroutable", "Unroutable and alternate exchanges", _unroutable(rows("unroutable_1h"))),
+        ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
+        ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
+        ("links", "Federation", _links(rows("federation_5m"))),
+        ("usage", "Usage", _usage(rows("usage_1h"))),
+        ("quality", "How complete this is", _quality(quality, manifest)),
+    ]
+    clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
+    head = _head(", ".join(clusters), hours, findings, queues, audit, quality)
+    links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in sections)
+    body = "".join(
+        f'<section id="{key}"><h2>{escape(title)}</h2>{content}</section>'
+        for key, title, content in sections
+    )
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>brokerd telemetry: {escape(', '.join(clusters))}</title>"
+        f"<style>{_STYLE.read_text()}</style></head><body>{head}<nav>{links}</nav>"
+        f"<main>{body}</main><footer>run {escape(manifest.run_id)}, made by the brokerd telemetry "
+        "job; the same figures are in the Parquet tables that ledger/CURRENT names.</footer>"
+        "</body></html>"
+    )
+    return page.encode()
+
+
+def _head(
+    clusters: str, hours: list[str], findings: list[Row], queues: list[Row], audit: list[Row],
+    quality: list[Row],
+) -> str:  # fmt: skip
+    raised = [item for item in findings if item["status"] == "RAISED"]
+    unbalanced = sum(1 for row in audit if row["residual"])
+    judged = sum(1 for row in audit if row["judged"])
+    completeness = min((row["completeness"] for row in quality), default=1.0)
+    tiles = [
+        ("messages in", f"{sum(row['enq'] for row in queues):,}", ""),
+        ("acknowledged", f"{sum(row['ack'] for row in queues):,}", ""),
+        ("findings raised", str(len(raised)), "bad" if raised else "good"),
+        (
+            "books",
+            f"{judged:,} balance" if not unbalanced else f"{unbalanced} do not balance",
+            "bad" if unbalanced else "good",
+        ),
+        ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
+    ]
+    cells = "".join(
+        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+        for name, value, kind in tiles
+    )
+    span = (
+        f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
+    )
+    return (
+        f"<header><h1>{escape(clusters)}</h1><p>What the members counted, {escape(span)}</p>"
+        f'<div class="tiles">{cells}</div></header>'
+    )
+
+
+def _findings(findings: list[Row]) -> str:
+    if not findings:
+        return '<p class="calm">Nothing to report.</p>'
+    ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
+    cards = []
+    for item in ordered[:ROWS_SHOWN]:
+        where = f"{item['object_type']} {item['object']}"
+        where += f" in vhost {item['vhost']}" if item["vhost"] else ""
+        cards.append(
+            f'<article class="finding {escape(item["severity"])} {escape(item["status"].lower())}">'
+            f"<h3><code>{escape(item['rule'])}</code> {escape(where)}"
+            f'<span class="status">{escape(item["status"].lower())} since '
+            f"{item['since']:%Y-%m-%d %H:%M}</span></h3>"
+            f'<p>{escape(item["message"])}</p><p class="action">{escape(item["action"])}</p>'
+            "</article>"
+        )
+    return "".join(cards)
+
+
+def _books(audit: list[Row]) -> str:
+    names = {
+        "queue": "depth of each queue = enqueued − acknowledged − removed",
+        "letters": "dead letters handed over = confirmed + lost + pending",
+        "exchange": "each message into an exchange has exactly one outcome",
+        "copies": "copies made by exchanges = enqueued + refused",
+        "rows": "rows that kills swallowed (the totals above do not need them)",
+    }
+    lines = []
+    for equation, meaning in names.items():
+        rows = [row for row in audit if row["equation"] == equation]
+        judged = [row for row in rows if row["judged"]]
+        off = sum(abs(row["residual"] or 0) for row in judged)
+        verdict = _badge("balanced", "good") if judged and not off else _badge("not judged", "dim")
+        if off:
+            verdict = _badge(f"off by {off:,}", "bad")
+        counted = sum(row["counted"] for row in rows)
+        lines.append((equation, meaning, f"{len(judged)} of {len(rows)}", f"{counted:,}", verdict))
+    return _table(
+        ("equation", "what must hold", "judged", "counted", ""), lines, raw=(4,), right=(2, 3)
+    )
+
+
+def _queues(queues: list[Row], minutes: list[Row]) -> str:
+    if not queues:
+        return _nothing("No queue has said anything.")
+    by_minute: dict[Any, list[int]] = {}
+    per_queue: dict[tuple[str, str], dict[Any, int]] = {}
+    for row in minutes:
+        sums = by_minute.setdefault(row["window_start"], [0, 0])
+        sums[0] += row["enq"]
+        sums[1] += row["ack"]
+        per_queue.setdefault((row["vhost"], row["queue"]), {})[row["window_start"]] = row[
+            "ready_max"
+        ]
+    times = sorted(by_minute)
+    chart = ""
+    if times:
+        ends = (f"{times[0]:%Y-%m-%d %H:%M}", f"{times[-1]:%H:%M} UTC")
+        enqueued = [by_minute[time][0] / 60 for time in times]
+        acked = [by_minute[time][1] / 60 for time in times]
+        chart = charts.lines([("enqueued", enqueued), ("acknowledged", acked)], ends, "messages/s")
+    totals: dict[tuple[str, str], Row] = {}
+    for row in sorted(queues, key=lambda item: item["window_start"]):
+        total = totals.setdefault(
+            (row["vhost"], row["queue"]),
+            {"enq": 0, "ack": 0, "redlv": 0, "dead": 0, "leaders": 0},
+        )
+        total["enq"] += row["enq"]
+        total["ack"] += row["ack"]
+        total["redlv"] += row["redlv"]
+        total["dead"] += row["dl_out"]
+        total |= {name: row[name] for name in ("ready_last", "unacked_last", "head_age_max_ms")}
+        total["leaders"] = max(total["leaders"], row["leaders"])
+    lines = [
+        (
+            queue, vhost, f"{total['enq']:,}", f"{total['ack']:,}", f"{total['redlv']:,}",
+            f"{total['dead']:,}", f"{total['ready_last']:,}", f"{total['unacked_last']:,}",
+            charts.sparkline(
+                [depth for _, depth in sorted(per_queue.get((vhost, queue), {}).items())],
+                f"depth of {queue}",
+            ),
+        )
+        for (vhost, queue), total in sorted(totals.items(), key=lambda item: -item[1]["enq"])
+    ]  # fmt: skip
+    heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "ready now",
+             "unacked now", "ready, by minute")  # fmt: skip
+    return chart + _table(heads, lines, raw=(8,), right=range(2, 8))
+
+
+def _dead_letters(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("No message was dead-lettered or dropped by a queue.")
+    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    for row in rows:
+        key = (row["queue"], row["reason"], row["outcome"], row["dlx"] or "–")
+        entry = sums.setdefault(key, [0, 0])
+        entry[0] += row["n"]
+        entry[1] += row["lost"]
+    top = max(entry[0] for entry in sums.values())
+    lines = [
+        (*key, f"{n:,}", charts.bar(n / top, "b2"), f"{lost:,}" if lost else "")
+        for key, (n, lost) in sorted(sums.items(), key=lambda item: -item[1][0])
+    ]
+    heads = ("queue", "reason", "outcome", "dead letter exchange", "messages", "", "lost")
+    return _table(heads, lines, raw=(5,), right=(4, 6))
+
+
+def _unroutable(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("Every message found a queue by its exchange's own bindings.")
+    keys: dict[tuple[str, str, str, str], int] = {}
+    exchanges: dict[str, list[int]] = {}
+    for row in rows:
+        if row["outcome"] == "all":
+            entry = exchanges.setdefault(row["exchange"], [0, 0, 0])
+            entry[0] += row["in"] + row["internal_in"]
+            entry[1] += row["ae_routed"]
+            entry[2] += row["n"] - row["ae_routed"]
+        else:
+            key = (row["exchange"], row["rk"], row["user"] or "", row["outcome"])
+            keys[key] = keys.get(key, 0) + row["n"]
+    summary = _table(
+        ("exchange", "in", "caught by an alternate exchange", "found no queue"),
+        [(name, *(f"{n:,}" for n in counts)) for name, counts in sorted(exchanges.items())],
+        right=(1, 2, 3),
+    )
+    lines = [(*key, f"{n:,}") for key, n in sorted(keys.items(), key=lambda item: -item[1])]
+    detail = _table(("exchange", "routing key", "user", "outcome", "messages"), lines, right=(4,))
+    return summary + (detail if lines else "")
+
+
+def _confirms(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("Nobody published with confirms.")
+    top = max(row["p99_us"] or 0 for row in rows) or 1
+    lines = [
+        (
+            row["exchange"] or "(default)", row["user"], f"{row['window_start']:%m-%d %H:%M}",
+            f"{row['n']:,}",
+            *(_milliseconds(row[name]) for name in ("p50_us", "p95_us", "p99_us", "p999_us",
+                                                    "max_us")),
+            charts.bar((row["p99_us"] or 0) / top, "b3"),
+        )
+        for row in sorted(rows, key=lambda row: (row["window_start"], -row["n"]), reverse=True)
+    ]  # fmt: skip
+    heads = ("exchange", "user", "hour", "confirms", "p50", "p95", "p99", "p99.9", "max", "p99")
+    return _table(heads, lines, raw=(9,), right=range(3, 9))
+
+
+def _memory(rows: list[Row], hours: list[str]) -> str:
+    if not rows:
+        return _nothing("No member was short of memory.")
+    first = schema.hour_start_us(hours[0])
+    span = schema.hour_start_us(hours[-1]) + schema.HOUR_US - first
+    spans = [
+        (
+            max((row["start_us"] - first) / span, 0.0),
+            min((row["end_us"] - first) / span, 1.0),
+            f"{row['node']}: {row['duration_s']:.0f} s",
+        )
+        for row in rows
+    ]
+    lines = [
+        (
+            row["node"], f"{datetime.fromtimestamp(row['start_us'] / 1e6, UTC):%m-%d %H:%M:%S}",
+            f"{row['duration_s']:.1f} s", f"{charts.short(row['peak_rss'] or 0)}B",
+            f"{charts.short(row['limit_bytes'] or 0)}B", f"{row['blocked_conn_s']:.1f} s",
+            ", ".join(row["users"] or ()) or "–",
+            ", ".join(f"{item['user']} {item['share']:.0%}" for item in row["blame"] or ()) or "–",
+        )
+        for row in sorted(rows, key=lambda row: row["start_us"])
+    ]  # fmt: skip
+    heads = ("member", "from", "for", "used", "limit", "connections blocked", "who was blocked",
+             "who sent most before")  # fmt: skip
+    return charts.timeline(spans) + _table(heads, lines, right=(2, 3, 4, 5))
+
+
+def _links(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("No federation link has said anything.")
+    last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
+    lines = [
+        (
+            name, row["upstream"] or "", row["state_last"] or "",
+            f"{sum(item['in'] for item in rows if item['link'] == name):,}",
+            f"{row['backlog_last'] or 0:,}", f"{row['running_pct'] or 0:.0f} %",
+            f"{row['reconnects']:,}", row["err_last"] or "",
+        )
+        for name, row in sorted(last.items())
+    ]  # fmt: skip
+    heads = ("link", "upstream", "state", "messages", "backlog", "running", "reconnects", "error")
+    return _table(heads, lines, right=(3, 4, 5, 6))
+
+
+def _usage(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("Nobody has used anything.")
+    names = ("in", "in_bytes", "out", "out_bytes", "confirmed", "redlv", "blocked_ms")
+    sums: dict[tuple[str, str], dict[str, int]] = {}
+    for row in rows:
+        if row["user"]:
+            entry = sums.setdefault((row["user"], row["vhost"]), dict.fromkeys(names, 0))
+            for name in names:
+                entry[name] += row[name]
+    lines = [
+        (
+            user, vhost, f"{entry['in']:,}", f"{charts.short(entry['in_bytes'])}B",
+            f"{entry['out']:,}", f"{charts.short(entry['out_bytes'])}B",
+            f"{entry['confirmed']:,}", f"{entry['redlv']:,}", f"{entry['blocked_ms'] / 1000:.1f} s",
+        )
+        for (user, vhost), entry in sorted(sums.items(), key=lambda item: -item[1]["in_bytes"])
+    ]  # fmt: skip
+    heads = ("user", "vhost", "in", "bytes in", "out", "bytes out", "confirmed", "redelivered",
+             "blocked")  # fmt: skip
+    return _table(heads, lines, right=range(2, 9))
+
+
+def _quality(rows: list[Row], manifest: Manifest) -> str:
+    lines = [
+        (
+            row["node"], row["boot"][-8:], f"{row['window_start']:%m-%d %H:%M}",
+            f"{row['rows']:,}", f"{row['gap_rows']:,}", f"{row['bad_rows']:,}",
+            f"{row['missing_s']:.1f} s", charts.bar(row["completeness"]),
+            f"{row['completeness']:.1%}",
+        )
+        for row in sorted(rows, key=lambda row: (row["window_start"], row["node"]), reverse=True)
+    ]  # fmt: skip
+    heads = ("member", "boot", "hour", "rows", "lost rows", "bad rows", "not told", "", "complete")
+    run = manifest.run
+    last = (
+        f"<p>This run: {run.get('segments', 0):,} segments, {run.get('rows', 0):,} rows, "
+        f"{run.get('quarantined', 0)} segments and {run.get('bad_rows', 0)} rows quarantined.</p>"
+    )
+    return last + _table(heads, lines, raw=(7,), right=(3, 4, 5, 6, 8))
+
+
+def _table(
+    heads: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    raw: Sequence[int] = (),
+    right: Sequence[int] = (),
+) -> str:
+    """Return a table; raw: columns that are HTML of ours; right: columns of numbers."""
+
+    def cell(index: int, text: str, tag: str) -> str:
+        kind = ' class="n"' if index in right else ""
+        is_ours = tag == "td" and index in raw
+        return f"<{tag}{kind}>{text if is_ours else escape(text)}</{tag}>"
+
+    top = "".join(cell(index, text, "th") for index, text in enumerate(heads))
+    body = "".join(
+        "<tr>" + "".join(cell(index, text, "td") for index, text in enumerate(line)) + "</tr>"
+        for line in lines[:ROWS_SHOWN]
+    )
+    more = len(lines) - ROWS_SHOWN
+    note = f'<p class="more">and {more:,} more in the table</p>' if more > 0 else ""
+    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead>{body}</table></div>{note}'
+
+
+def _badge(text: str, kind: str) -> str:
+    return f'<span class="badge {kind}">{escape(text)}</span>'
+
+
+def _nothing(text: str) -> str:
+    return f'<p class="calm">{escape(text)}</p>'
+
+
+def _milliseconds(value_us: float | None) -> str:
+    return "–" if value_us is None else f"{value_us / 1000:.1f} ms"

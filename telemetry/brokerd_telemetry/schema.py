@@ -1,0 +1,121 @@
+"""What rows look like: the union schema of all kinds, hours, and what each kind must have.
+
+Telemetry.md sections 6.5, 6.6 and 10: fields are only ever added; a job that does not know a field
+ignores it, a row that lacks one has null.  Used by the ingest and by tests; reads no files.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import types as t
+
+HOUR_US = 3_600_000_000
+
+#: Each is a delta and, as c_<name>, cumulative since the queue's birth.
+QUEUE_COUNTERS = (
+    "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue", "rejected", "expired", "maxlen_drop",
+    "over_limit", "orphaned", "purged", "refused", "dl_out", "dl_confirmed", "dl_lost",
+    "get_empty",
+)  # fmt: skip
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+QUEUE_GAUGES = (
+    "ready", "unacked", "ready_bytes", "unacked_bytes", "head_age_ms", "consumers",
+    "prefetch_sum", "dl_pending", "dl_pending_age_ms",
+)  # fmt: skip
+
+_LONGS = (
+    "t0", "t1", "seq", "grp", "term", *QUEUE_GAUGES, *QUEUE_COUNTERS,
+    *(f"c_{name}" for name in QUEUE_COUNTERS), "c_in", "c_out",
+    "members", "max_len", "max_bytes", "ttl_ms", "delivery_limit",
+    "in", "in_bytes", "routed", "copies", "ae_routed", "ae_missing", "ae_cycle", "returned",
+    "dropped", "confirmed", "nacked", "internal_in", "internal_in_bytes",
+    "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
+    "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
+    "backlog", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
+)  # fmt: skip
+_TEXTS = (
+    "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
+    "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
+    "kind", "link", "upstream", "remote", "broker_version",
+)  # fmt: skip
+
+HISTOGRAM = t.StructType(
+    [
+        t.StructField("i", t.ArrayType(t.IntegerType())),
+        t.StructField("c", t.ArrayType(t.LongType())),
+        t.StructField("sum_us", t.LongType()),
+        t.StructField("max_us", t.LongType()),
+    ]
+)
+
+#: What a line of a segment may hold, whatever its kind.
+ROW = t.StructType(
+    [
+        t.StructField("v", t.IntegerType()),
+        *(t.StructField(name, t.StringType()) for name in _TEXTS),
+        *(t.StructField(name, t.LongType()) for name in _LONGS),
+        t.StructField("hb", t.BooleanType()),
+        t.StructField("ae_hops", t.ArrayType(t.LongType())),
+        t.StructField("hops", t.ArrayType(t.LongType())),
+        *(
+            t.StructField(name, HISTOGRAM)
+            for name in ("total", "route", "replicate", "fsync", "wait", "lag")
+        ),
+    ]
+)
+#: Filled by Spark with the whole line when it is no JSON or a field has the wrong type.
+CORRUPT = "_corrupt"
+PARSED = t.StructType([*ROW.fields, t.StructField(CORRUPT, t.StringType())])
+
+#: From the segment's header, for each of its rows.
+IDENTITY = ("cluster", "node", "boot", "stream")
+#: A row as it lies in silver, less the partition columns.
+SILVER = t.StructType(
+    [
+        *ROW.fields,
+        *(t.StructField(name, t.StringType()) for name in IDENTITY),
+        t.StructField("line", t.StringType()),
+        t.StructField("error", t.StringType()),
+    ]
+)
+
+#: Kinds that the job knows, and the fields without which a row means nothing.
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "queue": ("vhost", "queue", "grp", "term", "ready", "unacked", "c_enq", "c_ack"),
+    "exchange": ("vhost", "exchange", "in"),
+    "confirm": ("vhost", "exchange", "user", "n", "total"),
+    "principal": ("vhost", "user"),
+    "node": (),
+    "fed": ("link", "state"),
+    "raft": ("grp",),
+    "dl": ("vhost", "queue", "reason", "outcome", "n"),
+    "unr": ("vhost", "exchange", "rk", "n", "outcome"),
+    "wm": ("from", "to"),
+    "throttle": ("user", "blocked_ms"),
+    "boot": ("state",),
+    "gap": ("cause", "rows"),
+    "leader": (),
+    "policy": (),
+    "topo": (),
+    "link": (),
+    "conn": (),
+    "redel": (),
+}
+#: The directory in silver of lines that are no rows; moved to quarantine before the commit.
+BAD_KIND = "_bad"
+
+
+def hour_of(time_us: int) -> str:
+    """Return the hour of a time as it is written in ledgers: 2026-11-20T14."""
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%dT%H}"
+
+
+def hour_start_us(hour: str) -> int:
+    """Return the start of an hour in microseconds."""
+    return int(datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def partition_of(hour: str) -> str:
+    """Return an hour's directory: dt=2026-11-20/hh=14."""
+    return f"dt={hour[:10]}/hh={hour[11:13]}"

@@ -1,0 +1,177 @@
+"""Where segments come from: the members' gRPC service, or a directory (telemetry.md 6.4).
+
+A pulled segment is kept below `raw/v1/` once its size and sha256 are what the member said; the job
+tells segments apart by their names, so pulling twice does no harm.  Results go back the same way.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from brokerd.rpc.v1 import telemetry_pb2, telemetry_pb2_grpc
+from brokerd_telemetry import verify
+from brokerd_telemetry.commit import write_durably
+
+SEAL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 60.0
+#: A member seals at 8 MiB of text by default; more than this is refused as hostile.
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+SEGMENTS_MAX = 1_000_000
+CHUNK_BYTES = 256 * 1024
+
+
+class SourceError(Exception):
+    """No member could be asked."""
+
+
+@dataclass(slots=True, frozen=True)
+class Access:
+    """How to reach the members."""
+
+    addresses: tuple[str, ...]
+    user: str = "guest"
+    password: str = field(default="guest", repr=False)
+    ca_file: Path | None = None
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the credentials of a call (RFC 7617)."""
+        token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return (("authorization", f"Basic {token}"),)
+
+    def channel(self, address: str) -> grpc.Channel:
+        """Open a channel to one member."""
+        options = [("grpc.enable_http_proxy", 0)]
+        if self.ca_file is not None:
+            credentials = grpc.ssl_channel_credentials(self.ca_file.read_bytes())
+            return grpc.secure_channel(address, credentials, options)
+        return grpc.insecure_channel(address, options)
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What came."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    #: (address, what is wrong with it).
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def pull(access: Access, raw_dir: Path, known: set[str], say: Callable[[str], None]) -> Pulled:
+    """Fetch what each member has and this directory has not; SourceError if none answers."""
+    pulled = Pulled()
+    for address in access.addresses:
+        try:
+            with access.channel(address) as channel:
+                stub = _stub(channel)
+                _pull_member(stub, access, raw_dir, known, pulled)
+        except (grpc.RpcError, OSError, ValueError) as error:
+            text = error.details() if isinstance(error, grpc.RpcError) else str(error)
+            say(f"member {address} cannot be asked: {text}")
+            pulled.failed.append((address, str(text)))
+    if len(pulled.failed) == len(access.addresses):
+        raise SourceError(
+            "none of the members could be asked: "
+            + "; ".join(f"{address}: {text}" for address, text in pulled.failed)
+        )
+    return pulled
+
+
+def _stub(channel: grpc.Channel) -> Any:
+    return telemetry_pb2_grpc.TelemetryStub(channel)  # type: ignore[no-untyped-call]
+
+
+def _pull_member(stub: Any, access: Access, raw_dir: Path, known: set[str], pulled: Pulled) -> None:
+    metadata = access.metadata()
+    # Everything up to this moment, not up to the last rotation.
+    sealed = stub.Seal(telemetry_pb2.SealRequest(), metadata=metadata, timeout=SEAL_TIMEOUT_S)
+    if len(sealed.segments) > SEGMENTS_MAX:
+        raise ValueError("it lists too many segments")
+    for item in sealed.segments:
+        if verify.SEGMENT_PATH.fullmatch(item.path) is None:
+            raise ValueError(f"it lists a segment named '{item.path[:200]}'")
+        target = raw_dir / item.path
+        if item.path not in known and not target.exists():
+            write_durably(target, _read(stub, metadata, item))
+            pulled.segments += 1
+            pulled.size_bytes += item.size
+
+
+def _read(stub: Any, metadata: Any, item: Any) -> bytes:
+    if item.size > SEGMENT_BYTES_MAX:
+        raise ValueError(f"segment of {item.size} octets")
+    data = bytearray()
+    request = telemetry_pb2.ReadSegmentRequest(path=item.path)
+    for chunk in stub.ReadSegment(request, metadata=metadata, timeout=CALL_TIMEOUT_S):
+        data += chunk.data
+        if len(data) > item.size:
+            break
+    if len(data) != item.size or hashlib.sha256(data).hexdigest() != item.sha256:
+        raise ValueError(f"segment {item.path} is not what it was said to be")
+    return bytes(data)
+
+
+def release(access: Access, paths: set[str], say: Callable[[str], None]) -> None:
+    """Let the members delete what is committed; one that is away deletes it by age."""
+    for address in access.addresses:
+        try:
+            with access.channel(address) as channel:
+                stub = _stub(channel)
+                metadata = access.metadata()
+                listed = stub.ListSegments(
+                    telemetry_pb2.ListSegmentsRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
+                )
+                there = [item.path for item in listed.segments if item.path in paths]
+                request = telemetry_pb2.ReleaseRequest(paths=there)
+                stub.Release(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            say(f"member {address} keeps its segments: {error.details()}")
+
+
+def put_results(access: Access, files: dict[str, bytes], say: Callable[[str], None]) -> int:
+    """Hand the results to the members, which serve them; return how many took them."""
+    taken = 0
+    for address in access.addresses:
+        try:
+            with access.channel(address) as channel:
+                _stub(channel).PutResult(
+                    _chunks(files), metadata=access.metadata(), timeout=CALL_TIMEOUT_S
+                )
+            taken += 1
+        except grpc.RpcError as error:
+            say(f"member {address} did not take the report: {error.details()}")
+    return taken
+
+
+def _chunks(files: dict[str, bytes]) -> Iterator[Any]:
+    for name, data in files.items():
+        for start in range(0, max(1, len(data)), CHUNK_BYTES):
+            yield telemetry_pb2.ResultChunk(name=name, data=data[start : start + CHUNK_BYTES])
+
+
+def listed(raw_dir: Path) -> list[str]:
+    """Return the segments in a directory, as paths below it."""
+    found = []
+    for folder, _, names in os.walk(raw_dir):
+        found += [
+            Path(folder, name).relative_to(raw_dir).as_posix()
+            for name in names
+            if name.endswith(".jsonl.gz")
+        ]
+    return sorted(found)
+
+
+def raw_root(directory: Path) -> Path:
+    """Return the directory that `cluster=…` lies in, given that or one above it."""
+    for candidate in (directory / "raw" / "v1", directory / "v1", directory):
+        if candidate.is_dir():
+            return candidate
+    raise SourceError(f"{directory} is no directory of segments")

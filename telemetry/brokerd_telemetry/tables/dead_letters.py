@@ -1,0 +1,88 @@
+"""8.2 deadletter_1h: which queues lose messages to dead lettering, why, and to where (Q1). PURE.
+
+How many died of which reason is the queue's own replicated count; what became of at-most-once
+letters is told by `dl` events of the member that published them, which a kill may cut short.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Reason of dead lettering by the counter of its removals (section 6.5).
+REASONS = {
+    "rejected": "rejected",
+    "expired": "expired",
+    "maxlen_drop": "maxlen",
+    "over_limit": "delivery_limit",
+    "orphaned": "orphaned",
+}
+#: A queue without a dead letter exchange drops on purpose: that is told, and not called lost.
+LOST = ("dlx_missing", "unroutable", "cycle_dropped", "dl_lost")
+_KEY = ("cluster", "window_start", "vhost", "queue", "reason", "dlx", "strategy", "outcome")
+
+
+def build(inputs: Inputs) -> DataFrame:
+    """Return deadletter_1h."""
+    queues = inputs.steps.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
+    ).agg(
+        *(f.sum(f"d_{counter}").alias(counter) for counter in REASONS),
+        f.sum("d_dl_lost").alias("dl_lost"),
+        f.sum("d_enq").alias("enq"),
+        f.max_by("dlx", "t1").alias("dlx"),
+        f.max_by("strategy", "t1").alias("strategy"),
+        f.max_by("dl_pending", f.struct("term", "t1")).alias("pending_last"),
+        f.max("dl_pending_age_ms").alias("pending_age_max_ms"),
+    )
+    died = f.array(
+        *(
+            f.struct(f.lit(reason).alias("reason"), f.col(counter).alias("n"))
+            for counter, reason in REASONS.items()
+        ),
+        f.struct(f.lit("any").alias("reason"), f.col("dl_lost").alias("n")),
+    )
+    outcome = (
+        f.when(f.col("reason") == "any", f.lit("dl_lost"))
+        .when(f.col("dlx").isNull(), f.lit("dropped_no_dlx"))
+        .otherwise(f.lit("routed"))
+    )
+    counted = (
+        queues.withColumn("died", f.explode(died))
+        .select("*", f.col("died.reason").alias("reason"), f.col("died.n").alias("n"))
+        .where(f.col("n") > 0)
+        .withColumn("outcome", outcome)
+        .select(*_KEY, "n", "enq", "pending_last", "pending_age_max_ms")
+    )
+    told = (
+        inputs.kind("dl")
+        .where(f.col("outcome") != "routed")
+        .groupBy("cluster", window("t0", HOUR_US).alias("window_start"), *_KEY[2:])
+        .agg(f.sum("n").alias("n"))
+    )
+    # What events say went astray was counted as routed above: it moves, and is not added.
+    astray = told.groupBy(*_KEY[:5]).agg(f.sum("n").alias("astray"))
+    moved = (
+        counted.join(astray, list(_KEY[:5]), "left")
+        .withColumn(
+            "n",
+            f.when(
+                f.col("outcome") == "routed",
+                f.greatest(f.col("n") - f.coalesce(f.col("astray"), f.lit(0)), f.lit(0)),
+            ).otherwise(f.col("n")),
+        )
+        .drop("astray")
+        .where(f.col("n") > 0)
+    )
+    return moved.unionByName(told, allowMissingColumns=True).withColumns(
+        {
+            "lost": f.when(f.col("outcome").isin(*LOST), f.col("n")).otherwise(f.lit(0)),
+            "share_of_in": ratio(f.col("n"), f.col("enq")),
+        }
+    )

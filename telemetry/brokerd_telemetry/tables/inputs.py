@@ -1,0 +1,49 @@
+"""What the gold tables are made of: typed rows and what is known about their completeness. PURE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HOUR_US = 3_600_000_000
+
+
+@dataclass(slots=True, frozen=True)
+class Inputs:
+    """One run's input; every DataFrame covers whole hours."""
+
+    #: Silver rows of the touched hours (schema.SILVER).
+    rows: DataFrame
+    #: steps.queue_steps of the touched hours.
+    steps: DataFrame
+    #: One row per cluster and hour: completeness, seconds, is_island, end_us.
+    coverage: DataFrame
+    #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
+    alarms: DataFrame
+    #: usage_1h of the touched days' other hours; None: there are none.
+    usage_before: DataFrame | None
+
+    def kind(self, name: str) -> DataFrame:
+        """Return the rows of one kind."""
+        return self.rows.where(f.col("k") == name)
+
+
+def window(time_us: str, size_us: int) -> Column:
+    """Return the start of the window that a time in microseconds lies in, as a timestamp."""
+    column = f.col(time_us)
+    return f.timestamp_micros(column - f.pmod(column, f.lit(size_us)))
+
+
+def total(name: str) -> Column:
+    """Return the sum of a column, 0 if it is null throughout."""
+    return f.coalesce(f.sum(name), f.lit(0)).alias(name)
+
+
+def ratio(above: Column, below: Column) -> Column:
+    """Return a quotient; null where there is nothing to divide by."""
+    return f.when(below != 0, above.cast("double") / below)

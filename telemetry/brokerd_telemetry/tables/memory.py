@@ -1,0 +1,87 @@
+"""8.9 memory_episode: when memory was short, who was blocked, who had caused it (Q5). PURE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MINUTE_US = 60_000_000
+
+
+def build(inputs: Inputs) -> DataFrame:
+    """Return the episodes that ended, in the hour of their end; blocked and blame by cluster.
+
+    An alarm of one member blocks publishers on all (R-ALM), so blocked time is the cluster's.
+    """
+    crossings = inputs.alarms.where(f.col("k") == "wm")
+    by_time = Window.partitionBy("cluster", "node", "boot").orderBy("t0", "seq")
+    # Gaps and islands: an episode begins where the state leaves 0.
+    islands = crossings.withColumn(
+        "island", f.sum(f.when(f.col("from") == "0", 1).otherwise(0)).over(by_time)
+    )
+    episodes = (
+        islands.groupBy("cluster", "node", "boot", "island")
+        .agg(
+            f.min("t0").alias("start_us"),
+            f.max(f.when(f.col("to") == "0", f.col("t0"))).alias("end_us"),
+            f.max(f.col("to").cast("int")).alias("state"),
+            f.max("rss").alias("peak_rss"),
+            f.max("wm_bytes").alias("limit_bytes"),
+        )
+        .where(f.col("end_us").isNotNull())
+        .drop("island")
+    )
+    key = ["cluster", "node", "boot", "start_us"]
+    blocked = (
+        episodes.alias("e")
+        .join(
+            inputs.alarms.where(f.col("k") == "throttle").alias("t"),
+            (f.col("e.cluster") == f.col("t.cluster"))
+            & (f.col("t.t0") > f.col("e.start_us"))
+            & (f.col("t.t0") <= f.col("e.end_us") + MINUTE_US),
+        )
+        .groupBy(*(f.col(f"e.{name}") for name in key))
+        .agg(
+            (f.sum("t.blocked_ms") / 1000).alias("blocked_conn_s"),
+            f.countDistinct("t.conn").alias("conns"),
+            f.sort_array(f.collect_set("t.user")).alias("users"),
+        )
+    )
+    inflow = (
+        episodes.alias("e")
+        .join(
+            inputs.rows.where(f.col("k") == "principal").alias("p"),
+            (f.col("e.cluster") == f.col("p.cluster"))
+            & (f.col("p.t1") > f.col("e.start_us") - MINUTE_US)
+            & (f.col("p.t0") <= f.col("e.start_us")),
+        )
+        .groupBy(*(f.col(f"e.{name}") for name in key), "p.vhost", "p.user")
+        .agg(f.sum("p.in_bytes").alias("in_bytes"))
+    )
+    everyone = Window.partitionBy(*key)
+    shares = (
+        inflow.withColumn("share", ratio(f.col("in_bytes"), f.sum("in_bytes").over(everyone)))
+        .where(f.col("share") > 0)
+        .groupBy(*key)
+        .agg(f.sort_array(f.collect_list(f.struct("share", "vhost", "user")), False).alias("all"))
+        .select(*key, f.slice("all", 1, 3).alias("blame"))
+    )
+    return (
+        episodes.join(blocked, key, "left")
+        .join(shares, key, "left")
+        .withColumns(
+            {
+                "window_start": window("end_us", HOUR_US),
+                "duration_s": (f.col("end_us") - f.col("start_us")) / 1e6,
+                "blocked_conn_s": f.coalesce("blocked_conn_s", f.lit(0.0)),
+                "conns": f.coalesce("conns", f.lit(0).cast("long")),
+            }
+        )
+    )

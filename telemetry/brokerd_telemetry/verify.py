@@ -1,0 +1,191 @@
+"""Which segments are new, whole and wanted (telemetry.md sections 7.1 steps 1-2, and 10).
+
+A segment is read once by the driver: gzip end, header, seal trailer, row count and sha256 must
+agree.  What fails goes to quarantine as a whole and is not tried again; a truncated gzip file would
+otherwise fail the whole Spark job or, worse, pass for a short one (section 3, gotcha 5).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: The path below raw/v1; the same pattern as the members use.
+SEGMENT_PATH = re.compile(
+    r"cluster=[A-Za-z0-9._@+%~-]{1,512}/node=[A-Za-z0-9._@+%~-]{1,512}/"
+    r"dt=(?P<dt>\d{4}-\d\d-\d\d)/hh=(?P<hh>\d\d)/"
+    r"(?P<stream>[a-z]{1,16})\.(?P<boot>[0-9a-f]{1,64})\.(?P<seg>\d{6,12})\."
+    r"(?P<seq0>\d{1,19})-(?P<seq1>\d{1,19})\.(?P<rows>\d{1,12})\.jsonl\.gz"
+)
+#: A member seals at 8 MiB of text (configurable up to what a driver can bear).
+TEXT_BYTES_MAX = 256 * 1024 * 1024
+
+
+class BadSegment(Exception):
+    """Why a segment is not taken."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """A verified segment; `first_seq` cuts off rows that an earlier segment already had."""
+
+    identity: str
+    path: str
+    cluster: str
+    node: str
+    boot: str
+    stream: str
+    seq0: int
+    seq1: int
+    rows: int
+    sha256: str
+    interval_us: int
+    is_recovered: bool
+    hour: str
+    first_seq: int = 0
+
+    def entry(self) -> dict[str, Any]:
+        """Return it for the ledger."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "identity"}
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """What a run makes of the raw directory."""
+
+    fresh: list[Segment] = field(default_factory=list)
+    #: (path below raw/v1, reason).
+    quarantined: list[tuple[str, str]] = field(default_factory=list)
+    duplicates: int = 0
+    overlapping_rows: int = 0
+
+
+def judge(
+    raw_dir: Path, paths: list[str], known: dict[str, dict[str, Any]], clusters: set[str] | None
+) -> Verdicts:
+    """Verify what is new.  known: segments of earlier runs by identity, as the ledger has them.
+
+    clusters: take only segments of these; None takes all.
+    """
+    verdicts = Verdicts()
+    by_identity: dict[str, tuple[str, str]] = {
+        identity: (entry["path"], entry["sha256"]) for identity, entry in known.items()
+    }
+    for path in sorted(paths):
+        match = SEGMENT_PATH.fullmatch(path)
+        if match is None:
+            verdicts.quarantined.append((path, "name"))
+            continue
+        identity = f"{match['boot']}.{match['stream']}.{match['seg']}"
+        earlier = by_identity.get(identity)
+        if earlier is not None and earlier[0] == path:
+            continue
+        try:
+            segment = verify(raw_dir / path, path, identity)
+        except BadSegment as error:
+            verdicts.quarantined.append((path, str(error)))
+            continue
+        if earlier is not None:
+            if earlier[1] == segment.sha256:
+                verdicts.duplicates += 1
+            else:
+                # Section 10: SegmentConflict; the later one goes.
+                verdicts.quarantined.append((path, "conflict"))
+            continue
+        if clusters is not None and segment.cluster not in clusters:
+            continue
+        by_identity[identity] = (path, segment.sha256)
+        verdicts.fresh.append(segment)
+    _cut_overlaps(verdicts, known)
+    return verdicts
+
+
+def verify(file: Path, path: str, identity: str) -> Segment:
+    """Read one segment; BadSegment says what is wrong with it."""
+    match = SEGMENT_PATH.fullmatch(path)
+    assert match is not None
+    data = _text(file)
+    if not data.endswith(b"\n"):
+        raise BadSegment("torn")
+    start = data.rfind(b"\n", 0, len(data) - 1) + 1
+    body, last = data[:start], data[start:]
+    header, seal = _object(body[: body.find(b"\n") + 1]), _object(last)
+    if seal.get("k") != "_seal":
+        raise BadSegment("no seal")
+    if header.get("k") != "_open":
+        raise BadSegment("no header")
+    digest = hashlib.sha256(body).hexdigest()
+    rows = body.count(b"\n") - 1
+    if seal.get("sha256") != digest:
+        raise BadSegment("sha256")
+    claimed = (seal.get("rows"), seal.get("seq0"), seal.get("seq1"))
+    named = (int(match["rows"]), int(match["seq0"]), int(match["seq1"]))
+    if rows != seal.get("rows") or claimed != named or rows < 1:
+        raise BadSegment("row count")
+    if (header.get("boot"), header.get("stream")) != (match["boot"], match["stream"]):
+        raise BadSegment("header does not fit the name")
+    if not isinstance(header.get("cluster"), str) or not isinstance(header.get("node"), str):
+        raise BadSegment("header without cluster or node")
+    interval_ms = header.get("interval_ms")
+    return Segment(
+        identity=identity,
+        path=path,
+        cluster=header["cluster"],
+        node=header["node"],
+        boot=match["boot"],
+        stream=match["stream"],
+        seq0=named[1],
+        seq1=named[2],
+        rows=rows,
+        sha256=digest,
+        interval_us=(interval_ms if isinstance(interval_ms, int) else 10_000) * 1000,
+        is_recovered=bool(seal.get("recovered")),
+        hour=f"{match['dt']}T{match['hh']}",
+        first_seq=named[1],
+    )
+
+
+def _text(file: Path) -> bytes:
+    try:
+        with gzip.open(file, "rb") as stream:
+            data = stream.read(TEXT_BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadSegment("gzip") from error
+    if len(data) > TEXT_BYTES_MAX:
+        raise BadSegment("too large")
+    return data
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise BadSegment("torn") from error
+    if not isinstance(value, dict):
+        raise BadSegment("torn")
+    return value
+
+
+def _cut_overlaps(verdicts: Verdicts, known: dict[str, dict[str, Any]]) -> None:
+    """Let each row count once where segments of one boot and stream overlap: the first keeps it.
+
+    Row-level de-duplication costs more than all the rest (section 3, gotcha 7); ranges tell.
+    """
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for entry in known.values():
+        key = (entry["boot"], entry["stream"])
+        spans.setdefault(key, []).append((entry["seq0"], entry["seq1"]))
+    for segment in sorted(verdicts.fresh, key=lambda item: (item.boot, item.stream, item.seq0)):
+        others = spans.setdefault((segment.boot, segment.stream), [])
+        # A late segment that lies wholly between known ones fills a gap; true overlaps are cut.
+        reached = [high for low, high in others if low <= segment.seq0 <= high]
+        if reached:
+            segment.first_seq = min(max(reached) + 1, segment.seq1 + 1)
+            verdicts.overlapping_rows += segment.first_seq - segment.seq0
+        others.append((segment.seq0, segment.seq1))

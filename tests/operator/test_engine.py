@@ -1,0 +1,382 @@
+"""The engine with a fake broker and resources in memory: wake-ups, gate, batches, drift, sweep."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from brokerd_operator import conditions
+from brokerd_operator.broker.client import AdminClient, Target
+from brokerd_operator.broker.errors import BrokerDenied, BrokerUnreachable
+from brokerd_operator.engine.drift_watch import REPAIRS_MAX, REST_S, DriftWatch
+from brokerd_operator.engine.engine import Engine, EngineSettings
+from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.work_queue import BACKOFF_MAX_S, WorkQueue
+from brokerd_operator.local.cluster import LocalClusters
+from brokerd_operator.local.ports import PortReservations
+from brokerd_operator.sources.directory import Directory, is_ready
+from brokerd_operator.specs.model import Identity, Reference
+
+from tests.operator.fake_broker import PASSWORD, USER, FakeBroker
+from tests.operator.resources import resource
+
+DEADLINE_S = 10.0
+Q = Identity("queue", "/", "q")
+
+
+class Bench:
+    """An engine over resources in memory, with the fake broker behind a BrokerConnection."""
+
+    def __init__(self, data_dir: Path, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.said: list[str] = []
+        self.store = Directory(data_dir, self.said.append)
+        driver = LocalClusters(
+            data_dir, PortReservations(data_dir), lambda reference, member: None, print
+        )
+        self.engine = Engine(self.store, driver, EngineSettings(sweep_delay_s=0.1))
+        self.store.attach(
+            self.engine.put,
+            self.engine.remove,
+            lambda namespace, name: self.engine.reference_changed(
+                Reference("Secret", namespace, name)
+            ),
+        )
+
+    def connect(self) -> None:
+        login = {"username": USER, "password": PASSWORD}
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "login"},
+                "stringData": login,
+            }
+        )
+        self.apply(resource("BrokerConnection", "prod", endpoints=[self.broker.address]))
+
+    def apply(self, body: dict[str, Any]) -> None:
+        problem = self.store.apply(body)
+        assert not problem, problem
+
+    def add(self, kind: str, metadata_name: str, /, **spec: Any) -> None:
+        reference = {"name": "prod", "kind": "BrokerConnection"}
+        self.apply(resource(kind, metadata_name, brokerRef=reference, **spec))
+
+    def ready(self, kind: str, name: str) -> conditions.Condition | None:
+        body = self.store.get(Key(kind, "default", name))
+        if body is None:
+            return None
+        status = body.get("status") or {}
+        if status.get("observedGeneration") != body["metadata"]["generation"]:
+            return None
+        return conditions.find(body, "Ready")
+
+    async def until(self, what: str, check: Callable[[], Any]) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    if check():
+                        return
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            states = {
+                Key(b["kind"], "", b["metadata"]["name"]): conditions.find(b, "Ready")
+                for b in self.store.resources()
+            }
+            pytest.fail(f"timed out: {what}; {states}; {self.said}")
+
+    async def until_reason(self, kind: str, name: str, reason: str) -> None:
+        def check() -> bool:
+            found = self.ready(kind, name)
+            return found is not None and found.reason == reason
+
+        await self.until(f"{kind} {name} {reason}", check)
+
+    async def until_gone(self, kind: str, name: str) -> None:
+        key = Key(kind, "default", name)
+        await self.until(f"{kind} {name} gone", lambda: self.store.get(key) is None)
+
+
+@pytest_asyncio.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    broker = FakeBroker()
+    await broker.start()
+    found = Bench(tmp_path, broker)
+    found.connect()
+    task = asyncio.create_task(found.engine.run())
+    yield found
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await broker.stop()
+
+
+async def test_binding_waits_for_its_ends_and_is_woken_by_them(bench: Bench) -> None:
+    bench.add("Binding", "b", source="in", destination={"name": "q"})
+    await bench.until_reason("Binding", "b", "WaitingForSource")
+    bench.add("Exchange", "in")
+    await bench.until_reason("Binding", "b", "WaitingForDestination")
+    bench.add("Queue", "q")
+    await bench.until_reason("Binding", "b", "Applied")
+    assert bench.broker.named("binding") == ["in|queue|q||"]
+
+
+async def test_object_made_by_a_client_wakes_who_waits_for_it(bench: Bench) -> None:
+    bench.add("Queue", "q", vhost="team")
+    await bench.until_reason("Queue", "q", "WaitingForVhost")
+    bench.broker.put(Identity("vhost", "", "team"), {})
+    await bench.until_reason("Queue", "q", "Applied")
+
+
+async def test_binding_comes_back_when_its_queue_was_recreated(bench: Bench) -> None:
+    """MTO#1007."""
+    bench.add("Exchange", "in")
+    bench.add("Queue", "q")
+    bench.add("Binding", "b", source="in", destination={"name": "q"})
+    await bench.until_reason("Binding", "b", "Applied")
+    bench.broker.remove(Identity("binding", "/", "in|queue|q||"))
+    bench.broker.remove(Q)
+    await bench.until("both came back", lambda: len(bench.broker.named("binding")) == 1)
+    assert bench.broker.named("queue") == ["q"]
+
+
+async def test_drift_is_repaired_and_told(bench: Bench) -> None:
+    bench.add("Queue", "q", maxLength=5)
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.broker.put(Q, {**bench.broker.objects[Q], "settings": {}}, cause="amqp:somebody")
+    await bench.until(
+        "the setting came back", lambda: bench.broker.objects[Q]["settings"] == {"max-length": 5}
+    )
+    await bench.until(
+        "an event", lambda: any(reason == "DriftRepaired" for _, _, reason, _ in bench.store.events)
+    )
+
+
+async def test_two_writers_are_told_apart_from_drift(bench: Bench) -> None:
+    bench.add("Queue", "q", maxLength=5)
+    await bench.until_reason("Queue", "q", "Applied")
+
+    def ours() -> bool:
+        return bench.broker.objects[Q]["settings"] == {"max-length": 5}
+
+    for _ in range(REPAIRS_MAX + 1):
+        await bench.until("repaired", ours)
+        await bench.until_reason("Queue", "q", "Applied")
+        bench.broker.put(Q, {**bench.broker.objects[Q], "settings": {}})
+    await bench.until_reason("Queue", "q", "FightingDrift")
+    bench.add("Queue", "q", maxLength=6)
+    await bench.until_reason("Queue", "q", "Applied")
+
+
+async def test_queue_that_expired_stays_away_until_its_spec_changes(bench: Bench) -> None:
+    """operator.md §2.2 point 8."""
+    bench.add("Queue", "q", expires="1m")
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.broker.remove(Q, cause="expired")
+    await bench.until_reason("Queue", "q", "Expired")
+    assert bench.broker.named("queue") == []
+    bench.add("Queue", "q", expires="2m")
+    await bench.until_reason("Queue", "q", "Applied")
+
+
+async def test_broker_that_is_down_parks_everything_and_comes_back(bench: Bench) -> None:
+    bench.add("Queue", "q")
+    await bench.until_reason("Queue", "q", "Applied")
+    await bench.broker.stop()
+    bench.add("Queue", "r")
+    await bench.until_reason("Queue", "r", "WaitingForBroker")
+    await bench.until_reason("BrokerConnection", "prod", "WaitingForBroker")
+    await bench.broker.start()
+    await bench.until_reason("Queue", "r", "Applied")
+
+
+async def test_recreated_broker_gets_everything_again(bench: Bench) -> None:
+    """MTO#624: resources stayed Ready while the broker was empty."""
+    bench.add("Queue", "q")
+    bench.add("User", "web")
+    await bench.until_reason("User", "web", "Applied")
+    await bench.broker.stop()
+    await bench.until_reason("BrokerConnection", "prod", "WaitingForBroker")
+    bench.broker.objects.clear()
+    bench.broker.owners.clear()
+    bench.broker.cluster_id = "c2"
+    bench.broker.put(Identity("vhost", "", "/"), {})
+    await bench.broker.start()
+    await bench.until("the user is back", lambda: bench.broker.named("user") == ["web"])
+    assert bench.broker.objects[Identity("user", "", "web")]["password"]
+    await bench.until("the queue is back", lambda: bench.broker.named("queue") == ["q"])
+
+
+async def test_many_resources_travel_in_batches(bench: Bench) -> None:
+    await bench.until_reason("BrokerConnection", "prod", "Available")
+    bench.broker.batches.clear()
+    for number in range(60):
+        bench.add("Queue", f"q{number}")
+    await bench.until("all ready", lambda: all(is_ready(body) for body in bench.store.resources()))
+    assert sum(bench.broker.batches) == 60
+    assert len(bench.broker.batches) < 60
+
+
+async def test_changed_secret_reaches_the_broker(bench: Bench) -> None:
+    bench.add("User", "web", credentialsSecretRef={"name": "web"})
+    await bench.until_reason("User", "web", "WaitingForSecret")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "web"}}
+    bench.apply({**secret, "stringData": {"password": "one"}})
+    await bench.until_reason("User", "web", "Applied")
+    bench.apply({**secret, "stringData": {"password": "two"}})
+    user = Identity("user", "", "web")
+    await bench.until("the password", lambda: bench.broker.objects[user]["password"] == "two")
+    body = bench.store.get(Key("User", "default", "web"))
+    assert "two" not in str(body), "no secret in a resource or its status (SEC-20)"
+
+
+async def test_grant_is_needed_from_another_namespace_and_can_be_taken_away(
+    bench: Bench,
+) -> None:
+    body = resource("Queue", "q", brokerRef={"name": "prod", "kind": "BrokerConnection"})
+    body["metadata"]["namespace"] = "team"
+    body["spec"]["brokerRef"]["namespace"] = "default"
+    bench.apply(body)
+    key = Key("Queue", "team", "q")
+
+    def reason() -> str:
+        found = conditions.find(bench.store.get(key) or {}, "Ready")
+        return found.reason if found else ""
+
+    await bench.until("refused", lambda: reason() == "NotGranted")
+    grant = {"namespaces": {"names": ["team"]}, "kinds": ["Queue"], "vhosts": ["/"]}
+    address = bench.broker.address
+    bench.apply(resource("BrokerConnection", "prod", endpoints=[address], access=[grant]))
+    await bench.until("granted", lambda: reason() == "Applied")
+    bench.apply(resource("BrokerConnection", "prod", endpoints=[address]))
+    await bench.until("taken away", lambda: reason() == "NotGranted")
+    assert bench.broker.named("queue") == ["q"], "a revoked grant destroys nothing"
+
+
+async def test_deleted_resource_takes_its_object_along(bench: Bench) -> None:
+    bench.add("Queue", "q", bindings=[{"source": "in"}])
+    bench.add("Exchange", "in")
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.store.delete(Key("Queue", "default", "q"))
+    await bench.until_gone("Queue", "q")
+    assert bench.broker.named("queue") == []
+    assert bench.broker.named("binding") == []
+
+
+async def test_pausing_stops_writes_and_a_paused_resource_goes_alone(bench: Bench) -> None:
+    bench.add("Queue", "q", maxLength=5)
+    await bench.until_reason("Queue", "q", "Applied")
+    paused = dict(bench.store.get(Key("Queue", "default", "q")) or {})
+    paused["metadata"] = {"name": "q", "annotations": {"brokerd.io/pause": "true"}}
+    paused["spec"] = {**paused["spec"], "maxLength": 6}
+    bench.apply(paused)
+    await bench.until_reason("Queue", "q", "Paused")
+    assert bench.broker.objects[Q]["settings"] == {"max-length": 5}
+    await bench.until(
+        "the sweep is told", lambda: bench.broker.owners[Q].deletion_policy == "Leave"
+    )
+    bench.store.delete(Key("Queue", "default", "q"))
+    await bench.until_gone("Queue", "q")
+    assert bench.broker.named("queue") == ["q"]
+
+
+async def test_sweep_finishes_deletions_of_a_time_when_the_broker_was_away(
+    bench: Bench,
+) -> None:
+    """operator.md §19.5-7: empty queues go, others are left without their token."""
+    bench.add("Queue", "q")
+    bench.add("Queue", "full")
+    await bench.until_reason("Queue", "q", "Applied")
+    await bench.until_reason("Queue", "full", "Applied")
+    bench.broker.messages["full"] = 2
+    for name in ("q", "full"):
+        # As after a time-out: the resource is gone and the token still lies in the broker.
+        bench.store._resources.pop(Key("Queue", "default", name))
+        bench.engine.remove(Key("Queue", "default", name))
+    bench.engine.is_synced.set()
+    await bench.until("the empty one goes", lambda: bench.broker.named("queue") == ["full"])
+    full = Identity("queue", "/", "full")
+    await bench.until("the other is let go", lambda: full not in bench.broker.owners)
+
+
+async def test_wrong_credentials_are_said(bench: Bench) -> None:
+    client = AdminClient(Target((bench.broker.address,), USER, "wrong"))
+    with pytest.raises(BrokerDenied, match="login refused"):
+        await client.info()
+    await client.close()
+
+
+async def test_client_goes_on_to_the_next_address(bench: Bench) -> None:
+    client = AdminClient(Target(("127.0.0.1:1", bench.broker.address), USER, PASSWORD))
+    assert (await client.info()).cluster_id == "c1"
+    await client.close()
+    lost = AdminClient(Target(("127.0.0.1:1",), USER, PASSWORD))
+    with pytest.raises(BrokerUnreachable):
+        await lost.info()
+    await lost.close()
+
+
+# ---- the work queue -----------------------------------------------------------------------------
+
+
+def queue_at(times: list[float]) -> WorkQueue[str]:
+    return WorkQueue(lambda: times[0], random.Random(1))
+
+
+async def test_key_is_with_one_worker_at_most_and_due_again_after_it() -> None:
+    times = [0.0]
+    queue = queue_at(times)
+    queue.add("a")
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "b"
+    queue.done("a")
+    assert await queue.get() == "a"
+
+
+async def test_new_generation_cuts_the_back_off() -> None:
+    times = [0.0]
+    queue = queue_at(times)
+    queue.add("a")
+    await queue.get()
+    assert 0.8 <= queue.retry("a") <= 1.2
+    queue.done("a")
+    queue.add("a")
+    assert await queue.get() == "a"
+
+
+async def test_back_off_doubles_up_to_its_bound_and_starts_again_after_success() -> None:
+    queue = queue_at([0.0])
+    delays = [queue.retry("a") for _ in range(20)]
+    assert 1.6 <= delays[1] <= 2.4
+    assert delays[-1] <= BACKOFF_MAX_S * 1.2
+    queue.succeed("a")
+    assert queue.retry("a") <= 1.2
+
+
+def test_fight_ends_with_the_generation_or_the_time() -> None:
+    watch, key = DriftWatch(), Key("Queue", "default", "q")
+    for second in range(REPAIRS_MAX + 1):
+        assert watch.rest_s(key, 1, second) == 0
+        watch.repaired(key, 1, second)
+    assert watch.rest_s(key, 1, 10) > 0
+    assert watch.rest_s(key, 1, 10 + REST_S) == 0
+    for second in range(REPAIRS_MAX + 1):
+        watch.repaired(key, 1, second)
+    assert watch.rest_s(key, 2, 10) == 0
+
+
+def test_slow_drift_is_no_fight() -> None:
+    watch, key = DriftWatch(), Key("Queue", "default", "q")
+    for minute in range(20):
+        watch.repaired(key, 1, minute * 60.0)
+        assert watch.rest_s(key, 1, minute * 60.0) == 0

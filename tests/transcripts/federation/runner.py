@@ -1,0 +1,186 @@
+"""Runs link transcripts: a line per event, the actions it leads to indented below.
+
+    > link [max-hops=N] [ack-mode=MODE] [reconnect-delay=S] [trust-user-id=true] [cleanup=never]
+    > start     > connected     > prepared     > failed TEXT     > stop     > remove
+    > deliver TAG [from=CLUSTER/VHOST,…] [user=NAME] [stamp=MS] [redelivered] [size=BYTES] [broken]
+    > answer TAG… [refused=TAG,…] [old]     > alarm [REASON]     > at MS     > status
+
+Our cluster is `orders`, vhost `/`; the upstream is `warehouse`, vhost `up`, exchange `stock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.amqp.properties import BasicProperties, headers, user_id
+from brokerd.amqp.values import Table, Value
+from brokerd.federation import link_state, upstream
+from brokerd.federation.link_state import Action, FederationLink
+
+Words = list[str]
+Values = dict[str, str]
+
+
+class Transcript:
+    """One link, driven by lines."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.link = self._make({})
+
+    def _make(self, values: Values) -> FederationLink:
+        definition: dict[str, object] = {"uri": "amqp://u:p@upstream:1/up"}
+        for key, text in values.items():
+            if key in ("max-hops", "reconnect-delay"):
+                definition[key] = int(text)
+            elif key == "trust-user-id":
+                definition[key] = text == "true"
+            elif key == "cleanup":
+                definition["resource-cleanup-mode"] = text
+            else:
+                definition[key] = text
+        return FederationLink("orders", "/", "stock", upstream.parse("warehouse", definition))
+
+    def run(self, text: str) -> str:
+        """Return the transcript with what really comes of its events."""
+        lines: list[str] = []
+        for line in text.splitlines():
+            if line.startswith("> "):
+                lines.append(line)
+                lines += [f"    {shown}" for shown in self.step(line[2:])]
+                self.link.check_invariants()
+            elif not line.startswith("    "):
+                lines.append(line)
+        return "\n".join(lines) + "\n"
+
+    def step(self, line: str) -> list[str]:
+        """Handle one event."""
+        command, *words = line.split()
+        plain = [word for word in words if "=" not in word]
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        return _STEPS[command](self, plain, values)
+
+    def _handle(self, event: link_state.Event) -> list[str]:
+        return [shown(action) for action in self.link.handle(event)] or ["nothing"]
+
+    def make(self, _: Words, values: Values) -> list[str]:
+        self.link = self._make(values)
+        return ["ok"]
+
+    def at(self, words: Words, _: Values) -> list[str]:
+        self.now_ms = int(words[0])
+        return ["ok"]
+
+    def start(self, _: Words, __: Values) -> list[str]:
+        return self._handle(link_state.Started(self.now_ms))
+
+    def connected(self, _: Words, __: Values) -> list[str]:
+        uri = "amqp://upstream:1/up"
+        return self._handle(link_state.Connected(self.now_ms, uri, "warehouse", "up", "local:9"))
+
+    def prepared(self, _: Words, __: Values) -> list[str]:
+        return self._handle(link_state.Prepared(self.now_ms))
+
+    def failed(self, words: Words, _: Values) -> list[str]:
+        return self._handle(link_state.Failed(self.now_ms, " ".join(words)))
+
+    def stop(self, _: Words, __: Values) -> list[str]:
+        return self._handle(link_state.StopRequested(self.now_ms, False))
+
+    def remove(self, _: Words, __: Values) -> list[str]:
+        return self._handle(link_state.StopRequested(self.now_ms, True))
+
+    def alarm(self, words: Words, _: Values) -> list[str]:
+        return self._handle(link_state.AlarmChanged(self.now_ms, " ".join(words)))
+
+    def deliver(self, words: Words, values: Values) -> list[str]:
+        table: Table = {}
+        if "from" in values:
+            entries: list[Value] = []
+            for place in values["from"].split(","):
+                cluster, vhost = place.split("/", 1)
+                entries.append({"cluster-name": cluster, "vhost": vhost})
+            table["x-received-from"] = entries
+        if "stamp" in values:
+            table["timestamp_in_ms"] = int(values["stamp"])
+        header = BasicProperties(
+            headers=table or None, user_id=values.get("user"), message_id="m"
+        ).encode()
+        if "broken" in words:
+            # A headers table that ends in the middle of a value.
+            header = b"\x20\x00\x00\x00\x00\x04\x01aS\x00"
+        return self._handle(
+            link_state.Delivered(
+                int(words[0]),
+                "redelivered" in words,
+                "key",
+                header,
+                b"x" * int(values.get("size", "4")),
+                self.now_ms,
+            )
+        )
+
+    def answer(self, words: Words, values: Values) -> list[str]:
+        answers = [(int(word), True) for word in words if word != "old"]
+        answers += [(int(tag), False) for tag in values.get("refused", "").split(",") if tag]
+        session = self.link.session - 1 if "old" in words else self.link.session
+        return self._handle(link_state.Answered(session, answers))
+
+    def status(self, _: Words, __: Values) -> list[str]:
+        row = self.link.status()
+        figures = self.link.overview()
+        keys: tuple[str, ...] = (
+            "in",
+            "in_bytes",
+            "in_flight",
+            "drop_maxhops",
+            "drop_loop",
+            "drop_malformed",
+        )
+        keys += ("refused", "reconnects", "lag_count", "lag_sum_ms", "lag_max_ms")
+        counted = " ".join(f"{key}={figures[key]!r}" for key in keys if figures[key])
+        return [
+            f"{row['status']} since={row['since_ms']} uri={row['uri']} error={row['error']!r}",
+            counted or "nothing counted",
+        ]
+
+
+def shown(action: Action) -> str:
+    """Write an action down."""
+    if isinstance(action, link_state.Forward):
+        received = headers(action.header)["x-received-from"]
+        assert isinstance(received, list)
+        places = []
+        for entry in received:
+            assert isinstance(entry, dict)
+            mark = "*" if entry.get("redelivered") else ""
+            places.append(f"{entry['cluster-name']!s}/{entry['vhost']!s}{mark}")
+        name = user_id(action.header)
+        return f"forward {action.tag} from {' '.join(places)}" + (f" user {name}" if name else "")
+    return _SHOWN[type(action)](action)
+
+
+_SHOWN: dict[type, Callable[..., str]] = {
+    link_state.Connect: lambda a: f"connect session={a.session} in {a.delay_ms} ms",
+    link_state.Acknowledge: lambda a: f"ack {a.tag}" + (" multiple" if a.multiple else ""),
+    link_state.Requeue: lambda a: f"requeue {a.tag} in {a.delay_ms} ms",
+    link_state.Consume: lambda a: "consume",
+    link_state.CancelConsume: lambda a: "cancel",
+    link_state.HoldReading: lambda a: "hold reading",
+    link_state.ResumeReading: lambda a: "read on",
+    link_state.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
+}
+_STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
+    "link": Transcript.make,
+    "at": Transcript.at,
+    "start": Transcript.start,
+    "connected": Transcript.connected,
+    "prepared": Transcript.prepared,
+    "failed": Transcript.failed,
+    "stop": Transcript.stop,
+    "remove": Transcript.remove,
+    "alarm": Transcript.alarm,
+    "deliver": Transcript.deliver,
+    "answer": Transcript.answer,
+    "status": Transcript.status,
+}

@@ -1,0 +1,214 @@
+"""The AMQP client against a scripted server that speaks through the amqp room's server role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from brokerd.amqp import events, methods
+from brokerd.amqp.config import ConnectionConfig, Role
+from brokerd.amqp.connection import AmqpConnection
+from brokerd.federation import upstream
+from brokerd.federation.client import PIPELINE_MAX, Channel, Connection
+from brokerd.federation.errors import ChannelClosed, ConnectionLost, UpstreamError
+
+Script = Callable[[AmqpConnection, events.Event], None]
+
+
+def polite(machine: AmqpConnection, event: events.Event) -> None:
+    """Let everybody in and answer declares."""
+    if isinstance(event, events.AuthenticationRequested):
+        machine.authentication_succeeded()
+    elif isinstance(event, events.OpenRequested):
+        machine.open_accepted()
+    elif isinstance(event, events.ChannelOpened):
+        machine.send(event.channel, methods.ChannelOpenOk())
+    elif isinstance(event, events.ChannelClosed) and event.by_peer:
+        machine.send(event.channel, methods.ChannelCloseOk())
+    elif isinstance(event, events.ConnectionClosed) and event.by_peer:
+        machine.send(0, methods.ConnectionCloseOk())
+    elif isinstance(event, events.MethodReceived):
+        if isinstance(event.method, methods.QueueDeclare):
+            name = event.method.queue
+            machine.send(event.channel, methods.QueueDeclareOk(name, 0, 0))
+        elif isinstance(event.method, methods.ExchangeDeclare):
+            machine.close_channel(event.channel, 404, "no exchange", 40, 10)
+        elif isinstance(event.method, methods.BasicConsume):
+            machine.send(event.channel, methods.BasicConsumeOk("t"))
+            deliver = methods.BasicDeliver("t", 1, False, "x", "k")
+            machine.send_content(event.channel, deliver, b"\x00\x00", b"body")
+        elif isinstance(event.method, methods.BasicCancel):
+            machine.send(event.channel, methods.BasicCancel("t"))
+
+
+@asynccontextmanager
+async def serving(script: Script, silent_close_delay_ms: int = 3000) -> AsyncIterator[int]:
+    """Serve on a free loopback port."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        config = ConnectionConfig(
+            server_properties={"cluster_name": "far"}, silent_close_delay_ms=silent_close_delay_ms
+        )
+        machine = AmqpConnection(Role.SERVER, config, 0)
+        try:
+            while not machine.wants_close and (data := await reader.read(65_536)):
+                for event in machine.receive_data(data, 0):
+                    script(machine, event)
+                writer.write(machine.data_to_send())
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+async def connect(port: int, query: str = "") -> Connection:
+    return await Connection.open(
+        upstream.parse_uri(f"amqp://u:secret@127.0.0.1:{port}{query}"), "/", "a test"
+    )
+
+
+@asynccontextmanager
+async def channel_to(script: Script) -> AsyncIterator[tuple[Connection, Channel]]:
+    async with serving(script) as port:
+        connection = await connect(port)
+        try:
+            yield connection, await connection.open_channel()
+        finally:
+            await connection.close()
+
+
+async def test_a_connection_opens_calls_and_closes() -> None:
+    async with channel_to(polite) as (connection, channel):
+        assert connection.machine.server_properties["cluster_name"] == "far"
+        assert connection.local_name.startswith("127.0.0.1:")
+        answer = await channel.call(methods.QueueDeclare(queue="q"))
+        assert isinstance(answer, methods.QueueDeclareOk)
+        assert answer.queue == "q"
+        await channel.close()
+        await connection.close()
+        assert connection.lost is not None
+
+
+async def test_many_calls_go_out_without_waiting_and_answers_keep_their_order() -> None:
+    async with channel_to(polite) as (_, channel):
+        names = [f"q{i}" for i in range(PIPELINE_MAX * 2 + 1)]
+        answers = await channel.call_all([methods.QueueDeclare(queue=name) for name in names])
+        found = [answer.queue for answer in answers if isinstance(answer, methods.QueueDeclareOk)]
+        assert found == names
+
+
+async def test_a_closed_channel_says_why_and_the_connection_lives_on() -> None:
+    async with channel_to(polite) as (connection, channel):
+        with pytest.raises(ChannelClosed) as caught:
+            await channel.call(methods.ExchangeDeclare(exchange="x", passive=True))
+        assert caught.value.code == 404
+        with pytest.raises(ChannelClosed):
+            await channel.call(methods.QueueDeclare(queue="q"))
+        again = await connection.open_channel()
+        assert await again.call(methods.QueueDeclare(queue="q"))
+
+
+async def test_deliveries_come_by_callback_and_a_cancel_is_told() -> None:
+    async with channel_to(polite) as (_, channel):
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        ended: asyncio.Queue[str] = asyncio.Queue()
+        channel.on_delivery = lambda method, header, body: got.put_nowait(body)
+        channel.on_ended = lambda error: ended.put_nowait(str(error))
+        await channel.call(methods.BasicConsume(queue="q"))
+        assert await asyncio.wait_for(got.get(), 5) == b"body"
+        channel.cast(methods.BasicCancel("t", nowait=True))
+        assert await asyncio.wait_for(ended.get(), 5) == "consumer cancelled by the upstream"
+
+
+async def test_a_refused_login_is_said_without_the_password() -> None:
+    """SEC-22."""
+
+    def strict(machine: AmqpConnection, event: events.Event) -> None:
+        if isinstance(event, events.AuthenticationRequested):
+            machine.authentication_failed()
+
+    async with serving(strict, silent_close_delay_ms=0) as port:
+        with pytest.raises(ConnectionLost) as caught:
+            await connect(port, "?connection_timeout=2000")
+        assert caught.value.code == 403
+        assert "ACCESS_REFUSED" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+
+async def test_a_silent_server_costs_the_connection_timeout_only() -> None:
+    """R-FED-9 connection_timeout."""
+
+    def silent(machine: AmqpConnection, event: events.Event) -> None:
+        """Never decides."""
+
+    async with serving(silent) as port:
+        with pytest.raises(ConnectionLost, match=r"no connection in 100 ms|handshake timeout"):
+            await connect(port, "?connection_timeout=100")
+
+
+async def test_a_peer_that_is_no_amqp_server_is_an_error_not_a_crash() -> None:
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"\xff" * 5000)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConnectionLost):
+            await connect(port, "?connection_timeout=5000")
+
+
+async def test_nobody_listens() -> None:
+    with pytest.raises(ConnectionLost, match=r"amqp://127\.0\.0\.1:1: "):
+        await connect(1)
+
+
+async def test_a_lost_socket_ends_every_waiting_call() -> None:
+    def rude(machine: AmqpConnection, event: events.Event) -> None:
+        polite(machine, event)
+        if isinstance(event, events.MethodReceived):
+            machine.wants_close = True
+
+    async with channel_to(rude) as (connection, channel):
+        with pytest.raises(ConnectionLost):
+            await channel.call(methods.BasicQos(prefetch_count=1))
+        assert (await connection.wait_ended()) is connection.lost
+        with pytest.raises(ConnectionLost):
+            await connection.open_channel()
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("?auth_mechanism=external", "auth_mechanism external is not supported"),
+        ("?heartbeat=-1", "heartbeat must be"),
+        ("?channel_max=9999999999", "channel_max must be"),
+    ],
+)
+async def test_query_parameters_that_cannot_be_used_are_named(query: str, text: str) -> None:
+    """R-FED-9."""
+    with pytest.raises(UpstreamError, match=text):
+        await connect(1, query)
+
+
+@pytest.mark.parametrize("query", ["?cacertfile=/does/not/exist", "?verify=perhaps"])
+async def test_tls_settings_that_cannot_be_used_are_refused(query: str) -> None:
+    """R-FED-9."""
+    with pytest.raises(UpstreamError):
+        await Connection.open(upstream.parse_uri(f"amqps://127.0.0.1:1{query}"), "/", "a test")

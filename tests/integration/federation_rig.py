@@ -60,6 +60,11 @@ class Admin:
             )
         )
 
+    def set(self, name: str, value: str) -> None:
+        """Change a cluster-wide setting."""
+        request = admin_pb2.SetSettingsRequest(settings={name: value})
+        self._stub.SetSettings(request, metadata=self._metadata, timeout=30)
+
     def _apply(self, operation: admin_pb2.Operation) -> None:
         request = admin_pb2.ApplyRequest(operations=[operation])
         replies = list(

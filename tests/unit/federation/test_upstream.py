@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.federation import upstream
@@ -134,6 +134,7 @@ def test_what_is_wrong_in_a_definition_is_named(value: Any, text: str) -> None:
         upstream.parse("u", value)
 
 
+@settings(max_examples=50)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_no_value_does_more_than_be_refused(value: Any) -> None:
     for key in ("uri", "reconnect-delay", "max-hops", "ack-mode", "trust-user-id", "exchange"):

@@ -15,7 +15,7 @@ import grpc
 
 from brokerd import __version__
 from brokerd.cluster import placement
-from brokerd.core import catalog_commands, effects
+from brokerd.core import catalog_commands, catalog_specs, effects, names
 from brokerd.core.catalog_objects import Queue
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
@@ -129,7 +129,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if operation.kind == "user":
             spec = await self._hashed(operation.name, spec)
         if operation.kind == "queue" and broker.view.queue(operation.vhost, operation.name) is None:
-            spec = {"type": "classic", "arguments": {}, **spec}
+            spec = self._new_queue(operation, spec)
             reply = await topology.create_queue(
                 broker,
                 operation.vhost,
@@ -154,6 +154,19 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                 )
             )
         return admin_objects.result(operation, reply, broker.view.revision)
+
+    def _new_queue(self, operation: admin_pb2.Operation, spec: dict[str, Any]) -> dict[str, Any]:
+        """Return a queue's whole spec: its members are chosen by what stands in it."""
+        if self._broker.view.spec("vhost", "", operation.vhost) is None:
+            raise admin_objects.BadOperation(f"vhost '{operation.vhost}' does not exist")
+        if names.is_too_long(operation.name):
+            raise admin_objects.BadOperation(f"name: longer than {names.NAME_BYTES_MAX} bytes")
+        try:
+            return catalog_specs.normalise(
+                "queue", operation.vhost, operation.name, {"type": "classic", **spec}
+            )
+        except catalog_specs.SpecError as error:
+            raise admin_objects.BadOperation(str(error)) from error
 
     async def _hashed(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Replace a password by its hash; the same password keeps the stored hash (no change)."""
@@ -237,7 +250,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         broker.watchers.add(watcher)
         try:
             past = broker.catalog.changes_since(request.since_revision)
-            if past is None:
+            # A revision that this catalog has not reached: the list was another cluster's.
+            if past is None or request.since_revision > broker.view.revision:
                 yield _compacted(broker.view.revision)
                 return
             seen = request.since_revision
@@ -255,7 +269,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
                     continue
                 if change.revision > floor:
                     yield self._event(change)
-                if watcher.full():
+                # A full one may have missed changes; this one was full before the last was taken.
+                if watcher.qsize() >= WATCH_BACKLOG - 1:
                     yield _compacted(broker.view.revision)
                     return
         finally:

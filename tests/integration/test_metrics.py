@@ -1,0 +1,78 @@
+"""The metrics of a real member as Prometheus reads them."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.members import Member, cluster, eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    with cluster(tmp_path_factory.mktemp("metrics"), 1) as members:
+        yield members[0]
+
+
+def scrape(member: Member) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Return samples by name and label values; each family must come once."""
+    url = f"http://127.0.0.1:{member.http_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text = answer.read().decode()
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    assert all(family.documentation for family in families)
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_figures_follow_what_clients_do(member: Member) -> None:
+    before = scrape(member)
+    assert before["brokerd_connections", ()] == before["brokerd_queues", ()] == 0
+    assert before["brokerd_cluster_members", ()] == before["brokerd_raft_leaders", ()] == 1
+    assert before["brokerd_alarm", ("memory",)] == 0
+    connection = member.connect()
+    channel = connection.channel()
+    channel.queue_declare("m", durable=True, arguments={"x-queue-type": "quorum"})
+    channel.confirm_delivery()
+    for _ in range(5):
+        channel.basic_publish("", "m", b"12345678")
+    delivered = [channel.basic_get("m") for _ in range(2)]
+    channel.basic_ack(delivered[0][0].delivery_tag)
+    during = eventually(
+        lambda: (
+            found if (found := scrape(member))["brokerd_queue_messages_unacked", ()] == 1 else None
+        ),
+        "one message is acknowledged",
+    )
+    assert during["brokerd_connections", ()] == during["brokerd_channels", ()] == 1
+    assert during["brokerd_queue_messages_ready", ()] == 3
+    assert during["brokerd_queue_messages_ready_bytes", ()] >= 24
+    assert during["brokerd_queue_messages_enqueued_total", ()] == 5
+    assert during["brokerd_queue_messages_acknowledged_total", ()] == 1
+    assert during["brokerd_queues_led", ()] == 1
+    assert during["brokerd_raft_groups", ()] == 2
+    assert during["brokerd_memory_used_bytes", ()] > 0
+    channel.queue_delete("m")
+    connection.close()
+    eventually(lambda: scrape(member)["brokerd_queues", ()] == 0, "the queue is gone")
+
+
+def test_the_number_of_series_does_not_grow_with_queues(member: Member) -> None:
+    """Figures per queue are the telemetry's business (telemetry.md, table of section 2)."""
+    connection = member.connect()
+    channel = connection.channel()
+    before = len(scrape(member))
+    for i in range(20):
+        channel.queue_declare(f"series-{i}", exclusive=True)
+    assert len(scrape(member)) == before
+    connection.close()

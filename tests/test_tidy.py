@@ -38,6 +38,8 @@ FORBIDDEN_TEXT = re.compile(
     r"[T]ODO|[F]IXME|[N]otImplementedError|[p]ragma: no cover|[p]ytest\.mark\.skip\b"
     r"|(?<!\w)[t]ime\.sleep\("
 )
+#: Programs of one thread that wait for others and have no event loop to block.
+MAY_SLEEP = ("tools/", "bench/", "examples/", "brokerd/ctl/")
 
 #: Rooms and modules that must be under the purity contract of .importlinter.
 PURE = {
@@ -148,11 +150,10 @@ def test_file_names_say_what_is_inside() -> None:
 
 
 def test_no_marks_of_unfinished_work_and_no_sleeps() -> None:
-    """Programs that drive others, in tools/, bench/ and examples/, may sleep."""
     found = [
         f"{relative(path)}:{number}: {line.strip()}"
         for path in python_files()
-        if not relative(path).startswith(("tools/", "bench/", "examples/"))
+        if not relative(path).startswith(MAY_SLEEP)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if FORBIDDEN_TEXT.search(line)
     ]
@@ -289,6 +290,31 @@ def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page = tmp_path / "page.md"
     page.write_text("# A title\n[a](#a-title) [b](missing.md) [c](#no) [d](https://x) `[e](f)`\n")
     assert broken_links(page) == ["page.md: missing.md", "page.md: #no"]
+
+
+def test_architecture_names_files_that_exist() -> None:
+    """Files are named by their path, or by their name after a path in the same row."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    present = {relative(path) for path in python_files()} | {"brokerd/amqp/methods.py"}
+    names = {name.rpartition("/")[2] for name in present}
+    operator = "operator/brokerd_operator/"
+    missing = [
+        name
+        for name in re.findall(r"`([\w/]+\.py)`", page)
+        if not ({name, operator + name} & present if "/" in name else name in names)
+    ]
+    assert missing == []
+
+
+def test_architecture_names_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = [
+        relative(folder)
+        for package in PACKAGE_FOLDERS.values()
+        for folder in sorted(package.iterdir())
+        if (folder / "__init__.py").exists()
+    ]
+    assert [room for room in rooms if room not in page] == []
 
 
 def test_documents_name_no_path_of_somebodys_machine() -> None:

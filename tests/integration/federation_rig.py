@@ -87,6 +87,12 @@ class Admin:
         pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
         return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
 
+    def bindings(self, vhost: str) -> list[dict[str, Any]]:
+        """Return the bindings of a vhost."""
+        request = admin_pb2.ListTopologyRequest(kinds=["binding"], vhost=vhost)
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        return [json.loads(item.spec) for page in pages for item in page.objects]
+
     def federate(
         self, name: str, uri: str, pattern: str, vhost: str = "/", /, **definition: Any
     ) -> None:

@@ -1,0 +1,119 @@
+"""brokerctl without a member: options, output, commands of other parts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from brokerd.ctl import errors, main, output, settings
+from brokerd.ctl.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("127.0.0.1:15680", ["127.0.0.1:15680"]),
+        ("broker", ["broker:5680"]),
+        ("rabbit@broker", ["broker:5680"]),
+        ("::1", ["[::1]:5680"]),
+        ("[::1]", ["[::1]:5680"]),
+        ("[::1]:5681", ["[::1]:5681"]),
+        ("a:1, b ,", ["a:1", "b:5680"]),
+        ("", []),
+    ],
+)
+def test_addresses_are_completed(given: str, meant: list[str]) -> None:
+    assert Settings(address=given).addresses() == meant
+
+
+def test_settings_do_not_show_the_password() -> None:
+    """SEC-19."""
+    assert "hunter2" not in repr(Settings(password="hunter2"))
+
+
+@pytest.mark.parametrize("name", sorted(main.COMMANDS))
+def test_every_command_has_help_and_the_common_options(name: str) -> None:
+    answer = CliRunner().invoke(main.brokerctl, [name, "--help"])
+    assert answer.exit_code == 0, answer.output
+    assert answer.output.startswith("Usage: ")
+    command = main.brokerctl.get_command(click.Context(main.brokerctl), name)
+    assert command is not None
+    assert command.help
+    if not isinstance(command, click.Group):
+        assert "--formatter" in answer.output
+
+
+def test_options_behind_a_command_win_over_those_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Settings] = []
+
+    @click.command(cls=settings.Command)
+    def probe() -> None:
+        seen.append(settings.current())
+
+    monkeypatch.setattr(main, "_foreign", lambda: {"probe": _entry_point("a:b")})
+    monkeypatch.setattr(main, "_load", lambda *_: probe)
+    arguments = ["-p", "a", "--user", "u", "-q"]
+    CliRunner().invoke(main.brokerctl, [*arguments, "probe", "-p", "b", "-s"])
+    (found,) = seen
+    assert (found.vhost, found.user, found.quiet, found.headers) == ("b", "u", True, False)
+
+
+def test_a_password_file_is_read_without_its_line_end(tmp_path: Any) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    context = click.Context(main.brokerctl)
+    settings._store_password(context, click.Option(["--x"]), file)
+    assert context.ensure_object(Settings).password == "secret"
+    with pytest.raises(click.UsageError, match="cannot read"):
+        settings._store_password(context, click.Option(["--x"]), tmp_path / "none")
+
+
+ROWS = [{"name": "a\tb\x1b[2J", "n": 1, "on": True, "list": ["x", "y"], "deep": {"k": [1]}}]
+COLUMNS = ("name", "n", "on", "list", "deep", "none")
+
+
+def test_tsv_keeps_one_row_per_line_and_sends_nothing_to_the_terminal(capsys: Any) -> None:
+    output.rows(Settings(formatter="tsv"), COLUMNS, ROWS)
+    assert capsys.readouterr().out.splitlines() == [
+        "name\tn\ton\tlist\tdeep\tnone",
+        'a\\tb\\x1b[2J\t1\ttrue\t[x, y]\t{"k": [1]}\t',
+    ]
+    output.rows(Settings(formatter="table"), COLUMNS, ROWS)
+    assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_json_keeps_values_as_they_are_and_only_the_columns_asked_for(capsys: Any) -> None:
+    output.rows(Settings(formatter="json"), ("n", "deep"), ROWS)
+    assert json.loads(capsys.readouterr().out) == [{"n": 1, "deep": {"k": [1]}}]
+
+
+def _entry_point(value: str) -> importlib.metadata.EntryPoint:
+    return importlib.metadata.EntryPoint("up", value, main.ENTRY_POINTS)
+
+
+def test_a_part_that_is_not_installed_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    point = _entry_point("brokerd_operator.no_such_module:up")
+    monkeypatch.setattr(main, "_foreign", lambda: {"up": point})
+    assert main.run(["up"]) == errors.EXIT_UNAVAILABLE
+    assert "pip install 'brokerd[operator]'" in capsys.readouterr().err
+    # The others still work, and help names it without importing it.
+    assert main.run(["--help"]) == errors.EXIT_OK
+    assert "brokerd_operator.no_such_module" in capsys.readouterr().out
+
+
+def test_a_command_of_another_distribution_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    point = _entry_point("brokerd.ctl.members:ping")
+    monkeypatch.setattr(main, "_foreign", lambda: {"theirs": point})
+    assert main.run(["theirs", "--help"]) == errors.EXIT_OK
+    assert "Ask a member" in capsys.readouterr().out

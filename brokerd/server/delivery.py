@@ -8,6 +8,7 @@ old leader had already sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from brokerd.core.message import Content, Range
 from brokerd.core.ranges import RangeSet
 
 log = logging.getLogger(__name__)
+
+#: How long deliveries may lag behind the answer to RESUME.
+RESUMED_S = 5.0
 
 #: What one delivery consists of: where the messages come from, and the messages.
 Part = tuple[Run, list[Content]]
@@ -147,23 +151,34 @@ class DeliveryHub:
 
 @dataclass(slots=True)
 class _Resumed:
-    """The new leader has answered: from here on nothing comes twice."""
+    """The new leader has answered: what it sends again is on its way.
+
+    The answer may overtake those deliveries (replies go first in a frame, and before the effects of
+    the same entry), so the set is kept for a while longer.
+    """
 
     consumer: LocalConsumer
     recent: RangeSet
 
     def __call__(self) -> None:
+        asyncio.get_running_loop().call_later(RESUMED_S, self._forget)
+
+    def _forget(self) -> None:
         # A second leader change meanwhile has begun a set of its own.
         if self.consumer.recent is self.recent:
             self.consumer.recent = None
 
 
 def _without(parts: list[Part], seen: RangeSet) -> list[Part]:
-    """Leave out messages whose numbers are in `seen`."""
+    """Leave out messages whose numbers are in `seen`.
+
+    Only of first deliveries: whatever was given back and comes again has been counted, and is
+    flagged redelivered.
+    """
     kept: list[Part] = []
     for run, contents in parts:
         end = run.first + run.length
-        if seen.missing(run.first, end) == [(run.first, end)]:
+        if run.acquired_count or seen.missing(run.first, end) == [(run.first, end)]:
             kept.append((run, contents))
             continue
         for offset, content in enumerate(contents):

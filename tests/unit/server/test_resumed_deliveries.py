@@ -1,0 +1,62 @@
+"""What the delivery register lets through around a leader change (R-QQ-10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.message import Content, Range
+from brokerd.server.delivery import DeliveryHub, LocalConsumer, Part
+
+CONSUMER = ConsumerId("n0", 1, 1, "tag")
+CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")
+
+
+class Channel:
+    """A sink that notes numbers; it holds what it was given."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        for run, _ in parts:
+            self.numbers += range(run.first, run.first + run.length)
+
+    def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
+        raise AssertionError("not in these tests")
+
+    def held(self, consumer: LocalConsumer) -> list[Range]:
+        return [(number, number + 1) for number in self.numbers]
+
+
+def hub_with_consumer() -> tuple[DeliveryHub, Channel, list[Callable[[], None]]]:
+    answers: list[Callable[[], None]] = []
+    hub = DeliveryHub(lambda _uid, _command, done: answers.append(done))
+    channel = Channel()
+    hub.add(LocalConsumer(CONSUMER, 7, "/", "q", channel, False, 10, 0, False, "guest"))
+    return hub, channel, answers
+
+
+def run(first: int, length: int, acquired_count: int = 0) -> Part:
+    return Run(first, length, 1, first, acquired_count, 0), [CONTENT] * length
+
+
+async def test_a_delivery_sent_again_after_the_answer_to_resume_is_dropped() -> None:
+    hub, channel, answers = hub_with_consumer()
+    hub.deliver(CONSUMER, [run(0, 3)])
+    hub.leader_changed(7)
+    # Sent by the new leader before it applied RESUME, hence sent again afterwards.
+    hub.deliver(CONSUMER, [run(3, 2)])
+    answers[0]()
+    await asyncio.sleep(0)
+    hub.deliver(CONSUMER, [run(2, 4)])
+    assert channel.numbers == [0, 1, 2, 3, 4, 5]
+
+
+async def test_a_message_that_was_given_back_is_delivered_again_after_a_leader_change() -> None:
+    hub, channel, _ = hub_with_consumer()
+    hub.deliver(CONSUMER, [run(0, 1)])
+    hub.leader_changed(7)
+    hub.deliver(CONSUMER, [run(0, 1, acquired_count=1)])
+    assert channel.numbers == [0, 0]

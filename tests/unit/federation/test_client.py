@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import ipaddress
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from brokerd.amqp import events, methods
 from brokerd.amqp.config import ConnectionConfig, Role
@@ -45,7 +53,9 @@ def polite(machine: AmqpConnection, event: events.Event) -> None:
 
 
 @asynccontextmanager
-async def serving(script: Script, silent_close_delay_ms: int = 3000) -> AsyncIterator[int]:
+async def serving(
+    script: Script, silent_close_delay_ms: int = 3000, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
     """Serve on a free loopback port."""
     tasks: list[asyncio.Task[None]] = []
 
@@ -65,7 +75,7 @@ async def serving(script: Script, silent_close_delay_ms: int = 3000) -> AsyncIte
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -212,3 +222,45 @@ async def test_tls_settings_that_cannot_be_used_are_refused(query: str) -> None:
     """R-FED-9."""
     with pytest.raises(UpstreamError):
         await Connection.open(upstream.parse_uri(f"amqps://127.0.0.1:1{query}"), "/", "a test")
+
+
+def certificate(folder: Path) -> Path:
+    """Write a self-signed certificate for 127.0.0.1 and its key into one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file = folder / "server.pem"
+    file.write_bytes(secret + signed.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+async def test_tls_verifies_the_upstream_unless_told_otherwise(tmp_path: Path) -> None:
+    """R-FED-9: cacertfile and verify of the URI; an unknown authority is refused."""
+    pem = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    async with serving(polite, tls=context) as port:
+        base = f"amqps://u:secret@127.0.0.1:{port}"
+        for query in (f"?cacertfile={pem}", "?verify=verify_none"):
+            connection = await Connection.open(upstream.parse_uri(base + query), "/", "a test")
+            assert await connection.open_channel()
+            await connection.close()
+        with pytest.raises(ConnectionLost, match="certificate verify failed"):
+            await Connection.open(upstream.parse_uri(base), "/", "a test")

@@ -249,9 +249,7 @@ class Environment:
             self._say(f"not applied: {problem}")
 
     async def _follow(self, path: Path) -> None:
-        async for _ in watchfiles.awatch(
-            path, debounce=DEBOUNCE_MS, recursive=False, raise_interrupt=False
-        ):
+        async for _ in watchfiles.awatch(path, debounce=DEBOUNCE_MS, recursive=False):
             self._say(f"{path} has changed")
             self.reload()
 

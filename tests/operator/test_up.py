@@ -1,0 +1,284 @@
+"""The embedded mode with real members: `Environment` and `brokerctl up` (operator.md §14)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+from brokerd_operator.broker.client import AdminClient, Target
+from brokerd_operator.engine.keys import Key
+from brokerd_operator.local import dry_run
+from brokerd_operator.local.environment import RUNNING_FILE, Environment
+from brokerd_operator.local.errors import EmbeddedError
+from brokerd_operator.local.member import MemberState
+from brokerd_operator.local.ports import LOOPBACK
+from brokerd_operator.reconcile.actions import Delete
+from brokerd_operator.specs.model import Identity
+
+from tests.operator.resources import resource
+
+pytestmark = pytest.mark.timeout(120)
+
+ROOT = Path(__file__).parents[2]
+READY_S = 60.0
+#: Away from the ports of a broker that somebody runs by hand.
+OFFSET = 3000
+
+
+def write(directory: Path, name: str, *bodies: dict[str, object]) -> Path:
+    directory.mkdir(exist_ok=True)
+    file = directory / name
+    file.write_text(yaml.safe_dump_all(bodies))
+    return file
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    found = tmp_path / "resources"
+    write(found, "cluster.yaml", resource("BrokerCluster", "prod", replicas=1))
+    write(
+        found,
+        "topology.yaml",
+        resource("Exchange", "in", type="topic"),
+        resource("Queue", "q", bindings=[{"source": "in", "routingKeys": ["#"]}]),
+    )
+    return found
+
+
+@pytest_asyncio.fixture
+async def environment(tmp_path: Path, directory: Path) -> AsyncIterator[Environment]:
+    said: list[str] = []
+    async with Environment(say=said.append, first_offset=OFFSET) as found:
+        await found.start(directory, tmp_path / "data", follow=True)
+        await found.wait_ready(READY_S)
+        yield found
+
+
+def admin(environment: Environment) -> AdminClient:
+    port = environment.clusters["prod"].members[0].grpc_port
+    return AdminClient(Target((f"{LOOPBACK}:{port}",), "guest", "guest"))
+
+
+async def names(environment: Environment, kind: str) -> list[str]:
+    client = admin(environment)
+    try:
+        objects, _ = await client.list_topology()
+    finally:
+        await client.close()
+    return sorted(item.name for item in objects if item.kind == kind)
+
+
+async def until_names(environment: Environment, kind: str, wanted: set[str]) -> None:
+    async with asyncio.timeout(READY_S):
+        while True:
+            if set(await names(environment, kind)) == wanted:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_resources_of_a_directory_are_applied_to_real_members(
+    environment: Environment,
+) -> None:
+    assert await names(environment, "queue") == ["q"]
+    assert {state.reason for state in environment.conditions()} == {"Available", "Applied"}
+
+
+async def test_files_are_followed(environment: Environment, directory: Path) -> None:
+    write(directory, "more.yaml", resource("Queue", "r"))
+    await until_names(environment, "queue", {"q", "r"})
+    (directory / "more.yaml").unlink()
+    await until_names(environment, "queue", {"q"})
+
+
+async def test_mistake_in_a_file_is_told_and_deletes_nothing(
+    environment: Environment, directory: Path
+) -> None:
+    (directory / "topology.yaml").write_text("kind: [\n")
+    environment.reload()
+    assert any("topology.yaml:" in str(problem) for problem in environment.problems)
+    assert environment.store.get(Key("Queue", "default", "q")) is not None
+
+
+async def test_drift_made_in_a_real_broker_is_repaired(environment: Environment) -> None:
+    client = admin(environment)
+    await client.apply([Delete(Identity("queue", "/", "q"))])
+    await client.close()
+    await until_names(environment, "queue", {"q"})
+
+
+async def test_crashed_member_comes_again_and_a_killed_one_is_held(
+    environment: Environment,
+) -> None:
+    member = environment.clusters["prod"].members[0]
+    member.kill(signal.SIGKILL)
+    await member.wait_stopped()
+    async with asyncio.timeout(READY_S):
+        while True:
+            if member.state is MemberState.HELD:
+                break
+            await asyncio.sleep(0.02)
+    assert member.pid is None
+    await member.restart()
+    await member.wait_ready(READY_S)
+    first = member.pid
+    member.kill(signal.SIGKILL, hold=False)
+    async with asyncio.timeout(READY_S):
+        while True:
+            if member.pid not in (None, first) and member.state is MemberState.READY:
+                break
+            await asyncio.sleep(0.02)
+    assert member.restarts == 1
+    await environment.wait_ready(READY_S)
+
+
+async def test_set_and_delete_resource_by_program(environment: Environment) -> None:
+    environment.set_resource(resource("Queue", "made", maxLength=7))
+    await environment.wait_ready(READY_S)
+    assert "made" in await names(environment, "queue")
+    environment.reload()
+    assert environment.store.get(Key("Queue", "default", "made")) is not None
+    environment.delete_resource("Queue", "made")
+    await environment.wait_gone("Queue", "made")
+    assert await names(environment, "queue") == ["q"]
+    with pytest.raises(EmbeddedError, match="maxLength"):
+        environment.set_resource(resource("Queue", "bad", maxLength="x"))
+
+
+async def test_plan_shows_what_would_change_and_writes_nothing(
+    environment: Environment, directory: Path
+) -> None:
+    target = {"default/prod": admin(environment).target}
+    same = await dry_run.run(directory, environment.data_dir, target)
+    assert same.lines == ["nothing would change"]
+    assert same.status == 0
+    changed = directory.parent / "changed"
+    write(changed, "a.yaml", resource("Queue", "new"), resource("Exchange", "in", type="fanout"))
+    report = await dry_run.run(changed, environment.data_dir, target)
+    text = "\n".join(report.lines)
+    assert "+ queue new in / on default/prod (Queue new)" in text
+    assert "spec: type is immutable" in text
+    assert "- queue q in / on default/prod (Queue/default/q is gone" in text
+    assert report.status == 1
+    assert await names(environment, "queue") == ["q"]
+
+
+async def test_data_and_identity_outlive_a_stop(tmp_path: Path, directory: Path) -> None:
+    async with Environment(first_offset=OFFSET) as first:
+        await first.start(directory, tmp_path / "data")
+        await first.wait_ready(READY_S)
+        port = first.clusters["prod"].members[0].amqp_port
+        body = first.store.get(Key("Queue", "default", "q"))
+        assert body is not None
+        pid = first.clusters["prod"].members[0].pid
+        assert pid is not None
+    assert not _is_running(pid)
+    assert not (tmp_path / "data" / RUNNING_FILE).exists()
+    # What vanished while nobody looked is a deletion as well.
+    write(directory, "topology.yaml", resource("Exchange", "in", type="topic"))
+    async with Environment(first_offset=OFFSET) as second:
+        await second.start(directory, tmp_path / "data")
+        await second.wait_gone("Queue", "q", READY_S)
+        await second.wait_ready(READY_S)
+        assert second.clusters["prod"].members[0].amqp_port == port
+        assert await names(second, "queue") == []
+
+
+async def test_data_directory_is_for_one_at_a_time(
+    environment: Environment, directory: Path
+) -> None:
+    async with Environment() as second:
+        with pytest.raises(EmbeddedError, match="is in use by another"):
+            await second.start(directory, environment.data_dir)
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+def command(*arguments: str) -> list[str]:
+    code = "import sys; from brokerd_operator import commands; commands.up(prog_name='up')"
+    return [sys.executable, "-c", code, *arguments]
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'operator'}"}
+
+
+def test_up_once_prints_the_table_and_leaves_nothing_running(
+    tmp_path: Path, directory: Path
+) -> None:
+    arguments = ("-f", str(directory), "--data-dir", str(tmp_path / "data"), "--once")
+    done = subprocess.run(
+        command(*arguments, "--port-offset", str(OFFSET)),
+        env=environ(),
+        text=True,
+        capture_output=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["Queue", "q", "True", "Applied"] in [line[:4] for line in lines]
+
+
+def test_up_refuses_a_wrong_resource_with_its_place(tmp_path: Path) -> None:
+    file = write(tmp_path / "r", "a.yaml", resource("Queue", "q", maxLength=-1, typo=1))
+    done = subprocess.run(
+        command("-f", str(tmp_path / "r"), "--data-dir", str(tmp_path / "data")),
+        env=environ(),
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 78
+    assert f"{file}:1: Queue q: " in done.stderr
+    assert "spec.typo: unknown field" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_members_never_outlive_up(tmp_path: Path, directory: Path, number: int) -> None:
+    arguments = ("-f", str(directory), "--data-dir", str(tmp_path / "data"))
+    with (tmp_path / "out").open("wb") as output:
+        process = subprocess.Popen(
+            command(*arguments, "--port-offset", str(OFFSET)),
+            env=environ(),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait(lambda: "all resources are ready" in (tmp_path / "out").read_text())
+        pids = _children(process.pid)
+        assert pids
+        process.send_signal(number)
+        assert process.wait(30) == (0 if number == signal.SIGTERM else -9)
+        _wait(lambda: not any(map(_is_running, pids)))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+def _wait(check: object, deadline_s: float = READY_S) -> None:
+    assert callable(check)
+    end = time.monotonic() + deadline_s
+    pause = threading.Event()
+    while not check():
+        assert time.monotonic() < end, "timed out"
+        pause.wait(0.05)

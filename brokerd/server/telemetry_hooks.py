@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from brokerd import __version__
+from brokerd.federation.link_rows import LinkRows
 from brokerd.server import rpc_auth
 from brokerd.telemetry.counters import QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
@@ -40,6 +41,7 @@ class Telemetry:
             config.telemetry,
         )
         self._queues = QueueRows()
+        self._links = LinkRows()
         self._task: asyncio.Task[None] | None = None
         self._since_us = _now_us()
         self.service = TelemetryService(
@@ -81,6 +83,7 @@ class Telemetry:
             rows += self._queues.rows(
                 queue, machine.overview(), machine.options, status, since_us, now_us
             )
+        rows += self._links.rows(broker.link_rows(), since_us, now_us)
         self._writer.emit("sample", rows)
         events = broker.counters.take_events(since_us, now_us)
         if events:

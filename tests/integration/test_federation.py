@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,8 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     up = cluster(tmp_path_factory.mktemp("up"), 1, BROKERD_CLUSTER_NAME="warehouse")
-    down = cluster(tmp_path_factory.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders")
+    settings = {"BROKERD_CLUSTER_NAME": "orders", "BROKERD_TELEMETRY_INTERVAL_MS": "200"}
+    down = cluster(tmp_path_factory.mktemp("down"), 1, **settings)
     with (
         up as (warehouse,),
         down as (orders,),
@@ -254,3 +256,25 @@ def test_another_vhost_and_exchange_name_upstream(pair: Pair) -> None:
         assert (method.exchange, body) == ("renamed", b"across")
         assert properties.headers["x-received-from"][0]["vhost"] == "up"
         assert properties.headers["x-received-from"][0]["exchange"] == "source"
+
+
+def test_telemetry_counts_what_the_links_brought(pair: Pair) -> None:
+    """Telemetry rows `fed` add up to what was published."""
+    follow(pair, "measured")
+    wait_flow(pair, "measured")
+    with amqp(pair.warehouse.amqp_port) as up, amqp(pair.orders.amqp_port) as down:
+        for i in range(7):
+            up.basic_publish("measured", "k", b"%d" % i)
+            take(down, "measured")
+
+    def counted() -> bool:
+        rows = [
+            json.loads(line)
+            for file in (pair.orders.data_dir / "telemetry" / "open").glob("*.jsonl")
+            for line in file.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        found = [row for row in rows if row.get("k") == "fed" and row["exchange"] == "measured"]
+        return sum(int(row["in"]) for row in found) == 7
+
+    eventually(counted, "fed rows")

@@ -1,0 +1,66 @@
+"""Telemetry rows `fed`: differences, and links that start anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.federation import upstream
+from brokerd.federation.link_rows import LinkRows
+from brokerd.federation.link_state import Connected, Delivered, FederationLink, Prepared, Started
+
+
+def link() -> FederationLink:
+    made = FederationLink("here", "/", "x", upstream.parse("u", {"uri": "amqp://me:secret@h"}))
+    made.handle(Started(0))
+    made.handle(Connected(0, "amqp://h", "there", "/", "local"))
+    made.handle(Prepared(0))
+    return made
+
+
+def listed(made: FederationLink) -> dict[str, Any]:
+    return {"id": "l", **made.status(), **made.overview()}
+
+
+def deliver(made: FederationLink, tag: int) -> None:
+    made.handle(Delivered(tag, False, "k", b"\x00\x00", b"12345678", 0))
+
+
+def test_rows_say_what_happened_since_the_last_ones() -> None:
+    rows = LinkRows()
+    made = link()
+    deliver(made, 1)
+    (first,) = rows.rows([listed(made)], 0, 10)
+    deliver(made, 2)
+    deliver(made, 3)
+    (second,) = rows.rows([listed(made)], 10, 20)
+    assert (first["in"], first["in_bytes"], first["hops"][0]) == (1, 10, 1)
+    assert (second["in"], second["in_bytes"], second["hops"][0]) == (2, 20, 2)
+    assert (second["k"], second["link"], second["state"]) == ("fed", "l", "running")
+    assert (second["t0"], second["t1"], second["in_flight"]) == (10, 20, 3)
+    assert "secret" not in str(second)
+
+
+def test_a_link_that_starts_anew_counts_from_zero() -> None:
+    rows = LinkRows()
+    made = link()
+    for tag in (1, 2, 3):
+        deliver(made, tag)
+    rows.rows([listed(made)], 0, 10)
+    again = link()
+    deliver(again, 1)
+    (row,) = rows.rows([listed(again)], 10, 20)
+    assert (row["in"], row["hops"][0]) == (1, 1)
+
+
+def test_a_link_that_never_was_is_a_row_with_its_error() -> None:
+    problem = {
+        "id": "p",
+        "upstream": "u",
+        "vhost": "/",
+        "exchange": "x",
+        "uri": "",
+        "status": "error",
+        "error": "uri is missing",
+    }
+    (row,) = LinkRows().rows([problem], 0, 10)
+    assert (row["state"], row["err"], row["in"], row["hops"]) == ("error", "uri is missing", 0, [])

@@ -212,6 +212,9 @@ def _publish(
     make_directory(folder)
     name = f"{where.stream}.{where.boot}.{where.number:06d}.{seq_first}-{seq_last}.{rows}.jsonl.gz"
     final, temporary = folder / name, folder / f"{name}.tmp"
+    if recovered and final.exists():
+        # The crash came between rename and unlink: a job may have read it already.
+        return final
     # mtime 0: the same rows give the same bytes, whenever they are sealed.
     data = gzip.compress(body + encode(trailer), GZIP_LEVEL, mtime=0)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -156,7 +156,8 @@ def start(settings: SparkSettings) -> SparkSession:
         # A JVM greets with lines that mean nothing to a user; in a pod they go to its log.
         streams = {} if settings.is_kubernetes else {"stderr": said}
         try:
-            gateway = launch_gateway(conf, streams)
+            # One JVM per process: a second run of the same process goes on with the first's.
+            gateway = pyspark.SparkContext._gateway or launch_gateway(conf, streams)
             session = SparkSession(pyspark.SparkContext(conf=conf, gateway=gateway))
         except Exception as error:
             said.seek(0)

@@ -1,0 +1,239 @@
+"""A made-up cluster for tests of the job: queues that count as brokerd's do, told in segments.
+
+The rows come from brokerd's own QueueRows, Counters and segment files, so that what the job reads
+is what a member writes.  All times start at BEGIN; nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.telemetry import segment_files
+from brokerd.telemetry.counters import Counters
+from brokerd.telemetry.queue_rows import COUNTERS, REMOVALS, QueueRows
+
+#: 2026-11-20T14:00:00Z, as in Annex A.1.
+BEGIN_US = 1_795_183_200_000_000
+INTERVAL_US = 10_000_000
+HOUR_US = 3_600_000_000
+
+
+@dataclass
+class Queue:
+    """A queue's replicated state, as far as telemetry sees it."""
+
+    uid: int
+    name: str
+    vhost: str = "/"
+    type: str = "quorum"
+    dlx: str | None = "dead"
+    at_least_once: bool = False
+    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    ready: int = 0
+    unacked: int = 0
+    pending: int = 0
+
+    def overview(self, now_us: int) -> dict[str, Any]:
+        """Return what QueueMachine.overview returns."""
+        return {
+            "counters": dict(self.counters),
+            "ready": self.ready,
+            "unacked": self.unacked,
+            "ready_bytes": self.ready * 100,
+            "unacked_bytes": self.unacked * 100,
+            "head_enqueued_ms": now_us // 1000 - 40 if self.ready else None,
+            "consumers": 1,
+            "prefetch_sum": 10,
+            "dl_pending": self.pending,
+            "dl_pending_since_ms": None,
+        }
+
+    def options(self) -> Any:
+        """Return what QueueOptions holds."""
+        return SimpleNamespace(
+            dead_letter_exchange=self.dlx, at_least_once=self.at_least_once, delivery_limit=3,
+            max_length=None, max_length_bytes=None, message_ttl_ms=None, overflow="drop-head",
+        )  # fmt: skip
+
+    def live(self, rng: random.Random, enqueued: int) -> None:
+        """Let an interval pass, keeping the books of QueueState.check_invariants."""
+        count = self.counters
+        count["enq"] += enqueued
+        count["enq_bytes"] += enqueued * 100
+        self.ready += enqueued
+        taken = rng.randint(0, self.ready)
+        self.ready -= taken
+        self.unacked += taken
+        count["dlv"] += taken
+        for name in ("ack", "rejected", "over_limit"):
+            gone = rng.randint(0, self.unacked)
+            if name != "ack":
+                gone //= 10
+                if self.dlx:
+                    count["dl_out"] += gone
+                    self.pending += gone if self.at_least_once else 0
+            count[name] += gone
+            self.unacked -= gone
+        settled = rng.randint(0, self.pending)
+        count["dl_confirmed"] += settled
+        self.pending -= settled
+        assert count["enq"] - count["ack"] - sum(count[n] for n in REMOVALS) == (
+            self.ready + self.unacked
+        )
+
+
+class Node:
+    """One member in one boot: counters, queue rows, and the segments it has written."""
+
+    def __init__(self, directory: Path, cluster: str, name: str, boot: int, known: list[int]):
+        self.directory = directory
+        self.identity = segment_files.Identity(cluster, name, f"{boot:032x}", "test")
+        self.now_us = BEGIN_US
+        self.counters = Counters(lambda: self.now_us // 1000, lambda: self.now_us)
+        self.queue_rows = QueueRows()
+        self.queue_rows.known(known)
+        self.rows: dict[str, list[dict[str, Any]]] = {"sample": [], "event": []}
+        self.seq = {"sample": 0, "event": 0}
+        self.number = {"sample": 0, "event": 0}
+
+    def boot_event(self, at_us: int, state: str) -> None:
+        """Say that the boot begins or ends."""
+        self.rows["event"].append({"k": "boot", "t0": at_us, "t1": at_us, "state": state})
+
+    def collect(self, t0_us: int, t1_us: int, led: list[Queue], term: int) -> None:
+        """Take the rows of an interval, as telemetry_hooks does."""
+        rows = self.counters.take(t0_us, t1_us)
+        rows.append({"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)})
+        status = SimpleNamespace(term=term, lag={"a": 0, "b": 0})
+        self.queue_rows.forget(queue.uid for queue in led)
+        for queue in led:
+            rows += self.queue_rows.rows(
+                queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
+            )
+        self.rows["sample"] += rows
+        self.rows["event"] += self.counters.take_events(t0_us, t1_us)
+
+    def seal(self, opened_us: int) -> list[Path]:
+        """Write what was collected as sealed segments."""
+        paths = []
+        for stream, rows in self.rows.items():
+            if not rows:
+                continue
+            segment = segment_files.open_segment(
+                self.directory, self.identity, stream, self.number[stream], opened_us,
+                INTERVAL_US // 1000,
+            )  # fmt: skip
+            first = self.seq[stream]
+            lines = [
+                segment_files.encode({"v": 1, "seq": first + offset, **row})
+                for offset, row in enumerate(rows)
+            ]
+            segment.write(lines, first, first + len(rows) - 1)
+            path = segment_files.seal(self.directory, self.identity, segment)
+            assert path is not None
+            paths.append(path)
+            self.seq[stream] += len(rows)
+            self.number[stream] += 1
+            self.rows[stream] = []
+        return paths
+
+
+def route(*queues: str, hops: int = 0, missing: bool = False, cycle: bool = False) -> Any:
+    """Return what router.route returns."""
+    return SimpleNamespace(
+        queues=queues,
+        alternates=tuple(("x", "ae") for _ in range(hops)),
+        ae_missing=("x", "gone") if missing else None,
+        ae_cycle=cycle,
+    )
+
+
+def content(key: str, size: int = 100) -> tuple[tuple[str, str], bytes, bytes, bytes]:
+    """Return a published content."""
+    return (("x", key), b"", b"x" * size, b"")
+
+
+@dataclass
+class Truth:
+    """What really happened, to compare tables with."""
+
+    queues: list[Queue]
+    published: int = 0
+    unroutable: int = 0
+
+
+def make(
+    directory: Path, seed: int, hours: int = 2, steps_per_hour: int = 8, kill: bool = True
+) -> Truth:
+    """Write a fleet's segments: three members, leaders that move, one that is killed on the way.
+
+    The killed member's last interval is never told, as after SIGKILL.
+    """
+    rng = random.Random(seed)
+    queues = [Queue(100 + i, f"q{i}", at_least_once=i == 0, dlx="dead" if i < 3 else None)
+              for i in range(5)]  # fmt: skip
+    truth = Truth(queues)
+    nodes = [Node(directory, "test/fleet", f"n{i}", seed * 10 + i + 1, []) for i in range(3)]
+    for node in nodes:
+        node.boot_event(BEGIN_US, "start")
+    leader, term = dict.fromkeys(range(5), 0), dict.fromkeys(range(5), 1)
+    step_us = HOUR_US // steps_per_hour
+    killed_at = hours * steps_per_hour // 2 if kill else -1
+    for step in range(hours * steps_per_hour):
+        t0_us = BEGIN_US + step * step_us
+        t1_us = t0_us + step_us
+        if step == killed_at:
+            # n0 dies: nobody tells this interval of its queues; n1 leads on, in a new term.
+            for queue in queues:
+                queue.live(rng, rng.randint(0, 50))
+            for index in range(5):
+                if leader[index] == 0:
+                    leader[index], term[index] = 1, term[index] + 1
+            nodes[0].seal(t0_us)
+            nodes[0] = Node(directory, "test/fleet", "n0", seed * 10 + 7, [q.uid for q in queues])
+            nodes[0].boot_event(t1_us, "start")
+        _publish(nodes, rng, queues, truth)
+        for number, node in enumerate(nodes):
+            node.now_us = t1_us
+            if step == killed_at and number == 0:
+                continue
+            for index in range(5):
+                if leader[index] == number:
+                    node.collect(t0_us, t1_us, [queues[index]], term[index])
+        if rng.random() < 0.3:
+            index = rng.randrange(5)
+            leader[index], term[index] = rng.randrange(3), term[index] + 1
+        if (step + 1) % steps_per_hour == 0:
+            for node in nodes:
+                node.seal(t0_us)
+    for node in nodes:
+        node.boot_event(BEGIN_US + hours * HOUR_US - 1, "end")
+        node.seal(BEGIN_US + hours * HOUR_US - 1)
+    return truth
+
+
+def _publish(nodes: list[Node], rng: random.Random, queues: list[Queue], truth: Truth) -> None:
+    for queue in queues:
+        count = rng.randint(0, 40)
+        queue.live(rng, count)
+        node = rng.choice(nodes)
+        contents = [content("k")] * count
+        clock = node.counters.confirm_clock("/", "web")
+        if contents:
+            node.counters.published("/", "web", "x", route(queue.name), contents)
+            clock.published(1, count, "x")
+            node.now_us += rng.randint(100, 90_000)
+            clock.confirmed([(count, True)], [])
+        truth.published += count
+    node = rng.choice(nodes)
+    for result in (route("q0", hops=2), route(), route(missing=True), route(cycle=True)):
+        count = rng.randint(0, 3)
+        contents = [content(f"odd.{rng.randint(0, 3)}") for _ in range(count)]
+        if contents:
+            node.counters.published("/", "web", "x", result, contents, mandatory=True)
+        truth.published += count
+        truth.unroutable += 0 if result.queues else count

@@ -1,0 +1,178 @@
+"""Counters of exchanges, users and confirms: each message at one place, by one outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.telemetry import counters
+from brokerd.telemetry.counters import Counters
+from brokerd.telemetry.top_keys import KEYS_MAX, TopKeys
+from tests.telemetry.fleet import content, route
+
+OUTCOMES = ("routed", "ae_routed", "returned", "dropped", "ae_missing", "ae_cycle")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.us = 1_000_000
+
+    def ms(self) -> int:
+        return self.us // 1000
+
+    def now_us(self) -> int:
+        return self.us
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counted(clock: Clock) -> Counters:
+    return Counters(clock.ms, clock.now_us)
+
+
+def rows(counted: Counters, kind: str, at_us: int = 1_000_000) -> list[dict[str, Any]]:
+    return [row for row in counted.take(0, at_us) if row["k"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("result", "mandatory", "outcome"),
+    [
+        (route("q"), False, "routed"),
+        (route("q", "r"), True, "routed"),
+        (route("q", hops=1), False, "ae_routed"),
+        (route("q", hops=2, missing=True), False, "ae_routed"),
+        (route(), True, "returned"),
+        (route(), False, "dropped"),
+        (route(hops=1), True, "returned"),
+        (route(missing=True), True, "ae_missing"),
+        (route(missing=True), False, "ae_missing"),
+        (route(cycle=True), True, "ae_cycle"),
+        (route(cycle=True, missing=True), False, "ae_cycle"),
+    ],
+)
+def test_a_message_has_exactly_one_outcome(
+    counted: Counters, result: Any, mandatory: bool, outcome: str
+) -> None:
+    """Section 13, point 10: the cause comes before its effect."""
+    counted.published("/", "u", "x", result, [content("k"), content("k")], mandatory)
+    (row,) = rows(counted, "exchange")
+    assert {name: row[name] for name in OUTCOMES if row[name]} == {outcome: 2}
+    assert row["in"] == sum(row[name] for name in OUTCOMES) == 2
+    assert row["in_bytes"] == 200
+    assert row["copies"] == 2 * len(result.queues)
+    assert sum(row["ae_hops"]) == row["ae_routed"]
+
+
+def test_hops_are_counted_up_to_four_and_more(counted: Counters) -> None:
+    for hops in (1, 2, 3, 4, 9):
+        counted.published("/", "u", "x", route("q", hops=hops), [content("k")])
+    (row,) = rows(counted, "exchange")
+    assert row["ae_hops"] == [1, 1, 1, 2]
+
+
+def test_what_the_broker_publishes_is_not_billed_as_ingress(counted: Counters) -> None:
+    counted.internal_published("/", "dlx", route("a", "b"), 3, 30, copies_each=1)
+    (row,) = rows(counted, "exchange")
+    assert (row["in"], row["internal_in"], row["routed"], row["copies"]) == (0, 3, 3, 3)
+    assert not rows(counted, "principal")
+
+
+def test_a_row_is_a_delta_and_quiet_ones_only_say_that_they_live(counted: Counters) -> None:
+    counted.published("/", "u", "x", route("q"), [content("k")])
+    assert rows(counted, "exchange", 1_000_000)[0]["in"] == 1
+    assert rows(counted, "exchange", 2_000_000) == []
+    (row,) = rows(counted, "exchange", 1_000_000 + counters.HEARTBEAT_US)
+    assert row["hb"] is True
+    assert row["in"] == 0
+    assert rows(counted, "exchange", 1_000_000 + counters.FORGET_US) == []
+    assert rows(counted, "exchange", 1_000_000 + 2 * counters.FORGET_US) == []
+
+
+def test_confirms_are_counted_exactly_with_multiple_singles_and_nacks(
+    counted: Counters, clock: Clock
+) -> None:
+    """R-PC-8: one ack with multiple covers everything below that is not decided yet."""
+    channel = counted.confirm_clock("/", "u")
+    channel.published(1, 10, "x")
+    channel.published(11, 5, "y")
+    clock.us += 2_000
+    channel.confirmed([(7, False), (12, False)], [5])
+    channel.confirmed([(6, True)], [])
+    channel.confirmed([(15, True)], [])
+    taken = counted.take(0, 1)
+    (principal,) = [row for row in taken if row["k"] == "principal"]
+    assert (principal["confirmed"], principal["nacked"]) == (14, 1)
+    exchanges = {row["exchange"]: row for row in taken if row["k"] == "exchange"}
+    assert (exchanges["x"]["confirmed"], exchanges["x"]["nacked"]) == (9, 1)
+    assert exchanges["y"]["confirmed"] == 5
+    confirms = {row["exchange"]: row for row in taken if row["k"] == "confirm"}
+    assert confirms["x"]["n"] == sum(confirms["x"]["total"]["c"]) == 9
+    assert confirms["x"]["total"]["sum_us"] == 9 * 2_000
+
+
+def test_a_long_channel_keeps_only_what_is_unconfirmed(counted: Counters) -> None:
+    channel = counted.confirm_clock("/", "u")
+    for number in range(1, 5_000):
+        channel.published(number, 1, "x")
+        channel.confirmed([(number, False)], [])
+    assert len(channel._runs) == len(channel._firsts) == 0
+    assert not channel._singles
+    (row,) = rows(counted, "principal")
+    assert row["confirmed"] == 4_999
+
+
+def test_unroutable_keys_stay_bounded_and_their_sum_is_exact(counted: Counters) -> None:
+    for number in range(500):
+        counted.published("/", "u", "x", route(), [content(f"k{number % 60}"), content("often")])
+    events = [row for row in counted.take_events(0, 1) if row["k"] == "unr"]
+    assert len(events) == KEYS_MAX
+    assert sum(row["n"] for row in events) == 1000
+    assert events[0]["rk"] == "often"
+    assert events[0]["n"] - events[0]["err"] <= 500 <= events[0]["n"]
+
+
+def test_a_huge_routing_key_is_cut() -> None:
+    top = TopKeys()
+    top.add("x" * 100_000)
+    assert len(top.rows()[0][0]) == 128
+
+
+def test_entities_beyond_the_bound_are_counted_together(
+    counted: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "ENTITIES_MAX", 3)
+    for number in range(10):
+        counted.published("/", "u", f"x{number}", route("q"), [content("k")])
+    found = {row["exchange"]: row["in"] for row in rows(counted, "exchange")}
+    assert found == {"x0": 1, "x1": 1, "x2": 1, counters.OVERFLOW: 7}
+
+
+def test_events_beyond_the_bound_become_a_gap(
+    counted: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counters, "EVENTS_MAX", 2)
+    for _ in range(5):
+        counted.alarm(0, 1, 100, 90)
+    events = counted.take_events(0, 1)
+    assert [row["k"] for row in events] == ["wm", "wm", "gap"]
+    assert events[-1]["rows"] == 3
+
+
+def test_a_throttled_connection_is_told_and_added_to_its_user(counted: Counters) -> None:
+    counted.throttle("/", "u", "c1", "connection_blocked", 1500, "memory")
+    (row,) = rows(counted, "principal")
+    assert row["blocked_ms"] == 1500
+    (event,) = counted.take_events(0, 1)
+    assert (event["k"], event["user"], event["blocked_ms"]) == ("throttle", "u", 1500)
+
+
+def test_dead_letters_add_up_by_outcome(counted: Counters) -> None:
+    for outcome in ("routed", "routed", "unroutable"):
+        counted.dead_lettered("/", "q", "rejected", "dlx", "", "at-most-once", outcome, 1, 10)
+    events = {row["outcome"]: row["n"] for row in counted.take_events(0, 1)}
+    assert events == {"routed": 2, "unroutable": 1}

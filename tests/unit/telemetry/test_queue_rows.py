@@ -1,0 +1,70 @@
+"""Rows of led queues: cumulative counters for the job, deltas that never claim others' past."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.telemetry.queue_rows import HEARTBEAT_US, QueueRows
+from tests.telemetry.fleet import Queue
+
+
+def say(rows: QueueRows, queue: Queue, term: int = 1, now_us: int = 10) -> list[dict[str, Any]]:
+    status = SimpleNamespace(term=term, lag={"a": 0})
+    return rows.rows(queue, queue.overview(now_us), queue.options(), status, 0, now_us)
+
+
+def test_a_queue_that_was_born_since_the_start_is_told_from_birth() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    rows.known([99])
+    queue.counters["enq"] = 5
+    (row,) = say(rows, queue)
+    assert row["enq"] == row["c_enq"] == row["c_in"] == 5
+
+
+def test_the_past_of_a_queue_that_was_there_before_is_not_claimed() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    rows.known([1])
+    queue.counters["enq"] = 5
+    (row,) = say(rows, queue)
+    assert (row["enq"], row["c_enq"]) == (0, 5)
+    queue.counters["enq"] = 7
+    (row,) = say(rows, queue)
+    assert (row["enq"], row["c_enq"]) == (2, 7)
+
+
+def test_a_new_term_does_not_repeat_what_another_leader_told() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    say(rows, queue, term=1)
+    queue.counters["enq"] = 50
+    (row,) = say(rows, queue, term=3)
+    assert (row["enq"], row["c_enq"], row["term"]) == (0, 50, 3)
+
+
+def test_a_queue_that_changed_nothing_is_silent_until_its_heartbeat() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    queue.ready = 4
+    assert len(say(rows, queue, now_us=1_000_000)) == 1
+    # Its oldest message grows older, which is no change (section 13, point 8).
+    assert say(rows, queue, now_us=2_000_000) == []
+    (row,) = say(rows, queue, now_us=1_000_000 + HEARTBEAT_US)
+    assert row["hb"] is True
+    queue.unacked = 1
+    assert len(say(rows, queue, now_us=1_000_001 + HEARTBEAT_US)) == 1
+
+
+def test_c_out_is_everything_that_left() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    queue.counters |= {"enq": 20, "ack": 10, "rejected": 1, "expired": 2, "maxlen_drop": 3,
+                       "over_limit": 1, "orphaned": 1, "purged": 2}  # fmt: skip
+    (row,) = say(rows, queue)
+    assert (row["c_in"], row["c_out"]) == (20, 20)
+
+
+def test_a_queue_that_is_led_elsewhere_is_forgotten() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    say(rows, queue)
+    rows.forget([2])
+    queue.counters["enq"] = 9
+    (row,) = say(rows, queue)
+    assert row["enq"] == 0

@@ -21,6 +21,9 @@ from brokerd.core.refusals import Refused
 
 Json = dict[str, Any]
 
+#: What a federation link declares first; brokerd as an upstream does not have it.
+FEDERATION_TYPE = "x-federation-upstream"
+
 
 @dataclass(slots=True)
 class Exists:
@@ -81,6 +84,10 @@ def declare_exchange(
     name = _stripped(name)
     if passive:
         return _passive_exchange(view, profile, access, name)
+    if exchange_type == FEDERATION_TYPE:
+        # R-FX-4: RabbitMQ's downstream side falls back to fanout on 503 only (3.10.8, tried).
+        text = f"unknown exchange type '{exchange_type}'"
+        return Refused(refusals.COMMAND_INVALID, text, True)
     if exchange_type not in exchange_types.TYPES:
         # R-EX-3
         code = profile.exchange_unknown_type_error

@@ -32,6 +32,8 @@ METHOD = "/brokerd.v1.Peer/Exchange"
 #: commit index would double the frames at one message in flight.
 NOTICE_DELAY_S = 0.005
 
+_APPEND = MessageKind.APPEND
+
 
 @dataclass(slots=True)
 class Liveness:
@@ -99,6 +101,9 @@ class _Outbox:
 
     parts: deque[frames.Part] = field(default_factory=deque)
     size: int = 0
+    #: Commit indexes for followers that have everything, by group: the newest one counts, and
+    #: entries that follow carry it anyway.  Not encoded before they leave, since few do.
+    notices: dict[int, Message] = field(default_factory=dict)
     snapshots: deque[tuple[int, Iterator[frames.Part]]] = field(default_factory=deque)
     #: At most one per frame: two would be merged into one by protobuf.
     liveness: bytes = b""
@@ -110,13 +115,28 @@ class _Outbox:
         self.size += part[1]
 
     def is_empty(self) -> bool:
-        return not (self.parts or self.snapshots or self.liveness)
+        return not (self.parts or self.notices or self.snapshots or self.liveness)
+
+    def put_raft(self, uid: int, message: Message) -> None:
+        """Add a Raft message; entries make the commit index that waits for them superfluous."""
+        if self.notices and message.kind is _APPEND:
+            notice = self.notices.get(uid)
+            if notice is not None and (message.term, message.commit) >= (
+                notice.term,
+                notice.commit,
+            ):
+                del self.notices[uid]
+        self.put(frames.encode_raft(uid, message))
 
     def take(self, frame_bytes: int) -> bytes:
-        """Return the next frame: parts up to `frame_bytes` (one goes, however large), and one chunk
-        of a snapshot.
+        """Return the next frame: the notices, parts up to `frame_bytes` (one goes, however large),
+        and one chunk of a snapshot.
         """
         pieces: list[bytes] = []
+        if self.notices:
+            for uid, notice in self.notices.items():
+                pieces += frames.encode_raft(uid, notice)[0]
+            self.notices.clear()
         size = 0
         parts = self.parts
         while parts and (not size or size + parts[0][1] <= frame_bytes):
@@ -173,7 +193,8 @@ class _PeerStream:
 
     def _notice_due(self) -> None:
         self._notice = None
-        self._wake.set()
+        if self.outbox.notices:
+            self._wake.set()
 
     def break_off(self) -> None:
         """End the stream; a new one is dialled."""
@@ -349,18 +370,18 @@ class GrpcTransport:
             self._queue_snapshot(stream, uid, message)
         elif (
             uid != CATALOG_GROUP
-            and message.kind is MessageKind.APPEND
+            and message.kind is _APPEND
             and message.hint
             and not message.entries
         ):
             # Only the commit index for a follower that has everything (raft/replication.py).
-            outbox.put(frames.encode_raft(uid, message))
+            outbox.notices[uid] = message
             stream.wake_later()
             return
         elif outbox.size > self._limits.outbox_bytes:
             outbox.dropped.add(uid)
         else:
-            outbox.put(frames.encode_raft(uid, message))
+            outbox.put_raft(uid, message)
         self._dirty.add(stream)
 
     def _queue_snapshot(self, stream: _PeerStream, uid: int, message: Message) -> None:

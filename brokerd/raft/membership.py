@@ -170,7 +170,7 @@ def recover(
         return ConfigurationHistory(stored if stored.voters else bootstrap)
     base = bootstrap
     before = _configurations_in(log, log.first, log.committed, bytes_max)
-    snapshot = storage.snapshot() if log.first > 1 and not before else None
+    snapshot = storage.snapshot_state() if log.first > 1 and not before else None
     if before:
         base = before[-1][1]
     elif snapshot is not None:

@@ -228,7 +228,7 @@ class Replica:
         self.uid = uid
         self.machine = machine
         self._config = config
-        snapshot = storage.snapshot()
+        snapshot = storage.snapshot_state()
         self._snapshot_index = 0
         if snapshot is not None:
             machine.restore(snapshot.data)

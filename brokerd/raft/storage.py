@@ -39,6 +39,13 @@ class LogStorage(Protocol):
         """Return the data of a live entry, even below the snapshot index; None if it is gone."""
         ...
 
+    def snapshot_state(self) -> Snapshot | None:
+        """Return the latest saved snapshot without its live entries: all that a start needs.
+
+        The live entries are the bodies of every message in a queue; a restart must not read them.
+        """
+        ...
+
     def snapshot(self) -> Snapshot | None:
         """Return the latest saved snapshot with its live entries read in, for a follower."""
         ...

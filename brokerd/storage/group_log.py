@@ -155,10 +155,15 @@ class GroupLog:
             return None
         return self._entry(index).data
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot_state(self) -> Snapshot | None:
         if not self.snapshot_index:
             return None
-        snapshot = self._read_snapshot(self.uid, self.snapshot_index, self.snapshot_term)
+        return self._read_snapshot(self.uid, self.snapshot_index, self.snapshot_term)
+
+    def snapshot(self) -> Snapshot | None:
+        snapshot = self.snapshot_state()
+        if snapshot is None:
+            return None
         table = self.table
         for index in table.indexes:
             if index > self.snapshot_index:

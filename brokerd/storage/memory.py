@@ -71,6 +71,12 @@ class MemoryLog:
         entry = self._entries.get(index)
         return None if entry is None else entry.data
 
+    def snapshot_state(self) -> Snapshot | None:
+        base = self._snapshot
+        if base is None:
+            return None
+        return Snapshot(base.index, base.term, base.configuration, base.data)
+
     def snapshot(self) -> Snapshot | None:
         base = self._snapshot
         if base is None:

@@ -78,6 +78,10 @@ class FakeDisk:
         entry = self.live.get(index)
         return None if entry is None else entry.data
 
+    def snapshot_state(self) -> Snapshot | None:
+        """Return the snapshot alone."""
+        return None if self.saved is None else replace(self.saved, live=[])
+
     def snapshot(self) -> Snapshot | None:
         """Return the snapshot with its live entries."""
         if self.saved is None:

@@ -182,6 +182,22 @@ def test_snapshot_is_saved_after_enough_entries_and_restored_at_restart() -> Non
     assert cluster.applied("a") == [f"m{n}" for n in range(7)]
 
 
+def test_restart_reads_no_live_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bodies of a long queue stay on disk (replication.md §2.7)."""
+    cluster = Cluster(config=RaftConfig(snapshot_entries=4))
+    cluster.elect("a")
+    for number in range(6):
+        cluster.propose("a", f"m{number}")
+        cluster.stabilize()
+
+    def refuse(_: object) -> None:
+        raise AssertionError("all live entries were read")
+
+    monkeypatch.setattr(type(cluster.disks[A]), "snapshot", refuse)
+    cluster.restart("a")
+    assert cluster.applied("a") == ["m0", "m1", "m2"]
+
+
 def test_snapshot_waits_until_the_leaders_own_disk_has_what_it_covers() -> None:
     cluster = Cluster(config=RaftConfig(snapshot_entries=2))
     cluster.elect("a")

@@ -62,6 +62,9 @@ def test_snapshot_keeps_live_entries_only() -> None:
         True,
         True,
     ]
+    state = log.snapshot_state()
+    assert state is not None
+    assert state.live == []
     found = log.snapshot()
     assert found is not None
     assert [live.index for live in found.live] == [2, 6, 7]

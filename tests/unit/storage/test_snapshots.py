@@ -66,6 +66,9 @@ def test_saving_compacts_the_log_to_what_is_live(tmp_path: Path) -> None:
         found = group.snapshot()
         assert found is not None
         assert (found.index, found.data, found.live) == (7, saved.data, [entry(2), entry(3)])
+        state = group.snapshot_state()
+        assert state is not None
+        assert (state.index, state.data, state.live) == (7, saved.data, [])
         log.close()
         log = open_log(tmp_path)
     log.close()

@@ -40,6 +40,7 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self.batches: list[int] = []
         self.port = 0
         self._watchers: set[asyncio.Queue[admin_pb2.TopologyEvent]] = set()
+        self._history: list[admin_pb2.TopologyEvent] = []
         self._server: grpc.aio.Server | None = None
         self.put(Identity("vhost", "", "/"), {"description": ""})
 
@@ -88,6 +89,7 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
             revision=self.revision,
             cause=cause,
         )
+        self._history.append(event)
         for watcher in self._watchers:
             watcher.put_nowait(event)
 
@@ -135,11 +137,9 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         watcher: asyncio.Queue[Any] = asyncio.Queue()
         self._watchers.add(watcher)
         try:
-            if request.since_revision < self.revision:
-                yield admin_pb2.TopologyEvent(
-                    change=admin_pb2.TopologyEvent.COMPACTED, revision=self.revision
-                )
-                return
+            for event in list(self._history):
+                if event.revision > request.since_revision:
+                    yield event
             while True:
                 yield await watcher.get()
         finally:

@@ -7,6 +7,7 @@ line and the cluster drivers. Credentials travel as metadata (RFC 7617).
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -95,27 +96,31 @@ T = TypeVar("T")
 
 
 class AdminClient:
-    """Owns one channel at a time, to the address that answered last."""
+    """Owns one channel per address; calls go to the address that answered last.
+
+    A channel lives as long as the client: closing it would cancel the calls of other tasks.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         token = base64.b64encode(f"{target.username}:{target.password}".encode()).decode()
         self._metadata = (("authorization", f"Basic {token}"),)
         self._next = 0
-        self._channel: grpc.aio.Channel | None = None
+        self._channels: dict[str, grpc.aio.Channel] = {}
         self.address = target.addresses[0] if target.addresses else ""
 
     async def close(self) -> None:
-        """Close the channel."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        """Close all channels."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
             await channel.close()
 
     def _stub(self) -> admin_pb2_grpc.AdminStub:
-        if self._channel is None:
-            self.address = self.target.addresses[self._next % len(self.target.addresses)]
-            self._channel = self._open(self.address)
-        return admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
+        self.address = self.target.addresses[self._next % len(self.target.addresses)]
+        channel = self._channels.get(self.address)
+        if channel is None:
+            channel = self._channels[self.address] = self._open(self.address)
+        return admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
 
     def _open(self, address: str) -> grpc.aio.Channel:
         if self.target.ca is None:
@@ -132,16 +137,31 @@ class AdminClient:
             raise errors.BrokerUnreachable("the broker has no address")
         failure: errors.BrokerError | None = None
         for _ in self.target.addresses:
+            stub = self._stub()
+            address, turn = self.address, self._next
             try:
-                return await call(self._stub())
+                return await call(stub)
             except grpc.aio.AioRpcError as error:
-                failure = errors.translate(error, self.address)
+                failure = errors.translate(error, address)
                 if not failure.is_unreachable:
                     raise failure from error
-                await self.close()
-                self._next += 1
+                self._go_on(turn)
+            except asyncio.CancelledError as error:
+                failure = self._closed(error, address)
         assert failure is not None
         raise failure
+
+    def _go_on(self, turn: int) -> None:
+        """Use the next address, unless another call has gone on already."""
+        if self._next == turn:
+            self._next += 1
+
+    def _closed(self, error: asyncio.CancelledError, address: str) -> errors.BrokerError:
+        """gRPC cancels calls of a closed channel; only a cancelled task may see a cancellation."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+        return errors.BrokerUnreachable(f"{address}: the connection was closed")
 
     async def info(self) -> Info:
         """Identity and version."""
@@ -198,7 +218,9 @@ class AdminClient:
 
     async def watch(self, since_revision: int) -> AsyncIterator[Change]:
         """Changes after a revision; ends when the member stops, raises BrokerError when it dies."""
-        call = self._stub().WatchTopology(
+        stub = self._stub()
+        address, turn = self.address, self._next
+        call = stub.WatchTopology(
             admin_pb2.WatchTopologyRequest(since_revision=since_revision), metadata=self._metadata
         )
         try:
@@ -211,11 +233,12 @@ class AdminClient:
                     event.cause,
                 )
         except grpc.aio.AioRpcError as error:
-            failure = errors.translate(error, self.address)
+            failure = errors.translate(error, address)
             if failure.is_unreachable:
-                await self.close()
-                self._next += 1
+                self._go_on(turn)
             raise failure from error
+        except asyncio.CancelledError as error:
+            raise self._closed(error, address) from error
         finally:
             call.cancel()
 

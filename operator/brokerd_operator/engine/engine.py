@@ -22,7 +22,7 @@ from brokerd_operator.engine.drift_watch import DriftWatch
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.links import Links
 from brokerd_operator.engine.metrics import Metrics
-from brokerd_operator.engine.session import BrokerSession, State
+from brokerd_operator.engine.session import BrokerSession, NotKnownYet, State
 from brokerd_operator.engine.shell import ClusterDriver, Gone, Store
 from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.teardown import Teardown
@@ -71,6 +71,9 @@ class Engine:
         self.expired: dict[Key, int] = {}
         #: True once the shell has listed everything: nothing can be called an orphan before.
         self.is_synced = asyncio.Event()
+        #: BrokerClusters that the driver has looked at since the start. Before that nothing is said
+        #: of their brokers, so that a restart writes no status.
+        self.looked_at: set[Reference] = set()
         self._sessions: dict[Reference, BrokerSession] = {}
         self._waiting: dict[tuple[Reference, Identity], set[Key]] = {}
         self._waits_of: dict[Key, list[tuple[Reference, Identity]]] = {}
@@ -98,6 +101,7 @@ class Engine:
         self.expired.pop(key, None)
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:
+            self.looked_at.discard(key.reference)
             session = self._sessions.pop(key.reference, None)
             if session is not None:
                 session._spawn(session.close())
@@ -162,6 +166,8 @@ class Engine:
 
     async def _resolve(self, reference: Reference) -> Target | None:
         if reference.kind == "BrokerCluster":
+            if reference not in self.looked_at:
+                raise NotKnownYet
             return await self.driver.target(reference)
         return await self._connection_target(reference)
 
@@ -283,6 +289,9 @@ class Engine:
             return
         if key.kind in BROKER_KINDS:
             await cluster_pass.run(self, key, entry)
+            self.looked_at.add(key.reference)
+            if key.reference in self._sessions:
+                self._sessions[key.reference].nudge()
         elif keys.is_deleting(entry.body):
             await Teardown(self, key, entry).run()
         else:

@@ -46,6 +46,10 @@ class State(enum.Enum):
     DOWN = "down"
 
 
+class NotKnownYet(Exception):
+    """Nobody has looked at the broker's resource since the start: there is nothing to say yet."""
+
+
 class Listener(Protocol):
     """What the engine wants to hear."""
 
@@ -125,6 +129,8 @@ class BrokerSession:
                     await self._connect(target)
                     delay = PROBE_FIRST_S
                     continue
+            except NotKnownYet:
+                log.debug("broker is not known yet broker=%s", self.reference.key)
             except BrokerError as error:
                 was_up = self.state is State.UP
                 if was_up:
@@ -193,7 +199,6 @@ class BrokerSession:
                 self._take(change)
         except TimeoutError:
             log.warning("watch of %s was silent for %s s", self.reference.key, WATCH_SILENCE_S)
-            await client.close()
         finally:
             await changes.aclose()  # type: ignore[attr-defined]
 
@@ -264,10 +269,12 @@ class BrokerSession:
                 raise BrokerError("the broker is not connected")
             results = await self.client.apply(actions)
         except BrokerError as error:
-            for item in batch:
-                if not item.answer.done():
-                    item.answer.set_exception(error)
+            _fail(batch, error)
             return
+        except BaseException:
+            # Whatever ended this task: nobody may wait for an answer for ever.
+            _fail(batch, BrokerError("the operator stops"))
+            raise
         start = 0
         for item in batch:
             end = start + len(item.actions)
@@ -276,7 +283,11 @@ class BrokerSession:
             start = end
 
     def _fail_submissions(self, message: str) -> None:
-        for item in self._submissions:
-            if not item.answer.done():
-                item.answer.set_exception(BrokerError(message))
+        _fail(self._submissions, BrokerError(message))
         self._submissions.clear()
+
+
+def _fail(batch: list[_Submission], error: BrokerError) -> None:
+    for item in batch:
+        if not item.answer.done():
+            item.answer.set_exception(error)

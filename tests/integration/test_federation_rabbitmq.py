@@ -120,11 +120,8 @@ def test_removal_cleans_rabbitmq_up(ends: Ends) -> None:
 
 
 def test_rabbitmq_follows_brokerd(ends: Ends, tmp_path: Path) -> None:
-    """R-FX-4, brokerd as the upstream: RabbitMQ 3.10 falls back to fanout on a 503, and only then;
-    the profile of that version answers so.
-    """
-    profile = {"BROKERD_COMPAT_PROFILE": "rabbitmq-3.10", "BROKERD_CLUSTER_NAME": "orders"}
-    with cluster(tmp_path, 1, **profile) as (member,), admin(member) as client:
+    """R-FX-4, brokerd as the upstream: RabbitMQ 3.10 falls back to fanout on a 503, and only then."""
+    with cluster(tmp_path, 1, BROKERD_CLUSTER_NAME="orders") as (member,), admin(member) as client:
         outward(ends.rabbit, member, client)
 
 

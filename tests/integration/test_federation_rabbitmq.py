@@ -120,7 +120,7 @@ def test_removal_cleans_rabbitmq_up(ends: Ends) -> None:
 
 
 def test_rabbitmq_follows_brokerd(ends: Ends, tmp_path: Path) -> None:
-    """R-FX-4, brokerd as the upstream: RabbitMQ 3.10 falls back to fanout on a 503, and only then."""
+    """R-FX-4, brokerd as the upstream: RabbitMQ 3.10 falls back to fanout on a 503 only."""
     with cluster(tmp_path, 1, BROKERD_CLUSTER_NAME="orders") as (member,), admin(member) as client:
         outward(ends.rabbit, member, client)
 

@@ -21,6 +21,8 @@ case $level in
     buildah debootstrap busybox-static) ;;
   *) die "usage: setup.sh [check] [api | node]" ;;
 esac
+# The federation tests have a real RabbitMQ at the other end.
+[ -z "$with_images" ] || packages+=(rabbitmq-server)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -37,9 +37,14 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo
 
+# One after the other: each part may use both cores, and only the last one starts two nodes.
+PARTS := "tests/test_tidy.py tests/unit tests/transcripts tests/properties tests/simulation" \
+  tests/integration tests/telemetry tests/operator tests/e2e
+
 test: setup ## all tests
 	@bash tools/cluster/setup.sh
-	@$(BIN)/pytest -q
+	@status=0; for part in $(PARTS); do \
+	  echo "== $$part"; $(BIN)/pytest -q $$part || status=1; done; exit $$status
 
 lint: setup ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .

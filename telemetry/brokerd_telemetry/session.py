@@ -113,7 +113,9 @@ def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) 
     values = {
         "spark.driver.memory": "640m",
         "spark.driver.host": address,
-        "spark.driver.bindAddress": "0.0.0.0",
+        # Executors are told this address, not spark.driver.host (spark.kubernetes.executor.
+        # useDriverPodIP is on in Spark 4).
+        "spark.driver.bindAddress": address,
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.driver.extraJavaOptions": options,

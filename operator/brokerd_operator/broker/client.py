@@ -244,19 +244,38 @@ class AdminClient:
 
     async def rows(self, kind: str, vhost: str = "") -> list[JsonObject]:
         """Live rows of one kind, as this member sees them."""
+        return await self._call(lambda stub: self._rows(stub, kind, vhost))
 
-        async def call(stub: admin_pb2_grpc.AdminStub) -> list[JsonObject]:
-            found: list[JsonObject] = []
-            pages = stub.List(
-                admin_pb2.ListRequest(kind=kind, vhost=vhost),
-                metadata=self._metadata,
-                timeout=CALL_TIMEOUT_S,
-            )
-            async for page in pages:
-                found += [json.loads(row) for row in page.rows]
-            return found
+    async def rows_of_all(self, kind: str, vhost: str = "") -> list[JsonObject]:
+        """Live rows of a kind of which each member knows its own only (links, connections).
 
-        return await self._call(call)
+        Members that do not answer have none; BrokerUnreachable when nobody answers.
+        """
+        found: list[JsonObject] = []
+        failures: list[errors.BrokerError] = []
+        for address in self.target.addresses:
+            async with self._open(address) as channel:
+                stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    found += await self._rows(stub, kind, vhost)
+                except grpc.aio.AioRpcError as error:
+                    failures.append(errors.translate(error, address))
+        if failures and len(failures) == len(self.target.addresses):
+            raise failures[0]
+        return found
+
+    async def _rows(
+        self, stub: admin_pb2_grpc.AdminStub, kind: str, vhost: str
+    ) -> list[JsonObject]:
+        found: list[JsonObject] = []
+        pages = stub.List(
+            admin_pb2.ListRequest(kind=kind, vhost=vhost),
+            metadata=self._metadata,
+            timeout=CALL_TIMEOUT_S,
+        )
+        async for page in pages:
+            found += [json.loads(row) for row in page.rows]
+        return found
 
     async def members(self) -> list[Any]:
         """Members with memory, disk and alarms (admin_pb2.Member)."""

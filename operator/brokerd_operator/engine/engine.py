@@ -310,7 +310,7 @@ class Engine:
                 if not upstreams or session.state is not State.UP or session.client is None:
                     continue
                 try:
-                    rows = await session.client.rows("links")
+                    rows = await session.client.rows_of_all("links")
                 except BrokerError as error:
                     log.debug("links of %s: %s", session.reference.key, error)
                     continue

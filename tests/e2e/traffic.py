@@ -1,0 +1,147 @@
+"""Load that notices every loss: publishers with confirms and a consumer with acknowledgements.
+
+Ordinary pika programs in threads; each survives the loss of the member it is connected to by
+connecting to the next one. A body may come twice (it was sent again because its confirm was lost),
+but what was confirmed must come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pika
+
+from tests.e2e.namespace import until
+from tests.e2e.reach import LOST, Reach
+
+BODY_BYTES = 1024
+RECONNECT_S = 0.1
+PUBLISHERS = 2
+DRAIN_TIMEOUT_S = 40.0
+
+
+@dataclass
+class Notes:
+    """What the clients saw."""
+
+    confirmed: set[str] = field(default_factory=set)
+    consumed: set[str] = field(default_factory=set)
+    reconnects: int = 0
+
+    @property
+    def lost(self) -> set[str]:
+        return self.confirmed - self.consumed
+
+
+class Load:
+    """Two publishers and a consumer on one queue, until stopped."""
+
+    def __init__(self, reach: Reach, exchange: str, key: str, queue: str, members: int) -> None:
+        self.notes = Notes()
+        self._reach = reach
+        self._route = exchange, key
+        self._queue = queue
+        self._members = members
+        self._is_publishing = True
+        self._is_consuming = True
+        self._pause = threading.Event()
+        names = range(PUBLISHERS)
+        self._publishers = [threading.Thread(target=self._publish, args=(n,)) for n in names]
+        self._consumer = threading.Thread(target=self._consume)
+
+    def start(self) -> None:
+        for thread in (*self._publishers, self._consumer):
+            thread.start()
+
+    def wait_confirmed(self, more: int, timeout_s: float = 60.0) -> None:
+        """Wait until so many further messages are confirmed."""
+        target = len(self.notes.confirmed) + more
+        until(lambda: len(self.notes.confirmed) >= target, f"{more} more confirms", timeout_s)
+
+    def stop(self) -> Notes:
+        """End publishing, take out what is left, and say what was seen."""
+        self._is_publishing = False
+        for thread in self._publishers:
+            thread.join(DRAIN_TIMEOUT_S)
+        try:
+            until(lambda: not self.notes.lost, "all that was confirmed comes", DRAIN_TIMEOUT_S)
+        finally:
+            self._is_consuming = False
+            self._consumer.join(DRAIN_TIMEOUT_S)
+        return self.notes
+
+    def _publish(self, publisher: int) -> None:
+        exchange, key = self._route
+        number, turn = 0, publisher
+        while self._is_publishing:
+            try:
+                connection = self._reach.connect(turn % self._members)
+                channel = connection.channel()
+                channel.confirm_delivery()
+                while self._is_publishing:
+                    name = f"{publisher}-{number}"
+                    channel.basic_publish(
+                        exchange,
+                        key,
+                        name.encode().ljust(BODY_BYTES, b"."),
+                        pika.BasicProperties(delivery_mode=2, message_id=name),
+                        mandatory=True,
+                    )
+                    self.notes.confirmed.add(name)
+                    number += 1
+                connection.close()
+            except LOST:
+                turn += 1
+                self.notes.reconnects += 1
+                self._pause.wait(RECONNECT_S)
+
+    def _consume(self) -> None:
+        turn = 0
+        while self._is_consuming:
+            try:
+                connection = self._reach.connect(turn % self._members)
+                channel = connection.channel()
+                channel.basic_qos(prefetch_count=50)
+                for method, properties, _ in channel.consume(self._queue, inactivity_timeout=0.2):
+                    if method is not None:
+                        self.notes.consumed.add(properties.message_id)
+                        channel.basic_ack(method.delivery_tag)
+                    if not self._is_consuming:
+                        break
+                connection.close()
+            except LOST:
+                turn += 1
+                self.notes.reconnects += 1
+                self._pause.wait(RECONNECT_S)
+
+
+@contextmanager
+def load(reach: Reach, exchange: str, key: str, queue: str, members: int) -> Iterator[Load]:
+    """Load that is stopped whatever happens."""
+    running = Load(reach, exchange, key, queue, members)
+    running.start()
+    try:
+        yield running
+    finally:
+        running._is_publishing = running._is_consuming = False
+
+
+def take(reach: Reach, queue: str, count: int, timeout_s: float = 30.0) -> list[Any]:
+    """Take `count` messages out of a queue, as (properties, body)."""
+    connection = reach.connect()
+    channel = connection.channel()
+    taken: list[Any] = []
+
+    def check() -> bool:
+        method, properties, body = channel.basic_get(queue, auto_ack=True)
+        if method is not None:
+            taken.append((properties, body))
+        return len(taken) >= count
+
+    until(check, f"{count} messages in {queue}, there were {len(taken)}", timeout_s)
+    connection.close()
+    return taken

@@ -93,17 +93,23 @@ def _silent(context: click.Context, _: click.Parameter, value: bool | None) -> N
 
 def options(*, with_environment: bool) -> list[click.Parameter]:
     """Return the options; only the outermost command reads the environment."""
+    return [*_login_options(with_environment), *_other_options()]
+
+
+def _option(*names: str, **settings: Any) -> click.Option:
+    # A parameter name of its own: a command may have an argument of the same name.
+    parameter = "common_" + names[-1].strip("-").replace("-", "_")
+    return click.Option([*names, parameter], expose_value=False, **settings)
+
+
+def _login_options(with_environment: bool) -> list[click.Parameter]:
+    """Return the options that say which member is asked, and as whom."""
 
     def variable(name: str) -> str | None:
         return name if with_environment else None
 
-    def option(*names: str, **settings: Any) -> click.Option:
-        # A parameter name of its own: a command may have an argument of the same name.
-        parameter = "common_" + names[-1].strip("-").replace("-", "_")
-        return click.Option([*names, parameter], expose_value=False, **settings)
-
     return [
-        option(
+        _option(
             "-n",
             "--node",
             "--address",
@@ -114,39 +120,45 @@ def options(*, with_environment: bool) -> list[click.Parameter]:
             help=f"The member's gRPC port; several, comma-separated, are asked together "
             f"[default: {DEFAULT_ADDRESS}].",
         ),
-        option(
+        _option(
             "--user",
             envvar=variable("BROKERD_USER"),
             show_envvar=with_environment,
             callback=_store("user"),
             help="User name [default: guest].",
         ),
-        option(
+        _option(
             "--password",
             envvar=variable("BROKERD_PASSWORD"),
             show_envvar=with_environment,
             callback=_store("password"),
             help="Its password [default: guest].",
         ),
-        option(
+        _option(
             "--password-file",
             type=click.Path(path_type=Path),
             callback=_store_password,
             help="File that holds the password.",
         ),
-        option(
+        _option(
             "--ca-file",
             callback=_store("ca_file"),
             help="Talk TLS and trust the authority in this PEM file.",
         ),
-        option(
+    ]
+
+
+def _other_options() -> list[click.Parameter]:
+    """Return the options that say what is meant, and how the answer is shown."""
+    return [
+        _option(
             "-p",
             "--vhost",
             metavar="VHOST",
             callback=_store("vhost"),
             help="Virtual host [default: /].",
         ),
-        option(
+        _option(
             "-t",
             "--timeout",
             type=click.FloatRange(min=0.1, max=86_400),
@@ -154,13 +166,13 @@ def options(*, with_environment: bool) -> list[click.Parameter]:
             callback=_store("timeout_s"),
             help=f"Give up after this time [default: {TIMEOUT_S:g}].",
         ),
-        option(
+        _option(
             "--formatter",
             type=click.Choice([*FORMATTERS, "pretty_table"]),
             callback=_store("formatter"),
             help="Default: table on a terminal, tsv elsewhere.",
         ),
-        option(
+        _option(
             "-q",
             "--quiet",
             is_flag=True,
@@ -168,7 +180,7 @@ def options(*, with_environment: bool) -> list[click.Parameter]:
             callback=_store("quiet"),
             help="Print only results.",
         ),
-        option(
+        _option(
             "-s",
             "--silent",
             is_flag=True,
@@ -176,7 +188,7 @@ def options(*, with_environment: bool) -> list[click.Parameter]:
             callback=_silent,
             help="Print only results, without a header line.",
         ),
-        option(
+        _option(
             "--no-table-headers",
             is_flag=True,
             default=None,

@@ -19,7 +19,15 @@ from brokerd.core import catalog_commands, catalog_specs, effects, names
 from brokerd.core.catalog_objects import Queue
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
-from brokerd.server import admin_objects, admin_rows, alarm_monitor, auth, rpc_auth, topology
+from brokerd.server import (
+    admin_objects,
+    admin_rows,
+    admission,
+    alarm_monitor,
+    auth,
+    rpc_auth,
+    topology,
+)
 from brokerd.server.catalog_writer import Unavailable
 
 if TYPE_CHECKING:
@@ -458,7 +466,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         """Check a user's password."""
         await self._reader(context)
         credentials = auth.credentials(request.user, request.password)
-        verdict = await self._broker.authenticate(credentials, "127.0.0.1", False)
+        verdict = await admission.authenticate(self._broker, credentials, "127.0.0.1")
         if verdict is None:
             return admin_pb2.AuthenticateResponse(ok=False)
         return admin_pb2.AuthenticateResponse(ok=True, tags=verdict[1])

@@ -35,6 +35,7 @@ from brokerd.server.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.connections import Connections
 from brokerd.server.delivery import DeliveryHub, Got
 from brokerd.server.dlx_worker import DeadLetterer
+from brokerd.server.repeated_warnings import RepeatedWarnings
 from brokerd.server.timers import DeadlineWheel
 from brokerd.telemetry.counters import Counters
 
@@ -42,9 +43,6 @@ log = logging.getLogger(__name__)
 
 #: Parsed log entries kept for deliveries that follow each other.
 VIEWS_MAX = 128
-#: A warning about a missing alternate exchange is repeated at most this often (R-AE-4).
-WARN_EVERY_S = 60.0
-WARNINGS_MAX = 1024
 
 
 class Federation(Protocol):
@@ -105,7 +103,7 @@ class Broker:
         self._led: set[int] = set()
         self._nodes: dict[str, int] = {}
         self._views: OrderedDict[tuple[int, int], queue_commands.EnqueueView] = OrderedDict()
-        self._warned: dict[str, float] = {}
+        self._warnings = RepeatedWarnings()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def attach(self, host: Host, groups: GroupClient) -> None:
@@ -148,37 +146,6 @@ class Broker:
         self.wheel.close()
 
     # ---- access -----------------------------------------------------------------------------
-
-    async def authenticate(
-        self, credentials: auth.Credentials | None, address: str, tls: bool
-    ) -> tuple[str, tuple[str, ...]] | None:
-        """Return (user, tags), or None; both refusals take the same time (SEC-9)."""
-        if credentials is None:
-            return None
-        user = self.view.user(credentials.user)
-        stored = user.password_hash if user is not None and user.password_hash else None
-        good = await self.checker.check(stored, credentials.password)
-        if not good or user is None:
-            return None
-        loopback_only = self.config.auth.loopback_users.split(",")
-        if credentials.user in loopback_only and not auth.is_loopback(address):
-            return None
-        return credentials.user, tuple(user.tags)
-
-    def may_open(self, user: str, vhost: str) -> str | None:
-        """Return why this user may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
-        settings = self.view.spec("vhost", "", vhost)
-        if settings is None:
-            return f"vhost {vhost} not found"
-        if self.view.spec("permission", vhost, user) is None:
-            return f"access to vhost '{vhost}' refused for user '{user}'"
-        limit = settings.get("limits", {}).get("max-connections", -1)
-        if 0 <= limit <= self.connections.count(vhost):
-            return (
-                f"access to vhost '{vhost}' refused for user '{user}': "
-                f"connection limit ({limit}) is reached"
-            )
-        return None
 
     def blocking_reason(self) -> str:
         """Return the text of connection.blocked, "" when no alarm is on anywhere (R-ALM-1, -5)."""
@@ -597,13 +564,7 @@ class Broker:
 
     def warn(self, text: str) -> None:
         """Log a warning, the same one at most once a minute."""
-        now = time.monotonic()
-        if now - self._warned.get(text, -WARN_EVERY_S) < WARN_EVERY_S:
-            return
-        if len(self._warned) >= WARNINGS_MAX:
-            self._warned.clear()
-        self._warned[text] = now
-        log.warning("%s", text)
+        self._warnings.warn(text, time.monotonic())
 
 
 def _client_nodes(machine: QueueMachine) -> set[str]:

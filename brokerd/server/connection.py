@@ -16,7 +16,7 @@ from brokerd.amqp import connection as amqp_connection
 from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import events, methods, sasl
 from brokerd.core.permissions import Access
-from brokerd.server import auth
+from brokerd.server import admission, auth
 from brokerd.server.flow import ByteBudget, ReadGate
 from brokerd.server.session import Session
 
@@ -189,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
         credentials = _credentials(event.mechanism, event.response)
-        verdict = await self.broker.authenticate(credentials, self.peer[0], self.tls)
+        verdict = await admission.authenticate(self.broker, credentials, self.peer[0])
         if self._lost:
             return
         if verdict is None:
@@ -211,13 +211,13 @@ class ClientConnection(asyncio.Protocol):
         credentials = auth.Credentials(
             self.user, event.new_secret.decode("utf-8", "surrogateescape")
         )
-        if await self.broker.authenticate(credentials, self.peer[0], self.tls) is None:
+        if await admission.authenticate(self.broker, credentials, self.peer[0]) is None:
             self.close(530, "New secret was refused by one of the backends")
             return
         self.machine.send(0, methods.ConnectionUpdateSecretOk())
 
     def _on_open(self, event: events.OpenRequested) -> None:
-        refusal = self.broker.may_open(self.user, event.vhost)
+        refusal = admission.may_open(self.broker, self.user, event.vhost)
         if refusal is not None:
             self.close(530, refusal, 10, 40)
             return

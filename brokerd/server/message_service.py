@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
-from brokerd.server import rpc_auth, rpc_errors
+from brokerd.server import admission, rpc_auth, rpc_errors
 from brokerd.server.consume_stream import ConsumeStream
 from brokerd.server.publish_stream import Caller, PublishStream
 
@@ -75,7 +75,7 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                 ),
             )
         vhost = rpc_auth.metadata_of(context).get("vhost", DEFAULT_VHOST)
-        refusal = broker.may_open(who.user, vhost)
+        refusal = admission.may_open(broker, who.user, vhost)
         if refusal is not None:
             await rpc_errors.abort(
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)

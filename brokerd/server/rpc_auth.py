@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from brokerd.server import auth
+from brokerd.server import admission, auth
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -40,7 +40,7 @@ async def authenticate(
             "this member is starting: it waits for a majority of the members",
         )
     credentials = parse_basic(metadata_of(context).get("authorization", ""))
-    verdict = await broker.authenticate(credentials, peer_address(context.peer()), False)
+    verdict = await admission.authenticate(broker, credentials, peer_address(context.peer()))
     if verdict is None:
         await context.abort(
             grpc.StatusCode.UNAUTHENTICATED,

@@ -1,0 +1,46 @@
+"""Who may come in: logins and the opening of vhosts, for AMQP connections and gRPC calls alike.
+
+Hashing is auth.py's; here the member's view of users, permissions and limits decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.server import auth
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+
+async def authenticate(
+    broker: Broker, credentials: auth.Credentials | None, address: str
+) -> tuple[str, tuple[str, ...]] | None:
+    """Return (user, tags), or None; both refusals take the same time (SEC-9)."""
+    if credentials is None:
+        return None
+    user = broker.view.user(credentials.user)
+    stored = user.password_hash if user is not None and user.password_hash else None
+    good = await broker.checker.check(stored, credentials.password)
+    if not good or user is None:
+        return None
+    loopback_only = broker.config.auth.loopback_users.split(",")
+    if credentials.user in loopback_only and not auth.is_loopback(address):
+        return None
+    return credentials.user, tuple(user.tags)
+
+
+def may_open(broker: Broker, user: str, vhost: str) -> str | None:
+    """Return why this user may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
+    settings = broker.view.spec("vhost", "", vhost)
+    if settings is None:
+        return f"vhost {vhost} not found"
+    if broker.view.spec("permission", vhost, user) is None:
+        return f"access to vhost '{vhost}' refused for user '{user}'"
+    limit = settings.get("limits", {}).get("max-connections", -1)
+    if 0 <= limit <= broker.connections.count(vhost):
+        return (
+            f"access to vhost '{vhost}' refused for user '{user}': "
+            f"connection limit ({limit}) is reached"
+        )
+    return None

@@ -288,7 +288,8 @@ def _links(rows: list[Row]) -> str:
         )
         for name, row in sorted(last.items())
     ]  # fmt: skip
-    heads = ("link", "upstream", "state", "messages", "backlog", "running", "reconnects", "error")
+    heads = ("link", "upstream", "state", "messages", "backlog", "running",
+             "reconnects", "error")  # fmt: skip
     return _table(heads, lines, right=(3, 4, 5, 6))
 
 

@@ -11,17 +11,21 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MANIFESTS_KEPT = 24
 ORPHAN_AGE_S = 24 * 3600
-#: A lease whose holder cannot be asked is over after this; jobs end by their own deadline before.
-LEASE_AGE_S = 2 * 3600
+#: A holder renews its lease this often; one that was not renewed for LEASE_AGE_S is over. So the
+#: job that follows a killed driver's waits for a minute, and no person is needed.
+LEASE_RENEW_S = 10.0
+LEASE_AGE_S = 60.0
+_LEASE_POLL_S = 0.5
 #: Telemetry.md section 11.
 RAW_DAYS = 7
 SILVER_DAYS = 30
@@ -135,26 +139,43 @@ class Ledger:
             ) from error
         with os.fdopen(descriptor, "w") as file:
             json.dump(holder, file)
+        ended = threading.Event()
+        renewal = threading.Thread(target=_renew, args=(path, ended), name="lease", daemon=True)
+        renewal.start()
         try:
             yield
         finally:
+            ended.set()
+            renewal.join()
             path.unlink(missing_ok=True)
 
     @staticmethod
     def _clear_stale(path: Path) -> None:
-        """Remove the lease of a dead run: its process is gone, or it is far too old."""
-        try:
-            holder = json.loads(path.read_text() or "{}")
-            age_s = time.time() - path.stat().st_mtime
-        except FileNotFoundError:
-            return
-        except ValueError:
-            holder, age_s = {}, time.time() - path.stat().st_mtime
-        is_here = holder.get("host") == socket.gethostname()
-        pid = holder.get("pid")
-        is_dead = is_here and isinstance(pid, int) and not Path(f"/proc/{pid}").exists()
-        if is_dead or age_s > LEASE_AGE_S:
-            path.unlink(missing_ok=True)
+        """Remove the lease of a dead run.
+
+        Of a run on this host the process tells; of one elsewhere (another pod) that it does not
+        renew, which is waited for.
+        """
+        first_seen: float | None = None
+        while True:
+            try:
+                renewed = path.stat().st_mtime
+                holder = json.loads(path.read_text() or "{}")
+            except FileNotFoundError:
+                return
+            except ValueError:
+                holder = {}
+            if first_seen is None:
+                first_seen = renewed
+            pid = holder.get("pid")
+            is_here = holder.get("host") == socket.gethostname() and isinstance(pid, int)
+            is_dead = is_here and not Path(f"/proc/{pid}").exists()
+            if is_dead or time.time() - renewed > LEASE_AGE_S:
+                path.unlink(missing_ok=True)
+                return
+            if is_here or renewed != first_seen:
+                return
+            time.sleep(_LEASE_POLL_S)
 
     def vacuum(self) -> int:
         """Delete old files that no recent manifest names; return how many."""
@@ -178,6 +199,13 @@ class Ledger:
                     path.unlink(missing_ok=True)
                     removed += 1
         return removed
+
+
+def _renew(path: Path, ended: threading.Event) -> None:
+    """Show that the holder lives, until it says that it ended."""
+    while not ended.wait(LEASE_RENEW_S):
+        with suppress(FileNotFoundError):
+            os.utime(path)
 
 
 def table_files(out_dir: Path | str, table: str) -> list[Path]:

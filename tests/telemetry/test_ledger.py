@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from brokerd_telemetry.commit import Ledger, LedgerError, Manifest
 CHILD = """
 import sys
 from pathlib import Path
+from brokerd_telemetry import commit
 from brokerd_telemetry.commit import Ledger, Manifest
 out = Path(sys.argv[1])
 number = 0
@@ -98,6 +100,24 @@ def test_the_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "ledger" / "lease").write_text(json.dumps(holder))
     with Ledger(tmp_path).lease("new"):
         pass
+
+
+def test_the_lease_of_a_pod_that_is_gone_is_taken_over_and_of_one_that_lives_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can ask another pod's process: it shows its life by renewing."""
+    monkeypatch.setattr(commit, "LEASE_RENEW_S", 0.05)
+    monkeypatch.setattr(commit, "LEASE_AGE_S", 1.0)
+    path = tmp_path / "ledger" / "lease"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"run_id": "dead", "pid": 6, "host": "another-pod"}))
+    with Ledger(tmp_path).lease("new"):
+        assert json.loads(path.read_text())["run_id"] == "new"
+        # The same lease, as a process elsewhere sees it.
+        monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+        with pytest.raises(LedgerError, match="another run"), Ledger(tmp_path).lease("second"):
+            pass
+    assert not path.exists()
 
 
 def test_replaced_hours_forget_their_old_files(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import catalog_commands, profiles
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, logs, telemetry_hooks
+from brokerd.server import auth, leadership, logs, telemetry_hooks
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
@@ -40,7 +40,7 @@ from brokerd.server.federation_ports import BrokerTopology
 from brokerd.server.grpc_server import GrpcServer
 from brokerd.server.listener import AmqpListener, ListenError
 from brokerd.storage.config import WalConfig
-from brokerd.storage.errors import StorageError
+from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
 from brokerd.storage.wal import WriteAheadLog
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ def run(config: BrokerConfig) -> int:
     except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
         log.error("%s", error)
         print(f"brokerd: {error}", file=sys.stderr)
-        return EXIT_CONFIG
+        is_disk = isinstance(error, StorageFailed | CorruptLog)
+        return EXIT_DISK if is_disk else EXIT_CONFIG
 
 
 async def _serve(config: BrokerConfig) -> int:
@@ -142,7 +143,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
         try:
             yield broker, None
         finally:
-            await broker.hand_over(STOP_SECONDS)
+            await leadership.hand_over(broker, STOP_SECONDS)
             broker.close()
             await host.stop()
     finally:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -29,20 +28,22 @@ from brokerd.core.queue import QueueMachine
 from brokerd.core.refusals import Refused
 from brokerd.core.router import Router, RouteResult
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth
+from brokerd.server import auth, leadership
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.connections import Connections
-from brokerd.server.delivery import DeliveryHub, Got
+from brokerd.server.delivery import DeliveryHub, Got, Part
 from brokerd.server.dlx_worker import DeadLetterer
+from brokerd.server.message_views import MessageViews
 from brokerd.server.repeated_warnings import RepeatedWarnings
 from brokerd.server.timers import DeadlineWheel
 from brokerd.telemetry.counters import Counters
 
 log = logging.getLogger(__name__)
 
-#: Parsed log entries kept for deliveries that follow each other.
-VIEWS_MAX = 128
+#: One delivery of many messages goes out in pieces of about so many bytes, so that a socket that is
+#: full is noticed in between.
+DELIVERY_BYTES_MAX = 512 * 1024
 
 
 class Federation(Protocol):
@@ -56,8 +57,7 @@ class Federation(Protocol):
 class Broker:
     """One member's broker.
 
-    `topology_revision` changes with every change of the catalog as applied here: whoever caches a
-    check or a route keeps it with the revision.
+    `topology_revision` changes with the catalog: cached checks and routes are kept with it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Broker:
         self._options: dict[int, queue_commands.QueueOptions] = {}
         self._led: set[int] = set()
         self._nodes: dict[str, int] = {}
-        self._views: OrderedDict[tuple[int, int], queue_commands.EnqueueView] = OrderedDict()
+        self._views = MessageViews(self._entry_data)
         self._warnings = RepeatedWarnings()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -168,10 +168,9 @@ class Broker:
 
     def exclusive_queues_end(self, connection_uid: int) -> None:
         """A connection ended: its exclusive queues go (R-Q-9)."""
-        # Proposed even if none is known here yet: a declare of that connection may be on its way,
-        # and the catalog takes commands of one member in order.
-        connection = self.connection_id(connection_uid)
-        self.spawn(self._write_quietly(catalog_commands.connection_closed(connection)))
+        # Even if none is known here yet: a declare may be on its way, in order before this.
+        operation = catalog_commands.connection_closed(self.connection_id(connection_uid))
+        self.spawn(self._write_quietly(operation))
 
     async def _write_quietly(self, operation: dict[str, Any]) -> None:
         try:
@@ -269,7 +268,7 @@ class Broker:
         return self._queues.get(uid)
 
     def queue_uids(self) -> list[int]:
-        """Return the uids of all queues that this member knows."""
+        """Return the uids of all queues known here."""
         return list(self._queues)
 
     def led_queues(self) -> list[tuple[Queue, QueueMachine]]:
@@ -331,32 +330,7 @@ class Broker:
         nobody = ConsumerId("", 0, 0, "")
         return reply + b"\n" + delivery_codec.encode(nobody, [(run, self.contents(uid, run))])
 
-    def transferable(self) -> list[int]:
-        """Return the groups led here that another member that is up could lead."""
-        others = self.host.alive() - {NodeId(self.node)}
-        found = []
-        for uid in self.host.groups():
-            status = self.host.status_of(uid)
-            if status.is_leader and not others.isdisjoint(status.members.voters):
-                found.append(uid)
-        return found
-
-    async def hand_over(self, timeout_s: float) -> int:
-        """Give leaderships away, so that nobody waits for an election; return how many are left."""
-        if self.failure is not None:
-            return 0
-        deadline = time.monotonic() + timeout_s
-        while (led := self.transferable()) and time.monotonic() < deadline:
-            alive = self.host.alive()
-            for uid in led:
-                status = self.host.status_of(uid)
-                target = min(
-                    (node for node in status.members.voters if node in alive and node != self.node),
-                    key=lambda node: (status.lag.get(node, 1 << 62), node),
-                )
-                self.host.transfer_leadership(uid, target)
-            await asyncio.sleep(0.1)
-        return len(led)
+    transferable, hand_over = leadership.transferable, leadership.hand_over
 
     def link_rows(self) -> list[dict[str, Any]]:
         """Return the federation links of this member, for listings and telemetry."""
@@ -375,6 +349,9 @@ class Broker:
             command = queue_commands.encode_update_options(options)
             self.host.propose(uid, command, _proposed)
 
+    def _entry_data(self, uid: int, index: int) -> bytes | None:
+        return self.host.entry_data(uid, index) if self.host.has_group(uid) else None
+
     def leads(self, uid: int) -> bool:
         """Tell whether the queue's leader is here."""
         return uid in self._led
@@ -388,17 +365,7 @@ class Broker:
 
     def contents_if_here(self, uid: int, run: effects.Run) -> list[Content] | None:
         """Return a run's messages, None where this member has them no more."""
-        key = (uid, run.entry)
-        view = self._views.get(key)
-        if view is None:
-            data = self.host.entry_data(uid, run.entry) if self.host.has_group(uid) else None
-            if data is None:
-                return None
-            view = queue_commands.EnqueueView(data)
-            self._views[key] = view
-            if len(self._views) > VIEWS_MAX:
-                self._views.popitem(last=False)
-        return view.contents(run.position, run.length)
+        return self._views.contents(uid, run)
 
     # ---- HostEvents -------------------------------------------------------------------------
 
@@ -413,13 +380,27 @@ class Broker:
                 handler(self, uid, term, effect)
 
     def _deliver(self, uid: int, term: int, effect: effects.Deliver) -> None:
-        parts = [(run, self.contents(uid, run)) for run in effect.runs]
-        if effect.consumer.node == self.node:
-            self.deliveries.deliver(effect.consumer, parts)
+        consumer = effect.consumer
+        parts: list[Part] = []
+        size = 0
+        for run in effect.runs:
+            contents = self.contents(uid, run)
+            parts.append((run, contents))
+            # An estimate will do: an entry is a mebibyte at most, or one large message.
+            size += len(contents[0][2]) * run.length
+            if size >= DELIVERY_BYTES_MAX:
+                self._send_parts(uid, term, consumer, parts)
+                parts, size = [], 0
+        if parts:
+            self._send_parts(uid, term, consumer, parts)
+
+    def _send_parts(self, uid: int, term: int, consumer: ConsumerId, parts: list[Part]) -> None:
+        if consumer.node == self.node:
+            self.deliveries.deliver(consumer, parts)
             return
-        payload = delivery_codec.encode(effect.consumer, parts)
+        payload = delivery_codec.encode(consumer, parts)
         kind = delivery_codec.DeliveryKind.MESSAGES
-        self.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
+        self.host.send_delivery(NodeId(consumer.node), uid, term, kind, payload)
 
     def _cancelled(self, uid: int, term: int, effect: effects.ConsumerCancelled) -> None:
         if effect.consumer.node == self.node:
@@ -473,9 +454,7 @@ class Broker:
             self.host.propose(uid, command, _proposed)
 
     def _announce(self, uid: int, term: int) -> None:
-        """Nodes without a replica hear of a new leader by a delivery of nothing: their consumers
-        must resume, for what the old leader had sent may be lost.
-        """
+        """Tell nodes without a replica by a delivery of nothing: their consumers must resume."""
         members = self._queues[uid].members
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
         kind = delivery_codec.DeliveryKind.MESSAGES

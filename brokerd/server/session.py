@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _BODY = itemgetter(2)
 
+#: Deliveries of this size are not collected for one write with the next.
+FLUSH_BYTES = 512 * 1024
 #: How many different publish methods (exchange, routing key, flags) a channel remembers.
 TARGETS_MAX = 1024
 #: Prepared deliver prefixes per consumer; a topic exchange may bring any number of routing keys.
@@ -362,7 +364,11 @@ class Session:
         self.broker.counters.delivered(
             self.connection.vhost, self.connection.user, total, total_bytes, total_redelivered
         )
-        self.connection.flush_soon()
+        if total_bytes >= FLUSH_BYTES:
+            # Written at once: only so it shows when the socket is full.
+            self.connection.flush_now()
+        else:
+            self.connection.flush_soon()
 
     def _encoder(self, consumer: LocalConsumer, route: tuple[str, str]) -> DeliverEncoder:
         if len(consumer.encoders) >= ENCODERS_MAX:
@@ -405,7 +411,6 @@ class Session:
                 self._give_back(consumer, ranges)
                 continue
             self._deliver(consumer, [(run, contents)])
-            # Written at once: only so it shows when the socket is full.
             self.connection.flush_now()
 
     def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:

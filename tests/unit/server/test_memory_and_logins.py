@@ -1,0 +1,107 @@
+"""cgroup files, password hashes and loopback addresses."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from brokerd.server import auth
+from brokerd.server.memory_monitor import MemoryMonitor, cgroup_limit, disk_free
+
+
+def write(file: Path, text: str) -> None:
+    """Make a file with its folders."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("files", "proc", "expected"),
+    [
+        ({"a/b/memory.max": "500\n", "a/memory.max": "300\n"}, "0::/a/b\n", 300),
+        ({"a/b/memory.max": "max\n"}, "0::/a/b\n", None),
+        ({"memory.max": "700\n"}, "0::/of/the/host\n", 700),
+        ({"memory/c/memory.limit_in_bytes": "900\n"}, "5:cpu:/c\n4:memory,x:/c\n", 900),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "4:memory:/\n", None),
+        ({"a/memory.max": "nonsense"}, "0::/a\nrubbish\n", None),
+    ],
+)
+def test_the_smallest_limit_on_the_way_up_counts(
+    tmp_path: Path, files: dict[str, str], proc: str, expected: int | None
+) -> None:
+    """R-MEM-2, cgroup v1 and v2, inside and outside of containers."""
+    for name, text in files.items():
+        write(tmp_path / "cgroup" / name, text)
+    write(tmp_path / "proc", proc)
+    assert cgroup_limit(tmp_path / "proc", tmp_path / "cgroup") == expected
+
+
+def test_without_cgroup_files_there_is_no_limit(tmp_path: Path) -> None:
+    assert cgroup_limit(tmp_path / "none", tmp_path) is None
+
+
+def test_an_override_replaces_detection() -> None:
+    sample = MemoryMonitor(True, 12345).sample()
+    assert (sample.total, sample.source) == (12345, "override")
+    assert sample.used > 1_000_000
+
+
+def test_free_space_of_nowhere_is_unknown(tmp_path: Path) -> None:
+    """R-DSK-3."""
+    assert disk_free(tmp_path / "none") is None
+    assert (disk_free(tmp_path) or 0) > 0
+
+
+def test_hashes_of_all_formats_are_checked() -> None:
+    """SEC-11, SEC-14."""
+    scrypt = auth.hash_password("secret", 10)
+    salt = b"salt"
+    imported = (
+        "rabbitmq-sha256$" + b64encode(salt + hashlib.sha256(salt + b"secret").digest()).decode()
+    )
+    for stored in (scrypt, imported):
+        assert auth.check_password(stored, "secret")
+        assert not auth.check_password(stored, "Secret")
+    for broken in ("", "scrypt$x$y$z", "scrypt$10$!!$", "md5$abc", "rabbitmq-sha512$!"):
+        assert not auth.check_password(broken, "secret")
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1%eth0", False),
+        ("10.0.0.1", False),
+        ("?", False),
+    ],
+)
+def test_loopback_addresses(address: str, expected: bool) -> None:
+    """R-CON-7."""
+    assert auth.is_loopback(address) is expected
+
+
+def test_credentials_have_a_sensible_size_and_are_never_shown() -> None:
+    assert auth.credentials("", "x") is None
+    assert auth.credentials("u" * 256, "x") is None
+    assert auth.credentials("u", "x" * 4097) is None
+    made = auth.credentials("u", "topsecret")
+    assert made is not None
+    assert "topsecret" not in repr(made)
+
+
+async def test_unknown_users_are_never_let_in_and_successes_are_remembered() -> None:
+    """SEC-9, SEC-13."""
+    checker = auth.PasswordChecker(10)
+    stored = await checker.hash("pw")
+    assert await checker.check(stored, "pw")
+    assert await checker.check(stored, "pw")
+    assert not await checker.check(stored, "no")
+    assert not await checker.check(None, "pw")
+    checker.close()

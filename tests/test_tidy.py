@@ -39,7 +39,7 @@ FORBIDDEN_TEXT = re.compile(
     r"|(?<!\w)[t]ime\.sleep\("
 )
 #: Programs of one thread that wait for others and have no event loop to block.
-MAY_SLEEP = ("tools/", "bench/", "examples/", "brokerd/ctl/")
+MAY_SLEEP = ("tools/", "bench/", "examples/", "brokerd/ctl/", "telemetry/")
 
 #: Rooms and modules that must be under the purity contract of .importlinter.
 PURE = {

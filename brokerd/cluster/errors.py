@@ -26,6 +26,14 @@ class PeerRefusedError(ClusterError):
     """A peer is not who we expected, or does not take us for a member."""
 
 
+class SnapshotUnreadable(ClusterError):
+    """Entries that a snapshot refers to cannot be read back while it is sent."""
+
+    def __init__(self, uid: int) -> None:
+        super().__init__(f"group {uid:x}: its snapshot cannot be read")
+        self.uid = uid
+
+
 class GroupUnavailable(ClusterError):
     """Nobody took the command in time.  It may still take effect."""
 

@@ -211,6 +211,7 @@ class _Assembly:
     chunks: int = 0
     size: int = 0
     data: list[bytes] = field(default_factory=list)
+    live: list[Entry] = field(default_factory=list)
 
 
 class SnapshotAssembler:
@@ -249,7 +250,7 @@ class SnapshotAssembler:
         assembly.chunks += 1
         assembly.data.append(chunk.data)
         live = [_decode_entry(entry) for entry in chunk.live]
-        snapshot.live += live
+        assembly.live += live
         assembly.size += len(chunk.data) + sum(len(entry.data) for entry in live)
         if assembly.size > self._bytes_max:
             self._assembly = None
@@ -258,6 +259,7 @@ class SnapshotAssembler:
             return None
         self._assembly = None
         snapshot.data = b"".join(assembly.data)
+        snapshot.live = assembly.live
         message = decode_raft(raft, sender, to)
         message.snapshot = snapshot
         return message

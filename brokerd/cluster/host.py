@@ -23,19 +23,14 @@ import grpc
 from brokerd.cluster import peer_service, transport, write_queue
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.driver import Done, Driver
+from brokerd.cluster.errors import SnapshotUnreadable
 from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents
 from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.liveness import Liveness
+from brokerd.cluster.succession import Succession
 from brokerd.cluster.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.raft.machine import Machine
-from brokerd.raft.messages import (
-    Configuration,
-    Entry,
-    GroupUid,
-    HardState,
-    Message,
-    NodeId,
-)
+from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
 from brokerd.raft.replica import (
     Input,
     InstallSnapshot,
@@ -90,6 +85,7 @@ class Host:
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
         self._inbox = Inbox(self)
+        self.succession = Succession(self)
         self._queue = write_queue.WriteQueue(wal, self._written, self._disk_failed)
         self._volatile = VolatileStore(self.wake)
         self._volatile_raft = replace(
@@ -249,9 +245,9 @@ class Host:
         last = replica.last_index
         matches = {node: replica.match_of(node) for node in driver.members if node != self.node}
         return GroupStatus(
-            replica.leader,
+            driver.leader,
             replica.term,
-            replica.is_leader,
+            driver.is_leader,
             replica.commit_index,
             replica.applied_index,
             last,
@@ -288,10 +284,8 @@ class Host:
 
     def renew_leadership(self, driver: Driver, damaged: NodeId) -> None:
         """Let another member lead, so that a damaged one is refilled (inbox.py)."""
-        others = set(driver.configuration.voters) - {self.node, damaged}
-        heir = max(
-            others & self.alive(), key=lambda node: driver.replica.match_of(node) or 0, default=None
-        )
+        heirs = self.succession.heirs(driver)
+        heir = next((node for node in heirs if node != damaged), None)
         logger.warning(
             "member lost acknowledged entries group=%x node=%s, new leader %s",
             driver.uid,
@@ -366,6 +360,12 @@ class Host:
             if driver is not None:
                 self._put(driver, PeerUnreachable(node))
 
+    def snapshot_unreadable(self, error: SnapshotUnreadable) -> None:
+        """TransportEvents: what this replica holds is damaged; the group goes on elsewhere."""
+        driver = self._drivers.get(error.uid)
+        if driver is not None and driver.error is None:
+            self._stop_replica(driver, error)
+
     def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
         """A frame came (incarnation None), or a stream began."""
         is_new = self.liveness.heard(node, self.now_ms())
@@ -402,9 +402,7 @@ class Host:
         if not driver.is_queued:
             driver.is_queued = True
             self._dirty.append(driver)
-        if not self._is_flush_scheduled:
-            self._is_flush_scheduled = True
-            self._loop.call_soon(self.flush)
+        self.schedule_flush()
 
     def schedule_flush(self) -> None:
         """Something was sent or is to be written."""
@@ -464,6 +462,11 @@ class Host:
         driver.error = error
         self._active.discard(driver.uid)
         driver.close()
+        if driver.is_leader:
+            self.succession.stopped(driver)
+        driver.leader, driver.is_leader = None, False
+        # Later, since this may be within a step of somebody who listens.
+        self._loop.call_soon(self.role_changed, driver)
 
     # ---- ports of the drivers -------------------------------------------------------------------
 
@@ -526,6 +529,7 @@ class Host:
     def _collect(self) -> None:
         """Tell the log what machines still need, and let it clean up; bounded work."""
         self._inbox.expire()
+        self.succession.remind()
         for uid in list(self._moved)[: self.config.collect_groups_max]:
             del self._moved[uid]
             driver = self._drivers.get(uid)

@@ -98,7 +98,9 @@ class Inbox:
             driver = host.driver_of(raft.group)
             if driver is None:
                 self._keep_early(raft.group, message)
-            elif driver.error is None:
+            elif driver.error is not None:
+                host.succession.heard(driver, message)
+            else:
                 if message.reject and message.kind is MessageKind.APPEND_REPLY:
                     self._look_for_loss(driver, message)
                 if driver.is_damaged:

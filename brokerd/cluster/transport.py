@@ -20,9 +20,10 @@ import grpc
 
 from brokerd.cluster import frames, security
 from brokerd.cluster.config import HostConfig, TransportConfig
-from brokerd.cluster.errors import PeerRefusedError
+from brokerd.cluster.errors import PeerRefusedError, SnapshotUnreadable
 from brokerd.raft.messages import CATALOG_GROUP, Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,10 @@ class TransportEvents(Protocol):
         """Raft messages of these groups had found no room; there is room again."""
         ...
 
+    def snapshot_unreadable(self, error: SnapshotUnreadable) -> None:
+        """A group's snapshot cannot be sent, since entries cannot be read."""
+        ...
+
 
 @dataclass(slots=True)
 class _Outbox:
@@ -131,8 +136,10 @@ class _Outbox:
     def take(self, frame_bytes: int) -> bytes:
         """Return the next frame: the notices, parts up to `frame_bytes` (one goes, however large),
         and one chunk of a snapshot.
+
+        SnapshotUnreadable: that snapshot is given up; call again for the rest.
         """
-        pieces: list[bytes] = []
+        pieces = self._take_chunk() if self.snapshots else []
         if self.notices:
             for uid, notice in self.notices.items():
                 pieces += frames.encode_raft(uid, notice)[0]
@@ -147,13 +154,21 @@ class _Outbox:
         if self.liveness:
             pieces.append(self.liveness)
             self.liveness = b""
-        if self.snapshots:
-            chunk = next(self.snapshots[0][1], None)
-            if chunk is None:
-                self.snapshots.popleft()
-            else:
-                pieces += chunk[0]
         return b"".join(pieces)
+
+    def _take_chunk(self) -> list[bytes]:
+        uid, chunks = self.snapshots[0]
+        try:
+            # Encoding a chunk reads its live entries from the disk.
+            chunk = next(chunks, None)
+        except (StorageError, OSError) as error:
+            self.snapshots.popleft()
+            raise SnapshotUnreadable(uid) from error
+        if chunk is None:
+            self.snapshots.popleft()
+            return []
+        # The list belongs to the part; the frame adds to its own.
+        return [*chunk[0]]
 
 
 class _PeerStream:
@@ -259,7 +274,11 @@ class _PeerStream:
             if outbox.is_empty():
                 self._wake.clear()
                 await self._wake.wait()
-            frame = outbox.take(config.frame_bytes)
+            try:
+                frame = outbox.take(config.frame_bytes)
+            except SnapshotUnreadable as error:
+                self._transport.events.snapshot_unreadable(error)
+                continue
             if frame:
                 await call.write(frame)
             if outbox.dropped and outbox.size < config.outbox_bytes // 2:

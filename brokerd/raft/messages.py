@@ -6,6 +6,7 @@ The message set follows the design of etcd-io/raft; see also the Raft thesis cha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType
@@ -77,8 +78,9 @@ class Snapshot:
     term: int
     configuration: Configuration
     data: bytes
-    #: Entries (ascending index, all <= index) that hold bodies of live messages.
-    live: list[Entry] = field(default_factory=list)
+    #: Entries (ascending index, all <= index) that hold bodies of live messages.  The storage may
+    #: read them only while they are iterated.
+    live: Collection[Entry] = field(default_factory=list)
 
 
 @dataclass(slots=True)

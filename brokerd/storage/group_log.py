@@ -6,8 +6,10 @@ belongs to the event loop: no lock, no write to disk.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
 from brokerd.storage import records
@@ -164,14 +166,22 @@ class GroupLog:
         snapshot = self.snapshot_state()
         if snapshot is None:
             return None
-        table = self.table
-        for index in table.indexes:
-            if index > self.snapshot_index:
-                break
-            snapshot.live.append(self._entry(index))
+        indexes = self.table.indexes
+        snapshot.live = LiveEntries(self, indexes[: bisect_right(indexes, snapshot.index)])
         return snapshot
 
     # ---- reading --------------------------------------------------------------------------------
+
+    def load_live(self, index: int, border: int) -> list[Entry]:
+        """Return entry `index` and some that lie right behind it, none above `border`; nothing if
+        it is gone.
+        """
+        entry = self._recent.get(index)
+        if entry is not None:
+            return [entry]
+        if self.table.find(index) < 0:
+            return []
+        return self._load(index, border + 1, READ_AHEAD_BYTES)
 
     def _entry(self, index: int) -> Entry:
         return self._recent.get(index) or self._load(index, index + 1, 0)[0]
@@ -281,3 +291,36 @@ class GroupLog:
         self.hard_state = hard_state
         self.live = [(entry.index, entry.index + 1) for entry in snapshot.live]
         return freed
+
+
+class LiveEntries(Collection[Entry]):
+    """The live entries of a snapshot, read piece by piece while somebody iterates.
+
+    All bodies of a queue together may exceed the memory.  What has been settled and collected
+    since is left out: its settlement stands in the log behind the snapshot, and whoever gets the
+    snapshot applies that before it can lead.
+    """
+
+    __slots__ = ("_indexes", "_log")
+
+    def __init__(self, log: GroupLog, indexes: array[int]) -> None:
+        self._log = log
+        self._indexes = indexes
+
+    def __len__(self) -> int:
+        return len(self._indexes)
+
+    def __contains__(self, entry: object) -> bool:
+        return isinstance(entry, Entry) and entry.index in self._indexes
+
+    def __iter__(self) -> Iterator[Entry]:
+        indexes, position = self._indexes, 0
+        while position < len(indexes):
+            found = self._log.load_live(indexes[position], indexes[-1])
+            if not found:
+                position += 1
+            for entry in found:
+                if position == len(indexes) or entry.index != indexes[position]:
+                    break
+                yield entry
+                position += 1

@@ -222,7 +222,7 @@ class WriteAheadLog:
         self._forget_snapshot(log)
         self._ledger.free(log.reset(snapshot, hard_state))
         if snapshot.live:
-            freed, size = log.put(snapshot.live, segment, offset)
+            freed, size = log.put(list(snapshot.live), segment, offset)
             assert not freed, "an installed log was not empty"
             log.config_indexes.clear()
             self._ledger.add(uid, segment, size)

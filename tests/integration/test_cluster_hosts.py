@@ -14,8 +14,10 @@ import pytest_asyncio
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.group_client import ReplyStatus
-from brokerd.raft.messages import Configuration, NodeId
+from brokerd.raft.messages import Configuration, Entry, NodeId
 from brokerd.storage.disk import Disk
+from brokerd.storage.errors import DamagedEntry
+from brokerd.storage.group_log import GroupLog
 from tests.integration.cluster_toy import Member, leader_of, toy_config, until
 
 NAMES = ("a", "b", "c")
@@ -184,6 +186,37 @@ async def test_follower_far_behind_is_brought_up_by_a_snapshot_in_chunks(tmp_pat
         await cluster.stop(name)
 
 
+async def test_leader_that_cannot_read_what_a_snapshot_refers_to_stops_and_another_serves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """replication.md §1: the group goes on elsewhere, and the follower gets everything."""
+    cluster = Cluster(tmp_path, toy_config(snapshot_entries=20))
+    for name in NAMES:
+        (await cluster.start(name)).open_group(UID, NAMES)
+    leader = await cluster.leader()
+    behind = next(m for m in cluster.all() if m is not leader)
+    await cluster.stop(behind.node)
+    for number in range(80):
+        await leader.client.request(UID, b"k%d=%d" % (number, number), 5)
+    await until(lambda: leader.host.status_of(UID).snapshot >= 60)
+    read = GroupLog.load_live
+
+    def load_live(log: GroupLog, index: int, border: int) -> list[Entry]:
+        if log is leader.wal.log(UID):
+            raise DamagedEntry(UID, index, "nowhere")
+        return read(log, index, border)
+
+    monkeypatch.setattr(GroupLog, "load_live", load_live)
+    behind = await cluster.start(behind.node)
+    behind.open_group(UID, NAMES)
+    await until(lambda: behind.machines[UID].count == 80)
+    assert "cannot be read" in leader.host.status_of(UID).error
+    assert leader.host.leader_of(UID) is None
+    assert await leader.client.request(UID, b"k80=80", 5) == b"81"
+    for name in list(cluster.members):
+        await cluster.stop(name)
+
+
 async def test_lost_connection_is_dialled_again_and_requests_are_sent_again(
     cluster: Cluster,
 ) -> None:
@@ -204,6 +237,8 @@ async def test_lost_connection_is_dialled_again_and_requests_are_sent_again(
 async def test_volatile_group_answers_without_touching_the_log(cluster: Cluster) -> None:
     member = cluster.members["a"]
     await cluster.leader()
+    # The first entry of the other group is on this disk and applied.
+    await until(lambda: member.host.active_count == 0)
     syncs = member.wal.stats.syncs
     member.open_group(500, ["a"], volatile=True)
     for number in range(10):

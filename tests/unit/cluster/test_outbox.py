@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.cluster.errors import SnapshotUnreadable
 from brokerd.cluster.transport import _Outbox
 from brokerd.raft.messages import Entry, Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.storage.errors import DamagedEntry
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -52,6 +58,22 @@ def test_snapshot_goes_on_beside_traffic_that_fills_every_frame() -> None:
     assert outbox.take(100).count(b"s") == 10
     assert not outbox.is_empty()
     assert outbox.take(100).count(b"s") == 0
+    assert outbox.is_empty()
+
+
+def test_snapshot_that_cannot_be_read_is_given_up_and_the_rest_goes() -> None:
+    def chunks() -> Iterator[tuple[list[bytes], int]]:
+        yield part(10, b"s")
+        raise DamagedEntry(7, 3, "segment 1")
+
+    outbox = _Outbox()
+    outbox.snapshots.append((7, chunks()))
+    outbox.put(part(5))
+    assert outbox.take(100) == b"s" * 10 + b"x" * 5
+    outbox.put(part(6))
+    with pytest.raises(SnapshotUnreadable, match="group 7"):
+        outbox.take(100)
+    assert outbox.take(100) == b"x" * 6
     assert outbox.is_empty()
 
 

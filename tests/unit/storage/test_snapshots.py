@@ -65,7 +65,7 @@ def test_saving_compacts_the_log_to_what_is_live(tmp_path: Path) -> None:
         assert [group.entry_data(index) for index in (1, 3)] == [None, entry(3).data]
         found = group.snapshot()
         assert found is not None
-        assert (found.index, found.data, found.live) == (7, saved.data, [entry(2), entry(3)])
+        assert (found.index, found.data, list(found.live)) == (7, saved.data, [entry(2), entry(3)])
         state = group.snapshot_state()
         assert state is not None
         assert (state.index, state.data, state.live) == (7, saved.data, [])
@@ -116,7 +116,7 @@ def test_installing_replaces_the_log(tmp_path: Path) -> None:
         ]
         found = group.snapshot()
         assert found is not None
-        assert found.live == live
+        assert list(found.live) == live
         collect_all(log)
         log.close()
         log = open_log(tmp_path)
@@ -154,4 +154,49 @@ def test_snapshot_that_cannot_be_read_back_is_damage(tmp_path: Path) -> None:
     next(tmp_path.glob("snap-*")).write_bytes(b"nonsense")
     with pytest.raises(DamagedEntry):
         log.log(5).snapshot()
+    log.close()
+
+
+def test_live_entries_are_read_only_while_they_are_iterated(tmp_path: Path) -> None:
+    """What is settled and collected while a snapshot is on its way is left out."""
+    log = open_log(tmp_path)
+    put_range(log, 5, 1, 31)
+    save(log, 5, 20, [(2, 4), (8, 9), (15, 17)])
+    found = log.log(5).snapshot()
+    assert found is not None
+    assert len(found.live) == 5
+    assert entry(8) in found.live
+    assert entry(9) not in found.live
+    sent = iter(found.live)
+    assert next(sent) == entry(2)
+    log.set_live(5, [(2, 4), (15, 17)])
+    assert list(sent) == [entry(3), entry(15), entry(16)]
+    log.close()
+
+
+def test_live_entries_are_found_where_cleaning_has_put_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 5, 1, 301, size=100)
+    live = [(at, at + 1) for at in range(1, 300, 40)]
+    save(log, 5, 300, live)
+    found = log.log(5).snapshot()
+    assert found is not None
+    collect_all(log)
+    assert list(found.live) == [entry(low, size=100) for low, _ in live]
+    log.close()
+
+
+def test_live_entry_that_cannot_be_read_is_damage_and_not_left_out(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 5, 1, 11)
+    save(log, 5, 10, [(2, 3), (7, 8)])
+    found = log.log(5).snapshot()
+    assert found is not None
+    for path in tmp_path.glob("wal-*.log"):
+        image = path.read_bytes()
+        path.write_bytes(image.replace(entry(7).data, b"?" * len(entry(7).data)))
+    sent = iter(found.live)
+    assert next(sent) == entry(2)
+    with pytest.raises(DamagedEntry):
+        next(sent)
     log.close()

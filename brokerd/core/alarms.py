@@ -1,4 +1,4 @@
-"""Memory and disk alarms: limits, when an alarm is on, and what it does to a connection.
+"""Memory and disk alarms: limits, and when an alarm is on.
 
 Pure: used, total and free bytes come in as numbers, log lines and decisions go out.  Measuring is
 `server/memory_monitor.py`'s, telling the other members the liveness frames'.  (R-MEM, R-DSK,
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
-from enum import Enum
 
 from brokerd.core.profiles import Profile
 
@@ -266,53 +265,3 @@ def transition_lines(node: str, before: Set[str], after: Set[str], anywhere: Set
         if resource not in anywhere:
             lines.append(f"{resource} resource limit alarm cleared across the cluster")
     return lines
-
-
-class Action(Enum):
-    """What the shell is to do with a connection."""
-
-    STOP_READING = 1
-    SEND_BLOCKED = 2
-    RESUME_READING = 3
-    SEND_UNBLOCKED = 4
-
-
-class ConnectionThrottle:
-    """One connection under alarms: running, blocking, blocked (R-ALM-2 to R-ALM-7).
-
-    `is_told` says whether the client's capabilities have connection.blocked.
-    """
-
-    __slots__ = ("is_told", "reason", "state")
-
-    def __init__(self, is_told: bool) -> None:
-        self.is_told = is_told
-        self.state = "running"
-        #: Of the alarm that is on, "" for none.
-        self.reason = ""
-
-    def alarms_changed(self, reason: str) -> list[Action]:
-        """Take note of the cluster's alarms."""
-        self.reason = reason
-        if reason:
-            # A second resource joining later sends no second connection.blocked (R-ALM-5).
-            if self.state == "running":
-                self.state = "blocking"
-            return []
-        was_blocked = self.state == "blocked"
-        self.state = "running"
-        if not was_blocked:
-            # R-ALM-7: it never knew.
-            return []
-        return (
-            [Action.SEND_UNBLOCKED, Action.RESUME_READING]
-            if self.is_told
-            else [Action.RESUME_READING]
-        )
-
-    def content_arrived(self) -> list[Action]:
-        """Take note of a content header or body frame; its message waits (R-ALM-2, R-ALM-3)."""
-        if self.state != "blocking":
-            return []
-        self.state = "blocked"
-        return [Action.STOP_READING, Action.SEND_BLOCKED] if self.is_told else [Action.STOP_READING]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.core import alarms
-from brokerd.core.alarms import Action, AlarmSet, ConnectionThrottle, DiskAlarm, WatermarkMachine
+from brokerd.core.alarms import AlarmSet, DiskAlarm, WatermarkMachine
 from brokerd.core.profiles import profile
 
 GIB = 1024**3
@@ -176,26 +176,3 @@ def test_transition_lines() -> None:
     assert alarms.transition_lines("b", {"memory"}, set(), set())[-1] == (
         "memory resource limit alarm cleared across the cluster"
     )
-
-
-def test_only_a_publishing_connection_is_blocked_and_told() -> None:
-    """R-ALM-2, R-ALM-5, R-ALM-6, R-ALM-7."""
-    publisher, idle, deaf = (
-        ConnectionThrottle(True),
-        ConnectionThrottle(True),
-        ConnectionThrottle(False),
-    )
-    assert publisher.content_arrived() == []
-    for connection in (publisher, idle, deaf):
-        assert connection.alarms_changed("low on memory") == []
-        assert connection.state == "blocking"
-    assert publisher.content_arrived() == [Action.STOP_READING, Action.SEND_BLOCKED]
-    assert deaf.content_arrived() == [Action.STOP_READING]
-    # A second resource joins, the first leaves: nobody hears of it.
-    assert publisher.alarms_changed("low on disk & memory") == []
-    assert publisher.alarms_changed("low on disk") == []
-    assert publisher.state == "blocked"
-    assert publisher.alarms_changed("") == [Action.SEND_UNBLOCKED, Action.RESUME_READING]
-    assert deaf.alarms_changed("") == [Action.RESUME_READING]
-    assert idle.alarms_changed("") == []
-    assert idle.state == "running"

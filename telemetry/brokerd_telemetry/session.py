@@ -91,13 +91,15 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         values["spark.sql.codegen.wholeStage"] = "false"
         values["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
         values["spark.cleaner.referenceTracking"] = "false"
+    if is_short:
+        options += f" {_SHORT}"
     if settings.is_kubernetes:
         return values | _kubernetes(settings, environ, options)
     values |= {
         "spark.driver.memory": "640m" if is_short else "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"{options} {_SHORT}" if is_short else options,
+        "spark.driver.extraJavaOptions": options,
     }
     return values
 
@@ -119,6 +121,8 @@ def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) 
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.driver.extraJavaOptions": options,
+        # The executors' image is the driver's: the same files are there.
+        "spark.executor.extraJavaOptions": options,
         "spark.executor.instances": str(settings.executors),
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",

@@ -17,7 +17,6 @@ from brokerd_telemetry.commit import Ledger, LedgerError, Manifest
 CHILD = """
 import sys
 from pathlib import Path
-from brokerd_telemetry import commit
 from brokerd_telemetry.commit import Ledger, Manifest
 out = Path(sys.argv[1])
 number = 0

@@ -15,18 +15,15 @@ if TYPE_CHECKING:
 MINUTE_US = 60_000_000
 
 
-def build(inputs: Inputs) -> DataFrame:
-    """Return the episodes that ended, in the hour of their end; blocked and blame by cluster.
-
-    An alarm of one member blocks publishers on all (R-ALM), so blocked time is the cluster's.
-    """
+def _episodes(inputs: Inputs) -> DataFrame:
+    """Return one row per time that a member's alarm was on and is off again."""
     crossings = inputs.alarms.where(f.col("k") == "wm")
     by_time = Window.partitionBy("cluster", "node", "boot").orderBy("t0", "seq")
     # Gaps and islands: an episode begins where the state leaves 0.
     islands = crossings.withColumn(
         "island", f.sum(f.when(f.col("from") == "0", 1).otherwise(0)).over(by_time)
     )
-    episodes = (
+    return (
         islands.groupBy("cluster", "node", "boot", "island")
         .agg(
             f.min("t0").alias("start_us"),
@@ -38,6 +35,14 @@ def build(inputs: Inputs) -> DataFrame:
         .where(f.col("end_us").isNotNull())
         .drop("island")
     )
+
+
+def build(inputs: Inputs) -> DataFrame:
+    """Return the episodes that ended, in the hour of their end; blocked and blame by cluster.
+
+    An alarm of one member blocks publishers on all (R-ALM), so blocked time is the cluster's.
+    """
+    episodes = _episodes(inputs)
     key = ["cluster", "node", "boot", "start_us"]
     blocked = (
         episodes.alias("e")

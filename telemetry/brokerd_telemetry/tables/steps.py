@@ -33,11 +33,8 @@ def order() -> list[Column]:
     return [f.col(name) for name in ("term", "t1", "c_enq", "c_ack", "c_dlv", "seq")]
 
 
-def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
-    """Return the queue rows with d_<counter>, start_depth, start_pending and areas.
-
-    carry: `queue_last_1h` of the hour before the rows; None before the first.
-    """
+def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
+    """Return the queue rows, with the last ones of earlier hours marked as carried."""
     own = rows.where(f.col("k") == "queue").select(
         *CARRIED,
         *QUEUE_COUNTERS,
@@ -45,9 +42,18 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
         "max_bytes",
         f.lit(False).alias("is_carried"),
     )
-    if carry is not None:
-        earlier = carry.select(*CARRIED, f.lit(True).alias("is_carried"))
-        own = own.unionByName(earlier, allowMissingColumns=True)
+    if carry is None:
+        return own
+    earlier = carry.select(*CARRIED, f.lit(True).alias("is_carried"))
+    return own.unionByName(earlier, allowMissingColumns=True)
+
+
+def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
+    """Return the queue rows with d_<counter>, start_depth, start_pending and areas.
+
+    carry: `queue_last_1h` of the hour before the rows; None before the first.
+    """
+    own = _with_carry(rows, carry)
     window = Window.partitionBy("cluster", "grp").orderBy(*order())
     before = f.lag(
         f.struct(

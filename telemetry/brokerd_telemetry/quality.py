@@ -137,7 +137,9 @@ def coverage(hours: list[NodeHour], islands: Mapping[str, set[int]]) -> list[dic
                 "hour_us": hour_us,
                 "completeness": min(min(values) for values in by_node.values()),
                 "seconds": max((min(last, hour_us + HOUR_US) - first) / 1e6, 0.0),
-                "is_island": not {hour_us - HOUR_US, hour_us + HOUR_US} & known,
+                # Nothing can have crossed its borders: no hour before it, all members ended in it.
+                "is_island": hour_us - HOUR_US not in known
+                and all(member.has_ended for member in members),
                 "end_us": last,
             }
         )

@@ -104,13 +104,13 @@ class Node:
         """Say that the boot begins or ends."""
         self.rows["event"].append({"k": "boot", "t0": at_us, "t1": at_us, "state": state})
 
-    def collect(self, t0_us: int, t1_us: int, led: list[Queue], term: int) -> None:
-        """Take the rows of an interval, as telemetry_hooks does."""
+    def collect(self, t0_us: int, t1_us: int, led: list[Queue], *terms: int) -> None:
+        """Take the rows of an interval, as telemetry_hooks does; terms: one per queue."""
         rows = self.counters.take(t0_us, t1_us)
         rows.append({"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)})
-        status = SimpleNamespace(term=term, lag={"a": 0, "b": 0})
         self.queue_rows.forget(queue.uid for queue in led)
-        for queue in led:
+        for queue, term in zip(led, terms, strict=True):
+            status = SimpleNamespace(term=term, lag={"a": 0, "b": 0})
             rows += self.queue_rows.rows(
                 queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
             )
@@ -201,9 +201,9 @@ def make(
             node.now_us = t1_us
             if step == killed_at and number == 0:
                 continue
-            for index in range(5):
-                if leader[index] == number:
-                    node.collect(t0_us, t1_us, [queues[index]], term[index])
+            led = [index for index in range(5) if leader[index] == number]
+            terms = [term[index] for index in led]
+            node.collect(t0_us, t1_us, [queues[index] for index in led], *terms)
         if rng.random() < 0.3:
             index = rng.randrange(5)
             leader[index], term[index] = rng.randrange(3), term[index] + 1

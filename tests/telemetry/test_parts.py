@@ -149,6 +149,16 @@ def test_holes_and_lost_rows_lower_completeness() -> None:
     assert judged(hour(gap_rows=100))[0].completeness == pytest.approx(0.5)
 
 
+def test_copies_are_judged_only_where_nothing_crosses_the_hour() -> None:
+    def island(has_ended: bool, known: set[int]) -> bool:
+        (line,) = quality.coverage([hour(has_ended=has_ended)], {"c": known})
+        return bool(line["is_island"])
+
+    assert island(True, {0, HOUR})
+    assert not island(False, {0})
+    assert not island(True, {0, -HOUR})
+
+
 HIT = Hit("queue", "/", "q", 1, 0, "text")
 HOURS = [f"2026-11-20T{number:02}" for number in range(10)]
 

@@ -1,0 +1,84 @@
+"""The gold tables a second time, by DuckDB from the raw segments: what Spark says must equal it.
+
+Written against the definitions of telemetry.md section 8, not against the job's code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+_HOUR = "t0 - t0 % 3600000000"
+_COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out", "dl_confirmed")
+
+
+class Oracle:
+    """The rows of a directory of segments, with SQL over them."""
+
+    def __init__(self, raw: Path, cluster: str) -> None:
+        self.db = duckdb.connect()
+        files = str(raw / "raw" / "v1" / f"cluster={cluster.replace('/', '+')}" / "**" / "*.gz")
+        self.db.execute(
+            "CREATE TABLE rows AS SELECT * FROM read_json($1, format = 'newline_delimited', "
+            "hive_partitioning = false, union_by_name = true, sample_size = -1, "
+            "ignore_errors = true) WHERE k NOT LIKE '\\_%' ESCAPE '\\'",
+            [files],
+        )
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, in order."""
+        return sorted(self.db.execute(sql).fetchall(), key=str)
+
+    def queue_hours(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, each counter, last ready): differences of cumulative counters."""
+        steps = ", ".join(
+            f"CASE WHEN lag(c_{name}) OVER w IS NULL THEN {name} "
+            f"ELSE c_{name} - lag(c_{name}) OVER w END AS s_{name}"
+            for name in _COUNTERS
+        )
+        sums = ", ".join(f"sum(s_{name})::BIGINT" for name in _COUNTERS)
+        return self.query(
+            f"WITH s AS (SELECT *, {steps} FROM rows WHERE k = 'queue' "
+            "WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)) "
+            f"SELECT {_HOUR} AS hour, queue, {sums}, "
+            "arg_max(ready, t1)::BIGINT, max(ready)::BIGINT FROM s GROUP BY 1, 2"
+        )
+
+    def exchange_hours(self) -> list[tuple[Any, ...]]:
+        """(hour, exchange, unroutable ratio, catch ratio)."""
+        astray = "sum(returned + dropped + ae_missing + ae_cycle)"
+        return self.query(
+            f'SELECT {_HOUR}, exchange, {astray} / sum("in" + internal_in), '
+            f"sum(ae_routed) / (sum(ae_routed) + {astray}) "
+            "FROM rows WHERE k = 'exchange' GROUP BY 1, 2"
+        )
+
+    def confirm_hours(self) -> list[tuple[Any, ...]]:
+        """(hour, exchange, user, n, p50, p99, max) from the merged buckets."""
+        return self.query(
+            f"""
+            WITH b AS (SELECT {_HOUR} AS hour, exchange, "user", unnest(total.i) AS i,
+                              unnest(total.c) AS c FROM rows WHERE k = 'confirm'),
+            m AS (SELECT hour, exchange, "user", i, sum(c) AS c FROM b GROUP BY ALL),
+            r AS (SELECT *, sum(c) OVER (PARTITION BY hour, exchange, "user" ORDER BY i) AS seen,
+                         sum(c) OVER (PARTITION BY hour, exchange, "user") AS everything FROM m),
+            p AS (SELECT hour, exchange, "user",
+                         min(CASE WHEN seen >= 0.5 * everything THEN i END) AS i50,
+                         min(CASE WHEN seen >= 0.99 * everything THEN i END) AS i99
+                  FROM r GROUP BY ALL),
+            n AS (SELECT {_HOUR} AS hour, exchange, "user", sum(n)::BIGINT AS n,
+                         max(total.max_us) AS top FROM rows WHERE k = 'confirm' GROUP BY ALL)
+            SELECT hour, exchange, "user", n, 2 * pow(1.02, i50) / 2.02,
+                   2 * pow(1.02, i99) / 2.02, top
+            FROM p JOIN n USING (hour, exchange, "user")
+            """
+        )
+
+    def usage_hours(self) -> list[tuple[Any, ...]]:
+        """(hour, user, in, in_bytes, confirmed)."""
+        return self.query(
+            f'SELECT {_HOUR}, "user", sum("in")::BIGINT, sum(in_bytes)::BIGINT, '
+            "sum(confirmed)::BIGINT FROM rows WHERE k = 'principal' GROUP BY 1, 2"
+        )

@@ -1,0 +1,348 @@
+"""The Spark job on a made-up fleet: equal to the truth, to DuckDB, and to itself after a kill."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from brokerd_telemetry import commit
+
+from tests.telemetry import fleet
+from tests.telemetry.oracle import Oracle
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SEED = 4711
+
+
+def command(raw: Path, out: Path) -> list[str]:
+    """Return the command line of a run."""
+    job = [sys.executable, "-m", "brokerd_telemetry", "run"]
+    return [*job, "--raw", str(raw), "--out", str(out)]
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which the packages are found."""
+    paths = [str(REPOSITORY / part) for part in ("telemetry", "operator", ".")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def run(raw: Path, out: Path) -> str:
+    """Run the job to its end; return what it said."""
+    done = subprocess.run(
+        command(raw, out), env=environment(), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def query(out: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Ask the tables, through the views that the run published."""
+    with duckdb.connect() as db:
+        views = (out / "publish" / "views.sql").read_text()
+        db.execute(views.replace("'gold/", f"'{out}/gold/").replace("'silver/", f"'{out}/silver/"))
+        return sorted(db.execute(sql).fetchall(), key=str)
+
+
+def close(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> bool:
+    """Compare rows: exactly, floats within 1e-9."""
+    return len(left) == len(right) and all(
+        a == pytest.approx(b, rel=1e-9) if isinstance(b, float) else a == b
+        for one, other in zip(left, right, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+@dataclass
+class Done:
+    """A finished run."""
+
+    raw: Path
+    out: Path
+    said: str
+    truth: fleet.Truth
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """One run over a sound fleet, a cheating one, and segments with every kind of damage."""
+    raw = tmp_path_factory.mktemp("raw")
+    out = tmp_path_factory.mktemp("out")
+    truth = fleet.make(raw, SEED)
+    cheat(raw)
+    damage(raw)
+    golden(raw)
+    said = run(raw, out)
+    yield Done(raw, out, said, truth)
+    shutil.rmtree(out)
+
+
+def cheat(raw: Path) -> None:
+    """Write a cluster whose queue says that it acknowledged one message more than it did."""
+    node = fleet.Node(raw, "test/cheat", "c0", 0xC0, [])
+    queue = fleet.Queue(9, "cheated")
+    queue.counters |= {"enq": 10, "dlv": 4, "ack": 4}
+    queue.ready = 6
+    contents = [fleet.content("k")] * 10
+    node.counters.published("/", "web", "x", fleet.route("cheated"), contents)
+    node.boot_event(fleet.BEGIN_US, "start")
+    node.collect(fleet.BEGIN_US, fleet.BEGIN_US + fleet.INTERVAL_US, [queue], 1)
+    queue.counters["ack"] += 1
+    second_us = fleet.BEGIN_US + 2 * fleet.INTERVAL_US
+    node.collect(fleet.BEGIN_US + fleet.INTERVAL_US, second_us, [queue], 1)
+    node.rows["sample"] += [
+        {"k": "queue", "t0": 1, "t1": 2, "vhost": "/"},
+        {"k": "unheard-of", "t0": 1, "t1": 2},
+        {"k": "node", "t0": "soon", "t1": 2},
+        {"k": "node", "t0": 5, "t1": 2},
+        {"k": "node", "t0": 1 << 60, "t1": 1 << 60},
+    ]
+    node.boot_event(second_us, "end")
+    node.seal(fleet.BEGIN_US)
+
+
+def golden(raw: Path) -> None:
+    """Write the rows of Annex A.1 (with the cumulative counters that they imply)."""
+    node = fleet.Node(raw, "mq/prod-eu", "brokerd-1", 0xA1, [])
+    common = {"t0": 1795184400000000, "t1": 1795184410000000, "vhost": "shop"}
+    node.rows["sample"] += [
+        {
+            "k": "queue", **common, "queue": "orders", "qtype": "quorum", "grp": 12, "term": 7,
+            "ready": 1804, "unacked": 96, "ready_bytes": 1847296, "unacked_bytes": 98304,
+            "enq": 912, "enq_bytes": 933888, "dlv": 640, "redlv": 12, "ack": 628, "rejected": 4,
+            "over_limit": 1, "dl_out": 5, "dl_pending": 2, "c_in": 5120044, "c_out": 5118144,
+            "c_enq": 5120044, "c_ack": 5117000, "c_rejected": 1000, "c_over_limit": 144,
+            "c_dl_out": 1144, "c_dlv": 5200000, "dlx": "dead", "strategy": "at-least-once",
+            "dl_confirmed": 4, "c_dl_confirmed": 1142,
+        },
+        {
+            "k": "exchange", **common, "exchange": "orders.in", "in": 950, "routed": 912,
+            "copies": 1310, "ae_routed": 31, "ae_hops": [29, 2, 0, 0], "returned": 5,
+            "dropped": 2,
+        },
+        {
+            "k": "confirm", **common, "exchange": "orders.in", "user": "web", "n": 905,
+            "total": {"i": [343, 361, 379], "c": [410, 470, 25], "sum_us": 998800,
+                      "max_us": 1805},
+        },
+        {"k": "node", **common},
+    ]  # fmt: skip
+    node.seal(1795184400000000)
+
+
+def damage(raw: Path) -> None:
+    """Add a torn segment, one with a wrong digest, and a copy under another hour."""
+    node = fleet.Node(raw, "test/torn", "t0", 0x70, [])
+    for _ in range(3):
+        node.boot_event(fleet.BEGIN_US, "start")
+        node.collect(fleet.BEGIN_US, fleet.BEGIN_US + fleet.INTERVAL_US, [])
+        node.seal(fleet.BEGIN_US)
+    first, second, third = sorted((raw / "raw/v1/cluster=test+torn").rglob("sample.*"))
+    first.write_bytes(first.read_bytes()[:-10])
+    second.write_bytes(
+        gzip.compress(gzip.decompress(second.read_bytes()).replace(b"conns", b"coins"))
+    )
+    copy = third.parents[1] / "hh=15" / third.name
+    copy.parent.mkdir()
+    shutil.copy(third, copy)
+
+
+def test_the_totals_are_the_truth_although_a_leader_was_killed(done: Done) -> None:
+    sums = query(
+        done.out,
+        "SELECT queue, sum(enq), sum(ack), sum(over_limit), sum(dl_out), sum(dl_confirmed) "
+        "FROM queue_1h WHERE cluster = 'test/fleet' GROUP BY queue",
+    )
+    assert sums == [
+        (q.name, *(q.counters[n] for n in ("enq", "ack", "over_limit", "dl_out", "dl_confirmed")))
+        for q in done.truth.queues
+    ]
+
+
+def test_the_books_of_a_sound_cluster_balance(done: Done) -> None:
+    rows = query(
+        done.out,
+        "SELECT equation, count(*), sum(abs(residual)) FROM audit_1h "
+        "WHERE cluster = 'test/fleet' AND judged GROUP BY equation",
+    )
+    assert rows == [("exchange", 2, 0), ("letters", 2, 0), ("queue", 10, 0)]
+
+
+def test_an_injected_miscount_is_found_and_told(done: Done) -> None:
+    rows = query(
+        done.out,
+        "SELECT equation, object, residual FROM audit_1h "
+        "WHERE cluster = 'test/cheat' AND residual <> 0",
+    )
+    assert rows == [("queue", "cheated", 1)]
+    rules = query(
+        done.out, "SELECT DISTINCT rule, status, object FROM findings WHERE rule = 'BOOKS'"
+    )
+    assert rules == [("BOOKS", "RAISED", "cheated")]
+
+
+def test_the_hour_of_a_kill_is_not_complete_and_only_that(done: Done) -> None:
+    rows = query(
+        done.out,
+        "SELECT hour(window_start), node, min(completeness) FROM data_quality_1h "
+        "WHERE cluster = 'test/fleet' GROUP BY ALL",
+    )
+    incomplete = [(hour, node) for hour, node, share in rows if share < 1.0]
+    assert incomplete == [(14, "n0")]
+
+
+def test_hours_and_exchanges_equal_the_oracle(done: Done) -> None:
+    oracle = Oracle(done.raw, "test/fleet")
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), queue, enq, dlv, ack, rejected, over_limit, dl_out, "
+        "dl_confirmed, ready_last, ready_max FROM queue_1h WHERE cluster = 'test/fleet'",
+    )
+    assert mine == oracle.queue_hours()
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), exchange, unroutable_ratio, ae_catch_ratio "
+        "FROM unroutable_1h WHERE cluster = 'test/fleet' AND outcome = 'all'",
+    )
+    assert close(mine, oracle.exchange_hours())
+
+
+def test_percentiles_and_usage_equal_the_oracle(done: Done) -> None:
+    oracle = Oracle(done.raw, "test/fleet")
+    mine = query(
+        done.out,
+        'SELECT epoch_us(window_start), exchange, "user", n, p50_us, p99_us, max_us '
+        "FROM confirm_1h WHERE cluster = 'test/fleet'",
+    )
+    assert close(mine, oracle.confirm_hours())
+    mine = query(
+        done.out,
+        'SELECT epoch_us(window_start), "user", "in", in_bytes, confirmed FROM usage_1h '
+        "WHERE cluster = 'test/fleet' AND \"user\" <> ''",
+    )
+    assert mine == oracle.usage_hours()
+    billed = query(
+        done.out,
+        "SELECT sum(\"in\"), sum(copies) FROM chargeback_1d WHERE cluster = 'test/fleet'",
+    )
+    assert billed[0][0] == done.truth.published
+
+
+def test_dead_letters_are_counted_by_reason(done: Done) -> None:
+    rows = query(
+        done.out,
+        "SELECT queue, sum(n) FROM deadletter_1h WHERE cluster = 'test/fleet' GROUP BY queue",
+    )
+    assert rows == [
+        (q.name, q.counters["rejected"] + q.counters["over_limit"]) for q in done.truth.queues
+    ]
+
+
+def test_the_numbers_of_annex_a(done: Done) -> None:
+    """c_in - c_out = depth; 912 + 31 + 5 + 2 = 950; sum of hops = ae_routed; p50 and p99."""
+    where = "WHERE cluster = 'mq/prod-eu'"
+    queue = query(done.out, f"SELECT enq, gone, ready_last + unacked_last FROM queue_1h {where}")
+    assert queue == [(912, 633, 1900)]
+    books = query(done.out, f"SELECT equation, counted, residual FROM audit_1h {where} AND judged")
+    assert books == [("exchange", 950, 0), ("letters", 5, 0), ("queue", 1900, 0)]
+    columns = "hops_1 + hops_2, ae_routed, unroutable_ratio, ae_catch_ratio"
+    ((hops, routed, unroutable, caught),) = query(
+        done.out, f"SELECT {columns} FROM unroutable_1h {where} AND outcome = 'all'"
+    )
+    assert hops == routed == 31
+    assert unroutable == pytest.approx(7 / 950)
+    assert caught == pytest.approx(31 / 38)
+    ((n, p50, p99, highest),) = query(
+        done.out, f"SELECT n, p50_us, p99_us, max_us FROM confirm_1h {where}"
+    )
+    assert (n, highest) == (905, 1805)
+    assert p50 == pytest.approx(2 * 1.02**361 / 2.02)
+    assert p99 == pytest.approx(2 * 1.02**379 / 2.02)
+
+
+def test_the_minutes_add_up_to_the_hours(done: Done) -> None:
+    per = "SELECT cluster, queue, sum(enq), sum(ack), sum(gone) FROM {} GROUP BY ALL"
+    assert query(done.out, per.format("queue_1m")) == query(done.out, per.format("queue_1h"))
+
+
+def test_damaged_segments_and_rows_go_to_quarantine_and_nothing_else_suffers(done: Done) -> None:
+    names = sorted(path.name for path in (done.out / "quarantine" / "segments").iterdir())
+    assert [name.rsplit(".", 1)[1] for name in names] == ["gzip", "sha256"]
+    files = str(done.out / "quarantine" / "rows" / "**" / "*.parquet")
+    with duckdb.connect() as db:
+        errors = db.execute("SELECT error, count(*) FROM read_parquet($1) GROUP BY 1", [files])
+        found = sorted(errors.fetchall())
+    assert found == [("future", 1), ("key", 1), ("kind", 1), ("parse", 1), ("range", 1)]
+    assert query(done.out, "SELECT max(segments_duplicate) FROM data_quality_1h") == [(1,)]
+
+
+def test_the_report_is_one_page_that_asks_for_nothing(done: Done) -> None:
+    page = (done.out / "publish" / "report.html").read_text()
+    assert "BOOKS" in page
+    assert "cheated" in page
+    for outside in ("http://", "https://", "<script", "<link", "<img", "@import", "url("):
+        assert outside not in page
+    assert len(page) < 2_000_000
+
+
+def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
+    manifest = commit.Ledger(done.out).load()
+    listed = sum(item["rows"] for items in manifest.tables["silver"].values() for item in items)
+    assert query(done.out, "SELECT count(*) FROM silver") == [(listed,)]
+    ingested = sum(entry["rows"] for entry in manifest.segments.values())
+    assert listed == ingested - 5
+
+
+TABLES = ("queue_1h", "queue_1m", "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h",
+          "usage_1h", "chargeback_1d", "queue_last_1h")  # fmt: skip
+
+
+def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
+    done: Done, tmp_path: Path
+) -> None:
+    """7.1: SIGKILL leaves the old tables; what runs again makes the tables of one whole run."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    source = done.raw / "raw" / "v1"
+    late = sorted(path for path in source.rglob("*.gz") if "hh=15" in path.parts[-2])
+    early = sorted(path for path in source.rglob("*.gz") if path not in late)
+    for path in early:
+        place(path, source, raw)
+    run(raw, out)
+    before = (out / "ledger" / "CURRENT").read_text()
+    for path in late:
+        place(path, source, raw)
+    with subprocess.Popen(
+        command(raw, out), env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "making the tables" in line:
+                break
+        process.send_signal(signal.SIGKILL)
+    assert (out / "ledger" / "CURRENT").read_text() == before
+    assert query(out, "SELECT count(*) FROM queue_1h")[0][0] > 0
+    run(raw, out)
+    # How complete an hour is may look different from within it, before the next one is known.
+    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness'))"
+    for table in TABLES:
+        sql = f"SELECT {columns} FROM {table}"
+        assert close(query(out, sql), query(done.out, sql)), table
+    assert "no new telemetry" in run(raw, out)
+
+
+def place(path: Path, source: Path, raw: Path) -> None:
+    """Copy a segment to another raw directory."""
+    target = raw / "raw" / "v1" / path.relative_to(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, target)

@@ -137,11 +137,14 @@ def take(reach: Reach, queue: str, count: int, timeout_s: float = 30.0) -> list[
     taken: list[Any] = []
 
     def check() -> bool:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is not None:
+        while len(taken) < count:
+            method, properties, body = channel.basic_get(queue)
+            if method is None:
+                return False
+            channel.basic_ack(method.delivery_tag)
             taken.append((properties, body))
-        return len(taken) >= count
+        return True
 
-    until(check, f"{count} messages in {queue}, there were {len(taken)}", timeout_s)
+    until(check, f"{count} messages in {queue}", timeout_s)
     connection.close()
     return taken

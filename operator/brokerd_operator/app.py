@@ -108,6 +108,9 @@ class Operator:
 
     async def _watch(self, watch_stop: asyncio.Event, stop: asyncio.Event) -> None:
         """kopf takes the signals for itself, so its end is the wish to end."""
+        # Right after `helm install` the API server answers 429 for new kinds: that is waited for
+        # once, by the listing, and not complained about by every watch.
+        await self.engine.is_synced.wait()
         await self.source.watch(watch_stop)
         stop.set()
 

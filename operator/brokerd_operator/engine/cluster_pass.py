@@ -42,6 +42,9 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
         )
         await engine.write_status(key, entry.body, value)
         return
+    if engine.store.is_namespace_terminating(key.namespace):
+        # Nothing can be made there, and the deletion of this resource is on its way.
+        return
     if not keys.has_finalizer(entry.body):
         await engine.store.add_finalizer(entry.body)
     report = await engine.driver.reconcile(entry.body, entry.meta, spec)

@@ -93,18 +93,23 @@ def installed(kube_nodes: Kubernetes, images: dict[str, str]) -> Iterator[Namesp
     kube_nodes.kubectl("label", "namespace", SYSTEM, *label)
     system = Namespace(kube_nodes, SYSTEM)
     yield system
-    log = system.kubectl("logs", f"deployment/{RELEASE}", "--tail=-1")
+    forbidden = forbidden_lines(system)
     kube_nodes.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
     kube_nodes.kubectl("delete", "namespace", SYSTEM, f"--timeout={GONE_TIMEOUT_S}s")
     if "brokerclusters.brokerd.io" not in crds_before:
         kube_nodes.kubectl("delete", "-f", str(ROOT / "crds"))
+    assert not forbidden, "the operator wanted more than its chart allows:\n" + "\n".join(forbidden)
+
+
+def forbidden_lines(system: Namespace) -> list[str]:
+    """What the operator complained about for want of a right."""
+    log = system.kubectl("logs", f"deployment/{RELEASE}", "--tail=-1")
     # The API server says "forbidden" also for a namespace that just began to go.
-    forbidden = [
+    return [
         line
         for line in log.splitlines()
         if "forbidden" in line.lower() and "being terminated" not in line
     ]
-    assert not forbidden, "the operator wanted more than its chart allows:\n" + "\n".join(forbidden)
 
 
 @pytest.fixture

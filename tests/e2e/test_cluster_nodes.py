@@ -86,7 +86,8 @@ def workload(kube_nodes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -
     yield
     kube_nodes.kubectl("delete", "namespace", NAMESPACE, "--timeout=100s")
     volumes = json.loads(kube_nodes.kubectl("get", "pv", "-o", "json"))["items"]
-    for name in (volume["metadata"]["name"] for volume in volumes):
+    ours = (v for v in volumes if v["spec"].get("claimRef", {}).get("namespace") == NAMESPACE)
+    for name in (volume["metadata"]["name"] for volume in ours):
         kube_nodes.kubectl("wait", "--for=delete", f"pv/{name}", "--timeout=30s")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
@@ -56,11 +57,13 @@ def run_pod(cluster: Kubernetes, name: str, image: str, command: list[str]) -> s
 
 
 @pytest.fixture(scope="module", autouse=True)
-def namespace(kube_nodes: Kubernetes, images: dict[str, str]) -> None:
+def namespace(kube_nodes: Kubernetes, images: dict[str, str]) -> Iterator[None]:
     """A namespace that itself refuses whatever the restricted profile does not allow."""
     kube_nodes.kubectl("create", "namespace", NAMESPACE)
     label = "pod-security.kubernetes.io/enforce=restricted"
     kube_nodes.kubectl("label", "namespace", NAMESPACE, label)
+    yield
+    kube_nodes.kubectl("delete", "namespace", NAMESPACE, "--timeout=100s")
 
 
 @pytest.mark.parametrize("name", ["broker", "operator", "telemetry"])

@@ -1,0 +1,85 @@
+"""A BrokerCluster's own life: by its chart, hibernated and woken, its operator away."""
+
+from __future__ import annotations
+
+import json
+
+import pika
+import pytest
+
+from tests.e2e.conftest import RELEASE, ROOT, forbidden_lines
+from tests.e2e.namespace import Namespace, resource, small_cluster, until
+from tests.e2e.reach import Reach
+from tests.e2e.traffic import take
+
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_cluster_that_slept_has_its_messages(space: Namespace) -> None:
+    """replicas 0 keeps the volumes; a member started from its disk has everything."""
+    space.apply(small_cluster())
+    space.apply(resource("Queue", "jobs", brokerRef={"name": "tiny"}, type="quorum"))
+    space.wait_ready("brokercluster/tiny", "queue/jobs")
+    reach = Reach(space, "tiny")
+    connection = reach.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", "jobs", b"dreamt", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+    before = space.get("pod", "tiny-0")["status"]["podIP"]
+
+    space.patch("brokercluster", "tiny", {"replicas": 0})
+    space.wait_condition("brokercluster", "tiny", "Stopped")
+    until(lambda: space.find("pod", "tiny-0") is None, "the member's pod is gone")
+    space.patch("brokercluster", "tiny", {"replicas": 1})
+    until(
+        lambda: space.get("statefulset", "tiny")["status"].get("readyReplicas") == 1,
+        "the member is back",
+    )
+    assert space.get("pod", "tiny-0")["status"]["podIP"] != before
+    [(_, body)] = take(reach, "jobs", 1)
+    assert body == b"dreamt"
+    reach.close()
+
+
+def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:
+    chart = str(ROOT / "charts" / "brokerd-cluster")
+    values = ("replicas=1", "storage.size=1Gi", "storage.retention=Delete")
+    flags = [part for value in values for part in ("--set", f"cluster.{value}")]
+    queue = {"kind": "Queue", "name": "jobs", "spec": {"type": "quorum"}}
+    flags += ["--set-json", f"resources={json.dumps([queue])}"]
+    space.kube.helm("install", "prod", chart, "--namespace", space.name, *flags)
+    [cluster] = space.items("brokerclusters")
+    name = cluster["metadata"]["name"]
+    space.wait_ready(f"brokercluster/{name}", "queue")
+    reach = Reach(space, name)
+    connection = reach.connect(is_tls=True)
+    assert connection.channel().queue_declare("jobs", passive=True).method.queue == "jobs"
+    connection.close()
+    reach.close()
+    space.kube.helm("uninstall", "prod", "--namespace", space.name, "--wait")
+    until(lambda: not space.items("pods"), "the members' pods are gone")
+
+
+def test_restarted_operator_writes_nothing_where_nothing_changed(
+    shop: Namespace, installed: Namespace
+) -> None:
+    def versions() -> dict[str, str]:
+        items = shop.items("queues,exchanges,policies")
+        found = {
+            f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+            for item in items
+        }
+        # Its status moves with the pods; its spec is the operator's.
+        generation = shop.get("statefulset", "orders")["metadata"]["generation"]
+        return found | {"StatefulSet/orders": str(generation)}
+
+    assert not forbidden_lines(installed)
+    before = versions()
+    installed.kubectl("rollout", "restart", f"deployment/{RELEASE}")
+    installed.kubectl("rollout", "status", f"deployment/{RELEASE}", "--timeout=100s")
+    # The new operator works: it takes a new resource.
+    shop.apply(resource("Queue", "after", brokerRef={"name": "orders"}, type="quorum"))
+    shop.wait_applied("queue", "after")
+    shop.delete("queue", "after")
+    assert versions() == before

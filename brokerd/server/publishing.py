@@ -24,6 +24,10 @@ BATCH_MESSAGES_MAX = 2048
 BATCH_BYTES_MAX = 1024 * 1024
 
 
+#: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
+UNNUMBERED = -1
+
+
 class Target(Protocol):
     """A queue as routing returns it."""
 
@@ -92,7 +96,8 @@ class Publisher:
                 batch = self._batches[target.uid] = _Batch()
             batch.contents += contents
             numbers = batch.numbers
-            if numbers and numbers[-1][0] + numbers[-1][1] == first_number:
+            last = numbers[-1] if numbers else (UNNUMBERED, 0)
+            if last[0] != UNNUMBERED and last[0] + last[1] == first_number:
                 numbers[-1] = (numbers[-1][0], numbers[-1][1] + count)
             else:
                 numbers.append((first_number, count))

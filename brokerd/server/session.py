@@ -24,7 +24,7 @@ from brokerd.server import message_checks, session_methods
 from brokerd.server.backlog import Backlog
 from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.delivery import Got, LocalConsumer, Part
-from brokerd.server.publishing import Publisher
+from brokerd.server.publishing import UNNUMBERED, Publisher
 
 if TYPE_CHECKING:
     from brokerd.core.router import RouteResult
@@ -240,8 +240,8 @@ class Session:
             self._route_known(target, checked.result, [content], number)
 
     def _number(self, count: int) -> int:
-        """Number publishes from 1 on; without confirms the numbers mean nothing (R-PC-1)."""
-        return self.confirms.published(count) if self.confirms is not None else 1
+        """Number publishes from 1 on (R-PC-1); those before confirm.select have no number."""
+        return self.confirms.published(count) if self.confirms is not None else UNNUMBERED
 
     def _resolve(self, payload: bytes) -> PublishTarget:
         method = methods.BasicPublish.decode(payload)
@@ -294,7 +294,9 @@ class Session:
         if self.confirms is None or self._ended:
             return
         for first, count, accepted in outcomes:
-            self.confirms.answered(first, count, accepted)
+            # Answers to publishes of before confirm.select may come after it.
+            if first != UNNUMBERED:
+                self.confirms.answered(first, count, accepted)
         self._send_confirms()
 
     def _send_confirms(self) -> None:

@@ -276,6 +276,31 @@ def test_one_refusing_queue_of_several_makes_a_nack_and_the_others_keep_theirs(
     assert (raw.count(1, "roomy"), raw.count(1, "tight")) == (3, 1)
 
 
+def test_publishes_before_confirm_select_confirm_nothing_behind_it(raw: RawClient) -> None:
+    """R-PC-1: answers to earlier publishes come after the select, but number 1 is the next one."""
+    raw.declare(1, "unnumbered", durable=True)
+    raw.declare(
+        1,
+        "refusing-one",
+        durable=True,
+        arguments={"x-queue-type": "quorum", "x-max-length": 0, "x-overflow": "reject-publish"},
+    )
+    for before in (1, 3):
+        channel = 20 + before
+        raw.open(channel)
+        raw.send(
+            channel,
+            *[publish(channel, "", "unnumbered", b"x") for _ in range(before)],
+            methods.ConfirmSelect(nowait=True),
+            publish(channel, "", "refusing-one", b"y"),
+        )
+        nack = raw.expect(methods.BasicNack)
+        assert (nack.delivery_tag, nack.multiple) == (1, False)
+        raw.send(channel, publish(channel, "", "unnumbered", b"z"))
+        ack = raw.expect(methods.BasicAck)
+        assert (ack.delivery_tag, ack.multiple) == (2, False)
+
+
 def test_deleting_a_queue_confirms_what_was_on_its_way(member: Member, raw: RawClient) -> None:
     """R-PC-7: every publish gets its ack, whether before or after the deletion."""
     raw.open(2)

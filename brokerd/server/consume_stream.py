@@ -163,6 +163,7 @@ class ConsumeStream:
             priority=request.priority,
             exclusive=False,
             user=caller.user,
+            has_counts=queue.type == "quorum",
         )
         self._consumer = consumer
         # Registered first: deliveries may come before the checkout is answered.
@@ -281,7 +282,9 @@ class ConsumeStream:
                     routing_key=rpc_properties.readable(routing_key),
                     redelivered=run.acquired_count > 0,
                     properties=rpc_properties.decode(
-                        header, run.acquired_count, run.delivery_count
+                        header,
+                        run.acquired_count if consumer.has_counts else 0,
+                        run.delivery_count if consumer.has_counts else 0,
                     ),
                     body=body,
                 )

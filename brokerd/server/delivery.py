@@ -62,6 +62,8 @@ class LocalConsumer:
     user: str
     #: Present between a leader change and the new leader's answer to RESUME: what came meanwhile.
     recent: RangeSet | None = None
+    #: Deliveries carry x-acquired-count and x-delivery-count: quorum queues only (R-DL-4, R-DL-11).
+    has_counts: bool = False
     #: True until the client knows that it consumes.
     is_held: bool = False
     #: Of an AMQP channel: prepared frames per route.

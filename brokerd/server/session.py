@@ -349,7 +349,7 @@ class Session:
                 encoder = consumer.encoders.get(route)
                 if encoder is None:
                     encoder = self._encoder(consumer, route)
-                if redelivered:
+                if redelivered and consumer.has_counts:
                     items = [
                         (
                             _with_counts(content[1], run.acquired_count, run.delivery_count),
@@ -454,7 +454,8 @@ class Session:
         run, content = got.run, got.content
         tag = self.unacked.delivered((uid, holder), run.first, 1, no_ack)
         header = content[1]
-        if run.acquired_count:
+        queue = self.broker.queue_of(uid)
+        if run.acquired_count and queue is not None and queue.type == "quorum":
             header = _with_counts(header, run.acquired_count, run.delivery_count)
         (exchange, routing_key), _, body, _ = content
         method = methods.BasicGetOk(

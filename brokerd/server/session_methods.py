@@ -390,6 +390,7 @@ def _basic_consume(session: Session, method: methods.BasicConsume) -> Work:
         priority=priority,
         exclusive=method.exclusive,
         user=session.connection.user,
+        has_counts=queue.type == "quorum",
     )
     session.consumers[tag] = consumer
     session.groups.add(queue.uid)

@@ -205,6 +205,29 @@ def test_reject_publish_nacks_over_the_limit(channel: Any) -> None:
     channel.queue_delete("full")
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_only_quorum_queues_count_deliveries(channel: Any, kind: str) -> None:
+    """R-DL-4, R-DL-11."""
+    queue = f"counts-{kind}"
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+    channel.basic_publish("", queue, b"m")
+    method, _, _ = take(channel, queue)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    method, properties, _ = take(channel, queue)
+    assert method.redelivered
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    method, consumed, _ = next(channel.consume(queue, inactivity_timeout=10))
+    assert method.redelivered
+    if kind == "classic":
+        assert not properties.headers
+        assert not consumed.headers
+    else:
+        assert properties.headers["x-acquired-count"] == 1
+        assert consumed.headers["x-acquired-count"] == 2
+    channel.cancel()
+    channel.queue_delete(queue)
+
+
 def test_unacknowledged_messages_return_when_the_channel_closes(
     connection: pika.BlockingConnection, channel: Any
 ) -> None:

@@ -39,7 +39,8 @@ class Annotations:
     delivery_count: int = 0
     #: Milliseconds from enqueue; from the expiration property (R-TTL-1).  None: no own TTL.
     ttl_ms: int | None = None
-    priority: int = 0
+    #: From the priority property; None: it has none, which is not the same as 0 (R-PRI-2).
+    priority: int | None = None
 
 
 NONE = b""
@@ -50,8 +51,9 @@ def encode(annotations: Annotations) -> bytes:
     fields = {
         key: value for key, value in asdict(annotations).items() if value not in (None, [], 0)
     }
-    if annotations.ttl_ms == 0:
-        fields["ttl_ms"] = 0
+    for name in ("ttl_ms", "priority"):
+        if getattr(annotations, name) == 0:
+            fields[name] = 0
     return json.dumps(fields, separators=(",", ":")).encode() if fields else NONE
 
 

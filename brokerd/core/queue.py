@@ -33,6 +33,9 @@ from brokerd.core.queue_commands import (
 from brokerd.core.queue_state import QueueState
 from brokerd.core.queue_store import Entry, Span, runs_of
 
+#: Level of a message without a priority, on quorum queues that tell levels apart (R-PRI-2).
+QUORUM_PRIORITY = 4
+
 
 class QueueMachine(QueueState):
     """One queue.
@@ -278,9 +281,11 @@ class QueueMachine(QueueState):
         self.counters["enq"] += length
         self.counters["enq_bytes"] += entry.bytes_of(first, end)
         queue_ttl_ms = self.options.message_ttl_ms
+        highest = self.options.max_priority
+        ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
         if command.traits is None:
             expires_ms = None if queue_ttl_ms is None else self.clock_ms + queue_ttl_ms
-            self.store.add(Span(entry, first, end, expires_ms))
+            self.store.add(Span(entry, first, end, expires_ms, ordinary))
             return
         at = entry.first
         for count, traits in command.traits:
@@ -291,7 +296,7 @@ class QueueMachine(QueueState):
             # R-TTL-1: the smallest of queue and message; fixed here.
             ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
             expires_ms = self.clock_ms + min(ttls) if ttls else None
-            level = min(traits.priority, self.options.max_priority)
+            level = ordinary if traits.priority is None else min(traits.priority, highest)
             carried = traits.delivery_count if self._quorum else 0
             self.store.add(Span(entry, low, high, expires_ms, level, 0, carried))
 

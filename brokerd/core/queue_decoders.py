@@ -31,11 +31,12 @@ class Traits(NamedTuple):
     """What an enqueued message brings along that the queue must know."""
 
     ttl_ms: int | None
-    priority: int
+    #: None: the message has no priority of its own.
+    priority: int | None
     delivery_count: int
 
 
-PLAIN = Traits(None, 0, 0)
+PLAIN = Traits(None, None, 0)
 
 
 @dataclass(slots=True)
@@ -103,7 +104,8 @@ def _enqueue(data: bytes) -> Enqueue:
 def _traits(raw: bytes) -> Traits:
     known = message_annotations.decode(raw)
     ttl_ms = None if known.ttl_ms is None else max(0, _integer(known.ttl_ms))
-    return Traits(ttl_ms, max(0, _integer(known.priority)), max(0, _integer(known.delivery_count)))
+    priority = None if known.priority is None else max(0, _integer(known.priority))
+    return Traits(ttl_ms, priority, max(0, _integer(known.delivery_count)))
 
 
 def _ranges(data: bytes) -> Ranges:

@@ -193,6 +193,15 @@ def test_drop_head_with_priorities_drops_what_would_be_delivered_next() -> None:
     assert delivered(q.consume()) == {"c": [3, 4, 5]}
 
 
+def test_a_message_without_priority_ranks_as_4_on_quorum_queues() -> None:
+    """R-PRI-2: strict levels, absent = 4, more than 31 is 31."""
+    q = QueueDriver(queue_type="quorum", max_priority=31)
+    q.publish(content(b"plain"), content(b"p0", priority=0), content(b"p3", priority=3))
+    q.publish(content(b"p5", priority=5), content(b"p99", priority=99), b"later")
+    order = [q.get(no_ack=True)["run"][0] for _ in range(6)]
+    assert order == [4, 3, 0, 5, 2, 1]
+
+
 def test_a_requeued_message_keeps_its_priority() -> None:
     """R-PRI-3"""
     q = QueueDriver(max_priority=5)

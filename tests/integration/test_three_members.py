@@ -59,14 +59,14 @@ def test_a_queue_is_used_through_any_member(
 class _Publisher(threading.Thread):
     """Publishes numbers with confirms, at whichever member answers."""
 
-    def __init__(self, ports: list[Member], queue: str) -> None:
+    def __init__(self, members: list[Member], queue: str, first_number: int) -> None:
         super().__init__(daemon=True)
-        self.members, self.queue = ports, queue
+        self.members, self.queue, self.first_number = members, queue, first_number
         self.confirmed: set[int] = set()
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        number = turn = 0
+        number, turn = self.first_number, 0
         while not self.stopped.is_set():
             try:
                 channel = self.members[turn % len(self.members)].connect().channel()
@@ -113,7 +113,10 @@ def test_killing_members_loses_no_confirmed_message(tmp_path: Path) -> None:
         setup = members[0].connect()
         setup.channel().queue_declare("orders", durable=True, arguments=QUORUM)
         setup.close()
-        publishers = [_Publisher(members[i:] + members[:i], "orders") for i in range(3)]
+        # Numbers of their own: a lost message of one must not hide behind another's.
+        publishers = [
+            _Publisher(members[i:] + members[:i], "orders", i * 1_000_000) for i in range(3)
+        ]
         consumers = [_Consumer(members[i:] + members[:i], "orders") for i in range(2)]
         for thread in (*publishers, *consumers):
             thread.start()
@@ -152,6 +155,7 @@ def test_killing_members_loses_no_confirmed_message(tmp_path: Path) -> None:
             consumer.stopped.set()
         for consumer in consumers:
             consumer.join(30)
+        assert [consumer.unflagged for consumer in consumers] == [0, 0]
 
 
 def test_a_minority_confirms_nothing_and_goes_on_after_the_majority_is_back(

@@ -39,7 +39,11 @@ class Run(NamedTuple):
 
 @dataclass(slots=True)
 class Deliver:
-    """Send these messages to a consumer.  Already checked out to it, or settled if it is no_ack."""
+    """Send these messages to a consumer.  Already checked out to it, or settled if it is no_ack.
+
+    Only the leader of the command's own term sends them.  A later leader, which applies the command
+    late, leaves it to RESUME: the consumer may have had them, and even settled them, long since.
+    """
 
     consumer: ConsumerId
     runs: list[Run]
@@ -55,6 +59,11 @@ class DeadLetter:
     routing_key: str | None
     runs: list[Run]
     now_ms: int
+
+
+@dataclass(slots=True)
+class LeadershipBegun:
+    """A new leader has applied all that earlier leaders left: consumers everywhere must resume."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,8 @@ class QueueMachine(QueueState):
         """Return what a new leader must realise again; deliveries are asked for by RESUME."""
         if self.deleted is not None:
             return [effects.QueueDeleted(self.deleted)]
-        return [effects.DeadLettersWaiting()] if self.letters.count else []
+        begun: list[Any] = [effects.LeadershipBegun()]
+        return [*begun, effects.DeadLettersWaiting()] if self.letters.count else begun
 
     def snapshot(self) -> bytes:
         """Return the state without message bodies."""

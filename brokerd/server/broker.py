@@ -18,7 +18,7 @@ from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig
-from brokerd.core import alarms, catalog_commands, effects, policy, queue_commands
+from brokerd.core import alarms, catalog_commands, effects, queue_commands
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import ConnectionId, Queue
 from brokerd.core.effects import ConsumerId
@@ -32,18 +32,15 @@ from brokerd.server import auth, leadership
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.connections import Connections
-from brokerd.server.delivery import DeliveryHub, Got, Part
+from brokerd.server.delivery import DeliveryHub, Got
 from brokerd.server.dlx_worker import DeadLetterer
 from brokerd.server.message_views import MessageViews
+from brokerd.server.queue_leaders import QueueLeaders
 from brokerd.server.repeated_warnings import RepeatedWarnings
 from brokerd.server.timers import DeadlineWheel
 from brokerd.telemetry.counters import Counters
 
 log = logging.getLogger(__name__)
-
-#: One delivery of many messages goes out in pieces of about so many bytes, so that a socket that is
-#: full is noticed in between.
-DELIVERY_BYTES_MAX = 512 * 1024
 
 
 class Federation(Protocol):
@@ -89,8 +86,7 @@ class Broker:
         self.catalog_writer: CatalogWriter
         self.groups: GroupClient
         self.deliveries = DeliveryHub(self._resume)
-        #: Terms of the leaders of groups that have consumers here and no replica.
-        self._heard_terms: dict[int, int] = {}
+        self.leaders = QueueLeaders(self)
         self.dead_letterer = DeadLetterer(self)
         #: Both set at the start (app.py).
         self.federation: Federation | None = None
@@ -99,9 +95,6 @@ class Broker:
         self.failure: BaseException | None = None
         self._last_uid = 0
         self._queues: dict[int, Queue] = {}
-        self._options: dict[int, queue_commands.QueueOptions] = {}
-        self._led: set[int] = set()
-        self._nodes: dict[str, int] = {}
         self._views = MessageViews(self._entry_data)
         self._warnings = RepeatedWarnings()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,6 +163,10 @@ class Broker:
         """A connection ended: its exclusive queues go (R-Q-9)."""
         # Even if none is known here yet: a declare may be on its way, in order before this.
         operation = catalog_commands.connection_closed(self.connection_id(connection_uid))
+        self.write_later(operation)
+
+    def write_later(self, operation: dict[str, Any]) -> None:
+        """Have a catalog operation written whose answer nobody waits for."""
         self.spawn(self._write_quietly(operation))
 
     async def _write_quietly(self, operation: dict[str, Any]) -> None:
@@ -196,10 +193,7 @@ class Broker:
         if change.kind == "queue":
             self._queue_changed(change)
         elif change.kind in ("policy", "operator_policy", "vhost"):
-            for uid in self._led:
-                queue = self._queues.get(uid)
-                if queue is not None and queue.vhost == change.vhost:
-                    self._update_options(uid)
+            self.leaders.update_vhost(change.vhost)
         elif change.kind == "member":
             self.members_changed()
         if change.kind == "vhost" and change.deleted:
@@ -235,8 +229,8 @@ class Broker:
             self._close(change.uid)
         if not change.deleted and queue is not None:
             self._open(queue)
-            if queue.uid in self._led:
-                self._update_options(queue.uid)
+            if self.leads(queue.uid):
+                self.leaders.update_options(queue.uid)
 
     def _open(self, queue: Queue) -> None:
         self._queues[queue.uid] = queue
@@ -252,9 +246,7 @@ class Broker:
 
     def _close(self, uid: int) -> None:
         self._queues.pop(uid, None)
-        self._options.pop(uid, None)
-        self._led.discard(uid)
-        self._heard_terms.pop(uid, None)
+        self.leaders.forget(uid)
         self.dead_letterer.stop(uid)
         if self.host.has_group(uid):
             self.host.close_group(uid, forget=True)
@@ -274,7 +266,7 @@ class Broker:
     def led_queues(self) -> list[tuple[Queue, QueueMachine]]:
         """Return the queues whose leader is here, with their state."""
         result = []
-        for uid in self._led:
+        for uid in self.leaders.led:
             queue = self._queues.get(uid)
             if queue is not None and self.host.has_group(uid):
                 result.append((queue, self.machine(uid)))
@@ -339,22 +331,12 @@ class Broker:
     def _resume(self, uid: int, command: bytes, done: Callable[[], None]) -> None:
         self.groups.send(uid, command, lambda _status, _reply: done())
 
-    def _update_options(self, uid: int) -> None:
-        queue = self._queues[uid]
-        options = policy.effective_queue_options(self.view, queue, self.profile)
-        if "consumer-disconnected-timeout" not in policy.effective_queue(self.view, queue).values:
-            options.disconnected_timeout_ms = self.config.queues.disconnected_timeout_ms
-        if self._options.get(uid) != options:
-            self._options[uid] = options
-            command = queue_commands.encode_update_options(options)
-            self.host.propose(uid, command, _proposed)
-
     def _entry_data(self, uid: int, index: int) -> bytes | None:
         return self.host.entry_data(uid, index) if self.host.has_group(uid) else None
 
     def leads(self, uid: int) -> bool:
         """Tell whether the queue's leader is here."""
-        return uid in self._led
+        return uid in self.leaders.led
 
     def contents(self, uid: int, run: effects.Run) -> list[Content]:
         """Return a run's messages: from the log's cache, or read back from disk."""
@@ -373,136 +355,27 @@ class Broker:
         """Do what a machine asked for."""
         if uid == CATALOG_GROUP:
             self._catalog_effects(todo)
-            return
-        for effect in todo:
-            handler = _EFFECTS.get(type(effect))
-            if handler is not None:
-                handler(self, uid, term, effect)
-
-    def _deliver(self, uid: int, term: int, effect: effects.Deliver) -> None:
-        consumer = effect.consumer
-        parts: list[Part] = []
-        size = 0
-        for run in effect.runs:
-            contents = self.contents(uid, run)
-            parts.append((run, contents))
-            # An estimate will do: an entry is a mebibyte at most, or one large message.
-            size += len(contents[0][2]) * run.length
-            if size >= DELIVERY_BYTES_MAX:
-                self._send_parts(uid, term, consumer, parts)
-                parts, size = [], 0
-        if parts:
-            self._send_parts(uid, term, consumer, parts)
-
-    def _send_parts(self, uid: int, term: int, consumer: ConsumerId, parts: list[Part]) -> None:
-        if consumer.node == self.node:
-            self.deliveries.deliver(consumer, parts)
-            return
-        payload = delivery_codec.encode(consumer, parts)
-        kind = delivery_codec.DeliveryKind.MESSAGES
-        self.host.send_delivery(NodeId(consumer.node), uid, term, kind, payload)
-
-    def _cancelled(self, uid: int, term: int, effect: effects.ConsumerCancelled) -> None:
-        if effect.consumer.node == self.node:
-            self.deliveries.cancelled(effect.consumer, effect.cause)
-            return
-        payload = delivery_codec.encode_cancelled(effect.consumer, effect.cause)
-        kind = delivery_codec.DeliveryKind.CANCELLED
-        self.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
-
-    def _dead_letter(self, uid: int, _: int, effect: effects.DeadLetter) -> None:
-        self.dead_letterer.publish(uid, effect)
-
-    def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
-        self.dead_letterer.wake(uid)
-
-    def _queue_deleted(self, uid: int, _: int, effect: effects.QueueDeleted) -> None:
-        queue = self._queues.get(uid)
-        if queue is not None:
-            operation = catalog_commands.delete(
-                "queue", queue.vhost, queue.name, uid=uid, cause=effect.cause
-            )
-            self.spawn(self._write_quietly(operation))
+        else:
+            self.leaders.realise(uid, term, todo)
 
     def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
         """A group has a (new) leader, or none for now."""
-        if uid == CATALOG_GROUP:
-            return
-        if not is_local:
-            self._led.discard(uid)
-            self._options.pop(uid, None)
-            self.dead_letterer.stop(uid)
-        elif uid in self._queues:
-            self._led.add(uid)
-            self._options.pop(uid, None)
-            self._update_options(uid)
-            self._tell_nodes(uid)
-            self._announce(uid, term)
-        if leader is not None:
-            self.deliveries.leader_changed(uid)
-
-    def _tell_nodes(self, uid: int) -> None:
-        """A new leader's queue learns which nodes are up, in which incarnation."""
-        alive = self.host.alive()
-        for node in sorted(_client_nodes(self.machine(uid))):
-            if node == self.node:
-                command = queue_commands.encode_node_up(node, self.incarnation)
-            elif NodeId(node) in alive and node in self._nodes:
-                command = queue_commands.encode_node_up(node, self._nodes[node])
-            else:
-                command = queue_commands.encode_node_down(node)
-            self.host.propose(uid, command, _proposed)
-
-    def _announce(self, uid: int, term: int) -> None:
-        """Tell nodes without a replica by a delivery of nothing: their consumers must resume."""
-        members = self._queues[uid].members
-        payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
-        kind = delivery_codec.DeliveryKind.MESSAGES
-        for node in {consumer.id.node for consumer in self.machine(uid).consumers.rows()}:
-            if node not in members:
-                self.host.send_delivery(NodeId(node), uid, term, kind, payload)
-
-    def _leader_heard(self, uid: int, term: int, is_announced: bool) -> None:
-        """A leader of a group without replica here has sent something."""
-        known = self._heard_terms.get(uid, 0)
-        if term <= known or not self.deliveries.has_group(uid):
-            return
-        self._heard_terms[uid] = term
-        if known or is_announced:
-            self.deliveries.leader_changed(uid)
+        if uid != CATALOG_GROUP:
+            self.leaders.leader_changed(uid, leader, term, is_local)
 
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
         """A member is heard again, or suspected."""
-        if up:
-            self._nodes[node] = incarnation
-        else:
-            self.set_alarms(node, frozenset())
-        for uid in list(self._led):
-            if node in _client_nodes(self.machine(uid)):
-                command = (
-                    queue_commands.encode_node_up(node, incarnation)
-                    if up
-                    else queue_commands.encode_node_down(node)
-                )
-                self.host.propose(uid, command, _proposed)
+        log.info("member %s is %s", node, "up" if up else "not heard any more")
         if not up:
-            log.info("member %s is not heard any more", node)
-            return
-        log.info("member %s is up", node)
-        # Its stream was made anew: deliveries of the queues it leads may have been lost.
-        for uid in self.deliveries.groups():
-            queue = self._queues.get(uid)
-            leader = self.host.leader_of(uid)
-            # Without a replica here nobody says who leads: any member may.
-            if leader == node or (leader is None and queue is not None and node in queue.members):
-                self.deliveries.leader_changed(uid)
+            self.set_alarms(node, frozenset())
+        self.leaders.node_changed(node, incarnation, up)
 
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader elsewhere sent something for one of our consumers."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
             consumer, parts = delivery_codec.decode(payload)
             if not self.host.has_group(uid):
-                self._leader_heard(uid, term, is_announced=not parts)
+                self.leaders.heard(uid, term, is_announced=not parts)
             self.deliveries.deliver(consumer, parts)
         elif kind == delivery_codec.DeliveryKind.SYNC:
             self.spawn(self.catalog_writer.sync(sender, *delivery_codec.decode_sync(payload)))
@@ -546,24 +419,5 @@ class Broker:
         self._warnings.warn(text, time.monotonic())
 
 
-def _client_nodes(machine: QueueMachine) -> set[str]:
-    """Return the nodes whose channels consume from this queue or have published to it."""
-    nodes = {consumer.id.node for consumer in machine.consumers.rows()}
-    return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
-
-
 def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
     """The command needs no answer."""
-
-
-def _proposed(_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
-    """A refused proposal means that another leader does the same."""
-
-
-_EFFECTS: dict[type, Callable[[Broker, int, int, Any], None]] = {
-    effects.Deliver: Broker._deliver,
-    effects.ConsumerCancelled: Broker._cancelled,
-    effects.DeadLetter: Broker._dead_letter,
-    effects.DeadLettersWaiting: Broker._dead_letters_waiting,
-    effects.QueueDeleted: Broker._queue_deleted,
-}

@@ -146,7 +146,10 @@ class DeliveryHub:
         """Tell the new leader what each consumer holds, so that it sends again what got lost."""
         for consumer in list(self._by_group.get(uid, {}).values()):
             held = consumer.sink.held(consumer)
-            consumer.recent = RangeSet(held)
+            # What came lately stays: an earlier RESUME, which may be on its way to this leader
+            # too, knew nothing of it, and it may have been settled since.
+            earlier = [] if consumer.recent is None else consumer.recent.ranges()
+            consumer.recent = RangeSet([*held, *earlier])
             command = queue_commands.encode_resume(consumer.id, held)
             self._send(uid, command, _Resumed(consumer, consumer.recent))
 

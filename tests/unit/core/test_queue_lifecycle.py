@@ -178,7 +178,8 @@ def test_a_new_leader_has_all_unsettled_dead_letters_again() -> None:
     q.discard((0, 3))
     assert letters_of(q, 2) == [("rejected", 0, 2)]
     q.term = 2
-    assert q.machine.became_leader(StepMeta(9, 2, 5)) == [effects.DeadLettersWaiting()]
+    begun = q.machine.became_leader(StepMeta(9, 2, 5))
+    assert begun == [effects.LeadershipBegun(), effects.DeadLettersWaiting()]
     assert letters_of(q) == [("rejected", 0, 2), ("rejected", 2, 1)]
     assert letters_of(q) == []
 

@@ -60,3 +60,16 @@ async def test_a_message_that_was_given_back_is_delivered_again_after_a_leader_c
     hub.leader_changed(7)
     hub.deliver(CONSUMER, [run(0, 1, acquired_count=1)])
     assert channel.numbers == [0, 0]
+
+
+async def test_what_was_settled_between_two_leader_changes_is_not_delivered_again() -> None:
+    """R-QQ-10: the first RESUME may reach the second leader; it knows nothing of later settles."""
+    hub, channel, _ = hub_with_consumer()
+    hub.leader_changed(7)
+    hub.deliver(CONSUMER, [run(0, 2)])
+    settled = list(channel.numbers)
+    channel.numbers.clear()
+    hub.leader_changed(7)
+    hub.deliver(CONSUMER, [run(0, 3)])
+    assert settled == [0, 1]
+    assert channel.numbers == [2]

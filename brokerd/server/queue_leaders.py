@@ -1,0 +1,225 @@
+"""Queues that are led here, and leaders that are elsewhere: what follows from a change of either.
+
+Realises what queue machines ask for.  Only the leader of a command's own term sends messages; what
+it had no time to send, or sent without anybody knowing, consumers ask for by RESUME (R-QQ-10).
+For broker.py only, which owns the queues' groups.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from brokerd.cluster import deliveries as delivery_codec
+from brokerd.core import catalog_commands, effects, policy, queue_commands
+from brokerd.core.effects import ConsumerId
+from brokerd.core.queue import QueueMachine
+from brokerd.raft.messages import NodeId
+from brokerd.server.delivery import Part
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+#: One delivery of many messages goes out in pieces of about so many bytes, so that a socket that is
+#: full is noticed in between.
+DELIVERY_BYTES_MAX = 512 * 1024
+
+
+class QueueLeaders:
+    """State: the queues led here with their options as last told; terms of leaders elsewhere."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: uid -> the term that this member leads.
+        self.led: dict[int, int] = {}
+        self._options: dict[int, queue_commands.QueueOptions] = {}
+        #: Terms of the leaders of groups that have consumers here and no replica.
+        self._heard_terms: dict[int, int] = {}
+        #: Incarnations of the members that are up.
+        self._nodes: dict[str, int] = {}
+
+    def forget(self, uid: int) -> None:
+        """The queue is gone."""
+        self.led.pop(uid, None)
+        self._options.pop(uid, None)
+        self._heard_terms.pop(uid, None)
+
+    # ---- options ----------------------------------------------------------------------------
+
+    def update_options(self, uid: int) -> None:
+        """Tell a queue that is led here what its arguments and policies come to now."""
+        broker = self._broker
+        queue = broker.queue_of(uid)
+        if queue is None:
+            return
+        options = policy.effective_queue_options(broker.view, queue, broker.profile)
+        values = policy.effective_queue(broker.view, queue).values
+        if "consumer-disconnected-timeout" not in values:
+            options.disconnected_timeout_ms = broker.config.queues.disconnected_timeout_ms
+        if self._options.get(uid) != options:
+            self._options[uid] = options
+            broker.host.propose(uid, queue_commands.encode_update_options(options), _proposed)
+
+    def update_vhost(self, vhost: str) -> None:
+        """A policy or the vhost changed."""
+        for uid in self.led:
+            queue = self._broker.queue_of(uid)
+            if queue is not None and queue.vhost == vhost:
+                self.update_options(uid)
+
+    # ---- who leads --------------------------------------------------------------------------
+
+    def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
+        """A group has a (new) leader, or none for now."""
+        broker = self._broker
+        if not is_local:
+            self.led.pop(uid, None)
+            self._options.pop(uid, None)
+            broker.dead_letterer.stop(uid)
+        elif broker.queue_of(uid) is not None:
+            self.led[uid] = term
+            self._options.pop(uid, None)
+            self.update_options(uid)
+            self._tell_nodes(uid)
+        if leader is not None:
+            broker.deliveries.leader_changed(uid)
+
+    def _tell_nodes(self, uid: int) -> None:
+        """A new leader's queue learns which nodes are up, in which incarnation."""
+        broker = self._broker
+        alive = broker.host.alive()
+        for node in sorted(_client_nodes(broker.machine(uid))):
+            if node == broker.node:
+                command = queue_commands.encode_node_up(node, broker.incarnation)
+            elif NodeId(node) in alive and node in self._nodes:
+                command = queue_commands.encode_node_up(node, self._nodes[node])
+            else:
+                command = queue_commands.encode_node_down(node)
+            broker.host.propose(uid, command, _proposed)
+
+    def heard(self, uid: int, term: int, is_announced: bool) -> None:
+        """A leader of a group without replica here has sent something."""
+        deliveries = self._broker.deliveries
+        known = self._heard_terms.get(uid, 0)
+        if term <= known or not deliveries.has_group(uid):
+            return
+        self._heard_terms[uid] = term
+        if known or is_announced:
+            deliveries.leader_changed(uid)
+
+    def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
+        """A member is heard again, or suspected."""
+        broker = self._broker
+        if up:
+            self._nodes[node] = incarnation
+        for uid in list(self.led):
+            if node in _client_nodes(broker.machine(uid)):
+                command = (
+                    queue_commands.encode_node_up(node, incarnation)
+                    if up
+                    else queue_commands.encode_node_down(node)
+                )
+                broker.host.propose(uid, command, _proposed)
+        if not up:
+            return
+        # Its stream was made anew: deliveries of the queues it leads may have been lost.
+        for uid in broker.deliveries.groups():
+            queue = broker.queue_of(uid)
+            leader = broker.host.leader_of(uid)
+            # Without a replica here nobody says who leads: any member may.
+            if leader == node or (leader is None and queue is not None and node in queue.members):
+                broker.deliveries.leader_changed(uid)
+
+    # ---- effects ----------------------------------------------------------------------------
+
+    def realise(self, uid: int, term: int, todo: list[Any]) -> None:
+        """Do what a queue machine asked for in a command of this term."""
+        for effect in todo:
+            handler = _EFFECTS.get(type(effect))
+            if handler is not None:
+                handler(self, uid, term, effect)
+
+    def _deliver(self, uid: int, term: int, effect: effects.Deliver) -> None:
+        if term < self.led.get(uid, 0):
+            return
+        consumer = effect.consumer
+        parts: list[Part] = []
+        size = 0
+        for run in effect.runs:
+            contents = self._broker.contents(uid, run)
+            parts.append((run, contents))
+            # An estimate will do: an entry is a mebibyte at most, or one large message.
+            size += len(contents[0][2]) * run.length
+            if size >= DELIVERY_BYTES_MAX:
+                self._send_parts(uid, term, consumer, parts)
+                parts, size = [], 0
+        if parts:
+            self._send_parts(uid, term, consumer, parts)
+
+    def _send_parts(self, uid: int, term: int, consumer: ConsumerId, parts: list[Part]) -> None:
+        broker = self._broker
+        if consumer.node == broker.node:
+            broker.deliveries.deliver(consumer, parts)
+            return
+        payload = delivery_codec.encode(consumer, parts)
+        kind = delivery_codec.DeliveryKind.MESSAGES
+        broker.host.send_delivery(NodeId(consumer.node), uid, term, kind, payload)
+
+    def _cancelled(self, uid: int, term: int, effect: effects.ConsumerCancelled) -> None:
+        broker = self._broker
+        if effect.consumer.node == broker.node:
+            broker.deliveries.cancelled(effect.consumer, effect.cause)
+            return
+        payload = delivery_codec.encode_cancelled(effect.consumer, effect.cause)
+        kind = delivery_codec.DeliveryKind.CANCELLED
+        broker.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
+
+    def _leadership_begun(self, uid: int, term: int, _: effects.LeadershipBegun) -> None:
+        """Tell nodes without a replica by a delivery of nothing: their consumers must resume."""
+        broker = self._broker
+        queue = broker.queue_of(uid)
+        if queue is None:
+            return
+        payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
+        kind = delivery_codec.DeliveryKind.MESSAGES
+        for node in {consumer.id.node for consumer in broker.machine(uid).consumers.rows()}:
+            if node not in queue.members:
+                broker.host.send_delivery(NodeId(node), uid, term, kind, payload)
+
+    def _dead_letter(self, uid: int, _: int, effect: effects.DeadLetter) -> None:
+        self._broker.dead_letterer.publish(uid, effect)
+
+    def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
+        self._broker.dead_letterer.wake(uid)
+
+    def _queue_deleted(self, uid: int, _: int, effect: effects.QueueDeleted) -> None:
+        queue = self._broker.queue_of(uid)
+        if queue is not None:
+            self._broker.write_later(
+                catalog_commands.delete(
+                    "queue", queue.vhost, queue.name, uid=uid, cause=effect.cause
+                )
+            )
+
+
+def _client_nodes(machine: QueueMachine) -> set[str]:
+    """Return the nodes whose channels consume from this queue or have published to it."""
+    nodes = {consumer.id.node for consumer in machine.consumers.rows()}
+    return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
+
+
+def _proposed(_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
+    """A refused proposal means that another leader does the same."""
+
+
+_EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
+    effects.Deliver: QueueLeaders._deliver,
+    effects.ConsumerCancelled: QueueLeaders._cancelled,
+    effects.LeadershipBegun: QueueLeaders._leadership_begun,
+    effects.DeadLetter: QueueLeaders._dead_letter,
+    effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,
+    effects.QueueDeleted: QueueLeaders._queue_deleted,
+}

@@ -1,0 +1,94 @@
+"""What a new leader sends by itself, and what it leaves to RESUME (R-QQ-10)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from brokerd.core.effects import ConsumerCancelled, ConsumerId, Deliver, LeadershipBegun, Run
+from brokerd.core.message import Content
+from brokerd.raft.messages import NodeId
+from brokerd.server.broker import Broker
+from brokerd.server.queue_leaders import QueueLeaders
+
+UID = 7
+HERE = ConsumerId("n0", 1, 1, "tag")
+FAR = ConsumerId("n9", 1, 1, "tag")
+CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")
+RUN = Run(0, 1, 5, 0, 0, 0)
+
+
+class Rig:
+    """Leaders of node n0, with notes of what went out."""
+
+    def __init__(self) -> None:
+        self.delivered: list[ConsumerId] = []
+        self.sent: list[tuple[NodeId, int]] = []
+        self.resumed: list[int] = []
+        self.cancelled: list[ConsumerId] = []
+        consumers = SimpleNamespace(
+            rows=lambda: [SimpleNamespace(id=HERE), SimpleNamespace(id=FAR)]
+        )
+        machine = SimpleNamespace(consumers=consumers, enqueuers=SimpleNamespace(rows=list))
+        queue = SimpleNamespace(uid=UID, vhost="/", members=("n0", "n1", "n2"))
+        broker: Any = SimpleNamespace(
+            node="n0",
+            incarnation=1,
+            queue_of=lambda uid: queue,
+            machine=lambda uid: machine,
+            contents=lambda uid, run: [CONTENT] * run.length,
+            deliveries=SimpleNamespace(
+                deliver=lambda consumer, parts: self.delivered.append(consumer),
+                cancelled=lambda consumer, cause: self.cancelled.append(consumer),
+                leader_changed=self.resumed.append,
+            ),
+            dead_letterer=SimpleNamespace(stop=lambda uid: None),
+            host=SimpleNamespace(
+                alive=lambda: {NodeId("n0")},
+                propose=lambda *_: None,
+                send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
+            ),
+        )
+        self.leaders = QueueLeaders(cast(Broker, broker))
+        self.leaders.update_options = lambda uid: None  # type: ignore[method-assign]
+
+    def leads(self, term: int) -> None:
+        self.leaders.leader_changed(UID, NodeId("n0"), term, True)
+
+
+def test_a_new_leader_does_not_send_what_an_earlier_one_may_have_sent() -> None:
+    """The consumer may have got and settled it; its SETTLE comes in order before its RESUME."""
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 2, [Deliver(HERE, [RUN]), Deliver(FAR, [RUN])])
+    assert (rig.delivered, rig.sent) == ([], [])
+    assert rig.resumed == [UID]
+    rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN]), Deliver(FAR, [RUN])])
+    assert (rig.delivered, rig.sent) == ([HERE], [(NodeId("n9"), 3)])
+
+
+def test_cancellations_of_earlier_terms_are_told_again() -> None:
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 2, [ConsumerCancelled(HERE, "gone")])
+    assert rig.cancelled == [HERE]
+
+
+def test_nodes_without_a_replica_resume_once_all_earlier_commands_are_applied() -> None:
+    """A checkout among those commands may be the first of its node."""
+    rig = Rig()
+    rig.leads(term=3)
+    assert rig.sent == []
+    rig.leaders.realise(UID, 3, [LeadershipBegun()])
+    assert rig.sent == [(NodeId("n9"), 3)]
+
+
+def test_a_leader_that_stepped_down_and_led_again_counts_from_its_new_term() -> None:
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.leader_changed(UID, None, 4, False)
+    rig.leads(term=5)
+    rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN])])
+    assert rig.delivered == []
+    rig.leaders.realise(UID, 5, [Deliver(HERE, [RUN])])
+    assert rig.delivered == [HERE]

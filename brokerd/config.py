@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from brokerd.core import profiles
 
 MIB = 1024 * 1024
 
@@ -161,6 +170,33 @@ class CompatConfig(_Section):
 
     #: brokerd, rabbitmq-4.3, rabbitmq-3.13, rabbitmq-3.10, reference, mrg; `a+b` lays b over a.
     profile: str = "brokerd"
+    #: Single switches over the profile (the table below): a table in the file,
+    #: as in `switches.dlx.strip_cc_on_rk = true`; in the environment one variable per switch,
+    #: BROKERD_COMPAT_DLX_STRIP_CC_ON_RK=true.
+    switches: dict[str, bool | int | float | str] = Field(default_factory=dict)
+
+    @field_validator("switches", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        """TOML reads `dlx.strip_cc_on_rk = true` as a table in a table."""
+        return _flattened(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _known(self) -> CompatConfig:
+        """Refuse what no profile or switch is called, where all wrong settings are refused."""
+        profiles.configured(self.profile, self.switches)
+        return self
+
+
+def _flattened(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the switches of a table and of the tables in it (one level: `dlx.…`)."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            found[key] = value
+    return found
 
 
 class TelemetryConfig(_Section):
@@ -284,7 +320,14 @@ def _merge_variable(values: dict[str, dict[str, Any]], name: str, text: str) -> 
     rest = name.removeprefix("BROKERD_").lower()
     for section in _SECTIONS:
         if rest.startswith(section + "_"):
-            values[section][rest.removeprefix(section + "_")] = text
+            key = rest.removeprefix(section + "_")
+            if section == "compat" and key not in CompatConfig.model_fields:
+                # Over the file's, whichever way it spells the name.
+                switches = _flattened(values[section].get("switches", {}))
+                kept = {name: v for name, v in switches.items() if name.replace(".", "_") != key}
+                values[section]["switches"] = kept | {key: text}
+                return
+            values[section][key] = text
             return
     raise ConfigError(
         f"{name}: no such setting; names are BROKERD_<SECTION>_<KEY> with the sections "

@@ -64,6 +64,8 @@ def shown(value: Any) -> str:
     """Return a default as one would write it in TOML."""
     if value is None or value == "":
         return ""
+    if isinstance(value, dict):
+        return "none"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
@@ -75,6 +77,8 @@ def kind(field: Any) -> str:
     choices = getattr(annotation, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return " or ".join(f"`{choice}`" for choice in choices)
+    if str(annotation).startswith("dict"):
+        return "table"
     names = {str: "text", int: "integer", bool: "boolean"}
     text = names.get(annotation) or "boolean"
     low = next((bound.ge for bound in field.metadata if hasattr(bound, "ge")), None)
@@ -82,6 +86,28 @@ def kind(field: Any) -> str:
     if low is not None and high is not None:
         return f"{text}, {low} to {high}"
     return f"{text}, at least {low}" if low is not None else text
+
+
+def switches() -> str:
+    """The table of compat switches, one column per profile."""
+    from brokerd.core import profiles
+
+    tables = {name: profiles.effective(profiles.profile(name)) for name in profiles.NAMES}
+    columns = [name for name in profiles.NAMES if name != "mrg"]
+    lines = [
+        "\nThe switches and what the profiles set; profile `mrg` sets `queue_ae` and "
+        "`mrg.mark_on_exchange_ae`, and is meant to be laid over another one (`reference+mrg`).\n",
+        f"| switch | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for switch in tables["brokerd"]:
+        values = [_switch_value(tables[name][switch]) for name in columns]
+        lines.append(f"| `{switch}` | {' | '.join(values)} |")
+    return "\n".join(lines)
+
+
+def _switch_value(value: Any) -> str:
+    return "none" if value is None else str(value).lower()
 
 
 def rendered() -> str:
@@ -100,10 +126,13 @@ def rendered() -> str:
         page.append("| setting | environment | type | default | |\n|---|---|---|---|---|")
         for key, setting in model.model_fields.items():
             variable = f"`BROKERD_{section}_{key}`".upper()
+            if key == "switches":
+                variable = "`BROKERD_COMPAT_<SWITCH>`"
             text = cell(setting.description or above.get(key, ""))
-            page.append(
-                f"| `{key}` | {variable} | {kind(setting)} | {shown(setting.default)} | {text} |"
-            )
+            default = setting.get_default(call_default_factory=True)
+            page.append(f"| `{key}` | {variable} | {kind(setting)} | {shown(default)} | {text} |")
+        if section == "compat":
+            page.append(switches())
     return "\n".join(page) + "\n"
 
 

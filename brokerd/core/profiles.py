@@ -1,13 +1,14 @@
 """Compat profiles: every switch of section 14.2 with its value per named profile.
 
-Pure data.  The server reads `compat.profile` and single overrides from its configuration, calls
-`profile()` once and hands the result to whoever asks.  Differences without a switch (O-15) are
+Pure data.  The server reads `compat.profile` and single switches from its configuration, calls
+`configured()` once and hands the result to whoever asks.  Differences without a switch (O-15) are
 fixed to the default and not here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 DEFAULT_PROFILE = "brokerd"
@@ -22,7 +23,7 @@ class UnknownProfile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The switches; a field's name is the switch's with `.` written as `_`."""
+    """The switches; a field's name is the switch's with `.` written as `_` (see `switch_name`)."""
 
     name: str = DEFAULT_PROFILE
     #: R-AE-4
@@ -184,6 +185,115 @@ def profile(name: str = DEFAULT_PROFILE, /, **overrides: Any) -> Profile:
         choices = _CHOICES.get(switch)
         if choices is not None and value not in choices:
             allowed = ", ".join(map(str, choices))
-            raise UnknownProfile(f"compat switch '{switch}' is {value!r}; allowed: {allowed}")
+            raise UnknownProfile(
+                f"compat switch '{switch_name(switch)}' is {value!r}; allowed: {allowed}"
+            )
         values[switch] = value
     return replace(Profile(name=name), **values)
+
+
+#: Fields whose switch is not simply the first word, a dot and the rest.
+_NAMES = {
+    "consumer_timeout_scope": "consumer_timeout.scope",
+    "max_message_size": "max_message_size",
+    "queue_ae": "queue_ae",
+}
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_UNITS = {"": 1, "kib": 1024, "mib": _MIB, "gib": _GIB}
+
+
+def switch_name(field: str) -> str:
+    """Return the name of section 14.2 for a field (`dlx_emit_last_death`: dlx.emit_last_death)."""
+    return _NAMES.get(field) or field.replace("_", ".", 1)
+
+
+def configured(name: str, switches: Mapping[str, Any]) -> Profile:
+    """Return the profile with single switches of a configuration laid over it (R-VER-2).
+
+    switches: by name, with dots or underscores; values typed or as text, as the environment has
+    them.  Raises UnknownProfile with a text for the person who wrote the configuration.
+    """
+    overrides: dict[str, Any] = {}
+    for switch, value in switches.items():
+        field = switch.lower().replace(".", "_")
+        if field not in _SWITCHES:
+            known = ", ".join(map(switch_name, sorted(_SWITCHES)))
+            raise UnknownProfile(f"unknown compat switch '{switch}'; known: {known}")
+        overrides[field] = _parsed(field, value)
+    return profile(name, **overrides)
+
+
+def effective(chosen: Profile) -> dict[str, Any]:
+    """Return every switch by its name, for whoever shows the configuration."""
+    return {
+        switch_name(field): value
+        for field, value in sorted(asdict(chosen).items())
+        if field in _SWITCHES
+    }
+
+
+def _parsed(field: str, value: Any) -> Any:
+    """Return a configured value in the switch's type."""
+    kind = _KINDS[field]
+    found = _PARSERS[kind](value)
+    if found is None and not (kind == "int | None" and _is_none(value)):
+        what = _KIND_TEXTS[kind]
+        raise UnknownProfile(
+            f"compat switch '{switch_name(field)}' is {value!r}; it must be {what}"
+        )
+    return found
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or str(value).lower() in ("none", "")
+
+
+def _boolean(value: Any) -> bool | None:
+    text = str(value).strip().lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def _integer(value: Any) -> int | None:
+    """Return a whole number that is not negative, with a unit where it is a size."""
+    if isinstance(value, bool):
+        return None
+    text = str(value).strip().lower()
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[len(digits) :].strip()
+    # 18 digits are below 2**63, which every place that keeps the number can hold.
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or unit not in _UNITS:
+        return None
+    return int(digits) * _UNITS[unit]
+
+
+def _fraction(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 <= number < 1e6 else None
+
+
+def _text(value: Any) -> str | None:
+    """Return the text; TOML may bring "2009" and 4.3 as numbers."""
+    return None if isinstance(value, bool) else str(value)
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "bool": _boolean,
+    "int": _integer,
+    "int | None": _integer,
+    "float": _fraction,
+    "str": _text,
+}
+_KIND_TEXTS = {
+    "bool": "true or false",
+    "int": "a whole number, not negative",
+    "int | None": "a whole number, not negative, or none",
+    "float": "a number, not negative",
+    "str": "text",
+}
+#: The type of each switch, as it stands in the class.
+_KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Profile)}

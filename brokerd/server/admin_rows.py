@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
 from brokerd.cluster.placement import GroupHealth
-from brokerd.core import policy
+from brokerd.core import policy, profiles
 from brokerd.core.catalog_objects import Binding, Exchange, Queue
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 
@@ -321,15 +321,19 @@ _SECRETS = ("password", "secret")
 
 
 def configuration(broker: Broker, _: str) -> list[Row]:
-    """One row per setting that this member was started with."""
-    return [
+    """One row per setting that this member was started with, and each compat switch in effect."""
+    rows: list[Row] = [
         {
             "name": f"{section}.{key}",
             "value": "***" if value and any(word in key for word in _SECRETS) else value,
         }
         for section, settings in broker.config.model_dump(mode="json").items()
         for key, value in settings.items()
+        if (section, key) != ("compat", "switches")
     ]
+    switches = profiles.effective(broker.profile).items()
+    rows += [{"name": f"compat.switches.{name}", "value": value} for name, value in switches]
+    return rows
 
 
 MAKERS: dict[str, Callable[[Broker, str], list[Row]]] = {

@@ -114,7 +114,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
     node = NodeId(config.node_name)
     _identity(config.data_dir, node)
     print(f"brokerd {__version__}: member {node}, data in {config.data_dir}", file=sys.stderr)
-    profile = profiles.profile(config.compat.profile)
+    profile = profiles.configured(config.compat.profile, config.compat.switches)
     incarnation = random.SystemRandom().randrange(1, 1 << 63)
     wal = WriteAheadLog.open(
         config.data_dir / "wal",

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from brokerd.core.profiles import NAMES, Profile, UnknownProfile, profile
+from brokerd.core.profiles import (
+    NAMES,
+    Profile,
+    UnknownProfile,
+    configured,
+    effective,
+    profile,
+)
 
 
 def test_default_profile_is_brokerd() -> None:
@@ -53,7 +62,7 @@ def test_a_single_switch_overrides_its_profile() -> None:
         ("rabbitmq-9", {}, "unknown compat profile 'rabbitmq-9'; known: brokerd, rabbitmq-4.3"),
         ("brokerd", {"no_such": 1}, "unknown compat switch 'no_such'"),
         ("brokerd", {"name": "x"}, "unknown compat switch 'name'"),
-        ("brokerd", {"qos_global": "maybe"}, "compat switch 'qos_global' is 'maybe'; allowed:"),
+        ("brokerd", {"qos_global": "maybe"}, "compat switch 'qos.global' is 'maybe'; allowed:"),
     ],
 )
 def test_unknown_names_and_values_are_refused(
@@ -65,3 +74,66 @@ def test_unknown_names_and_values_are_refused(
 
 def test_all_named_profiles_can_be_made() -> None:
     assert [profile(name).name for name in NAMES] == list(NAMES)
+
+
+def test_switches_of_a_configuration_come_by_name_and_as_text() -> None:
+    """R-VER-2: dots or underscores; values typed (a file) or as text (the environment)."""
+    chosen = configured(
+        "rabbitmq-3.10",
+        {
+            "dlx.trust_client_x_death": "false",
+            "QUORUM_DEFAULT_DELIVERY_LIMIT": "7",
+            "max_message_size": "1 MiB",
+            "memory.watermark_default": 0.5,
+            "memory_log_style": 2009,
+            "ae.warn_missing": True,
+        },
+    )
+    assert not chosen.dlx_trust_client_x_death
+    assert chosen.quorum_default_delivery_limit == 7
+    assert chosen.max_message_size == 1024 * 1024
+    assert chosen.memory_watermark_default == 0.5
+    assert chosen.memory_log_style == "2009"
+    assert chosen.ae_warn_missing
+    assert configured("brokerd", {"quorum.default_delivery_limit": "none"}) == replace(
+        Profile(), quorum_default_delivery_limit=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "text"),
+    [
+        ("dlx.nothing", True, "unknown compat switch 'dlx.nothing'; known: ae.warn_missing, "),
+        ("name", "x", "unknown compat switch 'name'"),
+        ("dlx.emit_last_death", "maybe", "is 'maybe'; it must be true or false"),
+        ("dlx.emit_last_death", 2, "is 2; it must be true or false"),
+        ("topic.max_hash_words", "-1", "is '-1'; it must be a whole number, not negative"),
+        ("topic.max_hash_words", True, "it must be a whole number"),
+        ("topic.max_hash_words", "9" * 19, "it must be a whole number"),
+        ("topic.max_hash_words", "none", "it must be a whole number"),
+        ("quorum.default_delivery_limit", "few", "not negative, or none"),
+        ("memory.watermark_default", "nan", "it must be a number"),
+        ("memory.watermark_default", "x", "it must be a number"),
+        ("memory.watermark_default", True, "it must be a number"),
+        ("qos.global", True, "it must be text"),
+        ("qos.global", "maybe", "compat switch 'qos.global' is 'maybe'; allowed: deny, allow"),
+        ("exchange.unknown_type_error", "404", "allowed: 406, 503"),
+    ],
+)
+def test_a_wrong_switch_of_a_configuration_is_refused(
+    switch: str, value: object, text: str
+) -> None:
+    with pytest.raises(UnknownProfile) as refused:
+        configured("brokerd", {switch: value})
+    assert text in str(refused.value)
+
+
+def test_every_switch_of_a_profile_can_be_shown_and_set_again() -> None:
+    """R-VER-2, O-16: what `effective` shows is what `configured` understands."""
+    for name in NAMES:
+        chosen = profile(name)
+        shown = effective(chosen)
+        assert {"dlx.trust_client_x_death", "consumer_timeout.scope", "queue_ae"} <= shown.keys()
+        assert {"mrg.orphan_scope", "mrg.reroute_overflow", "max_message_size"} <= shown.keys()
+        again = configured("brokerd", {key: str(value) for key, value in shown.items()})
+        assert replace(again, name=name) == chosen

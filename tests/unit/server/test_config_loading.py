@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd import config
+from brokerd.core import profiles
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -57,3 +58,39 @@ def test_unknown_variables_are_refused_and_those_of_other_programs_passed_over()
     with pytest.raises(config.ConfigError, match="BROKERD_NOPE: no such setting"):
         config.load(None, {"BROKERD_NOPE": "1"}, {})
     config.load(None, {"BROKERD_ADDRESS": "x", "BROKERD_PASSWORD": "y"}, {})
+
+
+def test_single_switches_come_from_the_file_and_the_environment(tmp_path: Path) -> None:
+    """R-VER-2: in a file dotted, quoted or not; a variable per switch wins over the file."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text(
+        '[compat]\nprofile = "rabbitmq-3.10"\n[compat.switches]\n'
+        'dlx.strip_cc_on_rk = false\n"dlx.emit_last_death" = true\nqos.global = "deny"\n'
+    )
+    made = config.load(
+        file,
+        {"BROKERD_COMPAT_DLX_STRIP_CC_ON_RK": "true", "BROKERD_COMPAT_QUEUE_AE": "on"},
+        {},
+    )
+    chosen = profiles.configured(made.compat.profile, made.compat.switches)
+    assert chosen.dlx_strip_cc_on_rk
+    assert chosen.dlx_emit_last_death
+    assert chosen.qos_global == "deny"
+    assert chosen.queue_ae
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"BROKERD_COMPAT_PROFILE": "rabbitmq-9"}, "unknown compat profile 'rabbitmq-9'; known:"),
+        ({"BROKERD_COMPAT_NO_SUCH": "1"}, "unknown compat switch 'no_such'; known:"),
+        ({"BROKERD_COMPAT_QOS_GLOBAL": "some"}, "'qos.global' is 'some'; allowed: deny, allow"),
+        ({"BROKERD_COMPAT_SWITCHES": "x"}, "compat.switches"),
+    ],
+)
+def test_an_unknown_profile_or_switch_ends_the_start_with_a_sentence(
+    environ: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(None, environ, {})
+    assert expected in str(refused.value)

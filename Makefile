@@ -38,13 +38,16 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 	@$(BIN)/python -m examples.orders.demo
 
 # One after the other: each part may use both cores, and only the last one starts two nodes.
-PARTS := "tests/test_tidy.py tests/unit tests/transcripts tests/properties tests/simulation" \
+PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
   tests/integration tests/telemetry tests/operator tests/e2e
 
 test: setup ## all tests
 	@bash tools/cluster/setup.sh
 	@status=0; for part in $(PARTS); do \
 	  echo "== $$part"; $(BIN)/pytest -q $$part || status=1; done; exit $$status
+
+spec-coverage: setup ## rules of the specification, and the tests that cover them
+	@$(BIN)/python tools/spec_coverage.py
 
 lint: setup ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
@@ -75,4 +78,4 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test lint protos sim bench cluster-up cluster-down images e2e
+.PHONY: help setup lock demo test spec-coverage lint protos sim bench cluster-up cluster-down images e2e

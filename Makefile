@@ -39,7 +39,7 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 
 # One after the other: each part may use both cores, and only the last one starts two nodes.
 PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
-  tests/integration tests/telemetry tests/operator tests/e2e
+  tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
 test: setup ## all tests
 	@bash tools/cluster/setup.sh

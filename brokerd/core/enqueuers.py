@@ -70,9 +70,9 @@ class Enqueuers:
         """The channel has ended."""
         self._by_key.pop(key, None)
 
-    def forget_other_incarnations(self, node: str, incarnation: int) -> None:
-        """The node runs with this incarnation: its earlier channels are gone."""
-        for key in [k for k in self._by_key if k.node == node and k.incarnation != incarnation]:
+    def forget_earlier_incarnations(self, node: str, incarnation: int) -> None:
+        """The node runs with this incarnation (or a later one): its earlier channels are gone."""
+        for key in [k for k in self._by_key if k.node == node and k.incarnation < incarnation]:
             del self._by_key[key]
 
     def clear(self) -> None:

@@ -450,10 +450,11 @@ class QueueMachine(QueueState):
 
     def _node_up(self, meta: Meta, command: queue_decoders.Node) -> bytes:
         self.suspected.pop(command.node, None)
-        self.enqueuers.forget_other_incarnations(command.node, command.incarnation)
+        self.enqueuers.forget_earlier_incarnations(command.node, command.incarnation)
         gone: list[Consumer] = []
         for consumer in self.consumers.of_node(command.node):
-            if consumer.id.incarnation != command.incarnation:
+            # A leader that has not heard of a restart yet says an earlier incarnation than is true.
+            if consumer.id.incarnation < command.incarnation:
                 gone.append(consumer)
             elif consumer.suspected:
                 self.consumers.suspect(consumer, False)

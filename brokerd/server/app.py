@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import os
-import random
 import signal
 import sys
 import time
@@ -32,7 +30,7 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import catalog_commands, profiles
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, leadership, logs, telemetry_hooks
+from brokerd.server import auth, identity, leadership, logs, telemetry_hooks
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
@@ -90,32 +88,13 @@ async def _serve(config: BrokerConfig) -> int:
     return 0
 
 
-def _identity(data_dir: Path, name: str) -> None:
-    """A data directory belongs to one member for good."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = data_dir / "node.json"
-        if file.exists():
-            stored = json.loads(file.read_text())["name"]
-            if stored != name:
-                raise ConfigError(
-                    f"{data_dir} belongs to the member '{stored}', not to '{name}': "
-                    "use another --data-dir or --node-name"
-                )
-            return
-        file.write_text(json.dumps({"name": name, "format": 1}))
-    except OSError as error:
-        raise ConfigError(f"cannot use the data directory {data_dir}: {error.strerror}") from error
-
-
 @contextlib.asynccontextmanager
 async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
     """Build everything up to the running catalog group; tear it down in reverse."""
     node = NodeId(config.node_name)
-    _identity(config.data_dir, node)
+    incarnation = identity.claim(config.data_dir, node, time.time_ns() // 1_000_000)
     print(f"brokerd {__version__}: member {node}, data in {config.data_dir}", file=sys.stderr)
     profile = profiles.configured(config.compat.profile, config.compat.switches)
-    incarnation = random.SystemRandom().randrange(1, 1 << 63)
     wal = WriteAheadLog.open(
         config.data_dir / "wal",
         WalConfig(

@@ -328,8 +328,13 @@ class Broker:
         """Return the federation links of this member, for listings and telemetry."""
         return self.federation.rows() if self.federation is not None else []
 
-    def _resume(self, uid: int, command: bytes, done: Callable[[], None]) -> None:
-        self.groups.send(uid, command, lambda _status, _reply: done())
+    def _resume(self, uid: int, command: bytes, done: Callable[[bool], None]) -> None:
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            # The consumers of a deleted queue are ended by its deletion.
+            gone = status is ReplyStatus.OK and "refused" in queue_commands.decode_reply(reply)
+            done(not gone or not self.groups.knows(uid))
+
+        self.groups.send(uid, command, answered)
 
     def _entry_data(self, uid: int, index: int) -> bytes | None:
         return self.host.entry_data(uid, index) if self.host.has_group(uid) else None

@@ -82,8 +82,8 @@ class Got:
 class DeliveryHub:
     """All consumers of this node, by id and by the queue's group."""
 
-    def __init__(self, send: Callable[[int, bytes, Callable[[], None]], None]) -> None:
-        """send(uid, command, done) proposes at the queue's leader."""
+    def __init__(self, send: Callable[[int, bytes, Callable[[bool], None]], None]) -> None:
+        """send(uid, command, done) proposes at the queue's leader; done(is the consumer known)."""
         self._send = send
         self._consumers: dict[ConsumerId, LocalConsumer] = {}
         self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
@@ -151,7 +151,7 @@ class DeliveryHub:
             earlier = [] if consumer.recent is None else consumer.recent.ranges()
             consumer.recent = RangeSet([*held, *earlier])
             command = queue_commands.encode_resume(consumer.id, held)
-            self._send(uid, command, _Resumed(consumer, consumer.recent))
+            self._send(uid, command, _Resumed(self, consumer, consumer.recent))
 
 
 @dataclass(slots=True)
@@ -162,10 +162,15 @@ class _Resumed:
     the same entry), so the set is kept for a while longer.
     """
 
+    hub: DeliveryHub
     consumer: LocalConsumer
     recent: RangeSet
 
-    def __call__(self) -> None:
+    def __call__(self, is_known: bool) -> None:
+        if not is_known:
+            # The queue gave it up meanwhile: the client must know that nothing comes any more.
+            self.hub.cancelled(self.consumer.id, "lost by its queue")
+            return
         asyncio.get_running_loop().call_later(RESUMED_S, self._forget)
 
     def _forget(self) -> None:

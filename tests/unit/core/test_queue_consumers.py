@@ -205,6 +205,15 @@ def test_a_restarted_node_has_lost_its_consumers() -> None:
     assert [(run.acquired_count, run.delivery_count) for run in runs] == [(1, 1)]
 
 
+def test_a_leader_that_missed_a_restart_ends_no_consumer_of_the_new_incarnation() -> None:
+    """R-QQ-16: it says the incarnation that it last heard of."""
+    q = QueueDriver(queue_type="quorum")
+    q.consume("a", node="n2", incarnation=2)
+    q.fill(2)
+    q.send(queue_commands.encode_node_up("n2", 1))
+    assert (q.unacked, q.machine.overview()["consumers"]) == (2, 1)
+
+
 def test_single_activity_leaves_a_consumer_whose_node_is_gone_for_too_long() -> None:
     """R-CS-7, R-QQ-16"""
     q = QueueDriver(queue_type="quorum", single_active_consumer=True)

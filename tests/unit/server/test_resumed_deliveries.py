@@ -18,20 +18,21 @@ class Channel:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
+        self.cancelled: list[str] = []
 
     def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         for run, _ in parts:
             self.numbers += range(run.first, run.first + run.length)
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
-        raise AssertionError("not in these tests")
+        self.cancelled.append(cause)
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         return [(number, number + 1) for number in self.numbers]
 
 
-def hub_with_consumer() -> tuple[DeliveryHub, Channel, list[Callable[[], None]]]:
-    answers: list[Callable[[], None]] = []
+def hub_with_consumer() -> tuple[DeliveryHub, Channel, list[Callable[[bool], None]]]:
+    answers: list[Callable[[bool], None]] = []
     hub = DeliveryHub(lambda _uid, _command, done: answers.append(done))
     channel = Channel()
     hub.add(LocalConsumer(CONSUMER, 7, "/", "q", channel, False, 10, 0, False, "guest"))
@@ -48,7 +49,7 @@ async def test_a_delivery_sent_again_after_the_answer_to_resume_is_dropped() -> 
     hub.leader_changed(7)
     # Sent by the new leader before it applied RESUME, hence sent again afterwards.
     hub.deliver(CONSUMER, [run(3, 2)])
-    answers[0]()
+    answers[0](True)
     await asyncio.sleep(0)
     hub.deliver(CONSUMER, [run(2, 4)])
     assert channel.numbers == [0, 1, 2, 3, 4, 5]
@@ -73,3 +74,12 @@ async def test_what_was_settled_between_two_leader_changes_is_not_delivered_agai
     hub.deliver(CONSUMER, [run(0, 3)])
     assert settled == [0, 1]
     assert channel.numbers == [2]
+
+
+async def test_a_consumer_that_the_new_leader_does_not_know_is_cancelled() -> None:
+    """Nobody waits for ever for messages that nobody sends."""
+    hub, channel, answers = hub_with_consumer()
+    hub.leader_changed(7)
+    answers[0](False)
+    assert channel.cancelled == ["lost by its queue"]
+    assert len(hub) == 0

@@ -1,0 +1,71 @@
+"""To whom a data directory belongs, and which start of that member this is.
+
+Incarnations rise from start to start, so that queues tell a restarted member's new channels from
+its old ones whatever they hear first.  For app.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from pathlib import Path
+
+from brokerd.config import ConfigError
+
+#: An incarnation is the wall clock in milliseconds and so many random bits.
+_RANDOM_BITS = 20
+
+
+def claim(data_dir: Path, name: str, now_ms: int) -> int:
+    """Make the directory this member's, or see that it is; return the incarnation of this start.
+
+    It is above that of the last start even if the clock went back.  ConfigError: the directory is
+    another member's, or cannot be used.
+    """
+    file = data_dir / "node.json"
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        stored = json.loads(file.read_text()) if file.exists() else {"name": name}
+    except OSError as error:
+        raise _unusable(data_dir, error) from error
+    except ValueError as error:
+        raise ConfigError(f"{file} is damaged ({error}): was it written by brokerd?") from error
+    if not isinstance(stored, dict) or "name" not in stored:
+        raise ConfigError(f"{file} is damaged (no name): was it written by brokerd?")
+    if stored["name"] != name:
+        raise ConfigError(
+            f"{data_dir} belongs to the member '{stored['name']}', not to '{name}': "
+            "use another --data-dir or --node-name"
+        )
+    last = stored.get("incarnation", 0)
+    fresh = (now_ms << _RANDOM_BITS) | random.SystemRandom().getrandbits(_RANDOM_BITS)
+    incarnation = max(fresh, last + 1) if isinstance(last, int) else fresh
+    text = json.dumps({"name": name, "format": 1, "incarnation": incarnation})
+    try:
+        _replace(file, text)
+    except OSError as error:
+        if not file.exists():
+            raise _unusable(data_dir, error) from error
+        # A full disk must not keep a member down that was here before; the clock goes on rising.
+    return incarnation
+
+
+def _unusable(data_dir: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot use the data directory {data_dir}: {error.strerror}")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write all or nothing: a power cut leaves the old text or the new one."""
+    new = file.with_suffix(".new")
+    try:
+        with new.open("w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise

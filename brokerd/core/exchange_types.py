@@ -68,7 +68,8 @@ class HeadersMatch:
     def matches(self, headers: Mapping[str, Any], loose: bool) -> bool:
         """Say whether a message with these headers goes this way.
 
-        loose: 1 equals 1.0, as up to 3.12 (R-RT-H4).
+        loose: only the value counts, not its type octet, as in 3.10: 1 equals 1.0 and the
+        timestamp 1, text equals the same bytes (R-RT-H4).
         """
         if self.is_any:
             return any(_holds(key, value, headers, loose) for key, value in self.criteria)
@@ -86,9 +87,26 @@ def _holds(key: str, wanted: Any, headers: Mapping[str, Any], loose: bool) -> bo
         return True
     found = headers[key]
     kind = type(wanted)
-    if kind is str or kind is int or kind is bool or kind is float:
-        if type(found) is kind:
-            return bool(found == wanted)
-        return loose and kind in _NUMBERS and type(found) in _NUMBERS and bool(found == wanted)
-    # Composite and rare: compared structurally in the catalog's JSON form.
-    return arguments.are_equal(arguments.to_json(found), wanted)
+    if kind is type(found) and (kind is str or kind is int or kind is bool or kind is float):
+        return bool(found == wanted)
+    # Other types are rare: compared structurally in the catalog's JSON form.
+    found = arguments.to_json(found)
+    return _equal_values(found, wanted) if loose else arguments.are_equal(found, wanted)
+
+
+def _equal_values(found: Any, wanted: Any) -> bool:
+    found, wanted = _without_type(found), _without_type(wanted)
+    if type(found) in _NUMBERS and type(wanted) in _NUMBERS:
+        return bool(found == wanted)
+    return arguments.are_equal(found, wanted)
+
+
+def _without_type(value: Any) -> Any:
+    """Return a timestamp as its number and bytes as text; all else as it is."""
+    if type(value) is dict and len(value) == 1:
+        plain = arguments.from_json(value)
+        if type(plain) is int:
+            return plain
+        if type(plain) is bytes:
+            return plain.decode("utf-8", "surrogateescape")
+    return value

@@ -65,6 +65,33 @@ def test_one_equals_one_point_zero_only_where_the_profile_says_loose() -> None:
     assert not matches({"a": 1}, {"a": "1"}, "rabbitmq-3.10")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "header", "expected"),
+    [
+        ({"$timestamp": 7}, 7, True),
+        ({"$timestamp": 7}, 7.0, True),
+        ({"$timestamp": 7}, 8, False),
+        ({"$bytes": "YQ=="}, "a", True),
+        ({"$bytes": "/w=="}, "\udcff", True),
+        ("a", b"a", True),
+        ("a", b"b", False),
+        (1, True, False),
+        (True, 1, False),
+        ({"$decimal": [0, 1]}, 1, False),
+        ({"a": 1}, {"a": 1}, True),
+        ({"a": 1}, {"a": 2}, False),
+        ([1], [1], True),
+    ],
+)
+def test_loose_matching_looks_at_values_not_at_their_types(
+    wanted: Any, header: Any, expected: bool
+) -> None:
+    """R-RT-H4: as RabbitMQ 3.10 does; the strict profile knows none of the crossings."""
+    assert matches({"a": wanted}, {"a": header}, "rabbitmq-3.10") is expected
+    if type(wanted) is not type(header) and type(wanted) is not dict:
+        assert not matches({"a": wanted}, {"a": header})
+
+
 def test_bad_x_match_is_refused_with_rabbitmqs_texts() -> None:
     """R-RT-H3, R-ERR-43."""
     catalog = CatalogDriver()

@@ -41,6 +41,8 @@ class Annotations:
     ttl_ms: int | None = None
     #: From the priority property; None: it has none, which is not the same as 0 (R-PRI-2).
     priority: int | None = None
+    #: It has been through an alternate exchange, and no queue's alternate takes it again (R-MQ-7).
+    rerouted: bool = False
 
 
 NONE = b""

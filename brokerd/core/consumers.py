@@ -43,6 +43,7 @@ class Consumer:
         "queued",
         "registered",
         "suspected",
+        "timeout_ms",
         "user",
     )
 
@@ -53,6 +54,8 @@ class Consumer:
         self.exclusive = False
         self.priority = 0
         self.user = ""
+        #: Its own consumer timeout (R-QQ-22).
+        self.timeout_ms: int | None = None
         #: Rises with each registration: the longest registered is the lowest.
         self.order = 0
         self.registered = False

@@ -16,7 +16,7 @@ class ConsumerId(NamedTuple):
     """A consumer anywhere in the cluster.  tag "" stands for the channel's basic.get deliveries."""
 
     node: str
-    #: Random per process start: a restarted node's old consumers are never taken for new ones.
+    #: Rises with each process start: a restarted node's old consumers are never taken for new ones.
     incarnation: int
     #: Unique within the incarnation (not the AMQP channel number, which is used again).
     channel: int
@@ -62,6 +62,20 @@ class DeadLetter:
 
 
 @dataclass(slots=True)
+class Reroute:
+    """Publish these to the queue's alternate exchange; they have left the queue (R-MQ-2).
+
+    A message that has been through an alternate exchange before is discarded instead (R-MQ-5);
+    that stands beside the message, where the machine does not look.
+    """
+
+    #: rejected, orphaned or maxlen
+    reason: str
+    exchange: str
+    runs: list[Run]
+
+
+@dataclass(slots=True)
 class LeadershipBegun:
     """A new leader has applied all that earlier leaders left: consumers everywhere must resume."""
 
@@ -77,6 +91,15 @@ class ConsumerCancelled:
 
     consumer: ConsumerId
     cause: str
+
+
+#: How the cause of a cancelled consumer begins whose time was over (R-QQ-22).
+TIMED_OUT = "consumer timeout "
+
+
+def timed_out(timeout_ms: int) -> str:
+    """Return the cause for a consumer that held a message for longer than this."""
+    return f"{TIMED_OUT}{timeout_ms} ms"
 
 
 @dataclass(slots=True)

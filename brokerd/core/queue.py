@@ -4,7 +4,8 @@ Deterministic and total: the same commands bring the same state, replies and eff
 replica, and a command that cannot be done is answered, never raised.  It reads no clock (time
 comes with each command), holds no message bodies (they stay in the log; effects say where), and
 sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
-are `queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_decoders`, `queue_snapshot`.
+are `queue_state`, `queue_intake`,
+`queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_decoders`, `queue_snapshot`.
 
 Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
 deliver, expire what found no consumer (R-TTL-6), trim to the length limit (R-LEN-5).
@@ -18,7 +19,7 @@ from typing import Any
 
 from brokerd.core import effects, queue_commands, queue_decoders, queue_snapshot
 from brokerd.core.consumers import QUORUM_PREFETCH_MAX, Consumer
-from brokerd.core.effects import ConsumerId, Run
+from brokerd.core.effects import ConsumerId
 from brokerd.core.enqueuers import EnqueuerKey
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.message import Range
@@ -30,14 +31,11 @@ from brokerd.core.queue_commands import (
     ReturnCause,
     encode_enqueue_reply,
 )
-from brokerd.core.queue_state import QueueState
-from brokerd.core.queue_store import Entry, Span, runs_of
-
-#: Level of a message without a priority, on quorum queues that tell levels apart (R-PRI-2).
-QUORUM_PRIORITY = 4
+from brokerd.core.queue_intake import QueueIntake
+from brokerd.core.queue_store import Span, runs_of
 
 
-class QueueMachine(QueueState):
+class QueueMachine(QueueIntake):
     """One queue.
 
     State and invariants: see `QueueState`.
@@ -110,6 +108,11 @@ class QueueMachine(QueueState):
         expiry = self.store.next_expiry_ms(self._quorum)
         if expiry is not None:
             deadlines.append(expiry)
+        if self.timeout_check_ms is not None:
+            deadlines.append(self.timeout_check_ms)
+        due = self.delayed.next_due_ms()
+        if due is not None:
+            deadlines.append(due)
         lease = self._lease_end_ms()
         if lease is not None:
             deadlines.append(lease)
@@ -128,6 +131,7 @@ class QueueMachine(QueueState):
             "unacked": self.unacked,
             "ready_bytes": self.store.ready_bytes,
             "unacked_bytes": self.unacked_bytes,
+            "delayed": self.delayed.count,
             "head_enqueued_ms": head.entry.enqueued_ms if head else None,
             "consumers": self.consumers.registered,
             "prefetch_sum": sum(c.prefetch for c in self.consumers.rows() if c.registered),
@@ -162,6 +166,9 @@ class QueueMachine(QueueState):
     def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
         self.options = options
         self._configure()
+        if self._quorum and self.unacked:
+            # Another timeout may hold now: all consumers are looked at.
+            self.timeout_check_ms = self.clock_ms
         # The first command of each leader's term: a restart restarts the lease (R-Q-11).
         self._used()
         if self.letters.count:
@@ -177,7 +184,39 @@ class QueueMachine(QueueState):
     def _time_passes(self) -> None:
         if self.suspected:
             self._return_from_lost_nodes()
+        if self.timeout_check_ms is not None and self.timeout_check_ms <= self.clock_ms:
+            self._end_slow_consumers()
+        if self.delayed.count:
+            self._ready_again()
         self._expire()
+
+    def _end_slow_consumers(self) -> None:
+        """R-QQ-22: what was held for too long returns, uncounted, and its consumer is cancelled.
+
+        In the modes where every return counts this one does too: a message on which consumers hang
+        must come to an end.
+        """
+        self.timeout_check_ms = None
+        for consumer in list(self.consumers.rows()):
+            timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
+            if timeout_ms is None or not self._quorum:
+                continue
+            latest_ms = self.clock_ms - timeout_ms
+            stamped = [span for span in consumer.held if span.taken_ms]
+            late = [(span.first, span.end) for span in stamped if span.taken_ms <= latest_ms]
+            dues = [span.taken_ms for span in stamped if span.taken_ms > latest_ms]
+            if dues:
+                next_ms = min(dues) + timeout_ms
+                self.timeout_check_ms = min(self.timeout_check_ms or next_ms, next_ms)
+            if not late:
+                continue
+            self._put_back(self._take(consumer, late), counts=False)
+            if consumer.registered:
+                cause = effects.timed_out(timeout_ms)
+                self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
+                self._unregister([consumer])
+            else:
+                self.consumers.settled(consumer)
 
     def _return_from_lost_nodes(self) -> None:
         """R-QQ-16: returned when the time is over; counted only where every return counts."""
@@ -203,112 +242,6 @@ class QueueMachine(QueueState):
             # R-Q-11: a redeclaration does not renew a quorum queue's lease.
             self._used()
         return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
-
-    # -- enqueue ----------------------------------------------------------------------------
-
-    def _enqueue(self, meta: Meta, command: queue_decoders.Enqueue) -> bytes:
-        head = command.head
-        if not head.first_sequence:
-            accepted = self._take_over(meta, command, 0)
-            return encode_enqueue_reply(EnqueueStatus.OK, accepted)
-        key = EnqueuerKey(head.node, head.incarnation, head.channel)
-        expected = self.enqueuers.expected(key)
-        first, end = head.first_sequence, head.first_sequence + head.count
-        if first > expected:
-            return encode_enqueue_reply(EnqueueStatus.GAP, 0, expected)
-        # What came before is a duplicate (R-QQ-8); what is new in the batch is taken over.
-        seen = min(end, expected) - first
-        confirmed = self.enqueuers.accepted_again(key, first, first + seen) if seen else 0
-        if seen < head.count:
-            accepted = self._take_over(meta, command, seen)
-            self.enqueuers.seen(key, end, first + seen + accepted)
-            if confirmed == seen:
-                confirmed += accepted
-        return encode_enqueue_reply(EnqueueStatus.OK, confirmed)
-
-    def _take_over(self, meta: Meta, command: queue_decoders.Enqueue, start: int) -> int:
-        """Enqueue the messages from position `start` on; return how many were accepted."""
-        head = command.head
-        count = head.count
-        columns = head.size_columns(payload_only=not self._quorum)
-        entry = Entry(meta.index, self.next_number - start, self.clock_ms, count, columns)
-        bypass = not head.first_sequence and not head.channel
-        position = start
-        while position < count:
-            length = self._room(entry, position, count, bypass)
-            if not length:
-                break
-            self._append(entry, command, position, length)
-            position += length
-            if position < count:
-                # The limit lets in what consumers make room for, as if sent one by one.
-                self._deliver()
-        if position < count:
-            self._refuse(entry, position, count)
-        return position - start
-
-    def _room(self, entry: Entry, position: int, count: int, bypass: bool) -> int:
-        """Return how many messages may come in, by the reject-publish limits (R-LEN-3).
-
-        Checked before direct delivery.  Quorum queues refuse exactly as classic ones: the
-        overshoot of R-LEN-7 is an accident of signalling that we do without.  bypass: messages
-        of channel 0 without sequence numbers, at-most-once dead letters, pass (R-QQ-26).
-        """
-        options = self.options
-        if options.overflow == "drop-head" or (self._quorum and bypass):
-            return count - position
-        if self._quorum and options.overflow == "reject-publish-dlx":
-            # R-LEN-4: behaves as drop-head.
-            return count - position
-        length = count - position
-        ready, ready_bytes = self._limited()
-        if options.max_length is not None:
-            length = min(length, max(0, options.max_length - ready))
-        if options.max_length_bytes is not None:
-            first = entry.first + position
-            room_bytes = options.max_length_bytes - ready_bytes
-            length = min(length, entry.fitting(first, first + length, room_bytes))
-        return length
-
-    def _append(
-        self, entry: Entry, command: queue_decoders.Enqueue, position: int, length: int
-    ) -> None:
-        first = entry.first + position
-        end = first + length
-        if not entry.live:
-            self.store.add_entry(entry)
-        entry.live += length
-        self.next_number = end
-        self.counters["enq"] += length
-        self.counters["enq_bytes"] += entry.bytes_of(first, end)
-        queue_ttl_ms = self.options.message_ttl_ms
-        highest = self.options.max_priority
-        ordinary = min(QUORUM_PRIORITY, highest) if self._quorum else 0
-        if command.traits is None:
-            expires_ms = None if queue_ttl_ms is None else self.clock_ms + queue_ttl_ms
-            self.store.add(Span(entry, first, end, expires_ms, ordinary))
-            return
-        at = entry.first
-        for count, traits in command.traits:
-            low, high = max(at, first), min(at + count, end)
-            at += count
-            if low >= high:
-                continue
-            # R-TTL-1: the smallest of queue and message; fixed here.
-            ttls = [ttl for ttl in (queue_ttl_ms, traits.ttl_ms) if ttl is not None]
-            expires_ms = self.clock_ms + min(ttls) if ttls else None
-            level = ordinary if traits.priority is None else min(traits.priority, highest)
-            carried = traits.delivery_count if self._quorum else 0
-            self.store.add(Span(entry, low, high, expires_ms, level, 0, carried))
-
-    def _refuse(self, entry: Entry, position: int, count: int) -> None:
-        self.counters["refused"] += count - position
-        options = self.options
-        if options.overflow == "reject-publish-dlx" and options.dead_letter_exchange is not None:
-            # R-LEN-4.  They never had a number here; the run says where they are in this entry.
-            self.counters["dl_out"] += count - position
-            run = Run(entry.first + position, count - position, entry.index, position, 0, 0)
-            self._dead_runs("maxlen", options.dead_letter_exchange).append(run)
 
     # -- settling ---------------------------------------------------------------------------
 
@@ -363,6 +296,7 @@ class QueueMachine(QueueState):
         consumer.exclusive = command.exclusive and not self._quorum
         self.consumers.set_priority(consumer, command.priority)
         consumer.user = command.user
+        consumer.timeout_ms = command.timeout_ms if self._quorum else None
         consumer.suspected = command.consumer.node in self.suspected
         self.consumers.register(consumer)
         return _OK
@@ -464,12 +398,12 @@ class QueueMachine(QueueState):
     # -- the queue as a whole -----------------------------------------------------------------
 
     def _purge(self, meta: Meta, command: None) -> bytes:
-        spans = self.store.clear()
+        # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
+        spans = self.store.clear() + self.delayed.clear()
         count = sum(span.end - span.first for span in spans)
         self.counters["purged"] += count
         for span in spans:
             self.store.release(span)
-        # R-QQ-19: quorum purges waiting dead letters too.
         return _json({"messages": count + self._lose_letters()})
 
     def _delete(self, meta: Meta, command: queue_decoders.Delete) -> bytes:

@@ -83,6 +83,19 @@ class QueueOptions:
     max_priority: int = 0
     #: How long messages of a consumer on an unreachable node stay checked out (R-QQ-16).
     disconnected_timeout_ms: int = 60_000
+    #: How long a consumer may hold a message (R-QQ-22); None: for ever.
+    consumer_timeout_ms: int | None = None
+    #: Which returns wait before they are ready again: disabled, all, failed or returned (R-QQ-24).
+    delayed_retry: str = "disabled"
+    delayed_retry_min_ms: int = 0
+    delayed_retry_max_ms: int = 0
+    #: Of profile mrg (R-MQ): where rejected messages go that have no dead letter exchange, and what
+    #: is left when the queue ends.
+    alternate_exchange: str | None = None
+    #: R-MQ-3: all or unacked.
+    orphan_scope: str = "all"
+    #: R-MQ-11: what the length limit drops goes there too.
+    reroute_overflow: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +109,8 @@ class Checkout:
     priority: int
     #: Of the connection's user, for listings and telemetry.
     user: str
+    #: x-consumer-timeout; None: the queue's (R-QQ-22).
+    timeout_ms: int | None = None
 
 
 _HEAD = struct.Struct("<BB")

@@ -121,6 +121,8 @@ def _checkout(data: bytes) -> Checkout:
     checkout.no_ack = _boolean(checkout.no_ack)
     checkout.exclusive = _boolean(checkout.exclusive)
     checkout.user = _text(checkout.user)
+    if checkout.timeout_ms is not None:
+        checkout.timeout_ms = max(1, _integer(checkout.timeout_ms))
     return checkout
 
 
@@ -163,7 +165,7 @@ def _options(data: bytes) -> QueueOptions:
             _boolean(value)
         elif isinstance(usual, int):
             setattr(options, field.name, max(0, _integer(value)))
-        elif isinstance(usual, str) or field.name.startswith("dead_letter"):
+        elif isinstance(usual, str) or field.name.endswith(("_exchange", "_routing_key")):
             _ = value if value is None and usual is None else _text(value)
         elif value is not None and field.name != "delivery_limit":
             setattr(options, field.name, max(0, _integer(value)))

@@ -59,6 +59,9 @@ def encode(state: QueueState) -> bytes:
         "draining": consumers.draining,
         "next_order": consumers.next_order,
         "taken": [_letter_row(letter) for letter in state.letters.taken],
+        "delayed": [[_row(span), due_ms] for due_ms, span in state.delayed],
+        "timeout_check_ms": state.timeout_check_ms,
+        "refusing": state.refusing,
         "waiting": [_letter_row(letter) for letter in state.letters.waiting],
         "taken_term": state.letters.taken_term,
         "letters_order": state.letters.next_order,
@@ -91,6 +94,11 @@ def decode_into(state: QueueState, data: bytes) -> None:
     for name in ("taken", "waiting"):
         for row, reason, time_ms, order in fields[name]:
             letters.restore(Letter(_span(entries, row), reason, time_ms, order), name == "taken")
+    # The next three are not in what the first version wrote.
+    for row, due_ms in fields.get("delayed", ()):
+        state.delayed.add(_span(entries, row), due_ms)
+    state.timeout_check_ms = fields.get("timeout_check_ms")
+    state.refusing = fields.get("refusing", False)
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:
@@ -131,6 +139,7 @@ def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
         consumer = Consumer(ConsumerId(*row["id"]))
         for name in _CONSUMER_FIELDS:
             setattr(consumer, name, row[name])
+        consumer.timeout_ms = row.get("timeout_ms")
         for held in row["held"]:
             span = _span(state.store.entries, held)
             consumer.held.add(span)
@@ -156,6 +165,7 @@ _CONSUMER_FIELDS = (
 
 def _consumer_row(consumer: Consumer) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(consumer, name) for name in _CONSUMER_FIELDS}
+    row["timeout_ms"] = consumer.timeout_ms
     row["id"] = consumer.id
     row["held"] = [_row(span) for span in consumer.held]
     return row
@@ -170,6 +180,7 @@ def _row(span: Span) -> list[int | None]:
         span.level,
         span.acquired_count,
         span.delivery_count,
+        span.taken_ms,
     ]
 
 

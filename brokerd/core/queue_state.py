@@ -13,6 +13,7 @@ from typing import Any
 from brokerd.core import effects
 from brokerd.core.consumers import Consumer, Consumers
 from brokerd.core.dead_letters import DeadLetters
+from brokerd.core.delayed import Delayed
 from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.enqueuers import Enqueuers
 from brokerd.core.message import Range
@@ -45,8 +46,8 @@ class QueueState:
     """One queue's messages, consumers and books.
 
     Invariants (see `check_invariants`): message numbers are dense from 0; every message is in
-    exactly one place (a lane, a consumer's hands, the dead letters, or gone);
-    enq - ack - removals == ready + unacked.
+    exactly one place (a lane, a consumer's hands, the delayed, the dead letters, or gone);
+    enq - ack - removals == ready + unacked + delayed.
     """
 
     def __init__(self, name: str, options: QueueOptions | None = None) -> None:
@@ -59,6 +60,7 @@ class QueueState:
         self.store = Store()
         self.consumers = Consumers()
         self.letters = DeadLetters()
+        self.delayed = Delayed()
         self.enqueuers = Enqueuers()
         self.next_number = 0
         self.unacked = 0
@@ -69,6 +71,10 @@ class QueueState:
         self.last_used_ms: int | None = None
         #: Unreachable nodes: since when, and None once their messages have been returned.
         self.suspected: dict[str, int | None] = {}
+        #: No consumer's time is over before this; None: nobody holds anything that could time out.
+        self.timeout_check_ms: int | None = None
+        #: A quorum queue over its reject-publish limit, until it is well below (R-LEN-7).
+        self.refusing = False
         #: Why the queue ended.
         self.deleted: str | None = None
         #: The last command's deliveries were cut off; a tick goes on.
@@ -78,6 +84,8 @@ class QueueState:
         self._deliveries: dict[ConsumerId, list[Run]] = {}
         #: By reason, exchange and key at the time of death (R-DLX-8).
         self._dead: dict[tuple[str, str, str | None], list[Run]] = {}
+        #: To the queue's alternate exchange, by reason and exchange (R-MQ-2).
+        self._rerouted: dict[tuple[str, str], list[Run]] = {}
         self._letters_added = False
         self._configure()
 
@@ -88,10 +96,12 @@ class QueueState:
         self.store.check()
         self.consumers.check()
         self.letters.check()
+        self.delayed.check()
         held = [span for consumer in self.consumers.rows() for span in consumer.held]
         assert self.unacked == sum(span.end - span.first for span in held)
         assert self.unacked_bytes == sum(span.size_bytes() for span in held)
-        spans = [*self.store, *held, *(letter.span for letter in self.letters)]
+        delayed = [span for _, span in self.delayed]
+        spans = [*self.store, *held, *delayed, *(letter.span for letter in self.letters)]
         numbers = sorted((span.first, span.end) for span in spans)
         for (_, end), (first, _) in pairwise(numbers):
             assert end <= first, "a message is in two places"
@@ -103,7 +113,8 @@ class QueueState:
         assert live == {index: entry.live for index, entry in self.store.entries.items()}
         counters = self.counters
         gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
-        assert counters["enq"] - gone == self.store.ready + self.unacked, "the books do not balance"
+        here = self.store.ready + self.unacked + self.delayed.count
+        assert counters["enq"] - gone == here, "the books do not balance"
         assert counters["enq"] == self.next_number
         assert all(count >= 0 for count in counters.values())
 
@@ -140,9 +151,28 @@ class QueueState:
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
         store = self.store
-        if self._quorum:
-            return store.ready + self.letters.count, store.ready_bytes + self.letters.size_bytes
-        return store.ready, store.ready_bytes
+        if not self._quorum:
+            return store.ready, store.ready_bytes
+        letters, delayed = self.letters, self.delayed
+        return (
+            store.ready + letters.count + delayed.count,
+            store.ready_bytes + letters.size_bytes + delayed.size_bytes,
+        )
+
+    def _watch_limit(self) -> None:
+        """R-LEN-7: over the limit a quorum queue refuses, until it is at four fifths of it."""
+        options = self.options
+        if options.overflow != "reject-publish" or not self._quorum:
+            self.refusing = False
+            return
+        ready, ready_bytes = self._limited()
+        part = 8 if self.refusing else 10
+        self.refusing = (
+            options.max_length is not None and ready > options.max_length * part // 10
+        ) or (
+            options.max_length_bytes is not None
+            and ready_bytes > options.max_length_bytes * part // 10
+        )
 
     # -- serving -------------------------------------------------------------------------------
 
@@ -155,6 +185,7 @@ class QueueState:
         self._deliver()
         self._expire()
         self._trim()
+        self._watch_limit()
 
     def _deliver(self) -> None:
         """Hand ready messages to whoever may take them (R-CS-4).
@@ -224,7 +255,22 @@ class QueueState:
         else:
             self.unacked += count
             self.unacked_bytes += span.size_bytes()
+            timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
+            if timeout_ms is not None:
+                span.taken_ms = self._stamp(timeout_ms)
             consumer.held.add(span)
+
+    def _stamp(self, timeout_ms: int) -> int:
+        """Return the time at which a message counts as taken, and see that it is looked at again.
+
+        Rounded up to a 64th of the timeout: what was taken in about the same time stays one span.
+        """
+        grain = max(1, timeout_ms >> 6)
+        taken_ms = -(-self.clock_ms // grain) * grain
+        due_ms = taken_ms + timeout_ms
+        if self.timeout_check_ms is None or due_ms < self.timeout_check_ms:
+            self.timeout_check_ms = due_ms
+        return taken_ms
 
     def _trim(self) -> None:
         """R-LEN-2, R-LEN-5, R-LEN-9, R-PRI-4: drop what would be delivered next."""
@@ -265,16 +311,18 @@ class QueueState:
 
     def _taken(self, spans: list[Span]) -> None:
         for span in spans:
+            span.taken_ms = 0
             self.unacked -= span.end - span.first
             self.unacked_bytes -= span.size_bytes()
 
     def _put_back(self, spans: list[Span], counts: bool) -> None:
         """Messages return; those over the delivery limit die (R-DL-2, R-DL-3).
 
-        counts: in mode 4.3 this return is a counted failure.  In the older modes every return is:
-        3.x counts returns, 4.0 deliveries, which at the moment of a return is the same number.
+        counts: this return is a counted failure in mode 4.3.  In the older modes every return is:
+        3.x limits returns (and what a message brought along, R-DL-9), 4.0 deliveries.
         """
         limit = self.options.delivery_limit if self._quorum else None
+        by_deliveries = self.options.delivery_count_mode == "4.0"
         if not self._quorum:
             place, step = Place.ORIGINAL, 0
         else:
@@ -284,13 +332,34 @@ class QueueState:
         for span in spans:
             span.acquired_count += 1
             span.delivery_count += step
-            if limit is not None and span.delivery_count > limit:
+            limited = span.acquired_count if by_deliveries else span.delivery_count
+            if limit is not None and limited > limit:
                 poison.append(span)
+                continue
+            self.counters["requeue"] += span.end - span.first
+            delay_ms = self._delay_ms(span, counts) if self._quorum else 0
+            if delay_ms:
+                self.delayed.add(span, self.clock_ms + delay_ms)
             else:
-                self.counters["requeue"] += span.end - span.first
                 self.store.add(span, place)
         if poison:
             self._bury("delivery_limit", poison)
+
+    def _delay_ms(self, span: Span, failed: bool) -> int:
+        """Return how long a returned message has to wait (R-QQ-24)."""
+        options = self.options
+        if options.delayed_retry == "disabled":
+            return 0
+        if options.delayed_retry != "all" and failed != (options.delayed_retry == "failed"):
+            return 0
+        least = options.delayed_retry_min_ms
+        return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
+
+    def _ready_again(self) -> None:
+        """Delayed messages whose time has come are served before all others (R-QQ-14)."""
+        place = Place.BACK if self.options.delivery_limit is None else Place.RETURNS
+        for span in self.delayed.pop_due(self.clock_ms):
+            self.store.add(span, place)
 
     def _bury(self, reason: str, spans: list[Span]) -> None:
         """Messages leave the queue for this reason: to the dead letter exchange if there is one."""
@@ -306,8 +375,18 @@ class QueueState:
             runs = self._dead_runs(reason, exchange)
             for span in spans:
                 append_run(runs, span)
+        elif self.options.alternate_exchange is not None and count:
+            self._reroute(reason, self.options.alternate_exchange, spans)
         for span in spans:
             self.store.release(span)
+
+    def _reroute(self, reason: str, exchange: str, spans: list[Span]) -> None:
+        """R-MQ-2, R-MQ-11, R-MQ-12: what has no dead letter exchange may have an alternate one."""
+        is_overflow = reason == "maxlen" and self.options.reroute_overflow
+        if is_overflow or reason in ("rejected", "orphaned"):
+            runs = self._rerouted.setdefault((reason, exchange), [])
+            for span in spans:
+                append_run(runs, span)
 
     def _dead_runs(self, reason: str, exchange: str) -> list[Run]:
         key = (reason, exchange, self.options.dead_letter_routing_key)
@@ -324,7 +403,8 @@ class QueueState:
 
     def _end(self, cause: str) -> None:
         """The queue is gone: nothing is dead-lettered (R-DLX-3); each message counts once."""
-        spans = self.store.clear()
+        self._save_orphans()
+        spans = self.store.clear() + self.delayed.clear()
         self.counters["purged"] += sum(span.end - span.first for span in spans)
         self.counters["orphaned"] += self.unacked
         self._lose_letters()
@@ -338,7 +418,27 @@ class QueueState:
         self.deleted = cause
         self._effects.append(effects.QueueDeleted(cause))
 
+    def _save_orphans(self) -> None:
+        """R-MQ-2, R-MQ-3: what is left goes to the alternate exchange, in queue order."""
+        exchange = self.options.alternate_exchange
+        if exchange is None:
+            return
+        spans = [span for consumer in self.consumers.rows() for span in consumer.held]
+        if self.options.orphan_scope == "all":
+            spans += [*self.store, *(span for _, span in self.delayed)]
+        if spans:
+            self._reroute("orphaned", exchange, sorted(spans, key=_first))
+            # Before the queue's end, which comes with the effects.
+            self._take_rerouted()
+
     # -- effects -------------------------------------------------------------------------------
+
+    def _take_rerouted(self) -> None:
+        self._effects += [
+            effects.Reroute(reason, exchange, runs)
+            for (reason, exchange), runs in self._rerouted.items()
+        ]
+        self._rerouted = {}
 
     def _take_effects(self) -> list[Any]:
         result = self._effects
@@ -351,9 +451,15 @@ class QueueState:
                 for (reason, exchange, key), runs in self._dead.items()
             ]
             self._dead = {}
+        if self._rerouted:
+            self._take_rerouted()
         if self._letters_added:
             self._letters_added = False
             if self.letters.count:
                 result.append(effects.DeadLettersWaiting())
         self._effects = []
         return result
+
+
+def _first(span: Span) -> int:
+    return span.first

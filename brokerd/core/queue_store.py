@@ -80,7 +80,16 @@ class Entry:
 class Span:
     """Consecutive messages [first, end) of one entry that are alike in everything else."""
 
-    __slots__ = ("acquired_count", "delivery_count", "end", "entry", "expires_ms", "first", "level")
+    __slots__ = (
+        "acquired_count",
+        "delivery_count",
+        "end",
+        "entry",
+        "expires_ms",
+        "first",
+        "level",
+        "taken_ms",
+    )
 
     def __init__(
         self,
@@ -91,6 +100,7 @@ class Span:
         level: int = 0,
         acquired_count: int = 0,
         delivery_count: int = 0,
+        taken_ms: int = 0,
     ) -> None:
         self.entry = entry
         self.first = first
@@ -102,6 +112,9 @@ class Span:
         #: How often it came back after having been handed out (R-DL-2).
         self.acquired_count = acquired_count
         self.delivery_count = delivery_count
+        #: When a consumer got them, rounded up (R-QQ-22); 0: nobody has them, or for as long as
+        #: they like.
+        self.taken_ms = taken_ms
 
     def part(self, first: int, end: int) -> Span:
         """Return a span of some of these messages."""
@@ -113,6 +126,7 @@ class Span:
             self.level,
             self.acquired_count,
             self.delivery_count,
+            self.taken_ms,
         )
 
     def joins(self, following: Span) -> bool:
@@ -123,6 +137,7 @@ class Span:
             and self.delivery_count == following.delivery_count
             and self.expires_ms == following.expires_ms
             and self.level == following.level
+            and self.taken_ms == following.taken_ms
         )
 
     def run(self) -> Run:

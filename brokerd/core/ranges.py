@@ -182,7 +182,14 @@ class Pieces(Generic[P]):
             left = pieces[at - 1]
             if left.end == first and left.joins(piece):
                 left.end = piece.end
+                if at < len(pieces) and left.end == pieces[at].first and left.joins(pieces[at]):
+                    left.end = pieces[at].end
+                    del pieces[at], self._firsts[at]
                 return
+        if at < len(pieces) and piece.end == pieces[at].first and piece.joins(pieces[at]):
+            # What a snapshot brings back in order must look like this.
+            pieces[at].first = self._firsts[at] = first
+            return
         if at == len(pieces):
             pieces.append(piece)
             self._firsts.append(first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brokerd.core import effects, queue_commands
@@ -88,15 +90,53 @@ def test_drop_head_by_bytes_counts_payload_on_classic_queues() -> None:
     assert q.ready == 0
 
 
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_reject_publish_takes_a_prefix(queue_type: str) -> None:
-    """R-LEN-3; quorum queues do the same without the overshoot of R-LEN-7"""
-    q = QueueDriver(queue_type=queue_type, max_length=3, overflow="reject-publish")
+def test_reject_publish_takes_a_prefix() -> None:
+    """R-LEN-3"""
+    q = QueueDriver(max_length=3, overflow="reject-publish")
     assert q.accepted(b"a", b"b") == 2
     assert q.accepted(b"c", b"d", b"e") == 1
     assert q.accepted(b"f") == 0
     assert (q.ready, q.count("refused"), q.count("enq")) == (3, 3, 3)
     assert dead(q.publish(b"g")) == []
+
+
+def quorum_limit(**options: Any) -> QueueDriver:
+    return QueueDriver(queue_type="quorum", overflow="reject-publish", **options)
+
+
+def test_a_quorum_queue_refuses_from_one_over_the_limit_until_four_fifths_of_it() -> None:
+    """R-LEN-7: limit 2, one by one, takes 3; R-LEN-3: as a batch too, the rest is refused"""
+    q = quorum_limit(max_length=2)
+    assert [q.accepted(b"x") for _ in range(4)] == [1, 1, 1, 0]
+    q = quorum_limit(max_length=5)
+    assert q.accepted(*[b"x"] * 9) == 6
+    assert (q.ready, q.count("refused"), q.count("enq")) == (6, 3, 6)
+    q.get(no_ack=True)
+    assert (q.ready, q.accepted(b"x")) == (5, 0)
+    q.get(no_ack=True)
+    assert (q.ready, q.accepted(b"x", b"y", b"z")) == (4, 2)
+    assert dead(q.publish(b"g")) == []
+
+
+def test_a_quorum_queue_watches_the_bytes_of_its_limit_too() -> None:
+    """R-LEN-7, R-LEN-1: both must be at four fifths; bytes are all that is stored"""
+    q = quorum_limit(max_length_bytes=10, max_length=100)
+    assert q.accepted(b"x" * 5, b"x" * 5, b"x") == 2
+    q.get(no_ack=True)
+    assert q.accepted(b"", b"x", b"") == 2
+    assert quorum_limit(max_length=0).accepted(b"x", b"y") == 1
+
+
+def test_a_limit_that_changes_lets_publishers_in_or_not_at_once() -> None:
+    """R-LEN-7, R-LEN-10"""
+    q = quorum_limit(max_length=2)
+    q.fill(3)
+    q.configure(queue_type="quorum", overflow="reject-publish", max_length=9)
+    assert q.accepted(b"x") == 1
+    q.configure(queue_type="quorum", overflow="reject-publish", max_length=3)
+    assert q.accepted(b"x") == 0
+    q.configure(queue_type="quorum", max_length=3)
+    assert (q.ready, q.accepted(b"x")) == (3, 1)
 
 
 def test_reject_publish_by_bytes() -> None:
@@ -108,7 +148,7 @@ def test_reject_publish_by_bytes() -> None:
 
 def test_a_refused_message_that_is_sent_again_is_refused_again() -> None:
     """A lost reply must not turn a nack into an ack."""
-    q = QueueDriver(queue_type="quorum", max_length=2, overflow="reject-publish")
+    q = quorum_limit(max_length=1)
     assert reply(q, enqueue(1, 3)) == (EnqueueStatus.OK, 2, 0)
     q.send(queue_commands.encode_purge())
     assert reply(q, enqueue(4, 1)) == (EnqueueStatus.OK, 1, 0)
@@ -146,7 +186,7 @@ def test_reject_publish_dlx_on_quorum_behaves_as_drop_head() -> None:
 
 def test_at_most_once_dead_letters_pass_a_full_quorum_queue() -> None:
     """R-QQ-26, R-DLX-17; R-ALO-6: with a channel the limit holds"""
-    for queue_type, channel, accepted in (("quorum", 0, 2), ("quorum", 9, 0), ("classic", 0, 0)):
+    for queue_type, channel, accepted in (("quorum", 0, 2), ("quorum", 9, 1), ("classic", 0, 0)):
         q = QueueDriver(queue_type=queue_type, max_length=0, overflow="reject-publish")
         assert reply(q, enqueue(0, 2, channel=channel))[1] == accepted
 

@@ -198,15 +198,17 @@ def test_a_settle_of_the_old_term_counts_although_the_letter_waits_again() -> No
 
 
 def test_waiting_dead_letters_count_against_the_length_limit() -> None:
-    """R-ALO-12, R-LEN-8"""
+    """R-ALO-12, R-LEN-8; R-LEN-7: one over the limit, and again from four fifths of it"""
     q = QueueDriver(**AT_LEAST_ONCE, max_length=2)
     q.consume()
-    q.fill(2)
-    q.discard((0, 2))
+    q.fill(3)
+    q.discard((0, 3))
     q.send(queue_commands.encode_cancel(consumer()))
     assert q.accepted(b"x") == 0
     q.send(queue_commands.encode_dead_letters_settle([(0, 1)]))
-    assert q.accepted(b"x", b"y") == 1
+    assert q.accepted(b"x") == 0
+    q.send(queue_commands.encode_dead_letters_settle([(1, 2)]))
+    assert q.accepted(b"x", b"y", b"z") == 2
 
 
 def test_a_change_of_exchange_is_followed_and_a_change_away_deletes() -> None:

@@ -55,7 +55,9 @@ class Delete:
 
 
 def _stripped(name: str) -> str:
-    """Line ends in declared names are dropped, as RabbitMQ does."""
+    """R-CH-11: RabbitMQ drops line ends in names of declares, deletes and bindings; publish,
+    consume, get and purge take names as they are (3.10.8, tried).
+    """
     return name.replace("\n", "").replace("\r", "")
 
 
@@ -289,6 +291,7 @@ def bind(
 
     destination_kind: queue or exchange.
     """
+    source, destination = _stripped(source), _stripped(destination)
     refused = _check_bind_access(view, access, source, destination_kind, destination, routing_key)
     if refused is not None:
         return refused
@@ -333,6 +336,7 @@ def unbind(
     connection: ConnectionId,
 ) -> Refused | Exists | Delete:
     """Check queue.unbind or exchange.unbind; what is missing is as asked for (R-BND-4)."""
+    source, destination = _stripped(source), _stripped(destination)
     refused = _check_bind_access(view, access, source, destination_kind, destination, routing_key)
     if refused is not None:
         return refused
@@ -377,6 +381,7 @@ def delete_exchange(
 ) -> Refused | Exists | Delete:
     """Check exchange.delete (R-EX-6, R-PERM-6)."""
     vhost = access.vhost
+    name = _stripped(name)
     if name == names.DEFAULT_EXCHANGE:
         return _default_exchange()
     resource = names.resource("exchange", vhost, name)
@@ -404,6 +409,7 @@ def delete_queue(
 ) -> Refused | Exists | Delete:
     """Check queue.delete (R-Q-12, R-Q-14, R-PERM-6); the flags are judged by the queue itself."""
     vhost = access.vhost
+    name = _stripped(name)
     refused = access.check("configure", "queue", name)
     if refused is not None:
         return refused
@@ -441,11 +447,12 @@ def use_queue(
 
 
 def check_publish(
-    access: Access, name: str, exchange: Exchange | None, routing_keys: tuple[str, ...]
+    access: Access, name: str, exchange: Exchange | None, routing_keys: tuple[str, ...] = ()
 ) -> Refused | None:
     """Refuse a client's publish (R-ERR-1, R-ERR-41, R-EX-10, R-TP-2).
 
-    exchange: what `Router.route` says it is; routing_keys: the key and all CC and BCC.
+    exchange: what `Router.route` says it is; routing_keys: the key and all CC and BCC, none where
+    the rights on them are asked for later (R-PUB-1).
     """
     refused = access.check("write", "exchange", name)
     if refused is not None:

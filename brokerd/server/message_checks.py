@@ -60,15 +60,16 @@ def refuse(refused: Refused) -> errors.ProtocolError:
 def check_exchange(
     broker: Broker, connection: ClientConnection, method: methods.BasicPublish
 ) -> RouteResult | None:
-    """Check rights and existence; return the route, None where headers decide it."""
-    result = broker.router.route(connection.vhost, method.exchange, method.routing_key)
-    refused = declare.check_publish(
-        connection.access, method.exchange, result.exchange, (method.routing_key,)
-    )
-    if refused is not None:
-        raise refuse(refused)
+    """Check rights and existence; return the route, None where each message is looked at."""
     if method.immediate:
         raise errors.NotImplementedByServer("immediate=true")
+    result = broker.router.route(connection.vhost, method.exchange, method.routing_key)
+    refused = declare.check_publish(connection.access, method.exchange, result.exchange)
+    if refused is not None:
+        raise refuse(refused)
+    if connection.access.check_topic("write", result.exchange, (method.routing_key,)) is not None:
+        # R-PUB-1: refused by `check`, after what comes before it.
+        return None
     return None if result.needs_headers else result
 
 
@@ -99,12 +100,10 @@ def check(
     result = broker.router.route(
         connection.vhost, method.exchange, method.routing_key, table, extra
     )
-    if extra:
-        refused = declare.check_publish(
-            connection.access, method.exchange, result.exchange, (method.routing_key, *extra)
-        )
-        if refused is not None:
-            raise refuse(refused)
+    keys = (method.routing_key, *extra)
+    refused = connection.access.check_topic("write", result.exchange, keys)
+    if refused is not None:
+        raise refuse(refused)
     if properties.has_user_id(header):
         _check_user(connection, properties.user_id(header) or "")
     if properties.has_priority(header):

@@ -136,6 +136,8 @@ class QueueConfig(_Section):
     quorum_group_size: int = Field(default=3, ge=1, le=9)
     #: How long a suspected node keeps its consumers' messages (R-QQ-16).
     disconnected_timeout_ms: int = Field(default=60_000, ge=0)
+    #: How long a consumer may leave a message unsettled (R-QQ-22); 0: for ever.
+    consumer_timeout_ms: int = Field(default=1_800_000, ge=0)
 
 
 class LimitConfig(_Section):
@@ -157,6 +159,8 @@ class LimitConfig(_Section):
     consumers_per_channel: int = Field(default=10_000, ge=1)
     #: Bytes published on one connection whose queues have not answered; over it reading stops.
     unconfirmed_bytes: int = Field(default=16 * MIB, ge=1)
+    #: Bytes published in one transaction and not committed; over it the channel is closed.
+    transaction_bytes: int = Field(default=128 * MIB, ge=1)
     #: Bytes written to one socket and not yet taken by the peer; over it deliveries wait.
     write_buffer_bytes: int = Field(default=4 * MIB, ge=1)
     #: A peer that takes none of them for so long is closed (SEC-45).

@@ -22,8 +22,15 @@ from brokerd.core.queue_commands import QueueOptions
 
 Json = dict[str, Any]
 
-#: R-QQ-16
-DISCONNECTED_TIMEOUT_MS = 60_000
+
+@dataclass(slots=True)
+class QueueDefaults:
+    """What a member's configuration says for queues that say nothing."""
+
+    #: R-QQ-16
+    disconnected_timeout_ms: int = 60_000
+    #: R-QQ-22; None: no limit.
+    consumer_timeout_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -244,8 +251,20 @@ def _max_priority(queue: Queue, profile: Profile) -> int:
     return max(1, declared_max) if type(declared_max) is int else 0
 
 
-def effective_queue_options(view: CatalogState, queue: Queue, profile: Profile) -> QueueOptions:
+def _delayed_retry(values: Json) -> tuple[str, int, int]:
+    """Return type, least and greatest delay (R-QQ-24); without a least one there is none."""
+    least = values.get("delayed-retry-min")
+    if least is None:
+        return "disabled", 0, 0
+    greatest = values.get("delayed-retry-max", least)
+    return values.get("delayed-retry-type", "disabled"), least, max(least, greatest)
+
+
+def effective_queue_options(
+    view: CatalogState, queue: Queue, profile: Profile, defaults: QueueDefaults | None = None
+) -> QueueOptions:
     """Return the options that a queue's leader proposes to its group."""
+    defaults = defaults or QueueDefaults()
     values = effective_queue(view, queue).values
     is_quorum = queue.type == "quorum"
     overflow = values.get("overflow", "drop-head")
@@ -260,6 +279,8 @@ def effective_queue_options(view: CatalogState, queue: Queue, profile: Profile) 
         and values.get("dead-letter-strategy") == "at-least-once"
         and overflow == "reject-publish"
     )
+    has_timeout = is_quorum and profile.consumer_timeout_scope == "queue"
+    retry, retry_min_ms, retry_max_ms = _delayed_retry(values if is_quorum else {})
     return QueueOptions(
         queue_type=queue.type,
         dead_letter_exchange=dead_letter_exchange,
@@ -276,8 +297,17 @@ def effective_queue_options(view: CatalogState, queue: Queue, profile: Profile) 
         auto_delete=queue.auto_delete,
         max_priority=_max_priority(queue, profile),
         disconnected_timeout_ms=values.get(
-            "consumer-disconnected-timeout", DISCONNECTED_TIMEOUT_MS
+            "consumer-disconnected-timeout", defaults.disconnected_timeout_ms
         ),
+        consumer_timeout_ms=values.get("consumer-timeout", defaults.consumer_timeout_ms)
+        if has_timeout
+        else None,
+        delayed_retry=retry,
+        delayed_retry_min_ms=retry_min_ms,
+        delayed_retry_max_ms=retry_max_ms,
+        alternate_exchange=values.get("queue-alternate-exchange") if profile.queue_ae else None,
+        orphan_scope=profile.mrg_orphan_scope,
+        reroute_overflow=profile.mrg_reroute_overflow,
     )
 
 
@@ -298,4 +328,20 @@ def option_warnings(view: CatalogState, queue: Queue) -> list[str]:
             warnings.append(f"{resource}: at-least-once needs a dead-letter-exchange")
         elif overflow != "reject-publish":
             warnings.append(f"{resource}: at-least-once needs overflow reject-publish")
+    if values.get("delayed-retry-type", "disabled") != "disabled" and (
+        "delayed-retry-min" not in values
+    ):
+        warnings.append(f"{resource}: delayed retry needs delayed-retry-min")
     return warnings
+
+
+def queues_with_alternate(view: CatalogState, vhost: str, exchange: str) -> list[str]:
+    """Return the queues that name this exchange as their alternate (R-MQ-9)."""
+    topology = view.vhosts.get(vhost)
+    if topology is None:
+        return []
+    return [
+        queue.name
+        for queue in topology.queues.values()
+        if effective_queue(view, queue).values.get("queue-alternate-exchange") == exchange
+    ]

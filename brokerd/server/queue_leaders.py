@@ -55,10 +55,11 @@ class QueueLeaders:
         queue = broker.queue_of(uid)
         if queue is None:
             return
-        options = policy.effective_queue_options(broker.view, queue, broker.profile)
-        values = policy.effective_queue(broker.view, queue).values
-        if "consumer-disconnected-timeout" not in values:
-            options.disconnected_timeout_ms = broker.config.queues.disconnected_timeout_ms
+        configured = broker.config.queues
+        defaults = policy.QueueDefaults(
+            configured.disconnected_timeout_ms, configured.consumer_timeout_ms or None
+        )
+        options = policy.effective_queue_options(broker.view, queue, broker.profile, defaults)
         if self._options.get(uid) != options:
             self._options[uid] = options
             broker.host.propose(uid, queue_commands.encode_update_options(options), _proposed)

@@ -100,7 +100,9 @@ class QueueRows:
         counters: Mapping[str, int] = overview["counters"]
         deltas = self._deltas(queue.uid, status.term, counters)
         seen = self._seen[queue.uid]
-        gauges = tuple(overview[name] for name in _GAUGES)
+        # Delayed messages (R-QQ-24) are still in the queue: the books count them with the ready.
+        here = {**overview, "ready": overview["ready"] + overview.get("delayed", 0)}
+        gauges = tuple(here[name] for name in _GAUGES)
         limits = (options.max_length, options.max_length_bytes, options.message_ttl_ms,
                   options.delivery_limit, options.overflow, options.dead_letter_exchange,
                   options.at_least_once, len(status.lag))  # fmt: skip

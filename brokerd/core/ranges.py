@@ -188,7 +188,10 @@ class Pieces(Generic[P]):
                 return
         if at < len(pieces) and piece.end == pieces[at].first and piece.joins(pieces[at]):
             # What a snapshot brings back in order must look like this.
-            pieces[at].first = self._firsts[at] = first
+            # The left one stays: what a piece says of its first number (an offset, say) is true.
+            piece.end = pieces[at].end
+            pieces[at] = piece
+            self._firsts[at] = first
             return
         if at == len(pieces):
             pieces.append(piece)

@@ -177,6 +177,11 @@ class Unacked(Generic[K]):
         """Return how many deliveries of this consumer are not settled."""
         return self._counts.get(consumer, 0)
 
+    def oldest_tag(self) -> int | None:
+        """Return the smallest outstanding tag, None if there is none."""
+        first = self._pieces.first()
+        return None if first is None else first.first
+
     def __len__(self) -> int:
         return self._pieces.count
 

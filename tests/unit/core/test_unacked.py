@@ -129,3 +129,17 @@ def test_bulk_acks_settle_what_single_ones_do(
     found = [(c, n) for c, pairs in ranges.items() for low, high in pairs for n in range(low, high)]
     assert sorted(found) == sorted(settled)
     assert len(bulk) == len(model)
+
+
+def test_what_is_put_back_before_its_neighbour_keeps_its_numbers() -> None:
+    """R-TX-4: a rollback makes the same tags stand for the same messages."""
+    unacked: Unacked[str] = Unacked()
+    for number in (11, 12, 13):
+        unacked.delivered("c", number, 1)
+    assert unacked.oldest_tag() == 1
+    unacked.put_back(unacked.take(2, True))
+    unacked.check()
+    assert unacked.ack(1, False) == {"c": [(11, 12)]}
+    assert unacked.oldest_tag() == 2
+    assert unacked.ack(0, True) == {"c": [(12, 14)]}
+    assert unacked.oldest_tag() is None

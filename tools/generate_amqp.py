@@ -197,7 +197,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import ClassVar
 
-from brokerd.amqp.errors import EncodeError, FrameError, erlang_binary
+from brokerd.amqp.errors import EncodeError, FrameError, erlang_octets
 from brokerd.amqp.values import (
     Table,
     decode_table,
@@ -212,7 +212,7 @@ def _cannot_decode(payload: bytes) -> FrameError:
     class_id = int.from_bytes(payload[:2], "big")
     method_id = int.from_bytes(payload[2:4], "big")
     return FrameError(
-        f"cannot decode {erlang_binary(payload)}", class_id=class_id, method_id=method_id
+        f"cannot decode {erlang_octets(payload[4:])}", class_id=class_id, method_id=method_id
     )
 
 

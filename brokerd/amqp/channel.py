@@ -18,7 +18,7 @@ from brokerd.amqp.errors import (
     FrameError,
     HardError,
     UnexpectedFrame,
-    erlang_binary,
+    erlang_snippet,
 )
 from brokerd.amqp.methods import METHODS, Method
 
@@ -106,7 +106,7 @@ _ACCEPTED: dict[Role, frozenset[type[Method]]] = {
 def method_class(payload: bytes) -> type[Method]:
     """The class of the method in a frame payload; 501 when cut short, 503 if unknown (R-FRM-5)."""
     if len(payload) < 4:
-        raise FrameError(f"cannot decode {erlang_binary(payload)}")
+        raise FrameError(f"type 1, {erlang_snippet(payload)}: unknown_frame")
     found = METHODS.get(int.from_bytes(payload[:4], "big"))
     if found is None:
         class_id = int.from_bytes(payload[:2], "big")

@@ -24,7 +24,8 @@ from brokerd.amqp.errors import (
     NotAllowed,
     SoftError,
     UnexpectedFrame,
-    erlang_binary,
+    erlang_octets,
+    erlang_snippet,
     reply_text,
 )
 from brokerd.amqp.events import Event
@@ -189,7 +190,7 @@ class AmqpConnection(Endpoint):
                 self._need = end - pos
                 return pos
             if buffer[end - 1] != spec.FRAME_END:
-                raise wrong_end(kind, buffer[pos + 7 : pos + 23], buffer[end - 1])
+                raise wrong_end(kind, buffer[pos + 7 : min(pos + 24, end - 1)], buffer[end - 1])
             self._next = end
             self._take_frame(kind, number, buffer[pos + 7 : end - 1], out)
             pos = end
@@ -246,7 +247,7 @@ class AmqpConnection(Endpoint):
         if buffer[:8] not in spec.ACCEPTED_PROTOCOL_HEADERS:
             # R-CON-2.
             self._out.append(spec.PROTOCOL_HEADER)
-            out.append(events.ConnectionFailed(f"bad protocol header {erlang_binary(buffer[:8])}"))
+            out.append(events.ConnectionFailed(f"bad protocol header {erlang_octets(buffer[:8])}"))
             self._finish()
             return len(buffer)
         self.queue(handshake.start_method(self))
@@ -268,12 +269,12 @@ class AmqpConnection(Endpoint):
             self._take_while_closing(kind, number, payload, out)
         elif kind == spec.FRAME_HEARTBEAT:
             if number:
-                raise UnexpectedFrame(f"heartbeat frame on channel {number}")
+                raise UnexpectedFrame(f"type {kind}, {erlang_snippet(payload)}")
             if payload:
-                raise FrameError(f"heartbeat frame with {len(payload)} bytes of payload")
+                raise FrameError(f"type {kind}, {erlang_snippet(payload)}: unknown_frame")
         elif number == 0:
             if kind != spec.FRAME_METHOD:
-                raise UnexpectedFrame("expected method frame, got non method frame instead")
+                raise UnexpectedFrame(f"type {kind}, {erlang_snippet(payload)}")
             event = handshake.take_method(self, decode_method(method_class(payload), payload))
             if event is not None:
                 out.append(event)

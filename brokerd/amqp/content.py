@@ -17,6 +17,7 @@ from brokerd.amqp.errors import (
     PreconditionFailed,
     ProtocolError,
     UnexpectedFrame,
+    erlang_snippet,
 )
 from brokerd.amqp.frames import CONTENT_HEAD, FRAME_HEAD
 from brokerd.amqp.methods import BasicPublish, Method
@@ -188,8 +189,8 @@ class ContentAssembly:
         """The header frame's payload; R-FRM-6, R-FRM-7 and R-FRM-8."""
         if self.header is not None:
             raise self._unexpected("expected content body, got non content body frame instead")
-        if len(payload) < spec.CONTENT_HEADER_SIZE + 2:
-            raise FrameError("cannot decode content header", class_id=60, method_id=self.method_id)
+        if len(payload) < spec.CONTENT_HEADER_SIZE:
+            raise FrameError(f"type 2, {erlang_snippet(payload)}: unknown_frame")
         class_id, weight, body_size = _HEADER_FIELDS.unpack_from(payload)
         if class_id != self.method.CLASS_ID:
             raise self._unexpected(
@@ -197,7 +198,10 @@ class ContentAssembly:
                 f"got one for class {class_id} instead"
             )
         if weight:
-            raise self._unexpected(f"content header weight {weight} is not 0")
+            raise self._unexpected(
+                f"expected content header for class {self.method.CLASS_ID}, "
+                "got non content header frame instead"
+            )
         if body_size > spec.MESSAGE_SIZE_CEILING:
             raise FrameError(
                 f"message size {body_size} is larger than the hard limit "

@@ -158,6 +158,27 @@ class InternalError(HardError):
     default_code = spec.INTERNAL_ERROR
 
 
-def erlang_binary(raw: bytes) -> str:
-    """Octets the way RabbitMQ's error texts print them, at most the first 16: `<<0,60,0,40>>`."""
-    return "<<" + ",".join(str(octet) for octet in raw[:16]) + ">>"
+#: Octets of a payload that an error text shows.
+_SHOWN_MAX = 16
+#: Further octets would not fit into a reply text (R-CON-15).
+_LISTED_MAX = 128
+#: What Erlang prints as text: printable Latin-1 and the usual control characters.
+_TEXT = frozenset((*range(8, 14), 27, *range(32, 127), *range(160, 256)))
+_ESCAPED = {34: '\\"', 92: "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r"}
+_ESCAPED[27] = "\\e"
+
+
+def erlang_octets(raw: bytes) -> str:
+    """Octets as RabbitMQ's error texts list them: `<<0,60,0,40>>`."""
+    return "<<" + ",".join(str(octet) for octet in raw[:_LISTED_MAX]) + ">>"
+
+
+def erlang_snippet(raw: bytes) -> str:
+    """The start of a payload as RabbitMQ's error texts show it: `all octets = <<"xx">>`."""
+    is_whole = len(raw) <= _SHOWN_MAX
+    shown = raw[:_SHOWN_MAX]
+    if shown and _TEXT.issuperset(shown):
+        text = '<<"' + "".join(_ESCAPED.get(octet, chr(octet)) for octet in shown) + '">>'
+    else:
+        text = erlang_octets(shown)
+    return f"{'all' if is_whole else f'first {_SHOWN_MAX}'} octets = {text}"

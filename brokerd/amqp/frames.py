@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from brokerd.amqp import spec
-from brokerd.amqp.errors import FrameError, FramingLost, erlang_binary
+from brokerd.amqp.errors import FrameError, FramingLost, erlang_snippet
 
 #: type, channel, payload size
 FRAME_HEAD = struct.Struct(">BHI")
@@ -30,12 +30,13 @@ def check_head(kind: int, size: int, size_max: int, seen: bytes) -> None:
     arrived, for the error text.
     """
     if kind not in spec.FRAME_TYPES:
-        raise FramingLost(f"type {kind}, first 16 octets = {erlang_binary(seen)}: unknown_frame")
+        raise FramingLost(f"type {kind}, {erlang_snippet(seen)}: unknown_frame")
     # The reader compares with frame_max - 8 + 8: the envelope, and as much slack.
     payload_max = size_max or spec.MESSAGE_SIZE_CEILING
     if size > payload_max - spec.EMPTY_FRAME_SIZE + spec.FRAME_SIZE_SLACK:
         raise FramingLost(
-            f"type {kind}, first 16 octets = {erlang_binary(seen)}: "
+            # The payload is not looked at.
+            f"type {kind}, {erlang_snippet(b'')}: "
             f"{{frame_too_large,{size},{payload_max - spec.EMPTY_FRAME_SIZE}}}"
         )
 
@@ -43,8 +44,7 @@ def check_head(kind: int, size: int, size_max: int, seen: bytes) -> None:
 def wrong_end(kind: int, payload: bytes, octet: int) -> FrameError:
     """The error for an end octet that is not 0xCE (R-FRM-3)."""
     return FramingLost(
-        f"type {kind}, first 16 octets = {erlang_binary(payload)}: "
-        f"{{invalid_frame_end_marker,{octet}}}"
+        f"type {kind}, {erlang_snippet(payload)}: {{invalid_frame_end_marker,{octet}}}"
     )
 
 

@@ -61,13 +61,18 @@ UNDECIDED = frozenset({Phase.AUTHENTICATING, Phase.OPENING})
 Handler = Callable[["AmqpConnection", Method], "events.Event | None"]
 
 
+def _state(phase: Phase) -> str:
+    """A phase as RabbitMQ's error text names it."""
+    return "running" if phase is Phase.OPEN else phase.value
+
+
 def take_method(connection: AmqpConnection, method: Method) -> events.Event | None:
     """A decoded method on channel 0."""
     handler = _TRANSITIONS[connection.role].get((connection.phase, type(method)))
     if handler is None:
         # R-FRM-4.
         raise ChannelFault(
-            f"unexpected method in connection state {connection.phase.value}",
+            f"unexpected method in connection state {_state(connection.phase)}",
             class_id=method.CLASS_ID,
             method_id=method.METHOD_ID,
         )

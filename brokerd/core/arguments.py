@@ -18,8 +18,8 @@ from typing import Any
 from brokerd.core import names
 from brokerd.core.refusals import Refused, precondition_failed
 
-#: RabbitMQ's MAX_EXPIRY_TIMER: what fits an unsigned 32-bit count of milliseconds.
-EXPIRY_MS_MAX = 4_294_967_295
+#: RabbitMQ's MAX_EXPIRY_TIMER: ten years in milliseconds.
+EXPIRY_MS_MAX = 315_360_000_000
 OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEAD_LETTER_STRATEGIES = ("at-most-once", "at-least-once")
 LEADER_LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
@@ -199,7 +199,7 @@ def _positive(value: Any) -> str | None:
 def _ttl(value: Any) -> str | None:
     error = _non_negative(value)
     if error is None and value > EXPIRY_MS_MAX:
-        error = f"{{value_too_big,{value}}}"
+        error = f"{{value_too_large,{value}}}"
     return error
 
 
@@ -229,6 +229,13 @@ def _one_of(allowed: tuple[str, ...], error: str) -> Callable[[Any], str | None]
     return check
 
 
+def _queue_mode(value: Any) -> str | None:
+    error = _text(value)
+    if error is None and value not in ("default", "lazy"):
+        error = f"\"unsupported queue mode '{value}'\""
+    return error
+
+
 def _queue_version(value: Any) -> str | None:
     error = _integer(value)
     if error is None and value != 2:
@@ -256,7 +263,7 @@ KNOWN: dict[str, dict[str, Check]] = {
     "classic": _SHARED
     | {
         "x-max-priority": _max_priority,
-        "x-queue-mode": _one_of(("default", "lazy"), "invalid_queue_mode"),
+        "x-queue-mode": _queue_mode,
         "x-queue-version": _queue_version,
     },
     "quorum": _SHARED

@@ -243,9 +243,11 @@ def _check_new_queue(vhost: str, name: str, spec: Json, exclusive: bool) -> Refu
     resource = names.resource("queue", vhost, name)
     queue_type = spec["type"]
     if queue_type not in arguments.QUEUE_TYPES:
+        reason = f"\"unsupported queue type '{queue_type}'\""
+        if type(queue_type) is not str:
+            reason = f"{{unacceptable_type,{arguments.type_name(queue_type)}}}"
         return refusals.precondition_failed(
-            f"invalid arg 'x-queue-type' for {resource}: "
-            f"\"unsupported queue type '{arguments.shown(queue_type)}'\""
+            f"invalid arg 'x-queue-type' for {resource}: {reason}"
         )
     refused = arguments.check_queue_arguments(queue_type, spec["arguments"], vhost, name)
     if refused is not None or queue_type != "quorum":
@@ -341,14 +343,17 @@ def unbind(
     if refused is not None:
         return refused
     vhost = access.vhost
+    name = names.binding_name(source, destination_kind, destination, routing_key, binding_arguments)
+    present = view.get("binding", vhost, name)
+    if present is None:
+        # Whoever asks, and whoever owns the queue: there is nothing to refuse.
+        return Exists(None)
     target = view.get(destination_kind, vhost, destination)
     if isinstance(target, Queue):
         refused = equivalence.check_access(target, connection)
         if refused is not None:
             return refused
-    name = names.binding_name(source, destination_kind, destination, routing_key, binding_arguments)
-    present = view.get("binding", vhost, name)
-    return Exists(None) if present is None else Delete(present)
+    return Delete(present)
 
 
 def _check_bind_access(

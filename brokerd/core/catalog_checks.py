@@ -18,6 +18,11 @@ from brokerd.core.refusals import Refused
 Json = dict[str, Any]
 
 
+#: Bindings of a vhost that has no limit of its own (SEC-44): ten times what routing is measured
+#: with, about 1 GB of memory on each member.
+BINDINGS_MAX = 1_000_000
+
+
 def reply(code: str, text: str = "", amqp: int | None = None, record: Record | None = None) -> Json:
     """Return the fields of a reply; its revision is added when it is encoded."""
     reply: Json = {"code": code, "amqp": amqp, "text": text}
@@ -115,6 +120,13 @@ def _check_new_binding(state: CatalogState, vhost: str, name: str, spec: Json) -
         return refusals.not_found(names.missing("exchange", vhost, source))
     if state.get(kind, vhost, destination) is None:
         return refusals.not_found(names.missing(kind, vhost, destination))
+    limit = state.limit(vhost, "max-bindings")
+    limit = BINDINGS_MAX if limit is None else limit
+    if len(state.vhosts[vhost].bindings.by_name) >= limit:
+        return refusals.precondition_failed(
+            f"cannot bind to {names.resource('exchange', vhost, source)}: "
+            f"binding limit of {limit} is reached"
+        )
     return exchange_types.check_binding(exchange.type, spec["routing_key"], spec["arguments"], 0)
 
 

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 SPEC_BYTES_MAX = 262_144
 SPEC_DEPTH_MAX = 16
 _LIMITS = {
-    "vhost": ("max-connections", "max-queues", "max-exchanges"),
+    "vhost": ("max-connections", "max-queues", "max-exchanges", "max-bindings"),
     "user": ("max-connections", "max-channels"),
 }
 

@@ -40,7 +40,7 @@ def model_matches(type_: str, key: str, number: int, keys: list[str], headers: i
 
 
 class RouterAgainstModel(RuleBasedStateMachine):
-    """The model walks all bindings every time and knows no index and no cache."""
+    """R-RT-1, R-TEST-6: the model walks all bindings and knows no index and no cache."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -178,7 +178,8 @@ class CatalogDriver:
         return queue
 
 
-def is_refused(answer: Any, code: int, text: str, connection_level: bool = False) -> bool:
+def is_refused(answer: Any, code: int, text: str, connection_level: bool = False) -> None:
+    """Fail unless it is refused with these."""
     assert isinstance(answer, Refused), answer
     assert (answer.code, answer.text) == (code, text)
-    return answer.connection_level == connection_level
+    assert answer.connection_level == connection_level

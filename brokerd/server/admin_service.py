@@ -27,7 +27,9 @@ from brokerd.server import (
     auth,
     rpc_auth,
     topology,
+    tracing,
 )
+from brokerd.server.admin_runtime import RuntimeAdmin
 from brokerd.server.catalog_writer import Unavailable
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ FEATURES = ("amqp-0-9-1", "quorum-queues", "dead-letter-at-least-once", "federat
 SETTINGS = (alarm_monitor.MEMORY_SETTING, alarm_monitor.DISK_SETTING)
 
 
-class AdminService(admin_pb2_grpc.AdminServicer):
+class AdminService(RuntimeAdmin, admin_pb2_grpc.AdminServicer):
     """Owns nothing; every call authenticates first (rpc_auth.py)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -205,6 +207,10 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         )
         if not isinstance(record, Queue) or operation.dry_run:
             reply = await broker.write(command)
+            if operation.kind == "vhost" and operation.name in broker.tracer.vhosts:
+                # A vhost of this name that is made later is not traced.
+                name = f"{tracing.SETTING}{operation.name}"
+                await broker.write(catalog_commands.set_setting(name, None))
             return admin_objects.result(operation, reply, broker.view.revision)
         if precondition is not None:
             # The queue's own log decides about messages, the catalog about the record: the record
@@ -398,13 +404,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reply["text"])
         return admin_pb2.MemberResponse(members=list(self._broker.view.members()))
 
-    async def _written(self, context: Context, operation: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await self._broker.write(operation)
-        except Unavailable as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            raise AssertionError("abort does not return") from error
-
     async def SetSettings(
         self, request: admin_pb2.SetSettingsRequest, context: Context
     ) -> admin_pb2.SetSettingsResponse:
@@ -447,18 +446,6 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error
-
-    async def CloseConnection(
-        self, request: admin_pb2.CloseConnectionRequest, context: Context
-    ) -> admin_pb2.CloseConnectionResponse:
-        """Close one AMQP connection of this member, named as listings name it."""
-        await self._writer(context)
-        for connection in self._broker.connections.all():
-            if request.id in (connection.name, admin_rows.connection_pid(self._broker, connection)):
-                reason = request.reason or "closed by an administrator"
-                connection.close(320, f"CLOSED_VIA_MANAGEMENT_PLUGIN {reason}")
-                return admin_pb2.CloseConnectionResponse(found=True)
-        return admin_pb2.CloseConnectionResponse(found=False)
 
     async def Authenticate(
         self, request: admin_pb2.AuthenticateRequest, context: Context

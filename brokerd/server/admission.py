@@ -24,7 +24,7 @@ async def authenticate(
     good = await broker.checker.check(stored, credentials.password)
     if not good or user is None:
         return None
-    loopback_only = broker.config.auth.loopback_users.split(",")
+    loopback_only = broker.variables.loopback_users
     if credentials.user in loopback_only and not auth.is_loopback(address):
         return None
     return credentials.user, tuple(user.tags)

@@ -47,6 +47,8 @@ class AlarmMonitor:
         self._watermark = alarms.WatermarkMachine(broker.profile)
         self._disk = alarms.DiskAlarm()
         self._applied: tuple[str, str] = ("", "")
+        #: Alarms that somebody has raised by hand; they stay until they are cleared by hand.
+        self._forced: set[str] = set()
         self.memory_used = 0
         self.memory_limit = 0
         self.memory_total: int | None = None
@@ -69,6 +71,14 @@ class AlarmMonitor:
             if value is not None:
                 return str(value)
         return configured
+
+    def force(self, resource: str, on: bool) -> None:
+        """Raise an alarm whatever the samples say, or take that back; acts at once."""
+        if on:
+            self._forced.add(resource)
+        else:
+            self._forced.discard(resource)
+        self.check()
 
     def check(self) -> None:
         """Sample once and act on what it means."""
@@ -98,7 +108,7 @@ class AlarmMonitor:
         on = frozenset(
             name
             for name, is_on in (("memory", self._watermark.is_on), ("disk", self._disk.is_on))
-            if is_on
+            if is_on or name in self._forced
         )
         broker.host.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)
         broker.set_alarms(broker.node, on)

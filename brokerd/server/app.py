@@ -28,15 +28,13 @@ from brokerd.cluster.group_client import GroupClient
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import catalog_commands, profiles
-from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, identity, leadership, logs, telemetry_hooks
+from brokerd.server import auth, identity, leadership, logs
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
-from brokerd.server.federation_ports import BrokerTopology
-from brokerd.server.grpc_server import GrpcServer
-from brokerd.server.listener import AmqpListener, ListenError
+from brokerd.server.doors import Doors
+from brokerd.server.listener import ListenError
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
 from brokerd.storage.wal import WriteAheadLog
@@ -170,37 +168,12 @@ def _peer_bind(config: BrokerConfig) -> str:
     return f"{host}:{port}"
 
 
-class Doors:
-    """What outsiders connect to; open only once the member knows the topology."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.listener = AmqpListener(broker)
-        self.grpc = GrpcServer(broker)
-        self.http: Any = None
-        self.telemetry = telemetry_hooks.Telemetry(broker)
-        self.federation = Supervisor(BrokerTopology(broker))
-
-    async def close(self) -> None:
-        """Say goodbye to clients, then stop listening."""
-        await self.federation.stop()
-        await self.listener.stop()
-        self._broker.connections.close_all(
-            "broker forced connection closure with reason 'shutdown'"
-        )
-        await asyncio.sleep(0)
-        await self.grpc.stop()
-        await self.telemetry.close()
-        if self.http is not None:
-            await self.http.cleanup()
-
-
 async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
     from brokerd.server import health, metrics
 
     config = broker.config
     doors = Doors(broker)
-    state = health.HealthState()
+    state = doors.state
     # Admin and health answer while the member is still waiting for a majority.
     await doors.grpc.start(config, doors.telemetry.service)
     if port := config.port("http"):
@@ -217,11 +190,10 @@ async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
     monitor.check()
     broker.spawn(monitor.run())
     doors.telemetry.start()
-    await doors.listener.start(config)
-    broker.federation = doors.federation
-    doors.federation.start()
-    state.ready = True
-    state.reason = ""
+    broker.tracer.load()
+    broker.topology_listeners.append(broker.tracer.topology_changed)
+    await doors.open()
+    broker.doors = doors
     gc.collect()
     gc.freeze()
     # Fewer, later collections: per-message objects are in no cycles (hot-path rule 8).

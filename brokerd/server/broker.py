@@ -37,7 +37,10 @@ from brokerd.server.dlx_worker import DeadLetterer
 from brokerd.server.message_views import MessageViews
 from brokerd.server.queue_leaders import QueueLeaders
 from brokerd.server.repeated_warnings import RepeatedWarnings
+from brokerd.server.reply_to import Replies
 from brokerd.server.timers import DeadlineWheel
+from brokerd.server.tracing import Tracer
+from brokerd.server.variables import Variables
 from brokerd.telemetry.counters import Counters
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,20 @@ class Federation(Protocol):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per link of this member."""
+        ...
+
+
+class Doors(Protocol):
+    """What stop_app closes and start_app opens, as the Admin service sees it (doors.py)."""
+
+    is_open: bool
+
+    async def pause(self) -> int:
+        """Send AMQP clients away and stop listening; return how many there were."""
+        ...
+
+    async def resume(self) -> None:
+        """Listen again."""
         ...
 
 
@@ -86,9 +103,13 @@ class Broker:
         self.catalog_writer: CatalogWriter
         self.groups: GroupClient
         self.deliveries = DeliveryHub(self._resume)
+        self.replies = Replies(self)
         self.leaders = QueueLeaders(self)
         self.dead_letterer = DeadLetterer(self)
-        #: Both set at the start (app.py).
+        self.tracer = Tracer(self)
+        self.variables = Variables(config)
+        #: These three are set at the start (app.py).
+        self.doors: Doors | None = None
         self.federation: Federation | None = None
         self.monitor: AlarmMonitor | None = None
         self.stopping = asyncio.Event()
@@ -221,6 +242,7 @@ class Broker:
         for uid in known:
             self._close(uid)
         self.topology_revision += 1
+        self.tracer.load()
         self.members_changed()
 
     def _queue_changed(self, change: effects.TopologyChanged) -> None:
@@ -389,6 +411,10 @@ class Broker:
         elif kind == delivery_codec.DeliveryKind.CANCELLED:
             consumer, cause = delivery_codec.decode_cancelled(payload)
             self.deliveries.cancelled(consumer, cause)
+        elif kind == delivery_codec.DeliveryKind.REPLY:
+            self.replies.received(sender, payload)
+        elif kind == delivery_codec.DeliveryKind.REPLY_TAKEN:
+            self.replies.answered(payload)
 
     def liveness_received(
         self,

@@ -27,10 +27,11 @@ class ListenError(Exception):
 def connection_config(broker: Broker) -> ConnectionConfig:
     """Return the limits and the identity that every client meets."""
     limits = broker.config.limits
+    variables = broker.variables
     return ConnectionConfig(
-        frame_max=limits.frame_max,
-        channel_max=limits.channel_max,
-        heartbeat_s=limits.heartbeat_s,
+        frame_max=variables.frame_max,
+        channel_max=variables.channel_max,
+        heartbeat_s=variables.heartbeat,
         handshake_timeout_ms=limits.handshake_timeout_ms,
         max_message_size=broker.profile.max_message_size,
         server_properties={
@@ -51,6 +52,14 @@ class AmqpListener:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._servers: list[asyncio.Server] = []
+        #: What new connections meet, and the revision of the variables it was made of.
+        self._settings: tuple[int, ConnectionConfig] | None = None
+
+    def _connection(self, tls: bool) -> ClientConnection:
+        revision = self._broker.variables.revision
+        if self._settings is None or self._settings[0] != revision:
+            self._settings = revision, connection_config(self._broker)
+        return ClientConnection(self._broker, self._settings[1], tls)
 
     async def start(self, config: BrokerConfig) -> None:
         """Listen on 5672, and on 5671 when there is a certificate."""
@@ -62,11 +71,10 @@ class AmqpListener:
     async def _listen(
         self, config: BrokerConfig, port: int, context: ssl.SSLContext | None
     ) -> None:
-        settings = connection_config(self._broker)
         host = config.node.bind or None
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: ClientConnection(self._broker, settings, context is not None),
+                lambda: self._connection(context is not None),
                 host,
                 port,
                 ssl=context,

@@ -360,3 +360,81 @@ class AuthenticateResponse(_message.Message):
     ok: bool
     tags: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, ok: _Optional[bool] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CloseConnectionsRequest(_message.Message):
+    __slots__ = ("vhost", "reason", "limit", "delay_ms")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    reason: str
+    limit: int
+    delay_ms: int
+    def __init__(self, vhost: _Optional[str] = ..., reason: _Optional[str] = ..., limit: _Optional[int] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class CloseConnectionsResponse(_message.Message):
+    __slots__ = ("closed",)
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    closed: int
+    def __init__(self, closed: _Optional[int] = ...) -> None: ...
+
+class StopAppRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopAppResponse(_message.Message):
+    __slots__ = ("closed",)
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    closed: int
+    def __init__(self, closed: _Optional[int] = ...) -> None: ...
+
+class StartAppRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StartAppResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetAlarmRequest(_message.Message):
+    __slots__ = ("resource", "on")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    ON_FIELD_NUMBER: _ClassVar[int]
+    resource: str
+    on: bool
+    def __init__(self, resource: _Optional[str] = ..., on: _Optional[bool] = ...) -> None: ...
+
+class SetAlarmResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetTracingRequest(_message.Message):
+    __slots__ = ("vhost", "on")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    ON_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    on: bool
+    def __init__(self, vhost: _Optional[str] = ..., on: _Optional[bool] = ...) -> None: ...
+
+class SetTracingResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetVariableRequest(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class SetVariableResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExportDefinitionsRequest(_message.Message):
+    __slots__ = ("vhost",)
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    def __init__(self, vhost: _Optional[str] = ...) -> None: ...

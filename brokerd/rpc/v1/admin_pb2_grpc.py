@@ -104,6 +104,41 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateResponse.FromString,
                 _registered_method=True)
+        self.CloseConnections = channel.unary_unary(
+                '/brokerd.v1.Admin/CloseConnections',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsResponse.FromString,
+                _registered_method=True)
+        self.StopApp = channel.unary_unary(
+                '/brokerd.v1.Admin/StopApp',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppResponse.FromString,
+                _registered_method=True)
+        self.StartApp = channel.unary_unary(
+                '/brokerd.v1.Admin/StartApp',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppResponse.FromString,
+                _registered_method=True)
+        self.SetAlarm = channel.unary_unary(
+                '/brokerd.v1.Admin/SetAlarm',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmResponse.FromString,
+                _registered_method=True)
+        self.SetTracing = channel.unary_unary(
+                '/brokerd.v1.Admin/SetTracing',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingResponse.FromString,
+                _registered_method=True)
+        self.SetVariable = channel.unary_unary(
+                '/brokerd.v1.Admin/SetVariable',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableResponse.FromString,
+                _registered_method=True)
+        self.ExportDefinitions = channel.unary_stream(
+                '/brokerd.v1.Admin/ExportDefinitions',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -194,6 +229,50 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CloseConnections(self, request, context):
+        """What scripts do to one member with rabbitmqctl (docs/reference/brokerctl.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopApp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartApp(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetAlarm(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetTracing(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetVariable(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportDefinitions(self, request, context):
+        """All objects with their secrets (password hashes, URIs of upstreams): administrators only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -266,6 +345,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Authenticate,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateResponse.SerializeToString,
+            ),
+            'CloseConnections': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseConnections,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsResponse.SerializeToString,
+            ),
+            'StopApp': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopApp,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppResponse.SerializeToString,
+            ),
+            'StartApp': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartApp,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppResponse.SerializeToString,
+            ),
+            'SetAlarm': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetAlarm,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmResponse.SerializeToString,
+            ),
+            'SetTracing': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTracing,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingResponse.SerializeToString,
+            ),
+            'SetVariable': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetVariable,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableResponse.SerializeToString,
+            ),
+            'ExportDefinitions': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportDefinitions,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -646,6 +760,195 @@ class Admin:
             '/brokerd.v1.Admin/Authenticate',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.AuthenticateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseConnections(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/CloseConnections',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.CloseConnectionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopApp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/StopApp',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StopAppResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartApp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/StartApp',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.StartAppResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetAlarm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/SetAlarm',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetAlarmResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTracing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/SetTracing',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetTracingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetVariable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/SetVariable',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.SetVariableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportDefinitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/brokerd.v1.Admin/ExportDefinitions',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,7 +49,7 @@ class Broker:
         self.view = SimpleNamespace(
             revision=5, cluster_id="c", get=lambda *_: None, user=lambda _: user
         )
-        self.config = SimpleNamespace(auth=SimpleNamespace(loopback_users=""))
+        self.variables = SimpleNamespace(loopback_users=[])
         self.checker = self
         self.catalog = SimpleNamespace(changes_since=lambda _: [])
 

@@ -1,0 +1,185 @@
+"""The half of the Admin service that scripts reach by brokerctl in place of rabbitmqctl: closing
+connections, stopping and starting the doors, alarms by hand, tracing, variables, definitions.
+
+Mixed into admin_service.AdminService, which authenticates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from brokerd.core import catalog_commands
+from brokerd.rpc.v1 import admin_pb2
+from brokerd.server import admin_objects, admin_rows, rpc_auth, tracing, variables
+from brokerd.server.catalog_writer import Unavailable
+from brokerd.server.listener import ListenError
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+#: Objects per page of an export.
+PAGE = 500
+RESOURCES = ("memory", "disk")
+VALUE_BYTES_MAX = 64 * 1024
+#: Between two connections that are closed; more would outlast any patience.
+DELAY_MS_MAX = 60_000
+DEFAULT_REASON = "closed by an administrator"
+
+
+class RuntimeAdmin:
+    """State: `_broker`, set by AdminService."""
+
+    _broker: Broker
+
+    async def _administrator(self, context: Context) -> rpc_auth.Caller:
+        return await rpc_auth.authenticate(self._broker, context, rpc_auth.WRITERS)
+
+    async def _written(self, context: Context, operation: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._broker.write(operation)
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise AssertionError("abort does not return") from error
+
+    # ---- connections ------------------------------------------------------------------------
+
+    async def CloseConnection(
+        self, request: admin_pb2.CloseConnectionRequest, context: Context
+    ) -> admin_pb2.CloseConnectionResponse:
+        """Close one AMQP connection of this member, named as listings name it."""
+        await self._administrator(context)
+        for connection in self._broker.connections.all():
+            if request.id in (connection.name, admin_rows.connection_pid(self._broker, connection)):
+                connection.close(320, request.reason or DEFAULT_REASON)
+                return admin_pb2.CloseConnectionResponse(found=True)
+        return admin_pb2.CloseConnectionResponse(found=False)
+
+    async def CloseConnections(
+        self, request: admin_pb2.CloseConnectionsRequest, context: Context
+    ) -> admin_pb2.CloseConnectionsResponse:
+        """Close the AMQP connections of this member, of one vhost or all."""
+        await self._administrator(context)
+        chosen = [
+            connection
+            for connection in self._broker.connections.all()
+            if not request.vhost or connection.vhost == request.vhost
+        ]
+        if request.limit:
+            chosen = chosen[: request.limit]
+        for number, connection in enumerate(chosen):
+            if number and request.delay_ms:
+                await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
+            connection.close(320, request.reason or DEFAULT_REASON)
+        return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
+
+    # ---- the member's doors -----------------------------------------------------------------
+
+    async def StopApp(
+        self, request: admin_pb2.StopAppRequest, context: Context
+    ) -> admin_pb2.StopAppResponse:
+        """Close the listeners and all AMQP connections; this service and the groups go on."""
+        caller = await self._administrator(context)
+        doors = self._broker.doors
+        if doors is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
+            raise AssertionError("abort does not return")
+        log.warning("stop_app by user '%s'", caller.user)
+        return admin_pb2.StopAppResponse(closed=await doors.pause())
+
+    async def StartApp(
+        self, request: admin_pb2.StartAppRequest, context: Context
+    ) -> admin_pb2.StartAppResponse:
+        """Open the listeners again."""
+        caller = await self._administrator(context)
+        doors = self._broker.doors
+        if doors is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
+            raise AssertionError("abort does not return")
+        log.warning("start_app by user '%s'", caller.user)
+        try:
+            await doors.resume()
+        except ListenError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return admin_pb2.StartAppResponse()
+
+    async def SetAlarm(
+        self, request: admin_pb2.SetAlarmRequest, context: Context
+    ) -> admin_pb2.SetAlarmResponse:
+        """Raise or clear an alarm of this member by hand (R-ALM-1)."""
+        caller = await self._administrator(context)
+        if request.resource not in RESOURCES:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"unknown resource '{request.resource}'; there are {', '.join(RESOURCES)}",
+            )
+        monitor = self._broker.monitor
+        if monitor is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
+            raise AssertionError("abort does not return")
+        log.warning(
+            "%s alarm %s by user '%s'",
+            request.resource,
+            "set" if request.on else "cleared",
+            caller.user,
+        )
+        monitor.force(request.resource, request.on)
+        return admin_pb2.SetAlarmResponse()
+
+    async def SetVariable(
+        self, request: admin_pb2.SetVariableRequest, context: Context
+    ) -> admin_pb2.SetVariableResponse:
+        """Change a variable of this member, until it ends."""
+        await self._administrator(context)
+        if len(request.value) > VALUE_BYTES_MAX:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the value is too long")
+        try:
+            self._broker.variables.set(request.name, json.loads(request.value))
+        except (variables.BadVariable, ValueError, RecursionError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return admin_pb2.SetVariableResponse()
+
+    # ---- the cluster ------------------------------------------------------------------------
+
+    async def SetTracing(
+        self, request: admin_pb2.SetTracingRequest, context: Context
+    ) -> admin_pb2.SetTracingResponse:
+        """Switch the firehose of a vhost, on all members (tracing.py)."""
+        await self._administrator(context)
+        name = f"{tracing.SETTING}{request.vhost}"
+        if request.on and self._broker.view.spec("vhost", "", request.vhost) is None:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"Virtual host {request.vhost} does not exist"
+            )
+        await self._written(context, catalog_commands.set_setting(name, request.on or None))
+        return admin_pb2.SetTracingResponse()
+
+    async def ExportDefinitions(
+        self, request: admin_pb2.ExportDefinitionsRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.TopologyPage]:
+        """All objects of one revision, secrets included (SEC-20: for administrators only)."""
+        caller = await self._administrator(context)
+        log.warning("definitions exported by user '%s'", caller.user)
+        view = self._broker.view
+        revision = view.revision
+        objects = [
+            admin_pb2.TopologyObject(
+                kind=kind,
+                vhost=record.vhost,
+                name=record.name,
+                spec=json.dumps(record.spec(), sort_keys=True, separators=(",", ":")),
+            )
+            for kind in sorted(admin_objects.KINDS)
+            for record in view.records(kind, request.vhost or None)
+        ]
+        for start in range(0, len(objects) or 1, PAGE):
+            yield admin_pb2.TopologyPage(objects=objects[start : start + PAGE], revision=revision)

@@ -1,0 +1,120 @@
+"""What outsiders connect to: AMQP, gRPC, HTTP, federation links; opened and closed together.
+
+`pause` and `resume` are rabbitmqctl's stop_app and start_app: AMQP clients are sent away and the
+listeners close, while this member's groups, its gRPC services and its health endpoint go on.
+Built by app.py; asked by the Admin service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from brokerd.core import catalog_commands
+from brokerd.federation.supervisor import Supervisor
+from brokerd.server import health, telemetry_hooks
+from brokerd.server.broker import Broker
+from brokerd.server.catalog_writer import Unavailable
+from brokerd.server.federation_ports import BrokerTopology
+from brokerd.server.grpc_server import GrpcServer
+from brokerd.server.listener import AmqpListener
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
+#: How long clients may take to answer connection.close before their sockets are dropped.
+GOODBYE_S = 3.0
+POLL_S = 0.02
+
+
+class Doors:
+    """Open only once the member knows the topology.  `is_open` says whether AMQP is served."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.state = health.HealthState()
+        self.listener = AmqpListener(broker)
+        self.grpc = GrpcServer(broker)
+        self.http: Any = None
+        self.telemetry = telemetry_hooks.Telemetry(broker)
+        self.federation = Supervisor(BrokerTopology(broker))
+        self.is_open = False
+        self._changing = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Let AMQP clients in, and start the links."""
+        await self.listener.start(self._broker.config)
+        self._broker.federation = self.federation
+        self.federation.start()
+        self.is_open = True
+        self.state.ready = True
+        self.state.reason = ""
+
+    async def pause(self) -> int:
+        """Send AMQP clients away and stop listening; return how many there were."""
+        async with self._changing:
+            if not self.is_open:
+                return 0
+            self.is_open = False
+            self.state.ready = False
+            self.state.reason = "stopped by stop_app; start_app opens the listeners again"
+            await self.federation.stop()
+            await self.listener.stop()
+            count = await self._send_clients_away()
+            await self._end_transients()
+            return count
+
+    async def resume(self) -> None:
+        """Listen again."""
+        async with self._changing:
+            if not self.is_open:
+                self.federation = Supervisor(BrokerTopology(self._broker))
+                await self.open()
+
+    async def _send_clients_away(self) -> int:
+        connections = self._broker.connections
+        clients = connections.all()
+        connections.close_all(SHUTDOWN)
+        deadline = asyncio.get_running_loop().time() + GOODBYE_S
+        # Sockets close one by one, and nothing tells when the last one has.
+        while len(connections) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        for connection in connections.all():
+            connection.abort()
+        return len(clients)
+
+    async def _end_transients(self) -> None:
+        """Remove what does not survive a restart of this member (R-Q-9, R-EX-9)."""
+        view, node = self._broker.view, self._broker.node
+        gone = [
+            ("queue", queue.vhost, queue.name)
+            for queue in view.queues()
+            if not queue.durable and queue.members == [node]
+        ]
+        if len(view.members()) <= 1:
+            gone += [
+                ("exchange", record.vhost, record.name)
+                for record in view.records("exchange")
+                if not record.spec()["durable"]
+            ]
+        operations = [
+            catalog_commands.delete(kind, vhost, name, cause="node-restarted")
+            for kind, vhost, name in gone
+        ]
+        if operations:
+            try:
+                await self._broker.write({"do": "batch", "operations": operations})
+            except Unavailable:
+                log.warning("stop_app: no majority; transient objects stay")
+
+    async def close(self) -> None:
+        """Say goodbye to clients, then stop listening."""
+        await self.federation.stop()
+        await self.listener.stop()
+        self._broker.connections.close_all(SHUTDOWN)
+        await asyncio.sleep(0)
+        await self.grpc.stop()
+        await self.telemetry.close()
+        if self.http is not None:
+            await self.http.cleanup()

@@ -1,0 +1,154 @@
+"""The firehose: copies of what clients publish and receive, for whoever binds to the exchange
+`amq.rabbitmq.trace` of a vhost that is traced (`brokerctl trace_on`).
+
+Routing keys and headers are RabbitMQ's (rabbit_trace.erl): `publish.EXCHANGE` as a channel has
+routed a message, `deliver.QUEUE` as a client is sent one.  Whether a vhost is traced is a setting
+of the cluster.  `is_on` is all that a channel looks at while no vhost is traced.
+
+Called by the channels of AMQP clients; copies are sent at most once and never confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from brokerd.amqp import properties
+from brokerd.amqp.values import Table, Value
+from brokerd.core import annotations as message_annotations
+from brokerd.core import effects
+from brokerd.core.message import Content
+from brokerd.server.publishing import UNNUMBERED, Publisher
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+    from brokerd.server.connection import ClientConnection
+
+EXCHANGE = "amq.rabbitmq.trace"
+#: Settings of the catalog: this and the vhost's name.
+SETTING = "tracing "
+_PROPERTIES = tuple(field.name for field in fields(properties.BasicProperties))
+
+
+class Tracer:
+    """Knows which vhosts are traced, and publishes the copies.
+
+    Invariant: `is_on` says whether `vhosts` is not empty.
+    """
+
+    __slots__ = ("_broker", "_publisher", "is_on", "vhosts")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._publisher: Publisher | None = None
+        self.vhosts: frozenset[str] = frozenset()
+        self.is_on = False
+
+    def load(self) -> None:
+        """Read the settings anew: at the start, after a snapshot, after one has changed."""
+        view = self._broker.view
+        self.vhosts = frozenset(
+            record.name.removeprefix(SETTING)
+            for record in view.records("setting", None)
+            if record.name.startswith(SETTING) and record.spec()["value"]
+        )
+        self.is_on = bool(self.vhosts)
+
+    def topology_changed(self, change: effects.TopologyChanged) -> None:
+        """A setting may have been one of ours."""
+        if change.kind == "setting" and change.name.startswith(SETTING):
+            self.load()
+
+    def published(
+        self,
+        connection: ClientConnection,
+        channel: int,
+        queues: Sequence[str],
+        contents: Sequence[Content],
+    ) -> None:
+        """A channel has routed these messages to these queues."""
+        if connection.vhost not in self.vhosts:
+            return
+        extra = _who(connection, channel)
+        extra["routed_queues"] = list(queues)
+        self._copy(connection.vhost, "publish", None, extra, contents)
+
+    def delivered(
+        self,
+        connection: ClientConnection,
+        channel: int,
+        queue: str,
+        redelivered: bool,
+        contents: Sequence[Content],
+    ) -> None:
+        """A client is sent these messages of a queue."""
+        if connection.vhost not in self.vhosts:
+            return
+        extra: Table = {"redelivered": int(redelivered)} | _who(connection, channel)
+        self._copy(connection.vhost, "deliver", queue, extra, contents)
+
+    def _copy(
+        self, vhost: str, kind: str, about: str | None, extra: Table, contents: Sequence[Content]
+    ) -> None:
+        """Publish one copy per message; copies of copies are not made."""
+        broker = self._broker
+        for content in contents:
+            exchange = content[0][0]
+            if exchange == EXCHANGE:
+                continue
+            key = f"{kind}.{exchange if about is None else about}"
+            # A key is a short string; a long name is cut, as no pattern could name it in full.
+            key = key.encode("utf-8", "surrogateescape")[:255].decode("utf-8", "surrogateescape")
+            result = broker.router.route(vhost, EXCHANGE, key, {}, [])
+            if not result.queues:
+                continue
+            headers = _described(content, broker.node) | extra
+            header = properties.BasicProperties(headers=headers).encode()
+            copy: Content = ((EXCHANGE, key), header, content[2], message_annotations.NONE)
+            self._sender().add(result.queues, [copy], UNNUMBERED)
+        self._sender().flush()
+
+    def _sender(self) -> Publisher:
+        if self._publisher is None:
+            broker = self._broker
+            self._publisher = Publisher(
+                broker.groups, broker.node, broker.incarnation, 0, _forget, deduplicate=False
+            )
+        return self._publisher
+
+
+def _who(connection: ClientConnection, channel: int) -> Table:
+    return {
+        "vhost": connection.vhost,
+        "connection": connection.name,
+        "channel": channel,
+        "user": connection.user,
+    }
+
+
+def _described(content: Content, node: str) -> Table:
+    """Return what rabbit_trace tells of a message itself."""
+    (exchange, routing_key), header, _, kept = content
+    decoded = properties.BasicProperties.decode(header)
+    table: Table = {}
+    for name in reversed(_PROPERTIES):
+        value: Value = getattr(decoded, name)
+        if value is not None:
+            table[name] = value
+    copies = (decoded.headers or {}).get("CC")
+    keys: list[Value] = [routing_key]
+    if isinstance(copies, list):
+        keys += [item for item in copies if isinstance(item, str)]
+    if kept:
+        keys += message_annotations.decode(kept).bcc
+    return {
+        "exchange_name": exchange,
+        "routing_keys": keys,
+        "properties": table,
+        "node": node,
+    }
+
+
+def _forget(_: list[tuple[int, int, int]]) -> None:
+    """Nobody waits for a copy."""

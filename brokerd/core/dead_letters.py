@@ -126,6 +126,10 @@ class DeadLetters:
         self.count = self.size_bytes = 0
         return spans
 
+    def has(self, number: int) -> bool:
+        """Tell whether a message that a worker has taken is still unsettled."""
+        return self.taken.find(number) is not None
+
     def oldest_ms(self) -> int | None:
         """Return when the longest waiting of them died."""
         times = [letter.time_ms for letter in self.taken]

@@ -1,27 +1,27 @@
 """Publishing dead letters: at most once as they come, at least once with confirms from all targets.
 
-The queue machine decides who dies and why; here headers are rendered (R-DLX-21..25), the dead
-letter exchange routes, and, for the at-least-once strategy, a worker beside the leader settles only
-what every target has taken over (R-ALO-4..6).
+The queue machine decides who dies and why; burial.py makes the message that goes.  For the
+at-least-once strategy a worker beside the leader settles only what every target has taken over
+(R-ALO-4..7).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from brokerd.amqp import errors as amqp_errors
-from brokerd.amqp import properties
-from brokerd.amqp.values import Table, Timestamp
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
 from brokerd.core import deaths, effects, queue_commands
 from brokerd.core.catalog_objects import Queue
-from brokerd.core.confirms import Confirms
+from brokerd.core.effects import Run
 from brokerd.core.message import Content
+from brokerd.core.queue_commands import QueueOptions
 from brokerd.core.router import RouteResult
+from brokerd.server import rerouting
+from brokerd.server.burial import bury
 from brokerd.server.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 PREFETCH = 32
 #: R-ALO-6: dead_letter_worker_publisher_confirm_timeout.
 RETRY_S = 180.0
+#: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
+CYCLES_MAX = 1000
 
 
 class DeadLetterer:
@@ -42,6 +44,31 @@ class DeadLetterer:
         self._broker = broker
         self._workers: dict[int, Worker] = {}
         self._publisher: Publisher | None = None
+        self._cycles: set[tuple[str, ...]] = set()
+
+    def _at_most_once(self) -> Publisher:
+        broker = self._broker
+        if self._publisher is None:
+            self._publisher = Publisher(
+                broker.groups, broker.node, broker.incarnation, 0, _forget, deduplicate=False
+            )
+        return self._publisher
+
+    def reroute(self, uid: int, effect: effects.Reroute) -> None:
+        """To the queue's alternate exchange (R-MQ-2)."""
+        rerouting.reroute(self._broker, self._at_most_once(), uid, effect)
+
+    def _log_cycle(self, queues: list[str]) -> None:
+        """R-DLX-32: each list of queues once."""
+        if tuple(queues) in self._cycles or len(self._cycles) >= CYCLES_MAX:
+            return
+        self._cycles.add(tuple(queues))
+        log.warning(
+            "Message dropped because the following list of queues (ordered by death recency) "
+            "contains a dead letter cycle without reason 'rejected'. This list will not be logged "
+            "again: %s",
+            queues,
+        )
 
     def publish(self, uid: int, effect: effects.DeadLetter) -> None:
         """At most once: route and forget (R-DLX-4, -18, -19)."""
@@ -49,11 +76,7 @@ class DeadLetterer:
         queue = broker.queue_of(uid)
         if queue is None:
             return
-        publisher = self._publisher
-        if publisher is None:
-            publisher = self._publisher = Publisher(
-                broker.groups, broker.node, broker.incarnation, 0, _forget, deduplicate=False
-            )
+        publisher = self._at_most_once()
         for run in effect.runs:
             for content in broker.contents(uid, run):
                 letter, result = bury(
@@ -69,11 +92,7 @@ class DeadLetterer:
                 names = [target.name for target in result.queues]
                 kept, cycling = deaths.without_cycles(names, history, effect.reason)
                 if cycling:
-                    broker.warn(
-                        "Message dropped because the following list of queues (ordered by death "
-                        "recency) contains a dead letter cycle without reason 'rejected': "
-                        f"{cycling + [death.queue for death in history]}"
-                    )
+                    self._log_cycle(cycling + [death.queue for death in history])
                 targets = [target for target in result.queues if target.name in kept]
                 broker.counters.internal_published(
                     queue.vhost, effect.exchange, result, 1, len(letter[2]), len(targets)
@@ -114,10 +133,21 @@ class DeadLetterer:
                 worker.wake()
 
 
+@dataclass(slots=True)
+class Letter:
+    """One message that waits for its targets."""
+
+    run: Run
+    reason: str
+    time_s: int
+    #: Groups that have it: not sent there again in this worker's life (R-ALO-6).
+    confirmed: set[int] = field(default_factory=set)
+
+
 class Worker:
     """One at-least-once queue: checks letters out, publishes, settles after all confirms.
 
-    `_unsettled` holds what is published and not confirmed by everyone, by message number.
+    `has_refused`: letters wait that had no route or were refused.
     """
 
     def __init__(self, broker: Broker, uid: int) -> None:
@@ -125,7 +155,6 @@ class Worker:
         self._uid = uid
         self._woken = asyncio.Event()
         self._stopped = False
-        #: True while letters wait that had no route or were refused.
         self.has_refused = False
         self._channel = broker.next_uid()
 
@@ -140,12 +169,12 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped or the queue is gone."""
-        retry: list[dict[str, Any]] = []
+        retry: list[Letter] = []
         while not self._stopped:
             self._woken.clear()
             try:
                 fresh = await self._checkout(PREFETCH - len(retry))
-                letters = retry + fresh
+                letters = self._still_here(retry) + fresh
                 # Before the round: what changes while it runs counts as changed after it.
                 self.has_refused = bool(letters)
                 retry = await self._round(letters) if letters else []
@@ -160,73 +189,99 @@ class Worker:
             except TimeoutError:
                 continue
 
-    async def _checkout(self, count: int) -> list[dict[str, Any]]:
+    async def _checkout(self, count: int) -> list[Letter]:
         if count <= 0:
             return []
         command = queue_commands.encode_dead_letters_checkout(count)
         fields = queue_commands.decode_reply(await self._broker.ask_queue(self._uid, command))
-        target = (fields.get("exchange"), fields.get("routing_key"))
-        return [{**letter, "target": target} for letter in fields.get("letters", [])]
+        found = []
+        for row in fields.get("letters", []):
+            run = queue_commands.run_of(row["run"])
+            for i in range(run.length):
+                single = run._replace(first=run.first + i, length=1, position=run.position + i)
+                found.append(Letter(single, row["reason"], row["time_ms"] // 1000))
+        return found
 
-    async def _round(self, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Publish each letter; settle those that all targets took; return the others."""
-        outcomes = await asyncio.gather(*(self._publish(letter) for letter in letters))
-        taken = [
-            (run.first, run.first + run.length)
-            for letter, is_taken in zip(letters, outcomes, strict=True)
-            if is_taken
-            for run in [queue_commands.run_of(letter["run"])]
-        ]
-        if taken and not self._stopped:
-            command = queue_commands.encode_dead_letters_settle(taken)
-            await self._broker.ask_queue(self._uid, command)
-        return [letter for letter, is_taken in zip(letters, outcomes, strict=True) if not is_taken]
+    def _still_here(self, letters: list[Letter]) -> list[Letter]:
+        """Leave out what a purge or another strategy has deleted meanwhile (R-ALO-9)."""
+        if not letters or not self._broker.leads(self._uid):
+            return []
+        held = self._broker.machine(self._uid).letters
+        return [letter for letter in letters if held.has(letter.run.first)]
 
-    async def _publish(self, letter: dict[str, Any]) -> bool:
-        """Publish the messages of one letter; True when every target of each has confirmed."""
+    async def _round(self, letters: list[Letter]) -> list[Letter]:
+        """Publish each letter to the targets that have not got it; settle those that all have, and
+        one at least; return the others: none is dropped for want of a route (R-ALO-6) or for a
+        cycle (R-ALO-8).
+        """
         broker = self._broker
-        queue = broker.queue_of(self._uid)
-        run = queue_commands.run_of(letter["run"])
-        exchange, routing_key = letter["target"]
-        if queue is None or exchange is None:
-            return False
-        batches = []
-        for content in broker.contents(self._uid, run):
-            buried, result = bury(
-                broker,
-                queue,
-                content,
-                letter["reason"],
-                letter["time_ms"] // 1000,
-                (exchange, routing_key),
-                run.delivery_count,
-            )
-            if not result.queues:
-                broker.warn(
-                    f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
-                    f"exchange '{exchange}' "
-                    + ("does not exist" if result.exchange is None else "has no route for them")
-                )
-                return False
-            broker.counters.internal_published(queue.vhost, exchange, result, 1, len(buried[2]))
-            batches.append((result.queues, buried))
-        return await self._confirmed(batches)
+        if not broker.leads(self._uid):
+            return []
+        # R-ALO-9: pending ones follow a change of exchange or key.
+        options = broker.machine(self._uid).options
+        routed = [(letter, *self._addressed(letter, options)) for letter in letters]
+        missing = [
+            (letter, target, content)
+            for letter, targets, content in routed
+            for target in targets
+            if target.uid not in letter.confirmed
+        ]
+        await self._send(missing)
+        settled: list[Letter] = []
+        kept: list[Letter] = []
+        for letter, targets, _ in routed:
+            # R-ALO-7: who was deleted meanwhile is not waited for.
+            waiting = [each.uid for each in targets if broker.queue_of(each.uid) is not None]
+            is_taken = letter.confirmed and letter.confirmed.issuperset(waiting)
+            (settled if is_taken else kept).append(letter)
+        if settled and not self._stopped:
+            ranges = [(letter.run.first, letter.run.first + 1) for letter in settled]
+            command = queue_commands.encode_dead_letters_settle(ranges)
+            await broker.ask_queue(self._uid, command)
+        return kept
 
-    async def _confirmed(self, batches: Sequence[tuple[Sequence[Queue], Content]]) -> bool:
-        confirms = Confirms()
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    def _addressed(
+        self, letter: Letter, options: QueueOptions
+    ) -> tuple[tuple[Queue, ...], Content]:
+        """Return where a letter goes, and the message that goes there."""
+        broker = self._broker
+        content = broker.contents(self._uid, letter.run)[0]
+        queue = broker.queue_of(self._uid)
+        exchange = options.dead_letter_exchange
+        if queue is None or exchange is None:
+            return (), content
+        target = (exchange, options.dead_letter_routing_key)
+        count = letter.run.delivery_count
+        buried, result = bury(broker, queue, content, letter.reason, letter.time_s, target, count)
+        if not result.queues:
+            broker.warn(
+                f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
+                f"exchange '{exchange}' "
+                + ("does not exist" if result.exchange is None else "has no route for them")
+            )
+        else:
+            broker.counters.internal_published(queue.vhost, exchange, result, 1, len(buried[2]))
+        return result.queues, buried
+
+    async def _send(self, copies: list[tuple[Letter, Queue, Content]]) -> None:
+        """Publish these, and note which targets have them when all have answered."""
+        if not copies:
+            return
+        broker = self._broker
+        done = asyncio.Event()
+        open_count = len(copies)
 
         def outcome(outcomes: list[tuple[int, int, int]]) -> None:
+            nonlocal open_count
             for first, count, accepted in outcomes:
-                confirms.answered(first, count, accepted)
-            if not done.done():
-                _, nacks = confirms.take()
-                if nacks:
-                    done.set_result(False)
-                elif not confirms.outstanding:
-                    done.set_result(True)
+                open_count -= count
+                for letter, target, _ in copies[first : first + accepted]:
+                    # A queue that is gone counts as having taken it (R-PC-7), but not here.
+                    if broker.queue_of(target.uid) is not None:
+                        letter.confirmed.add(target.uid)
+            if open_count <= 0:
+                done.set()
 
-        broker = self._broker
         # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
         publisher = Publisher(
             broker.groups,
@@ -236,100 +291,18 @@ class Worker:
             outcome,
             deduplicate=False,
         )
-        for targets, content in batches:
-            number = confirms.published()
-            confirms.expect(number, 1, len(targets))
-            publisher.add(targets, [content], number)
+        for number, (_, target, content) in enumerate(copies):
+            publisher.add([target], [content], number)
         publisher.flush()
         try:
             async with asyncio.timeout(RETRY_S):
-                return await done
+                await done.wait()
         except TimeoutError:
-            return False
+            publisher.close()
 
 
 def _forget(_: list[tuple[int, int, int]]) -> None:
     """Nobody waits for at-most-once dead letters."""
-
-
-def bury(
-    broker: Broker,
-    queue: Queue,
-    content: Content,
-    reason: str,
-    time_s: int,
-    target: tuple[str, str | None],
-    delivery_count: int,
-) -> tuple[Content, RouteResult]:
-    """Return the message as it leaves a queue for its dead letter exchange, and where it goes."""
-    (exchange, routing_key), header, body, raw = content
-    dead_letter_exchange, dead_letter_key = target
-    table = _headers(header)
-    copies = [key for key in _list(table.get("CC")) if isinstance(key, str)]
-    before = message_annotations.decode(raw)
-    died = deaths.record(
-        before,
-        queue=queue.name,
-        reason=reason,
-        time_s=time_s,
-        exchange=exchange,
-        routing_keys=[routing_key, *copies],
-        expiration=properties.expiration(header) if properties.has_expiration(header) else None,
-        delivery_count=delivery_count,
-        keeps_keys=dead_letter_key is None,
-    )
-    keys = deaths.keys(routing_key, copies, before.bcc, dead_letter_key)
-    rendered = _rendered(broker, table, died, dead_letter_key is not None)
-    new_header = properties.with_headers(properties.without_expiration(header), rendered)
-    result = broker.router.route(
-        queue.vhost, dead_letter_exchange, keys[0], rendered, tuple(keys[1:])
-    )
-    route = (dead_letter_exchange, keys[0])
-    return (route, new_header, body, message_annotations.encode(died.annotations)), result
-
-
-def _headers(header: bytes) -> Table:
-    try:
-        return properties.headers(header) if properties.has_headers(header) else {}
-    except amqp_errors.AmqpError:
-        # Checked when it was published; a message must not stop the queue all the same.
-        return {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _rendered(broker: Broker, table: Table, died: deaths.Died, has_key: bool) -> Table:
-    """R-DLX-22..25: the broker's headers replace the client's of the same name; keys sorted."""
-    rendered = dict(table)
-    profile = broker.profile
-    if has_key and profile.dlx_strip_cc_on_rk:
-        rendered.pop("CC", None)
-    entries: list[Any] = []
-    for death in died.annotations.deaths:
-        entry: dict[str, Any] = {}
-        if death.original_expiration is not None:
-            entry["original-expiration"] = death.original_expiration
-        entry |= {
-            "count": death.count,
-            "reason": death.reason,
-            "queue": death.queue,
-            "time": Timestamp(death.time_s),
-            "exchange": death.exchange,
-            "routing-keys": list(death.routing_keys),
-        }
-        entries.append(entry)
-    rendered["x-death"] = entries
-    if died.annotations.first_death is not None:
-        for name, value in zip(
-            ("reason", "queue", "exchange"), died.annotations.first_death, strict=True
-        ):
-            rendered[f"x-first-death-{name}"] = value
-    if profile.dlx_emit_last_death:
-        for name, value in zip(("reason", "queue", "exchange"), died.last, strict=True):
-            rendered[f"x-last-death-{name}"] = value
-    return dict(sorted(rendered.items()))
 
 
 def _outcome(result: RouteResult, is_taken: bool, is_cycling: bool) -> str:

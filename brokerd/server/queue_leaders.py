@@ -62,6 +62,9 @@ class QueueLeaders:
         options = policy.effective_queue_options(broker.view, queue, broker.profile, defaults)
         if self._options.get(uid) != options:
             self._options[uid] = options
+            for warning in policy.option_warnings(broker.view, queue):
+                # R-ALO-1, R-LEN-4
+                broker.warn(warning)
             broker.host.propose(uid, queue_commands.encode_update_options(options), _proposed)
 
     def update_vhost(self, vhost: str) -> None:
@@ -193,6 +196,9 @@ class QueueLeaders:
     def _dead_letter(self, uid: int, _: int, effect: effects.DeadLetter) -> None:
         self._broker.dead_letterer.publish(uid, effect)
 
+    def _reroute(self, uid: int, _: int, effect: effects.Reroute) -> None:
+        self._broker.dead_letterer.reroute(uid, effect)
+
     def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
         self._broker.dead_letterer.wake(uid)
 
@@ -221,6 +227,7 @@ _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
     effects.ConsumerCancelled: QueueLeaders._cancelled,
     effects.LeadershipBegun: QueueLeaders._leadership_begun,
     effects.DeadLetter: QueueLeaders._dead_letter,
+    effects.Reroute: QueueLeaders._reroute,
     effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,
     effects.QueueDeleted: QueueLeaders._queue_deleted,
 }

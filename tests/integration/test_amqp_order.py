@@ -283,7 +283,7 @@ def test_publishes_before_confirm_select_confirm_nothing_behind_it(raw: RawClien
         1,
         "refusing-one",
         durable=True,
-        arguments={"x-queue-type": "quorum", "x-max-length": 0, "x-overflow": "reject-publish"},
+        arguments={"x-max-length": 0, "x-overflow": "reject-publish"},
     )
     for before in (1, 3):
         channel = 20 + before

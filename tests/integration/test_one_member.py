@@ -191,7 +191,7 @@ def test_delivery_limit_ends_a_poison_message(channel: Any, strategy: str) -> No
 
 
 def test_reject_publish_nacks_over_the_limit(channel: Any) -> None:
-    """R-LEN-3, R-PC-6."""
+    """R-LEN-3, R-PC-6; R-LEN-7: from one over the limit on."""
     channel.queue_declare(
         "full",
         durable=True,
@@ -200,6 +200,7 @@ def test_reject_publish_nacks_over_the_limit(channel: Any) -> None:
     channel.confirm_delivery()
     channel.basic_publish("", "full", b"1")
     channel.basic_publish("", "full", b"2")
+    channel.basic_publish("", "full", b"over")
     with pytest.raises(pika.exceptions.NackError):
         channel.basic_publish("", "full", b"3")
     channel.queue_delete("full")

@@ -108,6 +108,11 @@ def user_id(raw: bytes) -> str | None:
     return _shortstr_at(raw, _USER_ID) if has_user_id(raw) else None
 
 
+def reply_to(raw: bytes) -> str | None:
+    """The reply-to."""
+    return _shortstr_at(raw, _REPLY_TO) if has_reply_to(raw) else None
+
+
 def headers(raw: bytes) -> Table:
     """The headers table, empty when absent."""
     return decode_table(raw, _offset_of(raw, _HEADERS))[0] if has_headers(raw) else {}
@@ -149,6 +154,14 @@ def with_headers(raw: bytes, table: Table | None) -> bytes:
     if table:
         return _FLAGS.pack(flags | _HEADERS) + raw[2:start] + encode_table(table) + raw[stop:]
     return _FLAGS.pack(flags & ~_HEADERS) + raw[2:start] + raw[stop:]
+
+
+def with_reply_to(raw: bytes, name: str) -> bytes:
+    """The same properties with another reply-to (R-DRT-2)."""
+    start = _offset_of(raw, _REPLY_TO)
+    stop = start + 1 + raw[start] if has_reply_to(raw) else start
+    flags = _FLAGS.unpack_from(raw)[0] | _REPLY_TO
+    return _FLAGS.pack(flags) + raw[2:start] + encode_shortstr(name) + raw[stop:]
 
 
 def without_expiration(raw: bytes) -> bytes:

@@ -90,8 +90,7 @@ SOFT_CODES: Final = frozenset(
     }
 )
 
-#: What this server can do; clients switch features on by these.  R-CON-3 has direct_reply_to too,
-#: which stands here when it is offered.
+#: What this server can do; clients switch features on by these (R-CON-3).
 SERVER_CAPABILITIES: Final = (
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -101,6 +100,7 @@ SERVER_CAPABILITIES: Final = (
     "consumer_priorities",
     "authentication_failure_close",
     "per_consumer_qos",
+    "direct_reply_to",
 )
 #: What our own client role can do, told in start-ok.
 CLIENT_CAPABILITIES: Final = (

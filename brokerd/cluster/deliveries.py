@@ -28,6 +28,9 @@ class DeliveryKind(IntEnum):
     #: Catalog: say when it is applied up to a revision, and the answer: `encode_sync`.
     SYNC = 3
     SYNCED = 4
+    #: Direct reply-to: a reply for a channel, and whether it took it (server/reply_to.py).
+    REPLY = 5
+    REPLY_TAKEN = 6
 
 
 #: version, flags, node size, tag size, incarnation, channel, runs, routes, messages

@@ -2,7 +2,7 @@
 read.
 
 What the queue's leader here can read again from its log is kept as numbers only, so that a consumer
-that never reads costs no memory for messages (SEC-45).  Only session.py uses it.
+that never reads costs no memory for messages (SEC-45).  Only channel_deliveries.py uses it.
 """
 
 from __future__ import annotations
@@ -40,16 +40,26 @@ class Backlog:
         for run, contents in parts:
             self._items.append((consumer, run, None if is_readable else contents))
 
-    def take(self) -> tuple[LocalConsumer, Run, list[Content] | None] | None:
+    def take(
+        self, room: int | None = None
+    ) -> tuple[LocalConsumer, Run, list[Content] | None] | None:
         """Return the first part that may go out now, with its contents.
 
+        room: how many messages consumers that share a prefetch may have; a longer part is cut.
         None: there is none.  Contents None: the message can be read here no more (the leader has
         moved meanwhile); it must go back to its queue.
         """
         for i, (consumer, run, contents) in enumerate(self._items):
             if consumer.is_held:
                 continue
-            del self._items[i]
+            if room is None or consumer.no_ack or consumer.has_counts or run.length <= room:
+                del self._items[i]
+            elif room:
+                self._items[i] = (consumer, *_behind(run, contents, room))
+                run = run._replace(length=room)
+                contents = None if contents is None else contents[:room]
+            else:
+                continue
             if contents is None:
                 contents = self._broker.contents_if_here(consumer.uid, run)
             return consumer, run, contents
@@ -74,3 +84,9 @@ class Backlog:
     def clear(self) -> None:
         """The channel has ended."""
         self._items.clear()
+
+
+def _behind(run: Run, contents: list[Content] | None, cut: int) -> tuple[Run, list[Content] | None]:
+    """Return what is left of a part behind its first `cut` messages."""
+    rest = run._replace(first=run.first + cut, length=run.length - cut, position=run.position + cut)
+    return rest, None if contents is None else contents[cut:]

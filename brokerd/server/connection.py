@@ -414,6 +414,11 @@ class ClientConnection(asyncio.Protocol):
             self._broken(error)
         return None
 
+    @property
+    def untaken_bytes(self) -> int:
+        """Return what was written and the socket has not taken."""
+        return self._buffered()
+
     def _buffered(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 

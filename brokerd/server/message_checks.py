@@ -15,6 +15,7 @@ from brokerd.core import declare
 from brokerd.core.annotations import Annotations
 from brokerd.core.refusals import Refused
 from brokerd.core.router import RouteResult
+from brokerd.server.reply_to import PREFIX, PSEUDO_QUEUE
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 #: Flags of headers, priority, reply-to, expiration and user-id in the first flag word.
 _SPECIAL_HIGH = 0x20 | 0x08 | 0x02 | 0x01
 _SPECIAL_LOW = 0x10
-#: Pseudo queue of direct reply-to (R-DRT).
-REPLY_QUEUE = "amq.rabbitmq.reply-to"
 #: Ten years (R-PUB-4).
 EXPIRATION_MS_MAX = 315_360_000_000
 
@@ -36,6 +35,8 @@ class Checked:
     header: bytes
     annotations: Annotations
     result: RouteResult
+    #: Pseudo queues of direct reply-to among its keys (R-DRT-3).
+    replies: tuple[str, ...] = ()
 
 
 def all_plain(items: list[tuple[bytes, bytes, bytes]]) -> bool:
@@ -61,7 +62,8 @@ def check_exchange(
     broker: Broker, connection: ClientConnection, method: methods.BasicPublish
 ) -> RouteResult | None:
     """Check rights and existence; return the route, None where each message is looked at."""
-    if method.immediate:
+    if method.immediate and not broker.profile.immediate_emulate:
+        # R-PUB-9: before all other checks; R-AE-15
         raise errors.NotImplementedByServer("immediate=true")
     result = broker.router.route(connection.vhost, method.exchange, method.routing_key)
     refused = declare.check_publish(connection.access, method.exchange, result.exchange)
@@ -78,13 +80,19 @@ def check(
     connection: ClientConnection,
     method: methods.BasicPublish,
     header: bytes,
+    reply_name: str | None = None,
 ) -> Checked:
-    """Look at the properties of one message and route it."""
+    """Look at the properties of one message and route it.
+
+    reply_name: the channel's own name of the pseudo queue, if it consumes that.
+    """
     kept = Annotations()
     table: Table = {}
-    if properties.has_reply_to(header) and _reply_to(header) == REPLY_QUEUE:
-        # R-DRT-2: no channel has such a consumer.
-        raise errors.PreconditionFailed("fast reply consumer does not exist")
+    if properties.has_reply_to(header) and properties.reply_to(header) == PSEUDO_QUEUE:
+        # R-DRT-2
+        if reply_name is None:
+            raise errors.PreconditionFailed("fast reply consumer does not exist")
+        header = properties.with_reply_to(header, reply_name)
     if properties.has_expiration(header):
         kept.ttl_ms = _expiration_ms(properties.expiration(header) or "")
     extra: list[str] = []
@@ -108,11 +116,14 @@ def check(
         _check_user(connection, properties.user_id(header) or "")
     if properties.has_priority(header):
         kept.priority = properties.priority(header)
-    return Checked(header, kept, result)
+    return Checked(header, kept, result, replies_of(method.exchange, method.routing_key, *extra))
 
 
-def _reply_to(header: bytes) -> str | None:
-    return properties.BasicProperties.decode(header).reply_to
+def replies_of(exchange: str, *keys: str) -> tuple[str, ...]:
+    """Return the keys that name channels awaiting replies: the default exchange's only."""
+    if exchange:
+        return ()
+    return tuple(dict.fromkeys(key for key in keys if key.startswith(PREFIX)))
 
 
 def _keys(table: Table, name: str) -> list[str]:
@@ -129,20 +140,23 @@ def _keys(table: Table, name: str) -> list[str]:
 
 def _expiration_ms(text: str) -> int:
     """R-PUB-4, R-ERR-31."""
-    digits = text.lstrip("-")
-    if text.startswith("-") and digits.isascii() and digits.isdigit():
-        raise errors.PreconditionFailed(f"invalid expiration '{text}': {{value_negative,{text}}}")
-    length = len(text) - len(text.lstrip("0123456789"))
-    if not length:
-        raise errors.PreconditionFailed(f"invalid expiration '{text}': no_integer")
-    if length < len(text):
-        raise errors.PreconditionFailed(
-            f"invalid expiration '{text}': {{leftover_string,\"{text[length:]}\"}}"
-        )
+    # As Erlang reads an integer: one sign, digits, and what is left over.
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    left_over = unsigned.lstrip("0123456789")
+    digits = unsigned[: len(unsigned) - len(left_over)]
+    error = ""
     # 20 digits are more than any limit; longer text must not cost conversion time.
-    value = int(text[:20])
-    if value > EXPIRATION_MS_MAX:
-        raise errors.PreconditionFailed(f"invalid expiration '{text}': {{value_too_large,{text}}}")
+    value = int(digits[:20] or "0")
+    if not digits:
+        error = "no_integer"
+    elif left_over:
+        error = f'{{leftover_string,"{left_over}"}}'
+    elif value and text.startswith("-"):
+        error = f"{{value_negative,-{digits}}}"
+    elif value > EXPIRATION_MS_MAX:
+        error = f"{{value_too_large,{digits}}}"
+    if error:
+        raise errors.PreconditionFailed(f"invalid expiration '{text}': {error}")
     return value
 
 

@@ -6,9 +6,7 @@ lets later events of the channel wait.
 
 from __future__ import annotations
 
-import base64
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +19,8 @@ from brokerd.core import (
     queue_commands,
 )
 from brokerd.core.catalog_objects import Queue
-from brokerd.core.effects import ConsumerId
 from brokerd.core.refusals import Refused
-from brokerd.server import message_checks, topology
-from brokerd.server.delivery import LocalConsumer
+from brokerd.server import message_checks, reply_to, session_consumers, topology, transactions
 
 if TYPE_CHECKING:
     from brokerd.server.session import Session
@@ -32,13 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Work = Coroutine[Any, Any, None]
-#: What a queue machine refuses with, when it is not a reply code of AMQP.
-_INTERNAL_CODES_BELOW = 403
-
-
-def _random_name(prefix: str) -> str:
-    """R-NAM-3: 22 characters of base64url."""
-    return prefix + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
 def _json(table: values.Table) -> dict[str, Any]:
@@ -215,29 +204,25 @@ def _exchange_unbind(session: Session, method: methods.ExchangeUnbind) -> Work |
 # ---- queues -------------------------------------------------------------------------------------
 
 
-def _named(session: Session, name: str) -> str:
-    """R-CH-10: the empty name is the queue last declared on this channel."""
-    if name:
-        return name
-    if not session.last_queue:
-        raise errors.NotFound("no previously declared queue")
-    return session.last_queue
-
-
 def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
+    if method.queue.startswith(reply_to.PSEUDO_QUEUE):
+        return _reply_queue_declared(session, method)
     broker, connection = session.broker, session.connection
+    name = method.queue
+    if method.passive and not name:
+        name = session_consumers.named(session, name)
     plan = declare.declare_queue(
         broker.view,
         broker.profile,
         connection.access,
-        _named(session, "") if method.passive and not method.queue else method.queue,
+        name,
         passive=method.passive,
         durable=method.durable,
         exclusive=method.exclusive,
         auto_delete=method.auto_delete,
         queue_arguments=_json(method.arguments),
         connection=broker.connection_id(connection.uid),
-        generated_name=_random_name("amq.gen-"),
+        generated_name=session_consumers.random_name("amq.gen-"),
         node_default_type=broker.config.queues.default_type,
     )
     if isinstance(plan, Refused):
@@ -276,8 +261,17 @@ async def _queue_declared(
     session.send(methods.QueueDeclareOk(name, ready, consumers))
 
 
+async def _reply_queue_declared(session: Session, method: methods.QueueDeclare) -> None:
+    """R-DRT-3: it says whether someone is there, passive or not."""
+    name = method.queue
+    if name != reply_to.PSEUDO_QUEUE and not await session.broker.replies.exists(name):
+        raise errors.NotFound(f"no queue '{name}' in vhost '{session.connection.vhost}'")
+    if not method.nowait:
+        session.send(methods.QueueDeclareOk(name, 0, 1))
+
+
 def _queue_bind(session: Session, method: methods.QueueBind) -> Work | None:
-    queue, key = _named(session, method.queue), method.routing_key
+    queue, key = session_consumers.named(session, method.queue), method.routing_key
     if not method.queue and not key:
         key = queue
     answer = None if method.nowait else methods.QueueBindOk()
@@ -285,7 +279,7 @@ def _queue_bind(session: Session, method: methods.QueueBind) -> Work | None:
 
 
 def _queue_unbind(session: Session, method: methods.QueueUnbind) -> Work | None:
-    queue, key = _named(session, method.queue), method.routing_key
+    queue, key = session_consumers.named(session, method.queue), method.routing_key
     if not method.queue and not key:
         key = queue
     answer = methods.QueueUnbindOk()
@@ -294,7 +288,7 @@ def _queue_unbind(session: Session, method: methods.QueueUnbind) -> Work | None:
 
 def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
     broker, connection = session.broker, session.connection
-    name = _named(session, method.queue)
+    name = session_consumers.named(session, method.queue)
     plan = declare.delete_queue(
         broker.view,
         connection.access,
@@ -330,153 +324,14 @@ async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDe
         session.send(methods.QueueDeleteOk(outcome.messages))
 
 
-def _use_queue(session: Session, name: str) -> Queue:
-    broker, connection = session.broker, session.connection
-    found = declare.use_queue(
-        broker.view,
-        connection.access,
-        _named(session, name),
-        broker.connection_id(connection.uid),
-    )
-    if isinstance(found, Refused):
-        raise message_checks.refuse(found)
-    return found
-
-
 def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:
-    return _purged(session, _use_queue(session, method.queue), method.nowait)
+    return _purged(session, session_consumers.use_queue(session, method.queue), method.nowait)
 
 
 async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
     count = await topology.purge_queue(session.broker, queue)
     if not nowait:
         session.send(methods.QueuePurgeOk(count))
-
-
-# ---- consumers ----------------------------------------------------------------------------------
-
-
-def _basic_qos(session: Session, method: methods.BasicQos) -> None:
-    if method.prefetch_size:
-        raise errors.NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
-    session.prefetch = method.prefetch_count
-    session.send(methods.BasicQosOk())
-
-
-def _basic_consume(session: Session, method: methods.BasicConsume) -> Work:
-    if method.queue == message_checks.REPLY_QUEUE:
-        raise errors.NotImplementedByServer("direct reply-to is not offered yet")
-    tag = method.consumer_tag or _random_name("amq.ctag-")
-    if tag in session.consumers:
-        raise errors.NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-    limit = session.broker.config.limits.consumers_per_channel
-    if len(session.consumers) >= limit:
-        raise errors.NotAllowed(f"reached maximum ({limit}) of consumers per channel")
-    queue = _use_queue(session, method.queue)
-    priority = method.arguments.get("x-priority", 0)
-    if type(priority) is not int:
-        raise errors.PreconditionFailed(
-            f"invalid arg 'x-priority': {values.type_name(priority)} is not an integer"
-        )
-    broker = session.broker
-    consumer = LocalConsumer(
-        id=ConsumerId(broker.node, broker.incarnation, session.uid, tag),
-        uid=queue.uid,
-        vhost=queue.vhost,
-        queue=queue.name,
-        sink=session,
-        no_ack=method.no_ack,
-        prefetch=session.consumer_prefetch(method.no_ack),
-        priority=priority,
-        exclusive=method.exclusive,
-        user=session.connection.user,
-        has_counts=queue.type == "quorum",
-    )
-    session.consumers[tag] = consumer
-    session.groups.add(queue.uid)
-    # Frames must be in order: consume-ok goes out before the first delivery, which the session
-    # holds back until then.
-    consumer.is_held = True
-    broker.deliveries.add(consumer)
-    return _consuming(session, consumer, method.nowait)
-
-
-async def _consuming(session: Session, consumer: LocalConsumer, nowait: bool) -> None:
-    checkout = queue_commands.Checkout(
-        consumer=consumer.id,
-        prefetch=consumer.prefetch,
-        no_ack=False,
-        exclusive=consumer.exclusive,
-        priority=consumer.priority,
-        user=consumer.user,
-    )
-    tag = consumer.id.tag
-    try:
-        raw = await topology.ask(
-            session.broker, consumer.uid, queue_commands.encode_checkout(checkout)
-        )
-        if raw is None:
-            raise errors.NotFound(f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'")
-        fields = queue_commands.decode_reply(raw)
-        if not fields.get("ok"):
-            resource = f"queue '{consumer.queue}' in vhost '{consumer.vhost}'"
-            raise _machine_refusal(fields, resource)
-    except errors.ProtocolError:
-        session.consumers.pop(tag, None)
-        session.broker.deliveries.remove(consumer.id)
-        raise
-    if not nowait:
-        session.send(methods.BasicConsumeOk(tag))
-    session.release_consumer(consumer)
-
-
-def _machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolError:
-    code = int(fields.get("refused", 541))
-    text = str(fields.get("text", "refused"))
-    if code < _INTERNAL_CODES_BELOW:
-        return errors.InternalError(f"{resource}: {text}")
-    return message_checks.refuse(Refused(code, f"{resource} {text}", code >= 500))
-
-
-def _basic_cancel(session: Session, method: methods.BasicCancel) -> Work | None:
-    consumer = session.consumers.pop(method.consumer_tag, None)
-    answer = None if method.nowait else methods.BasicCancelOk(method.consumer_tag)
-    if consumer is None:
-        # R-CS-3
-        if answer is not None:
-            session.send(answer)
-        return None
-    return _cancelled(session, consumer, answer)
-
-
-async def _cancelled(
-    session: Session, consumer: LocalConsumer, answer: methods.Method | None
-) -> None:
-    await topology.ask(session.broker, consumer.uid, queue_commands.encode_cancel(consumer.id))
-    session.broker.deliveries.remove(consumer.id)
-    session.unwritten_returns(consumer)
-    if answer is not None:
-        session.send(answer)
-
-
-def _basic_get(session: Session, method: methods.BasicGet) -> Work:
-    return _got(session, _use_queue(session, method.queue), method.no_ack)
-
-
-async def _got(session: Session, queue: Queue, no_ack: bool) -> None:
-    broker = session.broker
-    holder = ConsumerId(broker.node, broker.incarnation, session.uid, "")
-    session.groups.add(queue.uid)
-    answer = await broker.get_message(queue.uid, holder, no_ack)
-    if answer is None:
-        session.send(methods.BasicGetEmpty())
-        return
-    if isinstance(answer, Refused):
-        raise _machine_refusal(
-            {"refused": answer.code, "text": answer.text},
-            f"queue '{queue.name}' in vhost '{queue.vhost}'",
-        )
-    session.send_got(queue.uid, holder, answer, no_ack)
 
 
 # ---- settlements and modes ----------------------------------------------------------------------
@@ -512,6 +367,9 @@ def _basic_recover_async(session: Session, method: methods.BasicRecoverAsync) ->
 
 
 def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
+    if session.tx is not None:
+        # R-CH-8
+        raise errors.PreconditionFailed("cannot switch from tx to confirm mode")
     if session.confirms is None:
         session.confirms = confirms.Confirms()
         session.confirm_clock = session.broker.counters.confirm_clock(
@@ -529,10 +387,6 @@ def _channel_flow(session: Session, method: methods.ChannelFlow) -> None:
 
 def _access_request(session: Session, _: methods.AccessRequest) -> None:
     session.send(methods.AccessRequestOk(1))
-
-
-def _tx(session: Session, method: methods.Method) -> None:
-    raise errors.NotImplementedByServer(f"{method.NAME} is not offered yet")
 
 
 def _answer_of_client(_: Session, __: methods.Method) -> None:
@@ -553,10 +407,10 @@ HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
     methods.QueueUnbind: _queue_unbind,
     methods.QueueDelete: _queue_delete,
     methods.QueuePurge: _queue_purge,
-    methods.BasicQos: _basic_qos,
-    methods.BasicConsume: _basic_consume,
-    methods.BasicCancel: _basic_cancel,
-    methods.BasicGet: _basic_get,
+    methods.BasicQos: session_consumers.qos,
+    methods.BasicConsume: session_consumers.consume,
+    methods.BasicCancel: session_consumers.cancel,
+    methods.BasicGet: session_consumers.get,
     methods.BasicNack: _basic_nack,
     methods.BasicReject: _basic_reject,
     methods.BasicRecover: _basic_recover,
@@ -566,9 +420,9 @@ HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
     methods.ChannelFlowOk: _answer_of_client,
     methods.BasicCancelOk: _answer_of_client,
     methods.AccessRequest: _access_request,
-    methods.TxSelect: _tx,
-    methods.TxCommit: _tx,
-    methods.TxRollback: _tx,
+    methods.TxSelect: transactions.select,
+    methods.TxCommit: transactions.commit,
+    methods.TxRollback: transactions.roll_back,
 }
 
 

@@ -198,8 +198,6 @@ CONNECTION_ERRORS: list[tuple[str, bytes, int, str]] = [
     ("R-ERR-35", M.QueueDelete(0, "quorum", if_unused=True).encode(1), 540, "if-unused"),
     ("properties", PUBLISH + header(b"\x80\0\xff"), 502, "malformed"),
     ("headers", PUBLISH + header(b"\x20\0\0\0\0\x04\x01kZx"), 502, ""),
-    ("R-DRT-1", M.BasicConsume(0, "amq.rabbitmq.reply-to", no_ack=True).encode(1), 540, "reply"),
-    ("R-TX", M.TxSelect().encode(1), 540, "tx.select is not offered yet"),
 ]
 
 

@@ -21,6 +21,7 @@ CAPABILITIES = [
     "consumer_priorities",
     "authentication_failure_close",
     "per_consumer_qos",
+    "direct_reply_to",
 ]
 
 

@@ -247,8 +247,8 @@ def _max_priority(queue: Queue, profile: Profile) -> int:
     if queue.type == "quorum":
         return max(0, profile.quorum_priorities - 1)
     declared_max = queue.arguments.get("x-max-priority")
-    # 0 acts as 1.
-    return max(1, declared_max) if type(declared_max) is int else 0
+    # 0 is one level, so none is told apart (3.10.8, tried; R-PRI-1 says that it acts as 1).
+    return declared_max if type(declared_max) is int else 0
 
 
 def _delayed_retry(values: Json) -> tuple[str, int, int]:

@@ -152,6 +152,16 @@ def wait_gone(connection: Any, kind: str, name: str) -> None:
     eventually(lambda: not is_there(connection, kind, name), f"{kind} {name} gone", SECONDS)
 
 
+def wait_gone_untouched(connection: Any, name: str, period_ms: int) -> None:
+    """Wait until a queue has expired; each look counts as use, so they are this far apart."""
+
+    def gone() -> bool:
+        pause_ms(period_ms)
+        return not is_there(connection, "queue", name)
+
+    eventually(gone, f"queue {name} expired", SECONDS)
+
+
 def refused(channel: Any, action: Callable[[Any], Any]) -> tuple[str, int, str]:
     """Do what must be refused; return (channel or connection, code, text)."""
     try:

@@ -183,7 +183,7 @@ class AmqpConnection(Endpoint):
                     continue
             end = pos + spec.EMPTY_FRAME_SIZE + size
             if kind not in spec.FRAME_TYPES or size > self._frame_max_in:
-                check_head(kind, size, self._frame_max_in, buffer[pos + 7 : min(end - 1, pos + 23)])
+                check_head(kind, size, self._frame_max_in, buffer[pos + 7 : min(end - 1, pos + 24)])
             if self.hold_publishes and kind in (2, 3) and self._hold(number, out):
                 return pos
             if end > total:

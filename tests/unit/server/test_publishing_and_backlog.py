@@ -186,6 +186,8 @@ def test_a_message_that_is_here_no_more_is_said_to_be_so() -> None:
         ("abc", "no_integer"),
         ("-5", "{value_negative,-5}"),
         ("5x", '{leftover_string,"x"}'),
+        ("-5x", '{leftover_string,"x"}'),
+        ("+-5", "no_integer"),
         ("315360000001", "{value_too_large,"),
         ("9" * 100_000, "{value_too_large,"),
     ],
@@ -199,5 +201,6 @@ def test_wrong_expirations(text: str, problem: str) -> None:
 
 def test_right_expirations() -> None:
     """R-PUB-4."""
-    assert message_checks._expiration_ms("0") == 0
+    assert message_checks._expiration_ms("0") == message_checks._expiration_ms("-0") == 0
+    assert message_checks._expiration_ms("+5") == 5
     assert message_checks._expiration_ms("315360000000") == message_checks.EXPIRATION_MS_MAX

@@ -12,7 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.core import arguments, catalog_checks, equivalence, exchange_types, names, refusals
+from brokerd.core import (
+    arguments,
+    catalog_checks,
+    equivalence,
+    exchange_types,
+    names,
+    policy,
+    refusals,
+)
 from brokerd.core.catalog_objects import ConnectionId, Exchange, Queue, Record
 from brokerd.core.catalog_state import CatalogState
 from brokerd.core.permissions import Access
@@ -20,6 +28,9 @@ from brokerd.core.profiles import Profile
 from brokerd.core.refusals import Refused
 
 Json = dict[str, Any]
+
+#: The argument that names a queue's alternate exchange, in profile mrg (R-MQ-1).
+ALTERNATE_ARGUMENT = "qpid.alternate-exchange"
 
 #: What a federation link declares first; brokerd as an upstream does not have it.
 FEDERATION_TYPE = "x-federation-upstream"
@@ -218,13 +229,41 @@ def declare_queue(
     owner = connection if exclusive else None
     present = view.queue(vhost, name)
     if present is not None:
-        return equivalence.check_queue(present, spec, owner) or Exists(present)
+        return (
+            equivalence.check_queue(present, spec, owner)
+            or _unequal_alternate(profile, present, values)
+            or Exists(present)
+        )
     return (
         _check_target(access, "queue", name, "x-dead-letter-exchange", values)
+        or _check_alternate(view, profile, access, name, values)
         or catalog_checks.check_new_queue(view, vhost, name, spec)
         or _check_new_queue(vhost, name, spec, exclusive)
         or _new_queue(profile, vhost, name, spec, owner)
     )
+
+
+def _check_alternate(
+    view: CatalogState, profile: Profile, access: Access, name: str, values: Json
+) -> Refused | None:
+    """R-MQ-9, R-MQ-13: type and rights as of a dead letter exchange, and it must exist."""
+    if not profile.queue_ae or ALTERNATE_ARGUMENT not in values:
+        return None
+    refused = _check_target(access, "queue", name, ALTERNATE_ARGUMENT, values)
+    if refused is not None:
+        return refused
+    alternate = values[ALTERNATE_ARGUMENT]
+    if view.exchange(access.vhost, alternate) is None:
+        return refusals.not_found(names.missing("exchange", access.vhost, alternate))
+    return None
+
+
+def _unequal_alternate(profile: Profile, present: Queue, values: Json) -> Refused | None:
+    """Compare the argument where it means something; elsewhere no type knows it (R-Q-4)."""
+    if not profile.queue_ae:
+        return None
+    resource = names.resource("queue", present.vhost, present.name)
+    return arguments.unequal_argument(resource, ALTERNATE_ARGUMENT, values, present.arguments)
 
 
 def _passive_queue(
@@ -246,9 +285,7 @@ def _check_new_queue(vhost: str, name: str, spec: Json, exclusive: bool) -> Refu
         reason = f"\"unsupported queue type '{queue_type}'\""
         if type(queue_type) is not str:
             reason = f"{{unacceptable_type,{arguments.type_name(queue_type)}}}"
-        return refusals.precondition_failed(
-            f"invalid arg 'x-queue-type' for {resource}: {reason}"
-        )
+        return refusals.precondition_failed(f"invalid arg 'x-queue-type' for {resource}: {reason}")
     refused = arguments.check_queue_arguments(queue_type, spec["arguments"], vhost, name)
     if refused is not None or queue_type != "quorum":
         return refused
@@ -382,9 +419,13 @@ def _check_bind_access(
 
 
 def delete_exchange(
-    view: CatalogState, access: Access, name: str, if_unused: bool
+    view: CatalogState,
+    access: Access,
+    name: str,
+    if_unused: bool,
+    profile: Profile | None = None,
 ) -> Refused | Exists | Delete:
-    """Check exchange.delete (R-EX-6, R-PERM-6)."""
+    """Check exchange.delete (R-EX-6, R-PERM-6; in profile mrg R-MQ-9)."""
     vhost = access.vhost
     name = _stripped(name)
     if name == names.DEFAULT_EXCHANGE:
@@ -400,6 +441,11 @@ def delete_exchange(
         return Exists(None)
     if if_unused and view.vhosts[vhost].bindings.has_source(name):
         return refusals.precondition_failed(f"{resource} in use")
+    if profile is not None and profile.queue_ae:
+        users = policy.queues_with_alternate(view, vhost, name)
+        if users:
+            text = f"{resource} in use as alternate exchange of queue '{users[0]}'"
+            return Refused(refusals.NOT_ALLOWED, text, True)
     return Delete(present)
 
 

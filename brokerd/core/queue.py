@@ -235,7 +235,8 @@ class QueueMachine(QueueIntake):
         lease_end_ms = self._lease_end_ms()
         if lease_end_ms is not None and lease_end_ms <= self.clock_ms:
             self._end("expired")
-        return _OK
+        # R-AE-15: whoever stands there could have a message now.
+        return _json({"ok": True, "takers": self.consumers.service_queue() is not None})
 
     def _declared(self, meta: Meta, command: None) -> bytes:
         if not self._quorum:

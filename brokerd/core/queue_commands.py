@@ -466,7 +466,10 @@ def encode_update_options(options: QueueOptions) -> bytes:
 
 
 def encode_tick() -> bytes:
-    """Look at time: expiry, queue expiry, disconnected consumers."""
+    """Look at time: expiry, queue expiry, disconnected consumers.
+
+    Reply: JSON {"ok": true, "takers": whether a consumer could have a message now}.
+    """
     return _json(Kind.TICK, {})
 
 

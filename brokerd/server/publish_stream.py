@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import grpc
@@ -22,7 +23,7 @@ from brokerd.core.permissions import Access
 from brokerd.core.ranges import count_of
 from brokerd.core.router import RouteResult
 from brokerd.rpc.v1 import messages_pb2
-from brokerd.server import message_checks, rpc_errors, rpc_properties
+from brokerd.server import message_checks, reply_to, rerouting, rpc_errors, rpc_properties
 from brokerd.server.publishing import BATCH_BYTES_MAX, Publisher
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Target:
     route: Route
     #: None: the headers of each message decide.
     result: RouteResult | None
+    #: Pseudo queues of direct reply-to that the key names (R-DRT-3).
+    replies: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -254,7 +257,9 @@ class PublishStream:
             result = message_checks.check_exchange(self._broker, self._caller.as_connection, method)
             if len(self._targets) >= TARGETS_MAX:
                 self._targets.clear()
-            target = self._targets[key] = Target(method, (exchange, routing_key), result)
+            replies = message_checks.replies_of(exchange, routing_key)
+            target = Target(method, (exchange, routing_key), result, replies)
+            self._targets[key] = target
         return target
 
     def _publish_special(
@@ -267,25 +272,40 @@ class PublishStream:
         self._confirms.number(item.sequence)
         kept = message_annotations.encode(checked.annotations)
         content = (target.route, checked.header, item.body, kept)
-        self._send(target, checked.result, [content], item.sequence)
+        self._send(target, checked.result, [content], item.sequence, checked.replies)
 
     def _finish_run(self) -> None:
         run, self._run = self._run, None
         if run is not None and run.contents:
-            self._send(run.target, run.result, run.contents, run.first)
+            self._send(run.target, run.result, run.contents, run.first, run.target.replies)
 
     def _send(
-        self, target: Target, result: RouteResult, contents: list[Content], first: int
+        self,
+        target: Target,
+        result: RouteResult,
+        contents: list[Content],
+        first: int,
+        replies: tuple[str, ...],
     ) -> None:
         caller, exchange = self._caller, target.method.exchange
         count = len(contents)
+        counted = reply_to.Routed((*result.queues, *replies)) if replies else result
         self._broker.counters.published(
-            caller.vhost, caller.user, exchange, result, contents, target.method.mandatory
+            caller.vhost, caller.user, exchange, counted, contents, target.method.mandatory
         )
         self._clock.published(first, count, exchange)
-        self._confirms.expect(first, count, len(result.queues))
+        self._confirms.expect(first, count, len(result.queues) + len(replies))
         if result.queues:
+            if result.alternates:
+                contents = rerouting.noted(self._broker, contents)
             self._publisher.add(result.queues, contents, first)
+        if replies:
+            is_returned = target.method.mandatory and len(replies) == 1 and not result.queues
+            for name in replies:
+                for sequence, content in enumerate(contents, first):
+                    done = partial(self._reply_taken, sequence, is_returned)
+                    self._broker.replies.send(name, content, done)
+        if result.queues or replies:
             return
         self._broker.unroutable(caller.vhost, exchange, result)
         if target.method.mandatory:
@@ -295,6 +315,14 @@ class PublishStream:
             ]
 
     # ---- out --------------------------------------------------------------------------------
+
+    def _reply_taken(self, sequence: int, is_returned: bool, taken: bool) -> None:
+        """A channel has its reply, or nobody is there."""
+        if is_returned and not taken:
+            self._returned.append(
+                messages_pb2.Returned(sequence=sequence, reply_code=312, reply_text="NO_ROUTE")
+            )
+        self._answered([(sequence, 1, 1)])
 
     def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
         """A queue has answered."""

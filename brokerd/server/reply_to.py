@@ -191,7 +191,7 @@ def publish(
     A mandatory one comes back when nobody is there: known once the other member has answered.
     """
     mandatory = target.method.mandatory and len(replies) == 1 and not result.queues
-    session.count_published(target, _Routed((*result.queues, *replies)), contents, number)
+    session.count_published(target, Routed((*result.queues, *replies)), contents, number)
     if tracker is not None:
         tracker.expect(number, len(contents), len(result.queues) + len(replies))
     if result.queues:
@@ -206,7 +206,7 @@ def publish(
 
 
 @dataclass(slots=True)
-class _Routed:
+class Routed:
     """A route with pseudo queues among its targets, as telemetry counts it."""
 
     queues: Sequence[object]

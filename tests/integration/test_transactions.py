@@ -183,7 +183,8 @@ def test_a_queue_that_refuses_makes_commit_fail_and_the_others_keep_theirs(
 ) -> None:
     """R-TX-3: it is not atomic across queues."""
     arguments: dict[str, object] = {"x-max-length": 1, "x-overflow": "reject-publish"}
-    arguments |= settings.get("arguments", {})  # type: ignore[arg-type]
+    if "arguments" in settings:
+        arguments["x-queue-type"] = "quorum"
     full = fresh(raw, "tx-full", durable=True, arguments=arguments)
     other = fresh(raw, "tx-other", durable=True)
     raw.send(1, *[publish(1, "", full, b"m") for _ in range(4)], publish(1, "", other, b"m"))

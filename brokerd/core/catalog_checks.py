@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core import exchange_types, names, refusals
+from brokerd.core import exchange_types, names, policy_keys, refusals
 from brokerd.core.catalog_commands import PRECONDITION, REFUSED
 from brokerd.core.catalog_objects import Record
 from brokerd.core.catalog_state import CatalogState
+from brokerd.core.profiles import Profile
 from brokerd.core.refusals import Refused
 
 Json = dict[str, Any]
@@ -34,6 +35,22 @@ def reply(code: str, text: str = "", amqp: int | None = None, record: Record | N
 def refused_reply(refused: Refused, code: str = REFUSED, record: Record | None = None) -> Json:
     """Return the reply that carries an AMQP refusal."""
     return reply(code, refused.text, refused.code, record)
+
+
+def judge(operation: Json, profile: Profile) -> None:
+    """Give an operation that is about to be proposed the proposing node's verdict where it names a
+    setting that its profile does not know (O-19): the machine is the same under every profile.
+    """
+    if profile.queue_ae:
+        return
+    for each in operation.get("operations", (operation,)):
+        spec = each.get("spec") if each.get("do") == "put" else None
+        if not isinstance(spec, dict) or "verdict" in each:
+            continue
+        field = "settings" if each.get("kind") == "queue" else "definition"
+        values = spec.get(field)
+        if isinstance(values, dict) and policy_keys.QUEUE_ALTERNATE in values:
+            each["verdict"] = f"{field}: unknown key '{policy_keys.QUEUE_ALTERNATE}'"
 
 
 def check_identity(kind: str, vhost: str, name: str) -> Json | None:

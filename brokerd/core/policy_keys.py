@@ -45,6 +45,9 @@ def _one_of(*allowed: str) -> Callable[[Any], str | None]:
 
 Check = Callable[[Any], str | None]
 
+#: R-MQ-1
+QUEUE_ALTERNATE = "queue-alternate-exchange"
+
 #: R-POL-12
 QUEUE_KEYS: dict[str, Check] = {
     "message-ttl": _int(0, EXPIRY_MS_MAX),
@@ -67,8 +70,8 @@ QUEUE_KEYS: dict[str, Check] = {
     "delayed-retry-type": _one_of("disabled", "all", "failed", "returned"),
     "delayed-retry-min": _int(0),
     "delayed-retry-max": _int(0),
-    # Takes effect in profile mrg only (O-19).
-    "queue-alternate-exchange": _text,
+    # Known in profile mrg only (O-19, catalog_checks.judge).
+    QUEUE_ALTERNATE: _text,
 }
 FEDERATION_KEYS: dict[str, Check] = {
     "federation-upstream": _non_empty_text,

@@ -18,7 +18,7 @@ from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig
-from brokerd.core import alarms, catalog_commands, effects, queue_commands
+from brokerd.core import alarms, catalog_checks, catalog_commands, effects, queue_commands
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import ConnectionId, Queue
 from brokerd.core.effects import ConsumerId
@@ -200,6 +200,7 @@ class Broker:
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose one catalog operation; return its reply once all members that are up have it."""
+        catalog_checks.judge(operation, self.profile)
         return await self.catalog_writer.write(operation)
 
     def _catalog_effects(self, changes: Sequence[Any]) -> None:

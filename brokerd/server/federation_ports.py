@@ -18,7 +18,7 @@ from brokerd.core import arguments, effects, names, policy, queue_commands
 from brokerd.federation import ports
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
-from brokerd.server import publishing
+from brokerd.server import publishing, rerouting
 from brokerd.server.message_checks import EXPIRATION_MS_MAX
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ class LinkPublisher:
             rest = {key: value for key, value in table.items() if key != "BCC"}
             header = properties.with_headers(header, rest)
         content = ((self._exchange, routing_key), header, body, message_annotations.encode(kept))
-        self._publisher.add(result.queues, [content], number)
+        contents = rerouting.noted(broker, [content]) if result.alternates else [content]
+        self._publisher.add(result.queues, contents, number)
 
     def flush(self) -> None:
         """Send what was added."""

@@ -59,8 +59,14 @@ def _publish(
         publisher.add(result.queues, [letter], 1)
 
 
-def marked(content: Content) -> Content:
-    """Return a message that went over an exchange's alternate: no queue's takes it (O-7)."""
+def noted(broker: Broker, contents: list[Content]) -> list[Content]:
+    """Return messages that go over an exchange's alternate, marked where that counts (O-7)."""
+    if not burial.marks_alternates(broker):
+        return contents
+    return [_marked(content) for content in contents]
+
+
+def _marked(content: Content) -> Content:
     route, header, body, raw = content
     kept = message_annotations.decode(raw)
     kept.rerouted = True

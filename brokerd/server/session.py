@@ -17,7 +17,14 @@ from brokerd.amqp import errors, events, methods
 from brokerd.core import annotations as message_annotations
 from brokerd.core import confirms, queue_commands
 from brokerd.core.message import Content
-from brokerd.server import immediate, message_checks, reply_to, session_methods, transactions
+from brokerd.server import (
+    immediate,
+    message_checks,
+    reply_to,
+    rerouting,
+    session_methods,
+    transactions,
+)
 from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.channel_deliveries import FLUSH_BYTES, ChannelDeliveries
 from brokerd.server.publishing import UNNUMBERED, Publisher
@@ -311,6 +318,8 @@ class Session(ChannelDeliveries):
             return
         count = len(contents)
         queues = result.queues
+        if result.alternates:
+            contents = rerouting.noted(self.broker, contents)
         self.count_published(target, result, contents, number)
         if queues:
             if tracker is not None:

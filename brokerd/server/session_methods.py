@@ -112,7 +112,11 @@ async def _do_write(
 
 def _exchange_delete(session: Session, method: methods.ExchangeDelete) -> Work | None:
     plan = declare.delete_exchange(
-        session.broker.view, session.connection.access, method.exchange, method.if_unused
+        session.broker.view,
+        session.connection.access,
+        method.exchange,
+        method.if_unused,
+        session.broker.profile,
     )
     if isinstance(plan, Refused):
         raise message_checks.refuse(plan)

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from brokerd.core import annotations as message_annotations
-from brokerd.core import declare, effects, policy, queue_commands
+from brokerd.core import (
+    catalog_checks,
+    catalog_commands,
+    declare,
+    effects,
+    policy,
+    queue_commands,
+)
 from brokerd.core.annotations import Annotations
 from brokerd.core.profiles import profile
 from tests.unit.core.catalog_driver import CatalogDriver, is_refused
@@ -202,3 +209,24 @@ def test_elsewhere_the_argument_is_one_that_nobody_knows() -> None:
     catalog = CatalogDriver(profile("reference"))
     catalog.queue("q", arguments={"qpid.alternate-exchange": 5})
     assert isinstance(catalog.queue("q"), declare.Exists)
+
+
+@pytest.mark.parametrize("kind", ["policy", "queue"])
+def test_the_key_of_a_policy_or_queue_is_unknown_outside_mrg(
+    catalog: CatalogDriver, kind: str
+) -> None:
+    """O-19, R-POL-1: the node that proposes it knows its profile, the machine has none."""
+    values = {"queue-alternate-exchange": "alt"}
+    specs = {
+        "policy": {"pattern": ".", "definition": values},
+        "queue": {"type": "classic", "settings": values},
+    }
+    more: dict[str, Any] = {"uid": 7, "members": ["n1"]} if kind == "queue" else {}
+    for chosen, code in ((profile(), "REFUSED"), (catalog.profile, "OK")):
+        operation = catalog_commands.put(kind, "/", "p", specs[kind], cause="admin", **more)
+        batch = {"do": "batch", "operations": [operation]}
+        catalog_checks.judge(batch, chosen)
+        reply = catalog.do(batch)["results"][0]
+        assert reply["code"] == code
+        assert ("unknown key 'queue-alternate-exchange'" in reply["text"]) is (code == "REFUSED")
+    catalog_checks.judge(catalog_commands.delete(kind, "/", "p", cause="admin"), profile())

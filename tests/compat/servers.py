@@ -127,9 +127,9 @@ def used_differences() -> set[str]:
     """Return the ids that the tests beside this file name."""
     return {
         name
-        for path in Path(__file__).parent.glob("*.py")
-        if path.name != "test_harness.py"
-        for name in re.findall(r'"(D-[1-9]\d*)"', path.read_text())
+        for path in sorted(Path(__file__).parent.iterdir())
+        if path.suffix in (".py", ".txt") and path.name != "test_harness.py"
+        for name in re.findall(r'(?:"|difference: )(D-[1-9]\d*)"?', path.read_text())
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from tests.integration.federation_rig import Admin, Rabbit, admin, amqp, rabbit, take, uri
@@ -148,3 +149,146 @@ def outward(node: Rabbit, member: Member, client: Admin) -> None:
         _, properties, body = take(down, "outward")
         assert body == b"to RabbitMQ"
         assert properties.headers["x-received-from"][0]["cluster-name"] == "orders"
+
+
+def rows_of(node: Rabbit, what: str, vhost: str, *columns: str) -> list[dict[str, Any]]:
+    """List something of RabbitMQ's with these columns."""
+    text = node.control(f"list_{what}", "-p", vhost, "--formatter", "json", *columns)
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows
+
+
+def test_names_arguments_and_headers_are_those_of_rabbitmqs_own_links(ends: Ends) -> None:
+    """R-TEST-3, R-TEST-2, R-FX-2, R-FX-3, R-FX-4, R-FX-8, R-FX-13, R-FED-11: the golden vector."""
+    ends.admin.put("vhost", "down", {}, "")
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    ends.admin.put("permission", "guest", everything, "down")
+    with amqp(ends.member.amqp_port, "down") as channel:
+        channel.exchange_declare("fx", "topic", durable=True)
+        channel.queue_declare("fx", durable=True)
+        channel.queue_bind("fx", "fx", "a.#")
+    address = uri(ends.rabbit.amqp_port, "up")
+    ends.admin.federate("fx", address, "^fx$", "down", max_hops=2)
+    ends.admin.wait_link("fx")
+    name = "federation: fx -> orders:down:fx"
+    queues = rows_of(ends.rabbit, "queues", "up", "name", "durable", "arguments")
+    (queue,) = [row for row in queues if row["name"] == name]
+    assert queue["durable"]
+    assert _table(queue["arguments"])["x-internal-purpose"] == "federation"
+    columns = ("name", "type", "durable", "auto_delete", "internal", "arguments")
+    (inner,) = [
+        row
+        for row in rows_of(ends.rabbit, "exchanges", "up", *columns)
+        if row["name"].startswith(name)
+    ]
+    assert inner.pop("name") == f"{name} B"
+    assert _table(inner.pop("arguments")) == {
+        "x-max-hops": 2,
+        "x-downstream-name": "orders",
+        "x-downstream-vhost": "down",
+        "x-internal-purpose": "federation",
+    }
+    assert inner == {
+        "type": "x-federation-upstream",
+        "durable": True,
+        "auto_delete": True,
+        "internal": True,
+    }
+    with amqp(ends.rabbit.amqp_port, "up") as up, amqp(ends.member.amqp_port, "down") as down:
+        sent = pika.BasicProperties(user_id="guest", headers={"CC": ["a.copy"]}, priority=3)
+        up.basic_publish("fx", "a.b", b"over", sent)
+        method, properties, _ = take(down, "fx")
+        assert (method.exchange, method.routing_key) == ("fx", "a.b")
+        assert (properties.user_id, properties.priority) == (None, 3)
+        assert properties.headers == {
+            "CC": ["a.copy"],
+            "x-received-from": [
+                {
+                    "uri": f"amqp://127.0.0.1:{ends.rabbit.amqp_port}/up",
+                    "exchange": "fx",
+                    "redelivered": False,
+                    "cluster-name": CLUSTER,
+                    "vhost": "up",
+                }
+            ],
+        }
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """Return arguments as a table, however this rabbitmqctl writes them."""
+    if isinstance(value, dict):
+        return value
+    return {row[0]: row[-1] for row in value}
+
+
+@pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
+def test_all_types_of_exchanges_are_followed_and_made_upstream_where_missing(
+    ends: Ends, kind: str
+) -> None:
+    """R-FX-1, R-FX-11, R-FED-1: nothing is configured upstream."""
+    name = f"kind-{kind}"
+    with amqp(ends.member.amqp_port) as channel:
+        channel.exchange_declare(name, kind, durable=True)
+        channel.queue_declare(name, durable=True)
+        match = {"x-match": "all", "colour": "red"} if kind == "headers" else {}
+        channel.queue_bind(name, name, "key", match)
+    ends.admin.federate(name, uri(ends.rabbit.amqp_port), f"^{name}$")
+    ends.admin.wait_link(name)
+    assert exchanges(ends.rabbit)[name][0] == kind
+    assert "federation-upstream" not in ends.rabbit.control("list_parameters", "-p", "up")
+    with amqp(ends.rabbit.amqp_port) as up, amqp(ends.member.amqp_port) as down:
+        red = pika.BasicProperties(headers={"colour": "red"})
+
+        def crossed() -> bool:
+            up.basic_publish(name, "key", b"over", red)
+            return bool(down.queue_declare(name, passive=True).method.message_count)
+
+        eventually(crossed, "bindings are upstream")
+        assert take(down, name)[2] == b"over"
+
+
+def test_what_nobody_bound_downstream_goes_to_the_alternate_there(ends: Ends) -> None:
+    """R-FX-14, R-AE-17: the link's publish is no mandatory one."""
+    with amqp(ends.member.amqp_port) as channel:
+        channel.exchange_declare("caught", "fanout", durable=True)
+        channel.queue_declare("caught", durable=True)
+        channel.queue_bind("caught", "caught")
+        alternate = {"alternate-exchange": "caught"}
+        channel.exchange_declare("lean", "headers", durable=True, arguments=alternate)
+        channel.queue_declare("lean", durable=True)
+        channel.queue_bind("lean", "lean", "", {"x-match": "all", "colour": "red"})
+        ends.admin.federate("lean", uri(ends.rabbit.amqp_port), "^lean$")
+        ends.admin.wait_link("lean")
+        with amqp(ends.rabbit.amqp_port) as up:
+            # The binding goes while its message is on the way: the upstream queue has it.
+            channel.queue_unbind("lean", "lean", "", {"x-match": "all", "colour": "red"})
+            queue = "federation: lean -> orders"
+            up.basic_publish("", queue, b"late", pika.BasicProperties(headers={"colour": "red"}))
+        assert take(channel, "caught")[2] == b"late"
+
+
+def test_a_link_needs_rights_on_its_own_objects_and_read_on_the_exchange(ends: Ends) -> None:
+    """R-FX-18, R-FED-9: no more than that; the user of the URI counts."""
+    node = ends.rabbit
+    with amqp(node.amqp_port) as up:
+        up.exchange_declare("guarded", "fanout", durable=True)
+    node.control("add_user", "link", "secret")
+    node.control("set_permissions", "link", "^federation: ", "^federation: ", "^federation: ")
+    with amqp(ends.member.amqp_port) as channel:
+        channel.exchange_declare("guarded", "fanout", durable=True)
+        channel.queue_declare("guarded", durable=True)
+        channel.queue_bind("guarded", "guarded")
+    address = f"amqp://link:secret@127.0.0.1:{node.amqp_port}/%2F"
+    ends.admin.federate("guarded", address, "^guarded$")
+
+    def failed() -> bool:
+        rows = [row for row in ends.admin.rows("links") if row["exchange"] == "guarded"]
+        return any("ACCESS_REFUSED" in (row.get("error") or "") for row in rows)
+
+    eventually(failed, "the link says what it may not")
+    rights = ("^federation: ", "^federation: ", "^(federation: |guarded$)")
+    node.control("set_permissions", "link", *rights)
+    ends.admin.wait_link("guarded")
+    with amqp(node.amqp_port) as up, amqp(ends.member.amqp_port) as down:
+        up.basic_publish("guarded", "", b"let through")
+        assert take(down, "guarded")[2] == b"let through"

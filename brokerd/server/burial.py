@@ -94,6 +94,8 @@ def copies_of(table: Table) -> list[str]:
 def _believe(broker: Broker, before: Annotations, table: Table) -> None:
     """R-DLX-24: up to 3.13 a client's x-death is the message's history, count and cycles too."""
     found = table["x-death"]
+    # Such a message keeps the headers of a first death that it came with, and never gets others.
+    before.first_death = ("", "", "")
     if not isinstance(found, list):
         broker.warn(f"message has an invalid x-death header, which begins anew: {found!r:.100}")
         return
@@ -102,13 +104,7 @@ def _believe(broker: Broker, before: Annotations, table: Table) -> None:
         death = _death(entry)
         if death is not None:
             known.setdefault((death.queue, death.reason), death)
-    if not known:
-        return
     before.deaths = list(known.values())
-    first = [table.get(f"x-first-death-{name}") for name in ("reason", "queue", "exchange")]
-    # Without these headers of its own such a message never gets them.
-    texts = [value if isinstance(value, str) else "" for value in first]
-    before.first_death = (texts[0], texts[1], texts[2])
 
 
 def _death(entry: Any) -> Death | None:

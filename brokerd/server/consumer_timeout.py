@@ -1,13 +1,18 @@
 """When a channel's deliveries went out, for the consumer timeout of RabbitMQ before 4.3 (R-CS-9).
 
-Used by channel_deliveries.py in profiles whose `consumer_timeout.scope` is the channel; the other
-scope is the queue machine's.
+Used by channel_deliveries.py and started by listener.py in profiles whose `consumer_timeout.scope`
+is the channel; the other scope is the queue machine's.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
 
 #: Deliveries that follow each other within this time share one mark.
 MARK_MS = 1000
@@ -47,3 +52,15 @@ class DeliveryTimes:
 def check_interval_ms(timeout_ms: int) -> int:
     """Return how often to look, so that a short timeout is kept to about half its length."""
     return max(250, min(CHECK_MS, timeout_ms // 2))
+
+
+async def watch(broker: Broker) -> None:
+    """Look at all channels of this member, for ever."""
+    timeout_ms = broker.config.queues.consumer_timeout_ms
+    if not timeout_ms or broker.profile.consumer_timeout_scope != "channel":
+        return
+    while True:
+        await asyncio.sleep(check_interval_ms(timeout_ms) / 1000)
+        for connection in broker.connections.all():
+            for session in list(connection.sessions.values()):
+                session.check_times(timeout_ms)

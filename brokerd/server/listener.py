@@ -11,6 +11,7 @@ from pathlib import Path
 from brokerd import __version__
 from brokerd.amqp.config import ConnectionConfig
 from brokerd.config import BrokerConfig, TlsConfig
+from brokerd.server import consumer_timeout
 from brokerd.server.broker import Broker
 from brokerd.server.connection import ClientConnection
 
@@ -22,6 +23,11 @@ _COMPATIBLE_VERSIONS = {"rabbitmq-3.10": "3.10.8", "rabbitmq-3.13": "3.13.7"}
 
 class ListenError(Exception):
     """A port cannot be listened on; the text says which and what to do."""
+
+
+def compatible_version(broker: Broker) -> str:
+    """Return the version of RabbitMQ that the active profile follows (R-VER-1)."""
+    return _COMPATIBLE_VERSIONS.get(broker.profile.name, "4.3.5")
 
 
 def connection_config(broker: Broker) -> ConnectionConfig:
@@ -36,7 +42,7 @@ def connection_config(broker: Broker) -> ConnectionConfig:
         max_message_size=broker.profile.max_message_size,
         server_properties={
             "product": "brokerd",
-            "version": _COMPATIBLE_VERSIONS.get(broker.profile.name, "4.3.5"),
+            "version": compatible_version(broker),
             "brokerd_version": __version__,
             "platform": f"Python {platform.python_version()}",
             "copyright": "The brokerd authors",
@@ -52,6 +58,7 @@ class AmqpListener:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._servers: list[asyncio.Server] = []
+        self._is_watching = False
         #: What new connections meet, and the revision of the variables it was made of.
         self._settings: tuple[int, ConnectionConfig] | None = None
 
@@ -63,6 +70,9 @@ class AmqpListener:
 
     async def start(self, config: BrokerConfig) -> None:
         """Listen on 5672, and on 5671 when there is a certificate."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._broker.spawn(consumer_timeout.watch(self._broker))
         if port := config.port("amqp"):
             await self._listen(config, port, None)
         if config.tls.cert_file and (port := config.port("amqps")):

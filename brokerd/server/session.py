@@ -183,6 +183,7 @@ class Session(ChannelDeliveries):
             self.connection.channel_closed(self.channel)
             return
         self.connection.machine.fail(error, self.channel)
+        self.connection.flush_soon()
         self.connection.sessions.pop(self.channel, None)
         self.ended()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
 from brokerd.core import deaths, effects, queue_commands
+from brokerd.core.annotations import Death
 from brokerd.core.catalog_objects import Queue
 from brokerd.core.effects import Run
 from brokerd.core.message import Content
@@ -58,8 +59,9 @@ class DeadLetterer:
         """To the queue's alternate exchange (R-MQ-2)."""
         rerouting.reroute(self._broker, self._at_most_once(), uid, effect)
 
-    def _log_cycle(self, queues: list[str]) -> None:
+    def log_cycle(self, cycling: list[str], history: list[Death]) -> None:
         """R-DLX-32: each list of queues once."""
+        queues = cycling + [death.queue for death in history]
         if tuple(queues) in self._cycles or len(self._cycles) >= CYCLES_MAX:
             return
         self._cycles.add(tuple(queues))
@@ -92,7 +94,7 @@ class DeadLetterer:
                 names = [target.name for target in result.queues]
                 kept, cycling = deaths.without_cycles(names, history, effect.reason)
                 if cycling:
-                    self._log_cycle(cycling + [death.queue for death in history])
+                    self.log_cycle(cycling, history)
                 targets = [target for target in result.queues if target.name in kept]
                 broker.counters.internal_published(
                     queue.vhost, effect.exchange, result, 1, len(letter[2]), len(targets)
@@ -253,15 +255,23 @@ class Worker:
         target = (exchange, options.dead_letter_routing_key)
         count = letter.run.delivery_count
         buried, result = bury(broker, queue, content, letter.reason, letter.time_s, target, count)
-        if not result.queues:
+        history = message_annotations.decode(buried[3]).deaths
+        names = [each.name for each in result.queues]
+        kept, cycling = deaths.without_cycles(names, history, letter.reason)
+        if cycling:
+            # R-ALO-8: not there, but not dropped either.
+            broker.dead_letterer.log_cycle(cycling, history)
+        targets = tuple(each for each in result.queues if each.name in kept)
+        if targets:
+            size = len(buried[2])
+            broker.counters.internal_published(queue.vhost, exchange, result, 1, size, len(targets))
+        elif not cycling:
             broker.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
                 f"exchange '{exchange}' "
                 + ("does not exist" if result.exchange is None else "has no route for them")
             )
-        else:
-            broker.counters.internal_published(queue.vhost, exchange, result, 1, len(buried[2]))
-        return result.queues, buried
+        return targets, buried
 
     async def _send(self, copies: list[tuple[Letter, Queue, Content]]) -> None:
         """Publish these, and note which targets have them when all have answered."""

@@ -1,0 +1,215 @@
+"""Dead letters on a real member: headers, cycles, and the at-least-once worker's targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.integration.federation_rig import admin
+from tests.integration.members import Member, cluster, eventually
+
+pytestmark = pytest.mark.timeout(120)
+
+AT_LEAST_ONCE = {
+    "x-queue-type": "quorum",
+    "x-dead-letter-exchange": "dx",
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+}
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    with cluster(tmp_path_factory.mktemp("letters"), 1) as members:
+        yield members[0]
+
+
+@pytest.fixture
+def channel(member: Member) -> Iterator[Any]:
+    """A channel with an empty broker behind it but for the exchange `dx`."""
+    connection = member.connect()
+    channel = connection.channel()
+    channel.exchange_declare("dx", "direct")
+    channel.confirm_delivery()
+    yield channel
+    channel = connection.channel()
+    channel.exchange_delete("dx")
+    for name in ("w", "t", "u", "v"):
+        channel.queue_delete(name)
+    connection.close()
+
+
+def take(channel: Any, queue: str, auto_ack: bool = True) -> tuple[Any, Any, bytes]:
+    """Get one message, waiting for it."""
+    return eventually(
+        lambda: (lambda got: got if got[0] is not None else None)(
+            channel.basic_get(queue, auto_ack=auto_ack)
+        ),
+        f"a message in {queue}",
+    )
+
+
+def ready(channel: Any, queue: str) -> int:
+    count: int = channel.queue_declare(queue, passive=True).method.message_count
+    return count
+
+
+def put_policy(member: Member, definition: dict[str, Any]) -> None:
+    with admin(member) as service:
+        spec = {"pattern": "^w$", "apply-to": "queues", "definition": definition}
+        service.put("policy", "letters", spec)
+
+
+def reject(channel: Any, queue: str) -> None:
+    method, _, _ = take(channel, queue, auto_ack=False)
+    channel.basic_reject(method.delivery_tag, requeue=False)
+
+
+def test_cc_is_kept_and_bcc_routes_without_ever_showing(channel: Any) -> None:
+    """R-DLX-10, R-DLX-12, R-DLX-13: with a dead-letter key only that one routes, CC still shows."""
+    channel.queue_declare("t")
+    channel.queue_declare("u")
+    channel.queue_bind("t", "dx", "b1")
+    channel.queue_bind("u", "dx", "retry")
+    properties = pika.BasicProperties(headers={"CC": ["cc1"], "BCC": ["b1"]})
+    for key, reached, keys in (({}, "t", "w"), ({"x-dead-letter-routing-key": "retry"}, "u", None)):
+        channel.queue_declare("w", arguments={"x-dead-letter-exchange": "dx"} | key)
+        channel.basic_publish("", "w", b"x", properties)
+        reject(channel, "w")
+        method, found, _ = take(channel, reached)
+        assert method.routing_key == (keys or "retry")
+        assert found.headers["CC"] == ["cc1"]
+        assert "BCC" not in found.headers
+        assert found.headers["x-death"][0]["routing-keys"] == ["w", "cc1"]
+        channel.queue_delete("w")
+    assert (ready(channel, "t"), ready(channel, "u")) == (0, 0)
+
+
+def test_the_brokers_headers_replace_a_clients_and_all_are_sorted(channel: Any) -> None:
+    """R-DLX-24, R-DLX-25: today's profile starts a new history, whatever the client claims."""
+    channel.queue_declare("w", arguments={"x-dead-letter-exchange": "dx"})
+    channel.queue_declare("t")
+    channel.queue_bind("t", "dx", "w")
+    claimed = [{"queue": "w", "reason": "rejected", "count": 7}]
+    headers = {"zebra": 1, "x-death": claimed, "x-first-death-queue": "me", "apple": 2}
+    channel.basic_publish("", "w", b"x", pika.BasicProperties(headers=headers))
+    reject(channel, "w")
+    _, found, _ = take(channel, "t")
+    assert found.headers["x-death"][0]["count"] == 1
+    assert found.headers["x-first-death-queue"] == "w"
+    assert list(found.headers) == sorted(found.headers)
+    assert {"zebra", "apple", "x-last-death-reason"} <= found.headers.keys()
+
+
+def test_a_priority_queue_leaves_the_history_alone(channel: Any) -> None:
+    """R-DLX-26"""
+    channel.queue_declare("w", arguments={"x-max-priority": 5, "x-dead-letter-exchange": "dx"})
+    channel.queue_declare("t", arguments={"x-max-priority": 5})
+    channel.queue_bind("t", "dx", "w")
+    channel.basic_publish("", "w", b"x", pika.BasicProperties(priority=3))
+    reject(channel, "w")
+    method, first, _ = take(channel, "t", auto_ack=False)
+    channel.basic_nack(method.delivery_tag)
+    _, again, _ = take(channel, "t")
+    assert again.headers == first.headers
+    assert again.priority == 3
+
+
+def test_a_cycle_is_logged_once_for_each_list_of_queues(member: Member, channel: Any) -> None:
+    """R-DLX-31, R-DLX-32"""
+    for queue in ("w", "v"):
+        channel.queue_declare(
+            queue,
+            arguments={
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": queue,
+                "x-message-ttl": 0,
+            },
+        )
+    for queue in ("w", "v", "w", "v", "w"):
+        channel.basic_publish("", queue, b"x")
+        eventually(lambda name=queue: ready(channel, name) == 0, "the message to be dropped")
+    text = "contains a dead letter cycle without reason 'rejected'. This list will not be logged"
+    eventually(lambda: member.log().count(text) >= 2, "both cycles in the log")
+    assert member.log().count("again: ['w', 'w']") == 1
+    assert member.log().count(text) == 2
+
+
+def test_an_at_least_once_queue_keeps_what_would_go_in_a_circle(channel: Any) -> None:
+    """R-DLX-33, R-ALO-8: ready 0, not dropped; another target lets it go."""
+    channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE | {"x-message-ttl": 0})
+    channel.queue_bind("w", "dx", "w")
+    channel.basic_publish("", "w", b"round")
+    eventually(lambda: ready(channel, "w") == 0, "the message to expire")
+    channel.queue_declare("t", durable=True)
+    channel.queue_unbind("w", "dx", "w")
+    channel.queue_bind("t", "dx", "w")
+    _, found, body = take(channel, "t")
+    assert (body, found.headers["x-death"][0]["reason"]) == (b"round", "expired")
+
+
+def test_a_target_that_confirmed_gets_one_copy_while_another_refuses(channel: Any) -> None:
+    """R-ALO-5, R-ALO-6, R-ALO-7: and who is deleted is no longer waited for."""
+    channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE)
+    channel.queue_declare("t", durable=True)
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    channel.queue_declare("u", durable=True, arguments=full)
+    for queue in ("t", "u"):
+        channel.queue_bind(queue, "dx", "w")
+    channel.basic_publish("", "w", b"x")
+    reject(channel, "w")
+    eventually(lambda: ready(channel, "t") == 1, "the first target to have it")
+    # Each change of the topology makes the worker try again.
+    for _ in range(3):
+        channel.queue_declare("v", durable=True)
+        channel.queue_delete("v")
+    assert ready(channel, "t") == 1
+    channel.queue_delete("u")
+    channel.queue_declare("v", durable=True)
+    channel.queue_bind("v", "dx", "w")
+    # Settled, so that a target that comes later gets nothing.
+    channel.basic_publish("", "w", b"second")
+    reject(channel, "w")
+    assert take(channel, "v")[2] == b"second"
+    assert ready(channel, "t") == 2
+
+
+def test_a_letter_whose_only_target_is_deleted_is_kept(channel: Any) -> None:
+    """R-ALO-6, R-ALO-7: nobody ever confirmed it."""
+    channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE)
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    channel.queue_declare("u", durable=True, arguments=full)
+    channel.queue_bind("u", "dx", "w")
+    channel.basic_publish("", "w", b"x")
+    reject(channel, "w")
+    channel.queue_delete("u")
+    channel.queue_declare("t", durable=True)
+    channel.queue_bind("t", "dx", "w")
+    assert take(channel, "t")[2] == b"x"
+
+
+def test_waiting_letters_follow_a_change_of_the_key(member: Member, channel: Any) -> None:
+    """R-ALO-9: the worker asks for exchange and key each time."""
+    arguments = {key: value for key, value in AT_LEAST_ONCE.items() if "dead" not in key}
+    definition = {
+        "dead-letter-exchange": "dx",
+        "dead-letter-strategy": "at-least-once",
+        "dead-letter-routing-key": "first",
+    }
+    channel.queue_declare("w", durable=True, arguments=arguments)
+    channel.queue_declare("t", durable=True)
+    channel.queue_bind("t", "dx", "second")
+    put_policy(member, definition)
+    channel.basic_publish("", "w", b"x")
+    reject(channel, "w")
+    channel.basic_publish("", "w", b"y")
+    reject(channel, "w")
+    put_policy(member, definition | {"dead-letter-routing-key": "second"})
+    got = {take(channel, "t")[2] for _ in range(2)}
+    assert got == {b"x", b"y"}
+    with admin(member) as service:
+        service.delete("policy", "letters")

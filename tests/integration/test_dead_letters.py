@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pika
@@ -45,17 +46,22 @@ def channel(member: Member) -> Iterator[Any]:
 
 def take(channel: Any, queue: str, auto_ack: bool = True) -> tuple[Any, Any, bytes]:
     """Get one message, waiting for it."""
-    return eventually(
-        lambda: (lambda got: got if got[0] is not None else None)(
-            channel.basic_get(queue, auto_ack=auto_ack)
-        ),
-        f"a message in {queue}",
-    )
+
+    def got() -> tuple[Any, Any, bytes] | None:
+        method, properties, body = channel.basic_get(queue, auto_ack=auto_ack)
+        return None if method is None else (method, properties, body)
+
+    found: tuple[Any, Any, bytes] = eventually(got, f"a message in {queue}")
+    return found
 
 
 def ready(channel: Any, queue: str) -> int:
     count: int = channel.queue_declare(queue, passive=True).method.message_count
     return count
+
+
+def is_empty(channel: Any, queue: str) -> bool:
+    return ready(channel, queue) == 0
 
 
 def put_policy(member: Member, definition: dict[str, Any]) -> None:
@@ -132,7 +138,7 @@ def test_a_cycle_is_logged_once_for_each_list_of_queues(member: Member, channel:
         )
     for queue in ("w", "v", "w", "v", "w"):
         channel.basic_publish("", queue, b"x")
-        eventually(lambda name=queue: ready(channel, name) == 0, "the message to be dropped")
+        eventually(partial(is_empty, channel, queue), "the message to be dropped")
     text = "contains a dead letter cycle without reason 'rejected'. This list will not be logged"
     eventually(lambda: member.log().count(text) >= 2, "both cycles in the log")
     assert member.log().count("again: ['w', 'w']") == 1

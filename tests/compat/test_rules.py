@@ -448,6 +448,36 @@ def test_a_waiting_consumer_comes_before_limit_and_ttl(
         raw.expect(M.BasicGetEmpty)
 
 
+def test_equal_consumers_share_evenly(server: Server, vhost: str) -> None:
+    """R-CS-4: one by one in RabbitMQ; a batch that arrives together in runs here."""
+    with server.raw(vhost) as raw:
+        for number in (1, 2):
+            raw.open(number)
+            raw.declare(number, "q", durable=True)
+            raw.send(number, M.BasicConsume(0, "q", "c", no_ack=True))
+            raw.expect(M.BasicConsumeOk)
+        raw.send(1, *[publish(1, "", "q", b"%d" % number) for number in range(10)])
+        got: dict[int, list[int]] = {1: [], 2: []}
+        for _ in range(10):
+            found = raw.next_frame()
+            assert found is not None
+            channel = found[1]
+            raw.next_frame()
+            body = raw.next_frame()
+            assert body is not None
+            got[channel].append(int(body[2]))
+        first = expect(server, rabbitmq=[0, 2, 4, 6, 8], brokerd=[0, 1, 2, 3, 4], difference="D-63")
+        assert sorted(got.values()) == [first, [n for n in range(10) if n not in first]]
+
+
+def test_the_comparison_runs_with_the_profile_of_that_version(server: Server) -> None:
+    """R-VER-4, R-TEST-1, R-CON-3: both announce 3.10.8; what brokerd is stands beside it."""
+    with server.connected() as connection:
+        properties = connection._impl.server_properties
+    assert properties["version"] == "3.10.8"
+    assert ("brokerd_version" in properties) == (server.name == "brokerd")
+
+
 def test_copies_along_one_path_keep_their_order(connection: Any) -> None:
     """R-RT-6: one channel, one path, whatever goes elsewhere in between."""
     channel = connection.channel()

@@ -6,6 +6,9 @@ queue without a replica here is listed with its definition and no figures.
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +16,15 @@ from brokerd import __version__
 from brokerd.cluster.placement import GroupHealth
 from brokerd.core import policy, profiles
 from brokerd.core.catalog_objects import Binding, Exchange, Queue
+from brokerd.core.queue import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server import admin_client_rows, listener
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
-    from brokerd.server.connection import ClientConnection
 
 Row = dict[str, Any]
+_STARTED_NS = time.monotonic_ns()
 
 
 def queues(broker: Broker, vhost: str) -> list[Row]:
@@ -38,6 +43,8 @@ def queues(broker: Broker, vhost: str) -> list[Row]:
             "arguments": record.arguments,
             "policy": settings.policy,
             "operator_policy": settings.operator_policy,
+            "effective_policy_definition": settings.values,
+            "owner_pid": admin_client_rows.owner_pid(record.exclusive_owner),
             "members": list(record.members),
             "leader": "",
             "state": "unknown",
@@ -51,21 +58,47 @@ def queues(broker: Broker, vhost: str) -> list[Row]:
 
 def _queue_figures(broker: Broker, queue: Queue) -> Row:
     status = broker.host.status_of(queue.uid)
-    overview = broker.machine(queue.uid).overview()
+    machine = broker.machine(queue.uid)
+    overview = machine.overview()
     alive = broker.host.alive() | {NodeId(broker.node)}
+    messages = overview["ready"] + overview["unacked"] + overview["dl_pending"]
+    size = overview["ready_bytes"] + overview["unacked_bytes"]
+    leader = status.leader or ""
     return {
-        "leader": status.leader or "",
-        "state": "running" if status.leader else "waiting for a majority",
+        "leader": leader,
+        "pid": admin_client_rows.pid(leader, queue.uid >> 32, queue.uid & 0xFFFFFFFF),
+        "state": "running" if leader else "waiting for a majority",
         "online": [node for node in queue.members if NodeId(node) in alive],
         "messages_ready": overview["ready"],
         "messages_unacknowledged": overview["unacked"],
-        "messages": overview["ready"] + overview["unacked"] + overview["dl_pending"],
+        "messages": messages,
         "messages_dlx": overview["dl_pending"],
-        "message_bytes": overview["ready_bytes"] + overview["unacked_bytes"],
+        # A durable queue's messages are all on disk, a transient one's all in memory.
+        "messages_persistent": messages if queue.durable else 0,
+        "message_bytes": size,
+        "message_bytes_ready": overview["ready_bytes"],
+        "message_bytes_unacknowledged": overview["unacked_bytes"],
+        "message_bytes_persistent": size if queue.durable else 0,
         "consumers": overview["consumers"],
         "counters": overview["counters"],
         "as_of": "leader" if status.is_leader else "follower",
-    }
+    } | _chosen_consumers(machine)
+
+
+def _chosen_consumers(machine: QueueMachine) -> Row:
+    """Name the exclusive consumer, and the one that is active alone (R-CS-7)."""
+    row: Row = {}
+    rows = machine.consumer_rows()
+    for consumer in rows:
+        names: list[str] = []
+        if consumer["exclusive"]:
+            names.append("exclusive_consumer")
+        if machine.options.single_active_consumer and consumer["active"]:
+            names.append("single_active_consumer")
+        for name in names:
+            row[f"{name}_pid"] = admin_client_rows.channel_pid(consumer["consumer"])
+            row[f"{name}_tag"] = consumer["consumer"].tag
+    return row
 
 
 def exchanges(broker: Broker, vhost: str) -> list[Row]:
@@ -118,100 +151,6 @@ def bindings(broker: Broker, vhost: str) -> list[Row]:
             }
         )
     return rows
-
-
-def connection_pid(broker: Broker, connection: ClientConnection) -> str:
-    """Return a name that is unique in the cluster and fits one shell word."""
-    return f"<{broker.node}.{broker.incarnation & 0xFFFFFFFF:x}.{connection.uid}>"
-
-
-def connections(broker: Broker, vhost: str) -> list[Row]:
-    """One row per open AMQP connection of this member."""
-    rows = []
-    for connection in broker.connections.all():
-        if vhost and connection.vhost != vhost:
-            continue
-        machine = connection.machine
-        state = "running"
-        if broker.connections.is_blocked(connection):
-            state = "blocked"
-        elif machine.hold_publishes:
-            state = "blocking"
-        rows.append(
-            {
-                "pid": connection_pid(broker, connection),
-                "name": connection.name,
-                "node": broker.node,
-                "user": connection.user,
-                "vhost": connection.vhost,
-                "peer_host": connection.peer[0],
-                "peer_port": connection.peer[1],
-                "host": connection.sock[0],
-                "port": connection.sock[1],
-                "ssl": connection.tls,
-                "state": state,
-                "channels": len(connection.sessions),
-                "frame_max": machine.frame_max,
-                "channel_max": machine.channel_max,
-                "timeout": machine.heartbeat_s,
-                "connected_at": connection.connected_ms,
-                "recv_oct": connection.received_bytes,
-                "send_oct": connection.sent_bytes,
-                "client_properties": _plain(machine.client_properties),
-            }
-        )
-    return rows
-
-
-def _plain(value: Any) -> Any:
-    """JSON cannot hold bytes, time stamps and the like; a listing shows them as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def channels(broker: Broker, vhost: str) -> list[Row]:
-    """One row per channel of this member."""
-    return [
-        {
-            "pid": f"{connection_pid(broker, connection)[:-1]}.{number}>",
-            "connection": connection_pid(broker, connection),
-            "name": f"{connection.name} ({number})",
-            "number": number,
-            "node": broker.node,
-            "user": connection.user,
-            "vhost": connection.vhost,
-            "confirm": session.confirms is not None,
-            "consumer_count": len(session.consumers),
-            "messages_unacknowledged": len(session.unacked),
-            "messages_unconfirmed": session.confirms.outstanding if session.confirms else 0,
-            "prefetch_count": session.prefetch,
-        }
-        for connection in broker.connections.all()
-        if not vhost or connection.vhost == vhost
-        for number, session in connection.sessions.items()
-    ]
-
-
-def consumers(broker: Broker, vhost: str) -> list[Row]:
-    """One row per consumer whose channel is on this member."""
-    return [
-        {
-            "vhost": consumer.vhost,
-            "queue_name": consumer.queue,
-            "consumer_tag": consumer.id.tag,
-            "node": broker.node,
-            "ack_required": not consumer.no_ack,
-            "prefetch_count": 0 if consumer.no_ack else consumer.prefetch,
-            "priority": consumer.priority,
-            "exclusive": consumer.exclusive,
-            "user": consumer.user,
-        }
-        for consumer in broker.deliveries.consumers()
-        if not vhost or consumer.vhost == vhost
-    ]
 
 
 def links(broker: Broker, vhost: str) -> list[Row]:
@@ -336,13 +275,83 @@ def configuration(broker: Broker, _: str) -> list[Row]:
     return rows
 
 
+def variables(broker: Broker, _: str) -> list[Row]:
+    """One row per variable that can be set at run time (variables.py)."""
+    return broker.variables.rows()
+
+
+def tracing(broker: Broker, vhost: str) -> list[Row]:
+    """One row per vhost whose firehose is on."""
+    return [{"vhost": name} for name in sorted(broker.tracer.vhosts) if not vhost or name == vhost]
+
+
+def status(broker: Broker, _: str) -> list[Row]:
+    """One row: what `brokerctl status` shows of this member beside its row in `members`."""
+    config, monitor, doors = broker.config, broker.monitor, broker.doors
+    return [
+        {
+            "node": broker.node,
+            "pid": os.getpid(),
+            "os": platform.system(),
+            "python_version": platform.python_version(),
+            "brokerd_version": __version__,
+            "rabbitmq_version": listener.compatible_version(broker),
+            "profile": broker.profile.name,
+            "uptime": (time.monotonic_ns() - _STARTED_NS) // 1_000_000_000,
+            "is_listening": doors is not None and doors.is_open,
+            "data_directory": str(config.data_dir),
+            "alarms": sorted(broker.alarms.on(broker.node)),
+            "memory_used": monitor.memory_used if monitor else 0,
+            "vm_memory_high_watermark_limit": monitor.memory_limit if monitor else 0,
+            "disk_free": monitor.disk_free if monitor else 0,
+            "disk_free_limit": monitor.disk_limit if monitor else 0,
+            "caught_up": is_caught_up(broker),
+            "listeners": _listeners(broker),
+            "totals": {
+                "connection_count": len(broker.connections),
+                "channel_count": sum(len(c.sessions) for c in broker.connections.all()),
+                "consumer_count": len(broker.deliveries),
+                "queue_count": len(broker.queue_uids()),
+                "virtual_host_count": len(broker.view.records("vhost")),
+                "raft_group_count": len(list(broker.host.groups())),
+            },
+        }
+    ]
+
+
+def _listeners(broker: Broker) -> list[Row]:
+    config = broker.config
+    is_open = broker.doors is not None and broker.doors.is_open
+    purposes = {
+        "amqp": ("amqp", "AMQP 0-9-1", is_open),
+        "amqps": ("amqp/ssl", "AMQP 0-9-1 over TLS", is_open and bool(config.tls.cert_file)),
+        "grpc": ("grpc", "Admin, Messages, Telemetry", True),
+        "http": ("http", "health, metrics, reports", True),
+        "peer": ("clustering", "inter-node communication", True),
+    }
+    return [
+        {
+            "node": broker.node,
+            "interface": config.node.bind or "[::]",
+            "port": config.port(name),
+            "protocol": protocol,
+            "purpose": purpose,
+        }
+        for name, (protocol, purpose, is_used) in purposes.items()
+        if is_used and config.port(name)
+    ]
+
+
 MAKERS: dict[str, Callable[[Broker, str], list[Row]]] = {
+    "variables": variables,
+    "tracing": tracing,
+    "status": status,
     "queues": queues,
     "exchanges": exchanges,
     "bindings": bindings,
-    "connections": connections,
-    "channels": channels,
-    "consumers": consumers,
+    "connections": admin_client_rows.connections,
+    "channels": admin_client_rows.channels,
+    "consumers": admin_client_rows.consumers,
     "links": links,
     "members": members,
     "groups": groups,

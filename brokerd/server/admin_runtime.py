@@ -16,7 +16,7 @@ import grpc
 
 from brokerd.core import catalog_commands
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server import admin_objects, admin_rows, rpc_auth, tracing, variables
+from brokerd.server import admin_client_rows, admin_objects, rpc_auth, tracing, variables
 from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.listener import ListenError
 
@@ -59,7 +59,8 @@ class RuntimeAdmin:
         """Close one AMQP connection of this member, named as listings name it."""
         await self._administrator(context)
         for connection in self._broker.connections.all():
-            if request.id in (connection.name, admin_rows.connection_pid(self._broker, connection)):
+            pid = admin_client_rows.connection_pid(self._broker, connection)
+            if request.id in (connection.name, pid):
                 connection.close(320, request.reason or DEFAULT_REASON)
                 return admin_pb2.CloseConnectionResponse(found=True)
         return admin_pb2.CloseConnectionResponse(found=False)

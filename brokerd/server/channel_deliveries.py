@@ -129,6 +129,11 @@ class ChannelDeliveries:
                 self._auto_ack(consumer, run.first, run.length)
             elif self.times is not None:
                 self.times.delivered(tag)
+            tracer = self.broker.tracer
+            if tracer.is_on:
+                tracer.delivered(
+                    self.connection, self.channel, consumer.queue, redelivered, contents
+                )
         self.broker.counters.delivered(
             self.connection.vhost, self.connection.user, total, total_bytes, total_redelivered
         )
@@ -263,6 +268,10 @@ class ChannelDeliveries:
             tag, run.acquired_count > 0, exchange, routing_key, got.ready_count
         )
         self.connection.machine.send_content(self.channel, method, header, body)
+        if self.broker.tracer.is_on and queue is not None:
+            self.broker.tracer.delivered(
+                self.connection, self.channel, queue.name, run.acquired_count > 0, [content]
+            )
         self.connection.flush_soon()
 
     # ---- settlements ------------------------------------------------------------------------

@@ -36,6 +36,8 @@ def connection_config(broker: Broker) -> ConnectionConfig:
     variables = broker.variables
     return ConnectionConfig(
         frame_max=variables.frame_max,
+        frame_min=broker.profile.frame_min,
+        initial_frame_max=broker.profile.frame_min,
         channel_max=variables.channel_max,
         heartbeat_s=variables.heartbeat,
         handshake_timeout_ms=limits.handshake_timeout_ms,
@@ -59,6 +61,7 @@ class AmqpListener:
         self._broker = broker
         self._servers: list[asyncio.Server] = []
         self._is_watching = False
+        broker.topology_listeners.append(broker.connections.topology_changed)
         #: What new connections meet, and the revision of the variables it was made of.
         self._settings: tuple[int, ConnectionConfig] | None = None
 

@@ -350,6 +350,9 @@ class Session(ChannelDeliveries):
         )
         if self.confirm_clock is not None:
             self.confirm_clock.published(number, len(contents), target.method.exchange)
+        tracer = self.broker.tracer
+        if tracer.is_on:
+            tracer.published(self.connection, self.channel, result.queues, contents)
 
     def send_return(
         self, method: methods.BasicPublish, content: Content, code: int, text: str

@@ -64,14 +64,14 @@ class Tracer:
         self,
         connection: ClientConnection,
         channel: int,
-        queues: Sequence[str],
+        queues: Sequence[object],
         contents: Sequence[Content],
     ) -> None:
-        """A channel has routed these messages to these queues."""
+        """A channel has routed these messages to these queues (or to nobody's reply queue)."""
         if connection.vhost not in self.vhosts:
             return
         extra = _who(connection, channel)
-        extra["routed_queues"] = list(queues)
+        extra["routed_queues"] = [getattr(queue, "name", str(queue)) for queue in queues]
         self._copy(connection.vhost, "publish", None, extra, contents)
 
     def delivered(

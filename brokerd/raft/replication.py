@@ -63,12 +63,12 @@ class Replication:
     def send_all(self, progress: Progress) -> None:
         """Send entries until the follower has all that is there or its window is full."""
         last = self._node.log.last
-        while progress.next <= last and self.send_append(progress, allow_empty=False):
+        while progress.next <= last and self.send_append(progress):
             pass
 
-    def send_append(self, progress: Progress, *, allow_empty: bool) -> bool:
-        """Send one APPEND (or, if the entries are gone, the snapshot); return whether more may
-        follow.
+    def send_append(self, progress: Progress) -> bool:
+        """Send one APPEND, empty if there is nothing new (or, if the entries are gone, the
+        snapshot); return whether more may follow.
         """
         if progress.is_paused:
             return False
@@ -86,8 +86,6 @@ class Replication:
                 previous_term = None
         if previous_term is None:
             self._send_snapshot(progress)
-            return False
-        if not entries and not allow_empty:
             return False
         node.send(
             Message(
@@ -209,7 +207,7 @@ class Replication:
             # Skip all of the follower's entries of later terms at once (§5.3 of the Raft paper).
             hint = self._node.log.find_conflict_by_term(hint, message.log_term)
         if progress.state is not ProgressState.SNAPSHOT and progress.reject(message.index, hint):
-            self.send_append(progress, allow_empty=True)
+            self.send_append(progress)
 
     def on_snapshot_reply(self, message: Message) -> None:
         """A follower installed a snapshot (or has more already), or could not."""
@@ -240,7 +238,7 @@ class Replication:
         if len(progress.inflights) >= progress.inflight_max:
             progress.inflights.popleft()
         if progress.match < self._node.log.last or progress.state is ProgressState.PROBE:
-            self.send_append(progress, allow_empty=True)
+            self.send_append(progress)
 
     def peer_unreachable(self, peer: NodeId) -> None:
         """Messages to `peer` were lost: wait for a heartbeat's answer, then probe."""
@@ -259,10 +257,10 @@ class Replication:
 
     def hand_over_to_best(self) -> None:
         """A leader that leaves lets the most complete voter start an election at once (§3.10)."""
-        best = max(self._voter_peers, key=lambda progress: progress.match, default=None)
-        if best is not None:
-            node = self._node
-            node.send(Message(MessageKind.TIMEOUT_NOW, node.id, best.node, node.term))
+        # There are others: no configuration is without a voter, and this node is none any more.
+        best = max(self._voter_peers, key=lambda progress: progress.match)
+        node = self._node
+        node.send(Message(MessageKind.TIMEOUT_NOW, node.id, best.node, node.term))
 
     # ---- counting -------------------------------------------------------------------------------
 

@@ -1,0 +1,466 @@
+"""Turns that a healthy group rarely takes: late, lost and crossing messages, one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    Message,
+    MessageKind,
+    NodeId,
+    Snapshot,
+)
+from brokerd.raft.replica import (
+    LeaderAlive,
+    PeerUnreachable,
+    Received,
+    TransferLeadership,
+)
+from tests.unit.raft.cluster import Cluster
+
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+ABC = Configuration((A, B, C))
+STAMP = bytes(8)
+
+
+def command(index: int, term: int) -> Entry:
+    return Entry(index, term, EntryKind.COMMAND, STAMP + b"x")
+
+
+def elected(voters: str = "abc", **settings: int) -> Cluster:
+    cluster = Cluster(voters, config=replace(RaftConfig(), **settings))
+    cluster.elect("a")
+    cluster.stabilize()
+    return cluster
+
+
+def hand_over(cluster: Cluster, leader: str, heir: str) -> None:
+    cluster.feed(leader, TransferLeadership(NodeId(heir)))
+    cluster.stabilize()
+    assert cluster.replicas[NodeId(heir)].is_leader
+
+
+def kinds(cluster: Cluster, to: str) -> list[MessageKind]:
+    return [message.kind for message in cluster.wire if message.to == to]
+
+
+# ---- elections ----------------------------------------------------------------------------------
+
+
+def test_a_learner_never_stands_for_election() -> None:
+    """Raft thesis §4.2.1"""
+    cluster = Cluster("ab", learners="c")
+    cluster.tick("c", 50)
+    assert cluster.wire == []
+    assert cluster.replicas[C].term == 0
+
+
+def test_a_leader_greets_a_member_that_asks_for_a_vote_in_its_own_term_or_before() -> None:
+    cluster = elected()
+    for term in (1, 1):
+        cluster.feed("a", Received(Message(MessageKind.PRE_VOTE, B, A, term, 1, 1)))
+    assert kinds(cluster, "b") == [MessageKind.HEARTBEAT, MessageKind.HEARTBEAT]
+
+
+def test_a_leader_greets_a_member_that_was_left_terms_behind() -> None:
+    cluster = elected()
+    hand_over(cluster, "a", "b")
+    hand_over(cluster, "b", "a")
+    cluster.feed("a", Received(Message(MessageKind.PRE_VOTE, C, A, 1, 1, 1)))
+    assert kinds(cluster, "c") == [MessageKind.HEARTBEAT]
+    cluster.drop()
+    cluster.feed("b", Received(Message(MessageKind.PRE_VOTE, C, B, 1, 1, 1)))
+    assert [(m.kind, m.reject) for m in cluster.wire] == [(MessageKind.PRE_VOTE_REPLY, True)]
+
+
+def test_a_vote_of_an_older_term_gets_no_answer() -> None:
+    """Its candidate has long lost; nothing that is said could help it."""
+    cluster = elected()
+    hand_over(cluster, "a", "b")
+    assert cluster.feed("c", Received(Message(MessageKind.VOTE, A, C, 1, 1, 1))) == []
+
+
+def test_an_order_to_stand_is_taken_from_the_leader_only() -> None:
+    """Raft thesis §3.10"""
+    cluster = elected()
+    cluster.feed("b", Received(Message(MessageKind.TIMEOUT_NOW, C, B, 1)))
+    assert cluster.replicas[B].overview()["ignored_messages"] == 1
+    assert cluster.replicas[B].term == 1
+
+
+def test_a_pre_candidate_whose_peers_know_better_follows_again() -> None:
+    cluster = Cluster()
+    cluster.tick("a", 25)
+    cluster.drop()
+    for sender in (B, C):
+        refusal = Message(MessageKind.PRE_VOTE_REPLY, sender, A, 1, reject=True)
+        cluster.feed("a", Received(refusal))
+    assert cluster.replicas[A].overview()["role"] == "follower"
+
+
+def test_a_leader_that_hears_no_majority_steps_down() -> None:
+    """Raft thesis §6.2, check-quorum."""
+    cluster = elected()
+    (token,) = cluster.propose("a", "x")
+    cluster.tick("a", 25)
+    assert cluster.replicas[A].overview()["role"] == "follower"
+    assert not cluster.replies[token].accepted
+
+
+def test_a_transfer_whose_heir_is_silent_is_given_up_and_the_leader_serves_again() -> None:
+    """Raft thesis §3.10"""
+    cluster = elected()
+    cluster.feed("a", TransferLeadership(B))
+    cluster.feed("a", TransferLeadership(C))
+    assert kinds(cluster, "b") == [MessageKind.TIMEOUT_NOW]
+    assert kinds(cluster, "c") == []
+    cluster.drop()
+    cluster.propose("a", "refused")
+    assert not cluster.replies[1].accepted
+    for _ in range(3):
+        cluster.tick("a", 5)
+        cluster.stabilize()
+    cluster.propose("a", "taken")
+    cluster.stabilize()
+    assert cluster.replies[2].accepted
+
+
+def test_leadership_goes_to_no_stranger_and_not_to_the_leader_itself() -> None:
+    cluster = elected()
+    cluster.feed("a", TransferLeadership(NodeId("x")))
+    cluster.feed("a", TransferLeadership(A))
+    cluster.feed("b", TransferLeadership(C))
+    assert cluster.wire == []
+
+
+# ---- who is alive -------------------------------------------------------------------------------
+
+
+def test_hearsay_prolongs_the_lease_of_an_undoubted_leader_only() -> None:
+    """design/replication.md §2.1"""
+    cluster = elected()
+    for _ in range(30):
+        cluster.tick("b")
+        cluster.feed("b", LeaderAlive())
+    assert cluster.wire == []
+    cluster.feed("b", PeerUnreachable(A))
+    assert kinds(cluster, "a") == [MessageKind.PRE_VOTE]
+    for _ in range(30):
+        cluster.tick("b")
+        cluster.feed("b", LeaderAlive())
+    assert MessageKind.PRE_VOTE in kinds(cluster, "c")
+
+
+def test_a_follower_does_not_care_about_other_followers() -> None:
+    cluster = elected()
+    cluster.feed("b", PeerUnreachable(C))
+    assert cluster.wire == []
+
+
+def test_a_leader_forgets_nothing_over_a_peer_that_is_no_member() -> None:
+    cluster = elected()
+    cluster.feed("a", PeerUnreachable(NodeId("x")))
+    cluster.feed("a", Received(Message(MessageKind.PRE_VOTE, NodeId("x"), A, 1, 1, 1)))
+    assert cluster.wire == []
+    assert cluster.replicas[A].is_consensus_quiet
+
+
+def test_replies_that_come_after_leadership_was_lost_are_dropped() -> None:
+    cluster = elected()
+    for kind in (
+        MessageKind.APPEND_REPLY,
+        MessageKind.HEARTBEAT_REPLY,
+        MessageKind.SNAPSHOT_REPLY,
+    ):
+        assert cluster.feed("b", Received(Message(kind, C, B, 1, 1))) == []
+
+
+# ---- replication --------------------------------------------------------------------------------
+
+
+def test_a_heartbeats_answer_frees_one_slot_of_a_full_window() -> None:
+    cluster = elected(inflight_max=2)
+    for text in ("1", "2", "3"):
+        cluster.propose("a", text)
+        cluster.sync("a")
+    assert len(kinds(cluster, "b")) == 2
+    cluster.drop()
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT_REPLY, B, A, 1)))
+    assert [(m.index, len(m.entries)) for m in cluster.wire] == [(3, 1)]
+
+
+def test_a_stale_refusal_changes_nothing() -> None:
+    cluster = elected()
+    refusal = Message(MessageKind.APPEND_REPLY, B, A, 1, 1, 0, reject=True, hint=0)
+    cluster.feed("a", Received(refusal))
+    assert cluster.wire == []
+
+
+def test_a_silent_member_gets_no_snapshot_until_it_answers() -> None:
+    """Reading a snapshot is dear."""
+    cluster = elected(snapshot_entries=4)
+    for text in "123456":
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    for _ in range(25):
+        cluster.tick("a")
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    refusal = Message(MessageKind.SNAPSHOT_REPLY, C, A, 1, 1, reject=True)
+    cluster.tick("a", 2)
+    assert kinds(cluster, "c") == [MessageKind.HEARTBEAT]
+    cluster.feed("a", Received(refusal))
+    cluster.stabilize()
+    assert cluster.applied("c") == list("123456")
+
+
+def snapshot_on_the_way(**settings: int) -> Cluster:
+    """A leader whose follower c needs its snapshot, which has just been sent."""
+    cluster = elected(snapshot_entries=4, **settings)
+    cluster.disks[C].waiting.clear()
+    for text in "123456":
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT_REPLY, C, A, 1)))
+    assert kinds(cluster, "c") == [MessageKind.SNAPSHOT]
+    return cluster
+
+
+def test_a_refused_snapshot_is_sent_again_after_the_next_heartbeat() -> None:
+    cluster = snapshot_on_the_way()
+    cluster.drop()
+    refusal = Message(MessageKind.SNAPSHOT_REPLY, C, A, 1, 2, reject=True)
+    cluster.feed("a", Received(refusal))
+    cluster.feed("a", Received(refusal))
+    assert cluster.wire == []
+    cluster.tick("a", 2)
+    cluster.stabilize()
+    assert cluster.applied("c") == list("123456")
+
+
+def test_a_snapshot_without_an_answer_is_sent_again_after_a_while() -> None:
+    cluster = snapshot_on_the_way(snapshot_resend_ticks=3)
+    cluster.drop()
+    for _ in range(4):
+        cluster.tick("a")
+        cluster.stabilize()
+    assert cluster.applied("c") == list("123456")
+
+
+def test_an_acknowledgement_from_before_the_snapshot_does_not_end_it() -> None:
+    cluster = snapshot_on_the_way()
+    cluster.feed("a", Received(Message(MessageKind.APPEND_REPLY, C, A, 1, 1)))
+    assert kinds(cluster, "c") == [MessageKind.SNAPSHOT]
+    cluster.stabilize()
+    assert cluster.applied("c") == list("123456")
+
+
+def test_while_a_snapshot_is_written_entries_and_more_snapshots_wait() -> None:
+    cluster = snapshot_on_the_way()
+    cluster.deliver("c")
+    assert cluster.wire == []
+    cluster.feed(
+        "c", Received(Message(MessageKind.APPEND, A, C, 1, 7, 1, 7, entries=[command(8, 1)]))
+    )
+    again = Message(MessageKind.SNAPSHOT, A, C, 1, 7, 1, snapshot=Snapshot(7, 1, ABC, b"[]"))
+    cluster.feed("c", Received(again))
+    cluster.feed("c", Received(Message(MessageKind.HEARTBEAT, A, C, 1, 0, 0, 7)))
+    assert kinds(cluster, "a") == [MessageKind.HEARTBEAT_REPLY]
+    cluster.drop()
+    # It does not campaign either: its log is neither the old one nor the new one.
+    cluster.tick("c", 25)
+    assert cluster.wire == []
+    cluster.sync("c")
+    assert kinds(cluster, "a") == [MessageKind.SNAPSHOT_REPLY]
+
+
+def test_a_snapshot_of_what_is_here_already_only_moves_the_commit_index() -> None:
+    cluster = elected()
+    append = Message(MessageKind.APPEND, A, B, 1, 1, 1, 1, entries=[command(2, 1), command(3, 1)])
+    cluster.feed("b", Received(append))
+    cluster.sync("b")
+    cluster.drop()
+    message = Message(MessageKind.SNAPSHOT, A, B, 1, 3, 1, snapshot=Snapshot(3, 1, ABC, b"[]"))
+    cluster.feed("b", Received(message))
+    assert [(m.kind, m.index) for m in cluster.wire] == [(MessageKind.SNAPSHOT_REPLY, 3)]
+    assert cluster.replicas[B].commit_index == 3
+    assert cluster.disks[B].saved is None
+
+
+def test_a_snapshot_of_a_second_leader_in_a_term_is_not_believed() -> None:
+    """Raft thesis §3.2"""
+    cluster = elected()
+    message = Message(MessageKind.SNAPSHOT, C, B, 1, 9, 1, snapshot=Snapshot(9, 1, ABC, b"[]"))
+    assert cluster.feed("b", Received(message)) == []
+    assert cluster.replicas[B].commit_index == 1
+
+
+def test_writes_under_way_do_not_vouch_for_what_replaced_them() -> None:
+    """Raft thesis §3.5 with an asynchronous disk: the acknowledgement would be of other entries."""
+    cluster = elected()
+    old = Message(MessageKind.APPEND, A, B, 1, 1, 1, 1, entries=[command(2, 1), command(3, 1)])
+    cluster.feed("b", Received(old))
+    new = Message(MessageKind.APPEND, C, B, 2, 1, 1, 1, entries=[command(2, 2)])
+    cluster.feed("b", Received(new))
+    cluster.sync("b")
+    assert [(m.to, m.index) for m in cluster.wire] == [(A, 3), (C, 2)]
+    assert [entry.term for entry in cluster.disks[B].log] == [1, 2]
+    cluster.feed("b", Received(Message(MessageKind.HEARTBEAT, C, B, 2, 0, 0, 2)))
+    cluster.stabilize("b")
+    assert cluster.replicas[B].applied_index == 2
+
+
+def test_a_snapshot_overtakes_writes_under_way() -> None:
+    cluster = elected()
+    old = Message(MessageKind.APPEND, A, B, 1, 1, 1, 1, entries=[command(2, 1)])
+    cluster.feed("b", Received(old))
+    message = Message(MessageKind.SNAPSHOT, C, B, 2, 9, 2, snapshot=Snapshot(9, 2, ABC, b"[]"))
+    cluster.feed("b", Received(message))
+    cluster.sync("b")
+    assert cluster.replicas[B].applied_index == 9
+    assert cluster.replicas[B].snapshot_index == 9
+
+
+# ---- the rest of the turns ----------------------------------------------------------------------
+
+
+def test_a_follower_that_asks_in_vain_follows_again() -> None:
+    cluster = elected()
+    cluster.tick("b", 25)
+    cluster.drop()
+    for sender in (A, C):
+        refusal = Message(MessageKind.PRE_VOTE_REPLY, sender, B, 1, reject=True)
+        cluster.feed("b", Received(refusal))
+    assert cluster.replicas[B].overview()["role"] == "follower"
+
+
+def test_entries_that_come_twice_are_acknowledged_twice_and_written_once() -> None:
+    cluster = elected()
+    append = Message(MessageKind.APPEND, A, B, 1, 1, 1, 1, entries=[command(2, 1)])
+    cluster.feed("b", Received(append))
+    cluster.sync("b")
+    cluster.feed("b", Received(append))
+    assert [(m.kind, m.index) for m in cluster.wire] == [(MessageKind.APPEND_REPLY, 2)] * 2
+    assert not cluster.disks[B].waiting
+
+
+def test_a_machines_deadline_waits_while_leadership_is_handed_over() -> None:
+    cluster = elected()
+    cluster.machines[A].deadline_ms = 1
+    cluster.feed("a", TransferLeadership(B))
+    cluster.tick("a", now_ms=5)
+    assert cluster.replicas[A].last_index == 1
+
+
+def test_one_membership_change_at_a_time_and_one_member_each() -> None:
+    """Raft thesis §4.1"""
+    cluster = elected("abcde")
+    both = cluster.change("a", "abc")
+    first = cluster.change("a", "abcd")
+    second = cluster.change("a", "abc")
+    cluster.stabilize()
+    assert cluster.replies[both].reply == b"only one member may change at a time"
+    assert cluster.replies[second].reply == b"another change is under way"
+    assert cluster.replies[first].accepted
+
+
+def test_a_leader_left_behind_learns_the_term_from_who_refuses_it() -> None:
+    cluster = elected()
+    hand_over(cluster, "a", "b")
+    hand_over(cluster, "b", "c")
+    late = Message(MessageKind.HEARTBEAT, A, B, 1, 0, 0, 1)
+    cluster.feed("b", Received(late))
+    assert [(m.kind, m.term, m.reject) for m in cluster.wire] == [
+        (MessageKind.APPEND_REPLY, 3, True)
+    ]
+
+
+def test_a_leader_skips_the_terms_that_a_follower_does_not_share() -> None:
+    """Raft paper §5.3: one refusal for each term, not for each entry."""
+    cluster = elected()
+    for text in "1234":
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT_REPLY, C, A, 1)))
+    (probe,) = [message for message in cluster.wire if message.to == C]
+    cluster.drop()
+    refusal = Message(MessageKind.APPEND_REPLY, C, A, 1, probe.index, 1, reject=True, hint=0)
+    cluster.feed("a", Received(refusal))
+    cluster.stabilize()
+    assert cluster.applied("c") == list("1234")
+
+
+def test_the_last_voter_that_leaves_tells_nobody_to_stand() -> None:
+    """A learner cannot take over; the group is at an end, not in an election without end."""
+    cluster = Cluster("a", learners="b")
+    cluster.elect("a")
+    cluster.stabilize()
+    token = cluster.change("a", "", "ab")
+    assert cluster.replies[token].reply == b"a group needs at least one voter"
+    assert cluster.replicas[A].is_leader
+
+
+def test_a_silent_member_gets_entries_as_far_as_the_log_reaches_and_then_waits() -> None:
+    cluster = elected(snapshot_entries=4)
+    for _ in range(25):
+        cluster.tick("a")
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    for text in "123456":
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    assert kinds(cluster, "c") == []
+    cluster.start("c")
+    cluster.tick("a", 2)
+    cluster.stabilize()
+    assert cluster.applied("c") == list("123456")
+
+
+def test_a_snapshot_is_not_repeated_to_a_member_that_fell_silent() -> None:
+    cluster = snapshot_on_the_way(snapshot_resend_ticks=12)
+    cluster.drop()
+    for _ in range(24):
+        cluster.tick("a")
+        cluster.stabilize("a", "b")
+    cluster.propose("a", "7")
+    assert kinds(cluster, "c") == []
+    cluster.tick("a", 2)
+    cluster.stabilize()
+    assert cluster.applied("c") == list("1234567")
+
+
+def test_what_a_majority_holds_is_committed_though_more_is_on_the_way() -> None:
+    cluster = elected()
+    cluster.propose("a", "x")
+    cluster.propose("a", "y")
+    cluster.drop()
+    cluster.sync("a")
+    cluster.feed("a", Received(Message(MessageKind.APPEND_REPLY, B, A, 1, 2)))
+    assert cluster.replicas[A].commit_index == 2
+    assert kinds(cluster, "c") == []
+
+
+def test_a_leader_without_a_stored_snapshot_waits_for_the_next_heartbeat() -> None:
+    """It was just truncated, or the file is damaged: nothing can be sent that would be true."""
+    cluster = snapshot_on_the_way()
+    cluster.drop()
+    disk = cluster.disks[A]
+    saved = disk.saved
+    refusal = Message(MessageKind.SNAPSHOT_REPLY, C, A, 1, 1, reject=True)
+    cluster.feed("a", Received(refusal))
+    waiting: deque[object] = deque()
+    disk.snapshot = lambda: waiting.append(1)  # type: ignore[assignment, method-assign, func-returns-value]
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT_REPLY, C, A, 1)))
+    assert len(waiting) == 1
+    assert cluster.wire == []
+    del disk.snapshot
+    assert disk.saved is saved
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT_REPLY, C, A, 1)))
+    assert kinds(cluster, "c") == [MessageKind.SNAPSHOT]

@@ -245,34 +245,40 @@ def _queue_version(value: Any) -> str | None:
 
 Check = Callable[[Any], str | None]
 
-_SHARED: dict[str, Check] = {
-    "x-expires": _expires,
-    "x-message-ttl": _ttl,
-    "x-dead-letter-exchange": _text,
-    "x-dead-letter-routing-key": _text,
-    "x-max-length": _non_negative,
-    "x-max-length-bytes": _non_negative,
-    "x-overflow": _one_of(OVERFLOWS, "invalid_overflow"),
-    "x-single-active-consumer": _boolean,
-    "x-queue-type": _text,
-    "x-queue-leader-locator": _one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"),
-}
-
-#: Per type: what it knows and how values are checked (R-Q-5, R-QQ-3).
+#: Per type: what it knows and how values are checked (R-Q-5, R-QQ-3), in the order in which a
+#: redeclaration is compared and the first difference told (R-Q-4, as RabbitMQ's types list them).
 KNOWN: dict[str, dict[str, Check]] = {
-    "classic": _SHARED
-    | {
+    "classic": {
+        "x-expires": _expires,
+        "x-message-ttl": _ttl,
+        "x-dead-letter-exchange": _text,
+        "x-dead-letter-routing-key": _text,
+        "x-max-length": _non_negative,
+        "x-max-length-bytes": _non_negative,
         "x-max-priority": _max_priority,
+        "x-overflow": _one_of(OVERFLOWS, "invalid_overflow"),
         "x-queue-mode": _queue_mode,
         "x-queue-version": _queue_version,
+        "x-single-active-consumer": _boolean,
+        "x-queue-type": _text,
+        "x-queue-leader-locator": _one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"),
     },
-    "quorum": _SHARED
-    | {
+    "quorum": {
+        "x-dead-letter-exchange": _text,
+        "x-dead-letter-routing-key": _text,
         "x-dead-letter-strategy": _one_of(DEAD_LETTER_STRATEGIES, "invalid_dlx_strategy"),
+        "x-expires": _expires,
+        "x-max-length": _non_negative,
+        "x-max-length-bytes": _non_negative,
         "x-max-in-memory-length": _non_negative,
         "x-max-in-memory-bytes": _non_negative,
+        "x-overflow": _one_of(OVERFLOWS, "invalid_overflow"),
+        "x-single-active-consumer": _boolean,
+        "x-queue-type": _text,
         "x-quorum-initial-group-size": _positive,
         "x-delivery-limit": _integer,
+        "x-message-ttl": _ttl,
+        "x-queue-leader-locator": _one_of(LEADER_LOCATORS, "invalid_queue_locator_arg"),
         "x-consumer-timeout": _positive,
         "x-consumer-disconnected-timeout": _non_negative,
         "x-delayed-retry-type": _one_of(
@@ -282,23 +288,22 @@ KNOWN: dict[str, dict[str, Check]] = {
         "x-delayed-retry-max": _non_negative,
     },
 }
-#: Known to some type: these count in equivalence, all others are ignored (R-Q-4).
-COMPARED = tuple(sorted(KNOWN["classic"].keys() | KNOWN["quorum"].keys()))
+#: What some type knows, in the order in which the values of a new queue are checked: classic
+#: queues' own order, then what only quorum queues know.
+_CHECKED = tuple(dict.fromkeys((*KNOWN["classic"], *KNOWN["quorum"])))
 
 
 def check_queue_arguments(
     queue_type: str, arguments: Mapping[str, Any], vhost: str, name: str
 ) -> Refused | None:
-    """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6)."""
+    """Return the refusal of the first argument that is wrong for the type (R-Q-5, R-Q-6).
+
+    Wrong values are told before arguments that only another type knows.
+    """
     resource = names.resource("queue", vhost, name)
     known = KNOWN[queue_type]
-    for argument in COMPARED:
-        if argument in arguments and argument not in known:
-            return precondition_failed(
-                f"invalid arg '{argument}' for {resource} of queue type rabbit_{queue_type}_queue"
-            )
-    for argument in COMPARED:
-        if argument not in arguments:
+    for argument in _CHECKED:
+        if argument not in arguments or argument not in known:
             continue
         error = known[argument](arguments[argument])
         if argument == "x-dead-letter-routing-key" and "x-dead-letter-exchange" not in arguments:
@@ -306,14 +311,27 @@ def check_queue_arguments(
             error = error or "routing_key_but_no_dlx_defined"
         if error is not None:
             return precondition_failed(f"invalid arg '{argument}' for {resource}: {error}")
+    for argument in _CHECKED:
+        if argument in arguments and argument not in known:
+            return precondition_failed(
+                f"invalid arg '{argument}' for {resource} of queue type rabbit_{queue_type}_queue"
+            )
     return None
 
 
-def unequal_queue_arguments(resource: str, received: Json, current: Json) -> Refused | None:
-    """Compare all arguments that some type knows, but x-queue-type (R-Q-4)."""
-    for argument in COMPARED:
-        if argument != "x-queue-type":
+def unequal_queue_arguments(
+    resource: str, received: Json, current: Json, received_type: str, current_type: str
+) -> Refused | None:
+    """Compare the type and all arguments that the queue's own type knows (R-Q-4).
+
+    RabbitMQ 3.10.8 asks the type of the queue that is there, not all types: an argument that only
+    another type knows is not compared.
+    """
+    for argument in KNOWN[current_type]:
+        if argument == "x-queue-type":
+            refused = unequal_field(resource, argument, received_type, current_type)
+        else:
             refused = unequal_argument(resource, argument, received, current)
-            if refused is not None:
-                return refused
+        if refused is not None:
+            return refused
     return None

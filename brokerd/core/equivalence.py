@@ -39,9 +39,29 @@ def check_queue(queue: Queue, spec: Json, owner: ConnectionId | None) -> Refused
     return (
         arguments.unequal_field(resource, "durable", spec["durable"], queue.durable)
         or arguments.unequal_field(resource, "auto_delete", spec["auto_delete"], queue.auto_delete)
-        or arguments.unequal_field(resource, "x-queue-type", spec["type"], queue.type)
-        or arguments.unequal_queue_arguments(resource, spec["arguments"], queue.arguments)
+        or arguments.unequal_queue_arguments(
+            resource, spec["arguments"], queue.arguments, spec["type"], queue.type
+        )
     )
+
+
+def _unequal_type(resource: str, spec: Json, queue: Queue) -> Refused | None:
+    """R-Q-4, R-ERR-6: as an argument, which a classic queue without it has none of."""
+    if spec["type"] == queue.type:
+        return None
+    return arguments.unequal_argument(
+        resource,
+        "x-queue-type",
+        _typed(spec["type"], spec["arguments"]),
+        _typed(queue.type, queue.arguments),
+    )
+
+
+def _typed(queue_type: str, values: Json) -> Json:
+    if queue_type == "classic" and "x-queue-type" not in values:
+        return {}
+    # A default of the vhost stands for the argument.
+    return {"x-queue-type": queue_type}
 
 
 def check_access(queue: Queue, connection: ConnectionId | None) -> Refused | None:

@@ -89,12 +89,15 @@ class AmqpConnection(Endpoint):
         self.phase = Phase.AWAIT_TUNE_OK
         return self._read_on()
 
-    def authentication_failed(self, text: str = "") -> None:
-        """Server: refuses the login (R-CON-5); the socket closes after the delay."""
+    def authentication_failed(self, text: str = "", is_readable: bool = True) -> None:
+        """Server: refuses the login (R-CON-5); the socket closes after the delay.
+
+        A response that cannot be read is a broken protocol, so it gets the silence of R-CON-6.
+        """
         if self.phase in DEAF:
             return
         self._expect(Phase.AUTHENTICATING)
-        if self.client_has("authentication_failure_close"):
+        if is_readable and self.client_has("authentication_failure_close"):
             explanation = text or (
                 f"Login was refused using authentication mechanism {self.mechanism}. "
                 "For details see the broker logfile."
@@ -279,7 +282,7 @@ class AmqpConnection(Endpoint):
             if event is not None:
                 out.append(event)
         elif self.phase is not Phase.OPEN:
-            raise UnexpectedFrame(f"frame on channel {number} before connection.open")
+            raise UnexpectedFrame(f"type {kind}, {erlang_snippet(payload)}")
         else:
             self._take_channel_frame(kind, number, payload, out)
 

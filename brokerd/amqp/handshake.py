@@ -61,9 +61,12 @@ UNDECIDED = frozenset({Phase.AUTHENTICATING, Phase.OPENING})
 Handler = Callable[["AmqpConnection", Method], "events.Event | None"]
 
 
+_STATES = {Phase.OPEN: "running", Phase.AWAIT_OPEN: "opening", Phase.AWAIT_TUNE_OK: "tuning"}
+
+
 def _state(phase: Phase) -> str:
     """A phase as RabbitMQ's error text names it."""
-    return "running" if phase is Phase.OPEN else phase.value
+    return _STATES.get(phase, phase.value)
 
 
 def take_method(connection: AmqpConnection, method: Method) -> events.Event | None:

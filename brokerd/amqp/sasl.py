@@ -12,7 +12,8 @@ from brokerd.amqp.values import decode_table_body
 def parse_plain(response: bytes) -> tuple[str, str]:
     """User and password of a PLAIN response: authzid NUL user NUL password (RFC 4616)."""
     parts = response.split(b"\x00")
-    if len(parts) != 3:
+    if len(parts) != 3 or parts[0]:
+        # Nobody may act for somebody else, so an authzid is refused as RabbitMQ does.
         raise FieldSyntaxError("response is not a PLAIN one")
     return _text(parts[1]), _text(parts[2])
 
@@ -23,12 +24,15 @@ def encode_plain(user: str, password: str) -> bytes:
 
 
 def parse_amqplain(response: bytes) -> tuple[str, str]:
-    """User and password of an AMQPLAIN response: a table without its length."""
+    """User and password of an AMQPLAIN response: a table without its length.
+
+    What is no text is nobody's name or password, and comes back empty.
+    """
     table = decode_table_body(response, 0, len(response))
-    login, password = table.get("LOGIN"), table.get("PASSWORD")
-    if not isinstance(login, str) or not isinstance(password, str):
+    if "LOGIN" not in table or "PASSWORD" not in table:
         raise FieldSyntaxError("AMQPLAIN auth info lacks LOGIN or PASSWORD")
-    return login, password
+    login, password = table["LOGIN"], table["PASSWORD"]
+    return login if type(login) is str else "", password if type(password) is str else ""
 
 
 def _text(raw: bytes) -> str:

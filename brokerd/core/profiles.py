@@ -58,6 +58,8 @@ class Profile:
     headers_numeric_equality: str = "strict"
     #: R-BND-8; 0: unlimited
     topic_max_hash_words: int = 2
+    #: R-CON-8: smallest frame_max that a client may ask for, and largest frame before it does
+    frame_min: int = 8192
     #: R-FRM-8
     max_message_size: int = 16 * _MIB
     #: R-MEM-4
@@ -109,6 +111,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "permissions_passive_declare": "none",
     "headers_numeric_equality": "loose",
     "topic_max_hash_words": 0,
+    "frame_min": 4096,
     "max_message_size": 128 * _MIB,
     "memory_watermark_default": 0.4,
     "memory_cgroup_aware": False,
@@ -150,6 +153,7 @@ _PROFILES: dict[str, dict[str, Any]] = {
 NAMES = tuple(_PROFILES)
 
 _CHOICES = {
+    "frame_min": (4096, 8192),
     "quorum_delivery_count_mode": ("3.x", "4.0", "4.3"),
     "quorum_priorities": (0, 32),
     "consumer_timeout_scope": ("queue", "channel"),

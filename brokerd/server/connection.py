@@ -7,6 +7,7 @@ Executes: bytes in, events to sessions, bytes out; reads pause when the connecti
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,7 @@ from brokerd.amqp import connection as amqp_connection
 from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import events, methods, sasl
 from brokerd.core.permissions import Access
-from brokerd.server import admission, auth
+from brokerd.server import admission, auth, certificate_login
 from brokerd.server.flow import ByteBudget, ReadGate
 from brokerd.server.session import Session
 
@@ -43,6 +44,8 @@ class ClientConnection(asyncio.Protocol):
         self.tags: tuple[str, ...] = ()
         self.access = Access(broker.view, "", "")
         self.tls = tls
+        #: The name in the client's certificate; None: it has none.
+        self.certificate_user: str | None = None
         self.peer = ("?", 0)
         self.sock = ("?", 0)
         self.connected_ms = broker.clock_ms()
@@ -83,9 +86,22 @@ class ClientConnection(asyncio.Protocol):
         if not self.broker.connections.admit(self):
             self._transport.abort()
             return
+        if self.tls:
+            self._offer_external()
         limit = self.broker.config.limits.write_buffer_bytes
         self._transport.set_write_buffer_limits(high=limit)
         self._watch()
+
+    def _offer_external(self) -> None:
+        """A client with a verified certificate may log in by it (SEC-6)."""
+        assert self._transport is not None
+        subject = (self._transport.get_extra_info("peercert") or {}).get("subject", ())
+        login_from = self.broker.config.auth.certificate_login_from
+        self.certificate_user = certificate_login.user_of(subject, login_from)
+        if self.certificate_user is not None:
+            config = self.machine.config
+            mechanisms = f"EXTERNAL {config.mechanisms}"
+            self.machine.config = dataclasses.replace(config, mechanisms=mechanisms)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: the batch unit of everything that follows."""
@@ -188,16 +204,23 @@ class ClientConnection(asyncio.Protocol):
         self.spawn(self._authenticate(event))
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
-        credentials = _credentials(event.mechanism, event.response)
-        verdict = await admission.authenticate(self.broker, credentials, self.peer[0])
+        if event.mechanism == "EXTERNAL":
+            user = self.certificate_user or "?"
+            verdict = await admission.authenticate_certificate(
+                self.broker, self.certificate_user, self.peer[0]
+            )
+        else:
+            credentials = _credentials(event.mechanism, event.response)
+            user = credentials.user if credentials is not None else "?"
+            verdict = await admission.authenticate(self.broker, credentials, self.peer[0])
         if self._lost:
             return
         if verdict is None:
-            user = credentials.user if credentials is not None else "?"
             log.error("refused login of user '%s' from %s (%s)", user, self.name, event.mechanism)
             self.machine.authentication_failed(
                 f"Login was refused using authentication mechanism {event.mechanism}. "
-                "For details see the broker logfile."
+                "For details see the broker logfile.",
+                is_readable=credentials is not None,
             )
             return
         self.user, self.tags = verdict
@@ -215,6 +238,8 @@ class ClientConnection(asyncio.Protocol):
             self.close(530, "New secret was refused by one of the backends")
             return
         self.machine.send(0, methods.ConnectionUpdateSecretOk())
+        for session in list(self.sessions.values()):
+            session.check_consumers()
 
     def _on_open(self, event: events.OpenRequested) -> None:
         refusal = admission.may_open(self.broker, self.user, event.vhost)
@@ -234,6 +259,11 @@ class ClientConnection(asyncio.Protocol):
             # Its close is still waiting for what came before it; the number is not free yet.
             self.fail(amqp_errors.ChannelFault("second 'channel.open' seen", **_CHANNEL_OPEN))
             return
+        refusal = admission.may_open_channel(self.broker, self.user)
+        if refusal is not None:
+            self.close(530, refusal)
+            return
+        self.broker.connections.channel_opened(self.user)
         self.sessions[event.channel] = Session(self.broker, self, event.channel)
         self.machine.send(event.channel, methods.ChannelOpenOk())
 

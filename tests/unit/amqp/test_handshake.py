@@ -171,6 +171,16 @@ def test_refused_login_is_silent_for_others() -> None:
     assert machine.close_at_ms == 3_100
 
 
+def test_unreadable_login_is_silent_for_all() -> None:
+    """R-CON-6: broken syntax before the login is no refused login."""
+    machine = server()
+    machine.receive_data(HEADER + start_ok(authentication_failure_close=True), 100)
+    machine.data_to_send()
+    machine.authentication_failed(is_readable=False)
+    assert machine.data_to_send() == b""
+    assert machine.close_at_ms == 3_100
+
+
 def test_tune_proposes_the_configured_values() -> None:
     """R-CON-8."""
     machine = server()

@@ -408,9 +408,9 @@ def encode_method(writer: Writer, class_id: int, method_id: int, fields: list[Fi
     out.append(f"                {parts[0]}")
     out += [f"                + {part}" for part in parts[1:]]
     out.append("            )")
+    out.append('            return _HEAD.pack(1, channel, len(payload)) + payload + b"\\xce"')
     out.append("        except StructError as error:")
     out.append('            raise EncodeError(f"{self.NAME}: {error}") from error')
-    out.append('        return _HEAD.pack(1, channel, len(payload)) + payload + b"\\xce"')
 
 
 def generate() -> str:

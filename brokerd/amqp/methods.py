@@ -129,9 +129,9 @@ class ConnectionStart(Method):
                 + encode_longstr(self.mechanisms)
                 + encode_longstr(self.locales)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionStartOk(Method):
@@ -184,9 +184,9 @@ class ConnectionStartOk(Method):
                 + encode_longstr(self.response)
                 + encode_shortstr(self.locale)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionSecure(Method):
@@ -219,9 +219,9 @@ class ConnectionSecure(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\n\x00\x14" + encode_longstr(self.challenge)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionSecureOk(Method):
@@ -255,9 +255,9 @@ class ConnectionSecureOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\n\x00\x15" + encode_longstr(self.response)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionTune(Method):
@@ -295,9 +295,9 @@ class ConnectionTune(Method):
             payload = b"\x00\n\x00\x1e" + _S_HIH.pack(
                 self.channel_max, self.frame_max, self.heartbeat
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionTuneOk(Method):
@@ -335,9 +335,9 @@ class ConnectionTuneOk(Method):
             payload = b"\x00\n\x00\x1f" + _S_HIH.pack(
                 self.channel_max, self.frame_max, self.heartbeat
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionOpen(Method):
@@ -384,9 +384,9 @@ class ConnectionOpen(Method):
                 + encode_shortstr(self.reserved_1)
                 + _BITS[self.reserved_2]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionOpenOk(Method):
@@ -419,9 +419,9 @@ class ConnectionOpenOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\n\x00)" + encode_shortstr(self.reserved_1)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionClose(Method):
@@ -469,9 +469,9 @@ class ConnectionClose(Method):
                 + encode_shortstr(self.reply_text)
                 + _S_HH.pack(self.class_id, self.method_id)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionCloseOk(Method):
@@ -522,9 +522,9 @@ class ConnectionBlocked(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\n\x00<" + encode_shortstr(self.reason)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionUnblocked(Method):
@@ -583,9 +583,9 @@ class ConnectionUpdateSecret(Method):
             payload = (
                 b"\x00\n\x00F" + encode_longstr(self.new_secret) + encode_shortstr(self.reason)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConnectionUpdateSecretOk(Method):
@@ -636,9 +636,9 @@ class ChannelOpen(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\x14\x00\n" + encode_shortstr(self.reserved_1)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ChannelOpenOk(Method):
@@ -671,9 +671,9 @@ class ChannelOpenOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\x14\x00\x0b" + encode_longstr(self.reserved_1)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ChannelFlow(Method):
@@ -705,9 +705,9 @@ class ChannelFlow(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\x14\x00\x14" + _BITS[self.active]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ChannelFlowOk(Method):
@@ -739,9 +739,9 @@ class ChannelFlowOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\x14\x00\x15" + _BITS[self.active]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ChannelClose(Method):
@@ -789,9 +789,9 @@ class ChannelClose(Method):
                 + encode_shortstr(self.reply_text)
                 + _S_HH.pack(self.class_id, self.method_id)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ChannelCloseOk(Method):
@@ -866,9 +866,9 @@ class AccessRequest(Method):
                     | self.read << 4
                 ]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class AccessRequestOk(Method):
@@ -900,9 +900,9 @@ class AccessRequestOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00\x1e\x00\x0b" + _S_H.pack(self.ticket)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ExchangeDeclare(Method):
@@ -1002,9 +1002,9 @@ class ExchangeDeclare(Method):
                 ]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ExchangeDeclareOk(Method):
@@ -1070,9 +1070,9 @@ class ExchangeDelete(Method):
                 + encode_shortstr(self.exchange)
                 + _BITS[self.if_unused | self.nowait << 1]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ExchangeDeleteOk(Method):
@@ -1152,9 +1152,9 @@ class ExchangeBind(Method):
                 + _BITS[self.nowait]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ExchangeBindOk(Method):
@@ -1234,9 +1234,9 @@ class ExchangeUnbind(Method):
                 + _BITS[self.nowait]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ExchangeUnbindOk(Method):
@@ -1345,9 +1345,9 @@ class QueueDeclare(Method):
                 ]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueDeclareOk(Method):
@@ -1390,9 +1390,9 @@ class QueueDeclareOk(Method):
                 + encode_shortstr(self.queue)
                 + _S_II.pack(self.message_count, self.consumer_count)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueBind(Method):
@@ -1454,9 +1454,9 @@ class QueueBind(Method):
                 + _BITS[self.nowait]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueBindOk(Method):
@@ -1520,9 +1520,9 @@ class QueuePurge(Method):
                 + encode_shortstr(self.queue)
                 + _BITS[self.nowait]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueuePurgeOk(Method):
@@ -1554,9 +1554,9 @@ class QueuePurgeOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x002\x00\x1f" + _S_I.pack(self.message_count)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueDelete(Method):
@@ -1606,9 +1606,9 @@ class QueueDelete(Method):
                 + encode_shortstr(self.queue)
                 + _BITS[self.if_unused | self.if_empty << 1 | self.nowait << 2]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueDeleteOk(Method):
@@ -1640,9 +1640,9 @@ class QueueDeleteOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x002\x00)" + _S_I.pack(self.message_count)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueUnbind(Method):
@@ -1699,9 +1699,9 @@ class QueueUnbind(Method):
                 + encode_shortstr(self.routing_key)
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class QueueUnbindOk(Method):
@@ -1761,9 +1761,9 @@ class BasicQos(Method):
                 + _S_IH.pack(self.prefetch_size, self.prefetch_count)
                 + _BITS[self.global_qos]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicQosOk(Method):
@@ -1870,9 +1870,9 @@ class BasicConsume(Method):
                 + _BITS[self.no_local | self.no_ack << 1 | self.exclusive << 2 | self.nowait << 3]
                 + encode_table(self.arguments)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicConsumeOk(Method):
@@ -1905,9 +1905,9 @@ class BasicConsumeOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00\x15" + encode_shortstr(self.consumer_tag)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicCancel(Method):
@@ -1944,9 +1944,9 @@ class BasicCancel(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00\x1e" + encode_shortstr(self.consumer_tag) + _BITS[self.nowait]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicCancelOk(Method):
@@ -1979,9 +1979,9 @@ class BasicCancelOk(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00\x1f" + encode_shortstr(self.consumer_tag)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicPublish(Method):
@@ -2036,9 +2036,9 @@ class BasicPublish(Method):
                 + encode_shortstr(self.routing_key)
                 + _BITS[self.mandatory | self.immediate << 1]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicReturn(Method):
@@ -2092,9 +2092,9 @@ class BasicReturn(Method):
                 + encode_shortstr(self.exchange)
                 + encode_shortstr(self.routing_key)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicDeliver(Method):
@@ -2153,9 +2153,9 @@ class BasicDeliver(Method):
                 + encode_shortstr(self.exchange)
                 + encode_shortstr(self.routing_key)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicGet(Method):
@@ -2201,9 +2201,9 @@ class BasicGet(Method):
                 + encode_shortstr(self.queue)
                 + _BITS[self.no_ack]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicGetOk(Method):
@@ -2261,9 +2261,9 @@ class BasicGetOk(Method):
                 + encode_shortstr(self.routing_key)
                 + _S_I.pack(self.message_count)
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicGetEmpty(Method):
@@ -2296,9 +2296,9 @@ class BasicGetEmpty(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00H" + encode_shortstr(self.reserved_1)
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicAck(Method):
@@ -2334,9 +2334,9 @@ class BasicAck(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00P" + _S_Q.pack(self.delivery_tag) + _BITS[self.multiple]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicReject(Method):
@@ -2372,9 +2372,9 @@ class BasicReject(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00Z" + _S_Q.pack(self.delivery_tag) + _BITS[self.requeue]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicRecoverAsync(Method):
@@ -2406,9 +2406,9 @@ class BasicRecoverAsync(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00d" + _BITS[self.requeue]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicRecover(Method):
@@ -2440,9 +2440,9 @@ class BasicRecover(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00<\x00n" + _BITS[self.requeue]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class BasicRecoverOk(Method):
@@ -2502,9 +2502,9 @@ class BasicNack(Method):
                 + _S_Q.pack(self.delivery_tag)
                 + _BITS[self.multiple | self.requeue << 1]
             )
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConfirmSelect(Method):
@@ -2536,9 +2536,9 @@ class ConfirmSelect(Method):
     def encode(self, channel: int) -> bytes:
         try:
             payload = b"\x00U\x00\n" + _BITS[self.nowait]
+            return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
         except StructError as error:
             raise EncodeError(f"{self.NAME}: {error}") from error
-        return _HEAD.pack(1, channel, len(payload)) + payload + b"\xce"
 
 
 class ConfirmSelectOk(Method):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,14 @@ def test_credentials_are_not_shown() -> None:
         assert "hunter2" not in repr(method)
         assert "***" in repr(method)
     assert repr(methods.BasicAck(3, True)) == "BasicAck(delivery_tag=3, multiple=True)"
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in METHODS.values() if kind.FIELDS], ids=lambda kind: kind.NAME
+)
+def test_a_method_for_an_impossible_channel_is_our_own_fault(kind: type[Method]) -> None:
+    with pytest.raises(EncodeError, match=re.escape(kind.NAME)):
+        kind().encode(1 << 16)
 
 
 def test_numbers_out_of_range_are_our_own_fault() -> None:

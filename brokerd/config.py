@@ -92,6 +92,8 @@ class AuthConfig(_Section):
     admin_password: str = ""
     #: A file with the password; better than the setting, which others can see in the environment.
     admin_password_file: str = ""
+    #: Which name of a client certificate is the user's (SASL EXTERNAL; needs tls.ca_file).
+    certificate_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
     #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
     #: most 100 ms (SEC-11).
     scrypt_log2_n: int = Field(default=14, ge=10, le=20)
@@ -156,6 +158,8 @@ class LimitConfig(_Section):
     heartbeat_s: int = Field(default=60, ge=0)
     #: From the first byte to connection.open.
     handshake_timeout_ms: int = Field(default=10_000, ge=100)
+    #: Open channels of this member; 0 means no limit.
+    channels: int = Field(default=0, ge=0)
     consumers_per_channel: int = Field(default=10_000, ge=1)
     #: Bytes published on one connection whose queues have not answered; over it reading stops.
     unconfirmed_bytes: int = Field(default=16 * MIB, ge=1)
@@ -314,7 +318,7 @@ def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
 
 #: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
 _OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
+    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
 )
 
 

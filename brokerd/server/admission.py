@@ -30,6 +30,18 @@ async def authenticate(
     return credentials.user, tuple(user.tags)
 
 
+async def authenticate_certificate(
+    broker: Broker, name: str | None, address: str
+) -> tuple[str, tuple[str, ...]] | None:
+    """Return (user, tags) for the name in a verified certificate (SEC-6): no password is asked."""
+    user = None if name is None else broker.view.user(name)
+    if name is None or user is None:
+        return None
+    if name in broker.variables.loopback_users and not auth.is_loopback(address):
+        return None
+    return name, tuple(user.tags)
+
+
 def may_open(broker: Broker, user: str, vhost: str) -> str | None:
     """Return why this user may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
     settings = broker.view.spec("vhost", "", vhost)
@@ -43,4 +55,30 @@ def may_open(broker: Broker, user: str, vhost: str) -> str | None:
             f"access to vhost '{vhost}' refused for user '{user}': "
             f"connection limit ({limit}) is reached"
         )
+    limit = _user_limit(broker, user, "max-connections")
+    if 0 <= limit <= broker.connections.count_of_user(user):
+        return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
     return None
+
+
+def may_open_channel(broker: Broker, user: str) -> str | None:
+    """Return why this user may not open one more channel, None if it may (R-CH-3, SEC-44)."""
+    limit = broker.config.limits.channels
+    if 0 < limit <= broker.connections.channel_count:
+        return (
+            f"number of channels opened on node '{broker.node}' has reached "
+            f"the maximum allowed limit of ({limit})"
+        )
+    limit = _user_limit(broker, user, "max-channels")
+    if 0 <= limit <= broker.connections.channels_of_user(user):
+        return (
+            f"number of channels opened for user '{user}' has reached "
+            f"the maximum allowed user limit of ({limit})"
+        )
+    return None
+
+
+def _user_limit(broker: Broker, user: str, name: str) -> int:
+    """Return a limit of the user; negative: none, 0 forbids (O-4)."""
+    settings = broker.view.spec("user", "", user) or {}
+    return int(settings.get("limits", {}).get(name, -1))

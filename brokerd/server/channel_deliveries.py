@@ -234,6 +234,15 @@ class ChannelDeliveries:
         if self.times.age_ms(self.unacked.oldest_tag()) >= timeout_ms:
             self.fail(errors.PreconditionFailed(self.timed_out_text(timeout_ms)), 0, 0)
 
+    def check_consumers(self) -> None:
+        """R-CON-13: who may read a queue no more loses the channel that consumes it."""
+        access = self.connection.access
+        for consumer in self.consumers.values():
+            refused = access.check("read", "queue", consumer.queue)
+            if refused is not None:
+                self.fail(errors.SoftError(refused.text, code=refused.code), 0, 0)
+                return
+
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """Return the unsettled numbers of a consumer."""
         holder = (consumer.uid, consumer.id)

@@ -204,6 +204,7 @@ class ClientConnection(asyncio.Protocol):
         self.spawn(self._authenticate(event))
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
+        is_readable = True
         if event.mechanism == "EXTERNAL":
             user = self.certificate_user or "?"
             verdict = await admission.authenticate_certificate(
@@ -211,6 +212,7 @@ class ClientConnection(asyncio.Protocol):
             )
         else:
             credentials = _credentials(event.mechanism, event.response)
+            is_readable = credentials is not None
             user = credentials.user if credentials is not None else "?"
             verdict = await admission.authenticate(self.broker, credentials, self.peer[0])
         if self._lost:
@@ -220,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
             self.machine.authentication_failed(
                 f"Login was refused using authentication mechanism {event.mechanism}. "
                 "For details see the broker logfile.",
-                is_readable=credentials is not None,
+                is_readable=is_readable,
             )
             return
         self.user, self.tags = verdict

@@ -1,28 +1,50 @@
-"""The register of a member's AMQP connections: limits, counts, listings."""
+"""The register of who is connected to a member: limits, counts, listings.
+
+AMQP connections, and the calls of the Messages service, which count as a connection and a channel.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from brokerd.config import LimitConfig
 
 if TYPE_CHECKING:
+    from brokerd.core.effects import TopologyChanged
     from brokerd.server.connection import ClientConnection
 
 log = logging.getLogger(__name__)
 
 
+class Guest(Protocol):
+    """Who has opened a vhost: an AMQP connection or a call."""
+
+    vhost: str
+    user: str
+
+    def close(self, code: int, text: str) -> None:
+        """End it, for this reason."""
+        ...
+
+
 class Connections:
-    """All sockets of AMQP clients; `_opened` are those past connection.open."""
+    """All sockets of AMQP clients; `_opened` are those past connection.open, `_calls` gRPC's.
+
+    Invariant: the counts by vhost and user are those of `_opened` and `_calls` together.
+    """
 
     def __init__(self, limits: LimitConfig) -> None:
         self._limits = limits
         self._new: dict[ClientConnection, str] = {}
         self._new_by_address: Counter[str] = Counter()
         self._opened: dict[ClientConnection, None] = {}
+        self._calls: dict[Guest, None] = {}
         self._by_vhost: Counter[str] = Counter()
+        self._by_user: Counter[str] = Counter()
+        self._channels_by_user: Counter[str] = Counter()
+        self.channel_count = 0
         self._blocked: set[ClientConnection] = set()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
@@ -50,7 +72,38 @@ class Connections:
         """The handshake is done."""
         self._settle(connection)
         self._opened[connection] = None
-        self._by_vhost[connection.vhost] += 1
+        self._enter(connection)
+
+    def call_opened(self, call: Guest) -> None:
+        """A call has been let in."""
+        self._calls[call] = None
+        self._enter(call)
+        self.channel_opened(call.user)
+
+    def call_gone(self, call: Guest) -> None:
+        """A call has ended."""
+        if call in self._calls:
+            del self._calls[call]
+            self._leave(call)
+            self.channel_closed(call.user)
+
+    def channel_opened(self, user: str) -> None:
+        """One more channel of this user."""
+        self.channel_count += 1
+        self._channels_by_user[user] += 1
+
+    def channel_closed(self, user: str) -> None:
+        """One less."""
+        self.channel_count -= 1
+        _less(self._channels_by_user, user)
+
+    def _enter(self, guest: Guest) -> None:
+        self._by_vhost[guest.vhost] += 1
+        self._by_user[guest.user] += 1
+
+    def _leave(self, guest: Guest) -> None:
+        _less(self._by_vhost, guest.vhost)
+        _less(self._by_user, guest.user)
 
     def gone(self, connection: ClientConnection) -> None:
         """The socket is closed."""
@@ -58,14 +111,12 @@ class Connections:
         self._blocked.discard(connection)
         if connection in self._opened:
             del self._opened[connection]
-            self._by_vhost[connection.vhost] -= 1
+            self._leave(connection)
 
     def _settle(self, connection: ClientConnection) -> None:
         address = self._new.pop(connection, None)
         if address is not None:
-            self._new_by_address[address] -= 1
-            if not self._new_by_address[address]:
-                del self._new_by_address[address]
+            _less(self._new_by_address, address)
 
     def blocked(self, connection: ClientConnection) -> None:
         """It published during an alarm."""
@@ -87,14 +138,38 @@ class Connections:
         """Return how many connections a vhost has on this member."""
         return self._by_vhost[vhost]
 
+    def count_of_user(self, user: str) -> int:
+        """Return how many connections a user has on this member."""
+        return self._by_user[user]
+
+    def channels_of_user(self, user: str) -> int:
+        """Return how many channels a user has on this member."""
+        return self._channels_by_user[user]
+
+    @property
+    def call_count(self) -> int:
+        """Return how many calls are open."""
+        return len(self._calls)
+
     def __len__(self) -> int:
         return len(self._opened)
 
     def vhost_deleted(self, vhost: str) -> None:
         """R-VH-2: its connections are closed."""
-        for connection in self.all():
-            if connection.vhost == vhost:
-                connection.close(320, f"vhost '{vhost}' is deleted")
+        for guest in self._guests():
+            if guest.vhost == vhost:
+                guest.close(320, f"vhost '{vhost}' is deleted")
+
+    def topology_changed(self, change: TopologyChanged) -> None:
+        """A user who is gone is sent away."""
+        if change.kind != "user" or not change.deleted:
+            return
+        for guest in self._guests():
+            if guest.user == change.name:
+                guest.close(320, f"user '{change.name}' is deleted")
+
+    def _guests(self) -> list[Guest]:
+        return [*self._opened, *self._calls]
 
     def close_all(self, text: str) -> None:
         """The member stops: say so to everyone, new connections are dropped."""
@@ -102,3 +177,10 @@ class Connections:
             connection.close(320, text)
         for connection in list(self._new):
             connection.abort()
+
+
+def _less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        # Names come and go; those without anything are not kept.
+        del counts[key]

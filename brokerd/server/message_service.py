@@ -6,7 +6,8 @@ message, is decided in the same places.  Each call authenticates and names its v
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
@@ -26,34 +27,68 @@ DEFAULT_VHOST = "/"
 CALLS_MAX = 10_000
 
 
+class Call:
+    """One call as the register of connections sees it: it can be ended from outside."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.vhost = caller.vhost
+        self.user = caller.user
+        self._reason = ""
+        self._work: asyncio.Task[None] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        """Do the call's work until it is done, or until `close`."""
+        self._work = asyncio.create_task(work)
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            self._work.cancel()
+            if not self._reason:
+                raise
+            await context.abort(grpc.StatusCode.ABORTED, self._reason)
+
+    def close(self, code: int, text: str) -> None:
+        """End it: its user or vhost is gone."""
+        self._reason = f"{code}: {text}"
+        if self._work is not None:
+            self._work.cancel()
+
+
 class MessageService(messages_pb2_grpc.MessagesServicer):
-    """Owns the count of open calls; all else belongs to the calls."""
+    """Lets calls in; all else belongs to the calls."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._calls = 0
 
     async def Publish(
         self, request_iterator: AsyncIterator[messages_pb2.PublishRequest], context: Context
     ) -> None:
         """Publish with confirms."""
-        caller = await self._open(context)
-        self._calls += 1
-        try:
-            await PublishStream(self._broker, caller, context).run(request_iterator)
-        finally:
-            self._calls -= 1
+        await self._serve(
+            context,
+            lambda caller: PublishStream(self._broker, caller, context).run(request_iterator),
+        )
 
     async def Consume(
         self, request_iterator: AsyncIterator[messages_pb2.ConsumeRequest], context: Context
     ) -> None:
         """Consume one queue."""
+        await self._serve(
+            context,
+            lambda caller: ConsumeStream(self._broker, caller, context).run(request_iterator),
+        )
+
+    async def _serve(
+        self, context: Context, work: Callable[[Caller], Coroutine[Any, Any, None]]
+    ) -> None:
         caller = await self._open(context)
-        self._calls += 1
+        call = Call(caller)
+        # Nothing is awaited between the look at the limits and this.
+        self._broker.connections.call_opened(call)
         try:
-            await ConsumeStream(self._broker, caller, context).run(request_iterator)
+            await call.run(work(caller), context)
         finally:
-            self._calls -= 1
+            self._broker.connections.call_gone(call)
 
     async def _open(self, context: Context) -> Caller:
         """Authenticate, and open the vhost as connection.open would (R-CON-11, R-CON-12)."""
@@ -66,7 +101,7 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                     grpc.StatusCode.UNAVAILABLE, "this member is still starting: try again"
                 ),
             )
-        if self._calls >= CALLS_MAX:
+        if broker.connections.call_count >= CALLS_MAX:
             await rpc_errors.abort(
                 context,
                 rpc_errors.CallRefused(
@@ -76,6 +111,8 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             )
         vhost = rpc_auth.metadata_of(context).get("vhost", DEFAULT_VHOST)
         refusal = admission.may_open(broker, who.user, vhost)
+        if refusal is None:
+            refusal = admission.may_open_channel(broker, who.user)
         if refusal is not None:
             await rpc_errors.abort(
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)

@@ -192,6 +192,7 @@ class Session(ChannelDeliveries):
         if self._ended:
             return
         self._ended = True
+        self.broker.connections.channel_closed(self.connection.user)
         self._waiting.clear()
         self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()
@@ -339,7 +340,7 @@ class Session(ChannelDeliveries):
     def count_published(
         self, target: PublishTarget, result: Routed, contents: list[Content], number: int
     ) -> None:
-        """Tell telemetry."""
+        """Tell telemetry, and the firehose if it is on."""
         self.broker.counters.published(
             self.connection.vhost,
             self.connection.user,

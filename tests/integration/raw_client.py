@@ -53,6 +53,8 @@ class RawClient:
         port: int,
         *,
         vhost: str = "/",
+        user: str = "guest",
+        password: str = "guest",
         heartbeat: int = 0,
         channel_max: int = 2047,
         frame_max: int = 131_072,
@@ -64,7 +66,8 @@ class RawClient:
         self.socket.sendall(HEADER)
         self.expect(methods.ConnectionStart)
         properties: Table = {"capabilities": capabilities if capabilities is not None else {}}
-        self.send(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US"))
+        response = f"\0{user}\0{password}".encode()
+        self.send(0, methods.ConnectionStartOk(properties, "PLAIN", response, "en_US"))
         self.expect(methods.ConnectionTune)
         self.send(
             0,
@@ -72,6 +75,14 @@ class RawClient:
             methods.ConnectionOpen(vhost),
         )
         self.expect(methods.ConnectionOpenOk)
+
+    @classmethod
+    def at_the_door(cls, sock: socket.socket) -> RawClient:
+        """Return a client that has said nothing but the protocol header."""
+        made = cls.__new__(cls)
+        made.socket, made._buffer = sock, b""
+        made.send(0, HEADER)
+        return made
 
     def send(self, channel: int, *parts: Method | bytes) -> None:
         """Write methods and raw frames in one piece."""

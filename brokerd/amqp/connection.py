@@ -33,7 +33,8 @@ from brokerd.amqp.frames import (
     ACK_KEY,
     FRAME_HEAD,
     PUBLISH_KEY,
-    check_head,
+    check_size,
+    unknown_type,
     walk_acks,
     wrong_end,
 )
@@ -185,8 +186,8 @@ class AmqpConnection(Endpoint):
                     pos = after
                     continue
             end = pos + spec.EMPTY_FRAME_SIZE + size
-            if kind not in spec.FRAME_TYPES or size > self._frame_max_in:
-                check_head(kind, size, self._frame_max_in, buffer[pos + 7 : min(end - 1, pos + 24)])
+            if size > self._frame_max_in:
+                check_size(kind, size, self._frame_max_in)
             if self.hold_publishes and kind in (2, 3) and self._hold(number, out):
                 return pos
             if end > total:
@@ -194,6 +195,8 @@ class AmqpConnection(Endpoint):
                 return pos
             if buffer[end - 1] != spec.FRAME_END:
                 raise wrong_end(kind, buffer[pos + 7 : min(pos + 24, end - 1)], buffer[end - 1])
+            if kind not in spec.FRAME_TYPES:
+                raise unknown_type(kind, buffer[pos + 7 : min(pos + 24, end - 1)])
             self._next = end
             self._take_frame(kind, number, buffer[pos + 7 : end - 1], out)
             pos = end

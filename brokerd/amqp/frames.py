@@ -23,14 +23,11 @@ ACK_KEY = b"\x00\x3c\x00\x50"
 PUBLISH_KEY = b"\x00\x3c\x00\x28"
 
 
-def check_head(kind: int, size: int, size_max: int, seen: bytes) -> None:
-    """Judges a frame head as soon as it is there, before its payload (R-FRM-2, R-FRM-3).
+def check_size(kind: int, size: int, size_max: int) -> None:
+    """Judges a payload's size as soon as the head is there (R-FRM-3).
 
-    `size_max` is the negotiated frame_max, 0 for none; `seen` are the payload octets that have
-    arrived, for the error text.
+    `size_max` is the negotiated frame_max, 0 for none.
     """
-    if kind not in spec.FRAME_TYPES:
-        raise FramingLost(f"type {kind}, {erlang_snippet(seen)}: unknown_frame")
     # The reader compares with frame_max - 8 + 8: the envelope, and as much slack.
     payload_max = size_max or spec.MESSAGE_SIZE_CEILING
     if size > payload_max - spec.EMPTY_FRAME_SIZE + spec.FRAME_SIZE_SLACK:
@@ -39,6 +36,11 @@ def check_head(kind: int, size: int, size_max: int, seen: bytes) -> None:
             f"type {kind}, {erlang_snippet(b'')}: "
             f"{{frame_too_large,{size},{payload_max - spec.EMPTY_FRAME_SIZE}}}"
         )
+
+
+def unknown_type(kind: int, payload: bytes) -> FrameError:
+    """The error for a frame of unknown type; it shows the payload, once that is there (R-FRM-2)."""
+    return FramingLost(f"type {kind}, {erlang_snippet(payload)}: unknown_frame")
 
 
 def wrong_end(kind: int, payload: bytes, octet: int) -> FrameError:

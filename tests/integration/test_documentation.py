@@ -20,6 +20,9 @@ pytestmark = pytest.mark.timeout(120)
 
 PAGES = sorted((REPOSITORY / "docs" / "concepts").glob("*.md"))
 
+#: Pages whose examples need a profile.
+PROFILES = {"queue-alternates": "mrg"}
+
 #: The examples name no port, as a reader's own programs do not; `brokerctl` is on no PATH here.
 PREAMBLE = """
 import subprocess
@@ -38,13 +41,14 @@ def program(page: Path) -> str:
 
 
 @pytest.fixture
-def member(tmp_path: Path) -> Iterator[Member]:
-    with cluster(tmp_path, 1) as members:
+def member(tmp_path: Path, page: Path) -> Iterator[Member]:
+    profile = {"BROKERD_COMPAT_PROFILE": PROFILES.get(page.stem, "brokerd")}
+    with cluster(tmp_path, 1, **profile) as members:
         yield members[0]
 
 
 def test_most_pages_have_an_example() -> None:
-    assert sum(bool(program(page)) for page in PAGES) >= 6
+    assert sum(bool(program(page)) for page in PAGES) >= 12
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if program(page)], ids=lambda p: p.stem)

@@ -326,9 +326,7 @@ class AmqpConnection(Endpoint):
             # R-CH-2, SEC-37: the count, not the number.
             raise NotAllowed(
                 f"number of channels opened ({self._open_channel_count}) has reached the "
-                f"negotiated channel_max ({limit})",
-                class_id=found.CLASS_ID,
-                method_id=found.METHOD_ID,
+                f"negotiated channel_max ({limit})"
             )
         self._add_channel(number, ChannelPhase.OPEN)
         out.append(events.ChannelOpened(number))

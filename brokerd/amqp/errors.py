@@ -23,7 +23,7 @@ def reply_text(code: int, explanation: str) -> str:
     raw = text.encode("utf-8", "surrogateescape")
     if len(raw) <= spec.REPLY_TEXT_BYTES_MAX:
         return text
-    return raw[: spec.REPLY_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+    return raw[: spec.REPLY_TEXT_BYTES_MAX - 3].decode("utf-8", "ignore") + "..."
 
 
 class AmqpError(Exception):

@@ -362,6 +362,7 @@ def test_reply_texts_are_cut_to_255_bytes() -> None:
     ((_, close),) = sent(machine)
     assert isinstance(close, methods.ConnectionClose)
     assert close.reply_text.startswith("INTERNAL_ERROR - üü")
+    assert close.reply_text.endswith("ü...")
     assert 254 <= len(close.reply_text.encode()) <= 255
 
 

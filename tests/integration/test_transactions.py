@@ -121,7 +121,7 @@ def test_routing_is_decided_when_the_message_comes(raw: RawClient) -> None:
 
 
 def test_acks_count_at_commit_and_are_forgotten_by_rollback(raw: RawClient) -> None:
-    """R-TX-1, R-TX-4, R-TX-5: the same tags are valid again, nothing is delivered anew."""
+    """R-ACK-9, R-TX-1, R-TX-4, R-TX-5: the same tags are valid again, nothing is delivered anew."""
     queue = fresh(raw, "tx-acks", durable=True)
     raw.send(2, *[publish(2, "", queue, b"m") for _ in range(3)])
     eventually(lambda: raw.count(2, queue) == 3, "three messages are there")

@@ -42,6 +42,8 @@ class Profile:
     quorum_delivery_count_mode: str = "3.x"
     #: R-DL-1; None: none
     quorum_default_delivery_limit: int | None = 20
+    #: R-DL-4: 4.x (x-acquired-count too), 3.13 or 3.10 (x-delivery-count also on a first basic.get)
+    quorum_count_headers: str = "4.x"
     #: R-PRI-2: levels; 0: none
     quorum_priorities: int = 32
     #: R-QQ-22: queue or channel
@@ -103,6 +105,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "dlx_emit_last_death": False,
     "quorum_delivery_count_mode": "3.x",
     "quorum_default_delivery_limit": None,
+    "quorum_count_headers": "3.10",
     "quorum_priorities": 0,
     "consumer_timeout_scope": "channel",
     "qos_global": "allow",
@@ -122,6 +125,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
 _RABBITMQ_3_13 = _RABBITMQ_3_10 | {
     "dlx_strip_cc_on_rk": False,
     "dlx_emit_last_death": True,
+    "quorum_count_headers": "3.13",
     "exchange_unknown_type_error": 406,
     "headers_numeric_equality": "strict",
 }
@@ -155,6 +159,7 @@ NAMES = tuple(_PROFILES)
 _CHOICES = {
     "frame_min": (4096, 8192),
     "quorum_delivery_count_mode": ("3.x", "4.0", "4.3"),
+    "quorum_count_headers": ("4.x", "3.13", "3.10"),
     "quorum_priorities": (0, 32),
     "consumer_timeout_scope": ("queue", "channel"),
     "qos_global": ("deny", "allow"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.deliver import DeliverEncoder
 from brokerd.core import effects, queue_commands, unacked
-from brokerd.core.effects import ConsumerId
+from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.message import Range
 from brokerd.server.backlog import Backlog
 from brokerd.server.consumer_timeout import DeliveryTimes
@@ -115,10 +115,7 @@ class ChannelDeliveries:
                     encoder = self._encoder(consumer, route)
                 if redelivered and consumer.has_counts:
                     items = [
-                        (
-                            _with_counts(content[1], run.acquired_count, run.delivery_count),
-                            content[2],
-                        )
+                        (self._with_counts(content[1], run), content[2])
                         for content in contents[start:end]
                     ]
                 else:
@@ -270,8 +267,10 @@ class ChannelDeliveries:
             self.shared.exempt.add((uid, holder))
         header = content[1]
         queue = self.broker.queue_of(uid)
-        if run.acquired_count and queue is not None and queue.type == "quorum":
-            header = _with_counts(header, run.acquired_count, run.delivery_count)
+        # Only 3.10 counts from the first basic.get on.
+        is_counted = run.acquired_count or self.broker.profile.quorum_count_headers == "3.10"
+        if is_counted and queue is not None and queue.type == "quorum":
+            header = self._with_counts(header, run)
         (exchange, routing_key), _, body, _ = content
         method = methods.BasicGetOk(
             tag, run.acquired_count > 0, exchange, routing_key, got.ready_count
@@ -335,11 +334,13 @@ class ChannelDeliveries:
         command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
         self.broker.send_to_queue(uid, command)
 
-
-def _with_counts(header: bytes, acquired: int, delivery: int) -> bytes:
-    """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""
-    table = dict(properties.headers(header))
-    table["x-acquired-count"] = acquired
-    if delivery:
-        table["x-delivery-count"] = delivery
-    return properties.with_headers(header, table)
+    def _with_counts(self, header: bytes, run: Run) -> bytes:
+        """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""
+        table = dict(properties.headers(header))
+        if self.broker.profile.quorum_count_headers == "4.x":
+            table["x-acquired-count"] = run.acquired_count
+            if run.delivery_count:
+                table["x-delivery-count"] = run.delivery_count
+        else:
+            table["x-delivery-count"] = run.delivery_count
+        return properties.with_headers(header, table)

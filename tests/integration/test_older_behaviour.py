@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.amqp import methods
+from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import PLAIN, RawClient, client, frame, publish
@@ -189,3 +190,21 @@ def test_a_slow_consumer_loses_its_channel(raw: RawClient) -> None:
         "Timeout value used: 4000 ms."
     )
     eventually(lambda: raw.count(2, queue) == 1, "its message is back")
+
+
+def test_quorum_queues_count_deliveries_in_one_header_from_the_first_get_on(
+    raw: RawClient,
+) -> None:
+    """R-DL-4 (3.10): x-delivery-count alone; on a first delivery to a consumer there is none."""
+    queue = fresh(raw, "counted", arguments=QUORUM)
+    fill(raw, queue, 1)
+    for count in range(2):
+        raw.send(1, methods.BasicGet(0, queue))
+        got, header, _ = raw.content(methods.BasicGetOk)
+        assert BasicProperties.decode(header).headers == {"x-delivery-count": count}
+        raw.send(1, methods.BasicReject(got.delivery_tag, True))
+    consume(raw, queue, "c")
+    _, header, _ = raw.content(methods.BasicDeliver)
+    assert BasicProperties.decode(header).headers == {"x-delivery-count": 2}
+    raw.send(2, publish(2, "", queue, b"new"))
+    assert raw.content(methods.BasicDeliver)[1] == PLAIN

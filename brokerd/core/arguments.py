@@ -329,9 +329,19 @@ def unequal_queue_arguments(
     """
     for argument in KNOWN[current_type]:
         if argument == "x-queue-type":
-            refused = unequal_field(resource, argument, received_type, current_type)
+            # R-ERR-6: told as an argument, which a classic queue without it has none of.
+            sides = _typed(received_type, received), _typed(current_type, current)
+            is_same = received_type == current_type
+            refused = None if is_same else unequal_argument(resource, argument, *sides)
         else:
             refused = unequal_argument(resource, argument, received, current)
         if refused is not None:
             return refused
     return None
+
+
+def _typed(queue_type: str, values: Json) -> Json:
+    if queue_type == "classic" and "x-queue-type" not in values:
+        return {}
+    # A default of the vhost stands for the argument.
+    return {"x-queue-type": queue_type}

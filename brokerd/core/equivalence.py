@@ -45,25 +45,6 @@ def check_queue(queue: Queue, spec: Json, owner: ConnectionId | None) -> Refused
     )
 
 
-def _unequal_type(resource: str, spec: Json, queue: Queue) -> Refused | None:
-    """R-Q-4, R-ERR-6: as an argument, which a classic queue without it has none of."""
-    if spec["type"] == queue.type:
-        return None
-    return arguments.unequal_argument(
-        resource,
-        "x-queue-type",
-        _typed(spec["type"], spec["arguments"]),
-        _typed(queue.type, queue.arguments),
-    )
-
-
-def _typed(queue_type: str, values: Json) -> Json:
-    if queue_type == "classic" and "x-queue-type" not in values:
-        return {}
-    # A default of the vhost stands for the argument.
-    return {"x-queue-type": queue_type}
-
-
 def check_access(queue: Queue, connection: ConnectionId | None) -> Refused | None:
     """Refuse another connection's exclusive queue (R-Q-9, R-ERR-11)."""
     if queue.exclusive_owner is None or queue.exclusive_owner == connection:

@@ -344,6 +344,9 @@ class QueueState:
                 self.store.add(span, place)
         if poison:
             self._bury("delivery_limit", poison)
+        if not self._quorum:
+            # R-LEN-11: what returned counts at once, before it is handed out again.
+            self._trim()
 
     def _delay_ms(self, span: Span, failed: bool) -> int:
         """Return how long a returned message has to wait (R-QQ-24)."""

@@ -218,7 +218,7 @@ def test_delete_of_exchanges(catalog: CatalogDriver) -> None:
         (
             {},
             {"arguments": {"x-queue-type": "quorum"}},
-            "'x-queue-type' {}: received 'quorum' but current is 'classic'",
+            "'x-queue-type' {}: received the value 'quorum' of type 'longstr' but current is none",
         ),
         (
             {"arguments": {"x-single-active-consumer": True}},

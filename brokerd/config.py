@@ -94,6 +94,9 @@ class AuthConfig(_Section):
     admin_password_file: str = ""
     #: Which name of a client certificate is the user's (SASL EXTERNAL; needs tls.ca_file).
     certificate_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
+    #: Whether clients may log in with a password over a connection without TLS: always, from this
+    #: machine only, or never (SEC-7); refused like a wrong password, the log has the reason.
+    passwords_without_tls: Literal["allow", "loopback", "deny"] = "allow"
     #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
     #: most 100 ms (SEC-11).
     scrypt_log2_n: int = Field(default=14, ge=10, le=20)

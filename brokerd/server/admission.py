@@ -30,6 +30,12 @@ async def authenticate(
     return credentials.user, tuple(user.tags)
 
 
+def may_send_password(broker: Broker, tls: bool, address: str) -> bool:
+    """Tell whether a client on this connection may log in with a password (SEC-7)."""
+    rule = broker.config.auth.passwords_without_tls
+    return tls or rule == "allow" or (rule == "loopback" and auth.is_loopback(address))
+
+
 async def authenticate_certificate(
     broker: Broker, name: str | None, address: str
 ) -> tuple[str, tuple[str, ...]] | None:

@@ -214,6 +214,9 @@ class ClientConnection(asyncio.Protocol):
             credentials = _credentials(event.mechanism, event.response)
             is_readable = credentials is not None
             user = credentials.user if credentials is not None else "?"
+            if not admission.may_send_password(self.broker, self.tls, self.peer[0]):
+                log.error("passwords are not taken without TLS (auth.passwords_without_tls)")
+                credentials = None
             verdict = await admission.authenticate(self.broker, credentials, self.peer[0])
         if self._lost:
             return

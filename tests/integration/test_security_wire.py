@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import psutil
 import pytest
 
 from brokerd.amqp import methods
-from tests.integration.members import Member, cluster, eventually
+from brokerd.amqp.values import Table, encode_table
+from tests.integration.members import Member, cluster, eventually, free_ports
 from tests.integration.raw_client import HEADER, PLAIN, RawClient, client, frame, publish
 from tests.integration.test_amqp_starts import certificate
 
@@ -33,9 +35,7 @@ LOGIN = M.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US").encode(0)
 def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
     folder = tmp_path_factory.mktemp("wire")
     cert_file, key_file = certificate(folder)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        amqps = probe.getsockname()[1]
+    [amqps] = free_ports(1)
     small = {
         "BROKERD_LIMITS_HANDSHAKE_TIMEOUT_MS": str(HANDSHAKE_MS),
         "BROKERD_LIMITS_UNAUTHENTICATED_PER_ADDRESS": "8",
@@ -199,6 +199,35 @@ def test_frames_of_eight_kibibytes_are_the_limit_until_tune_ok(member: Member) -
         assert b"frame_too_large" in answer
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             stranger.sendall(M.ConnectionCloseOk().encode(0))
+
+
+def test_passwords_are_refused_without_tls_where_it_is_demanded(tmp_path: Path) -> None:
+    """SEC-7, SEC-6, R-CON-5: both mechanisms, with the right password too; over TLS it is taken."""
+    cert_file, key_file = certificate(tmp_path)
+    [amqps] = free_ports(1)
+    strict = {
+        "BROKERD_AUTH_PASSWORDS_WITHOUT_TLS": "deny",
+        "BROKERD_TLS_CERT_FILE": str(cert_file),
+        "BROKERD_TLS_KEY_FILE": str(key_file),
+        "BROKERD_LISTENERS_AMQPS": str(amqps),
+    }
+    table = encode_table({"LOGIN": "guest", "PASSWORD": "guest"})[4:]
+    with cluster(tmp_path, 1, **strict) as [member]:
+        for mechanism, response in (("PLAIN", b"\0guest\0guest"), ("AMQPLAIN", table)):
+            with dial(member) as plain:
+                able: Table = {"capabilities": {"authentication_failure_close": True}}
+                start_ok = M.ConnectionStartOk(able, mechanism, response, "en_US")
+                plain.sendall(HEADER + start_ok.encode(0))
+                answer = rest_of(plain)
+            assert struct.pack(">HHH", 10, 50, 403) in answer
+            assert f"authentication mechanism {mechanism}".encode() in answer
+        assert "auth.passwords_without_tls" in member.log()
+        context = ssl.create_default_context(cafile=str(cert_file))
+        context.check_hostname = False
+        sock = context.wrap_socket(socket.create_connection(("127.0.0.1", amqps), timeout=20))
+        with contextlib.closing(RawClient(amqps, sock=sock)) as raw:
+            raw.open(1)
+            assert raw.declare(1, "", exclusive=True)
 
 
 # ---- frames --------------------------------------------------------------------------------------

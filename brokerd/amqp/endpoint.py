@@ -285,9 +285,13 @@ class Endpoint:
         if channel is None:
             if kind is methods.ChannelOpen and self.role is Role.CLIENT and self.is_open:
                 self._add_channel(number, ChannelPhase.OPENING)
+            elif kind is methods.ChannelClose and self.role is Role.SERVER:
+                # The client's own channel.close was read before the driver found what it did
+                # wrong: its close-ok to ours is still to come (R-CH-4).
+                self._channels[number] = Channel(number, self.role, ChannelPhase.CLOSING)
             return True
         if channel.phase is ChannelPhase.CLOSING:
-            return False
+            return kind is methods.ChannelCloseOk
         if kind is methods.ChannelClose:
             channel.begin_closing()
             self._open_channel_count -= 1

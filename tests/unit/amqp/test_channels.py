@@ -71,6 +71,23 @@ def test_frames_of_a_channel_we_closed_are_dropped_until_close_ok() -> None:
     machine.check_invariants()
 
 
+def test_a_channel_error_that_crosses_the_clients_close_awaits_its_close_ok() -> None:
+    """R-CH-4: as amqp091-go does it, publish and channel.close in one write."""
+    machine = opened_server(channels=(1, 2))
+    found = machine.receive_data(
+        publish_bytes(1, b"x") + methods.ChannelClose(200, "bye").encode(1), 0
+    )
+    assert [type(event) for event in found] == [events.PublishesReceived, events.ChannelClosed]
+    machine.fail(NotFound("no exchange 'x' in vhost '/'", class_id=60, method_id=40), 1)
+    machine.send(1, methods.ChannelCloseOk())
+    assert [m.NAME for _, m in sent(machine)] == ["channel.close", "channel.close-ok"]
+    assert machine.receive_data(methods.ChannelCloseOk().encode(1), 0) == [
+        events.ChannelClosed(1, False)
+    ]
+    assert machine.receive_data(open_frame(1), 0) == [events.ChannelOpened(1)]
+    machine.check_invariants()
+
+
 def test_channel_error_leaves_other_channels_alone() -> None:
     """R-ERR-46."""
     machine = opened_server(channels=(1, 2))

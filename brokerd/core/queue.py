@@ -259,7 +259,7 @@ class QueueMachine(QueueIntake):
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
             spans = self._take(consumer, command.ranges)
-            self._put_back(spans, counts=command.cause is ReturnCause.REJECT)
+            self._put_back(spans, counts=command.cause is ReturnCause.REJECT, asked=True)
             self.consumers.settled(consumer)
         return b""
 
@@ -360,6 +360,8 @@ class QueueMachine(QueueIntake):
         consumer = self.consumers.hold(command.consumer)
         self._acquire(consumer, span, command.no_ack)
         self.consumers.drop_if_done(consumer)
+        # What has expired behind it is no longer counted (R-TTL-2, R-CS-8).
+        self._expire()
         return _json({"run": run, "ready": self.store.ready})
 
     def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:

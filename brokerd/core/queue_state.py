@@ -315,18 +315,20 @@ class QueueState:
             self.unacked -= span.end - span.first
             self.unacked_bytes -= span.size_bytes()
 
-    def _put_back(self, spans: list[Span], counts: bool) -> None:
+    def _put_back(self, spans: list[Span], counts: bool, asked: bool = False) -> None:
         """Messages return; those over the delivery limit die (R-DL-2, R-DL-3).
 
         counts: this return is a counted failure in mode 4.3.  In the older modes every return is:
         3.x limits returns (and what a message brought along, R-DL-9), 4.0 deliveries.
+        asked: the client said so; without a delivery limit only such messages go to the back
+        (R-DL-7), those whose consumer is gone are served first as with a limit.
         """
         limit = self.options.delivery_limit if self._quorum else None
         by_deliveries = self.options.delivery_count_mode == "4.0"
         if not self._quorum:
             place, step = Place.ORIGINAL, 0
         else:
-            place = Place.BACK if limit is None else Place.RETURNS
+            place = Place.BACK if limit is None and asked else Place.RETURNS
             step = 1 if counts or not self._counts_rejects_only else 0
         poison: list[Span] = []
         for span in spans:

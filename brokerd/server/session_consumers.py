@@ -40,11 +40,12 @@ def qos(session: Session, method: methods.BasicQos) -> None:
     """basic.qos (R-QOS-1..3)."""
     if method.prefetch_size:
         raise errors.NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
+    # First the answer, then what there is room for now.
+    session.send(methods.BasicQosOk())
     if not method.global_qos or session.broker.profile.qos_global == "deny":
         session.prefetch = method.prefetch_count
     else:
         _share(session, method.prefetch_count)
-    session.send(methods.BasicQosOk())
 
 
 def _share(session: Session, limit: int) -> None:

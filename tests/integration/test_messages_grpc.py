@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,7 +15,7 @@ import pika
 import pytest
 
 from brokerd.rpc.v1 import messages_pb2
-from tests.integration.members import Member, cluster, eventually
+from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.messages_client import (
     Client,
     batch,
@@ -431,3 +435,27 @@ def test_pika_reads_what_grpc_published_to_an_exchange(client: Client, channel: 
     assert (method.routing_key, properties, body) == ("a.b", pika.BasicProperties(), b"hit")
     assert channel.basic_get(queue) == (None, None, None)
     channel.exchange_delete("rpc.topic")
+
+
+def test_the_example_of_the_reference_page_does_what_it_says(
+    member: Member, channel: Any, tmp_path: Path
+) -> None:
+    """docs/reference/messages-grpc.md: publish with confirms, consume, settle; it ends by itself."""
+    page = (REPOSITORY / "docs" / "reference" / "messages-grpc.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
+    file = tmp_path / "example.py"
+    file.write_text(example.replace("127.0.0.1:5680", f"127.0.0.1:{member.grpc_port}"))
+    with queue_of(channel, "orders"):
+        run = subprocess.run(
+            [sys.executable, str(file)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+        )
+        assert run.returncode == 0, run.stderr
+        *confirmed, received = run.stdout.splitlines()
+        assert confirmed
+        assert all(line.startswith("confirmed [(") for line in confirmed)
+        assert received == "[b'order 1', b'order 2', b'order 3']"
+        assert ready(channel, "orders") == 0

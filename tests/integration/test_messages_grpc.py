@@ -440,7 +440,7 @@ def test_pika_reads_what_grpc_published_to_an_exchange(client: Client, channel: 
 def test_the_example_of_the_reference_page_does_what_it_says(
     member: Member, channel: Any, tmp_path: Path
 ) -> None:
-    """docs/reference/messages-grpc.md: publish with confirms, consume, settle; it ends by itself."""
+    """docs/reference/messages-grpc.md: publish with confirms, consume, settle."""
     page = (REPOSITORY / "docs" / "reference" / "messages-grpc.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```", page, flags=re.S | re.M)
     file = tmp_path / "example.py"

@@ -272,3 +272,26 @@ def test_what_version_1_wrote_before_these_fields_is_still_read() -> None:
     twin.restore(old_snapshot)
     twin.check_invariants()
     assert twin.snapshot() == snapshot
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"consumer_timeout_ms": 1_800_000},
+        {"message_ttl_ms": 60_000},
+        {"max_length": 10_000, "overflow": "reject-publish"},
+        {"dead_letter_exchange": "dlx"},
+        {"delayed_retry": "all", "delayed_retry_min_ms": 5, "delayed_retry_max_ms": 5},
+        {"alternate_exchange": "alt"},
+    ],
+)
+def test_what_nobody_uses_costs_one_record_for_a_whole_batch(options: dict[str, Any]) -> None:
+    """Plain messages stay one span and one run, in the queue and in the consumer's hands."""
+    q = QueueDriver(**QUORUM | options)
+    q.fill(500)
+    assert len(list(q.machine.store)) == 1
+    (run,) = only(q.consume(), effects.Deliver).runs
+    assert run.length == 500
+    held = next(iter(q.machine.consumers.rows())).held
+    assert len(list(held)) == 1

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from brokerd.core.topic_trie import TopicTrie
@@ -85,3 +89,35 @@ def test_many_hashes_against_a_long_key_stay_cheap() -> None:
     trie = trie_of(pattern)
     assert matched(trie, ".".join(["a"] * 128)) == set()
     assert matched(trie, ".".join(["a"] * 127 + ["z"])) == {pattern}
+
+
+def steps_of(trie: TopicTrie[str], key: str) -> int:
+    """Return how many lines a match runs through."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal steps
+        if frame.f_code is not TopicTrie.match.__code__:
+            return None
+        steps += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        trie.match(key, {})
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def test_a_match_takes_as_many_steps_beside_a_hundred_thousand_bindings() -> None:
+    """R-RT-T3: what does not match is not looked at."""
+    trie = trie_of("orders.*.7", "orders.#")
+    few = steps_of(trie, "orders.eu.7")
+    for number in range(100_000):
+        trie.add(f"region.{number % 300}.{'*' if number % 2 else '#'}.{number}", "other")
+    assert few > 0
+    assert steps_of(trie, "orders.eu.7") == few
+    assert matched(trie, "orders.eu.7") == {"orders.*.7", "orders.#"}
+    assert steps_of(trie, "region.7.x.100007") < 40 * few

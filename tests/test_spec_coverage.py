@@ -73,6 +73,8 @@ def test_transcripts_and_state_machines_are_tests(root: Path) -> None:
         'SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))\n'
         "@mark.parametrize('path', SCENARIOS)\n"
         "def test_scenario(path): ...\n"
+        "def test_there_are_some():\n"
+        "    assert SCENARIOS\n"
         "class Machine(RuleBasedStateMachine):\n"
         '    """R-TEST-6."""\n'
         "TestMachine = Machine.TestCase\n"

@@ -182,9 +182,12 @@ class Module:
         other = Module(file, self.root)
         return other.source(other.tables[name]) if name in other.tables else ""
 
-    def _transcripts(self, test: str, node: ast.stmt) -> Iterator[tuple[str, str]]:
-        """Yield one test per transcript of the folder, if the test replays them."""
-        tables = [self.source(self.tables[n]) for n in _names(node) & set(self.tables)]
+    def _transcripts(
+        self, test: str, node: ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> Iterator[tuple[str, str]]:
+        """Yield one test per transcript of the folder, if they are the test's parameters."""
+        names = set().union(*map(_names, node.decorator_list))
+        tables = [self.source(self.tables[name]) for name in names & set(self.tables)]
         if any('.glob("*.txt")' in table for table in tables):
             for path in sorted(self.path.parent.glob("*.txt")):
                 yield f"{test}[{path.stem}]", path.read_text()

@@ -87,12 +87,15 @@ class QueueLeaders:
             self.led[uid] = term
             self._options.pop(uid, None)
             self.update_options(uid)
-            self._tell_nodes(uid)
         if leader is not None:
             broker.deliveries.leader_changed(uid)
 
     def _tell_nodes(self, uid: int) -> None:
-        """A new leader's queue learns which nodes are up, in which incarnation."""
+        """A new leader's queue learns which nodes are up, in which incarnation.
+
+        Not before all of the log is applied: after a restart the machine knows nobody until then,
+        and what the last incarnation held would stay with it for ever (R-ACK-8).
+        """
         broker = self._broker
         alive = broker.host.alive()
         for node in sorted(_client_nodes(broker.machine(uid))):
@@ -182,11 +185,15 @@ class QueueLeaders:
         broker.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
 
     def _leadership_begun(self, uid: int, term: int, _: effects.LeadershipBegun) -> None:
-        """Tell nodes without a replica by a delivery of nothing: their consumers must resume."""
+        """All of the log is applied.
+
+        Nodes without a replica hear of it by a delivery of nothing: their consumers must resume.
+        """
         broker = self._broker
         queue = broker.queue_of(uid)
         if queue is None:
             return
+        self._tell_nodes(uid)
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
         kind = delivery_codec.DeliveryKind.MESSAGES
         for node in {consumer.id.node for consumer in broker.machine(uid).consumers.rows()}:

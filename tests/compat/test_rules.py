@@ -18,6 +18,7 @@ from pika import exceptions
 
 from brokerd.amqp import methods
 from brokerd.amqp.properties import BasicProperties
+from brokerd.amqp.values import Table
 from tests.compat import steps
 from tests.compat.servers import Server, expect
 from tests.integration.raw_client import frame, publish
@@ -276,6 +277,27 @@ def test_confirms_wait_for_the_queues_behind_other_exchanges(connection: Any) ->
     assert (steps.ready(channel, near), steps.ready(channel, full)) == (2, 1)
 
 
+def test_select_without_an_answer_and_confirms_that_are_lost(server: Server, vhost: str) -> None:
+    """R-PC-9, R-PC-1, R-PUB-10: nowait has no select-ok; an error takes open confirms along."""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        raw.declare(1, "q", durable=True)
+        raw.send(1, M.ConfirmSelect(nowait=True), publish(1, "", "q", b"m"))
+        assert raw.expect(M.BasicAck).delivery_tag == 1
+        # Refused: number 3; what was before it is taken, nothing behind it is.
+        raw.send(1, publish(1, "missing", "q", b"lost"), publish(1, "", "q", b"swallowed"))
+        closed = raw.expect(M.ChannelClose)
+        assert (closed.reply_code, closed.class_id, closed.method_id) == (404, 60, 40)
+        raw.send(1, M.ChannelCloseOk(), M.ChannelOpen())
+        raw.expect(M.ChannelOpenOk)
+        assert raw.count(1, "q") == 1
+        # The new channel counts from 1 again.
+        raw.send(1, M.ConfirmSelect())
+        raw.expect(M.ConfirmSelectOk)
+        raw.send(1, publish(1, "", "q", b"n"))
+        assert raw.expect(M.BasicAck) == M.BasicAck(1, False)
+
+
 @pytest.mark.parametrize("end", ["expired", "rejected", "dropped"])
 def test_what_happens_to_a_message_later_does_not_touch_its_confirm(
     server: Server, vhost: str, end: str
@@ -414,6 +436,66 @@ def test_consume_needs_the_right_to_read_and_names_its_consumer(
         assert closed.reply_code == 530
         assert closed.reply_text == f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'"
         assert (closed.class_id, closed.method_id) == (60, 20)
+
+
+def test_get_looks_at_no_prefetch_and_leaves_the_message_unacknowledged(
+    server: Server, vhost: str
+) -> None:
+    """R-CS-8, R-QOS-1, R-QOS-4: two at a prefetch of one; what remains is told; 540 for sizes."""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        raw.declare(1, "q", durable=True)
+        raw.send(1, M.BasicQos(0, 1), *[publish(1, "", "q", b"%d" % n) for n in range(3)])
+        raw.expect(M.BasicQosOk)
+        steps.eventually(lambda: raw.count(1, "q") == 3, "all are there", steps.SECONDS)
+        for remaining in (2, 1):
+            raw.send(1, M.BasicGet(0, "q"))
+            method, _, body = raw.content(M.BasicGetOk)
+            assert (method.message_count, body) == (remaining, b"%d" % (2 - remaining))
+        assert raw.count(1, "q") == 1
+        # Tag 0 with multiple is all of them (R-ACK-4).
+        raw.send(1, M.BasicNack(0, True, True))
+        steps.eventually(lambda: raw.count(1, "q") == 3, "all are back", steps.SECONDS)
+        raw.send(1, M.BasicQos(1, 0))
+        closed = raw.expect(M.ConnectionClose)
+        assert (closed.reply_code, closed.reply_text) == (
+            540,
+            "NOT_IMPLEMENTED - prefetch_size!=0 (1)",
+        )
+
+
+def test_get_needs_the_right_to_read(
+    server: Server, vhost: str, channel: Any, limited: str
+) -> None:
+    """R-CS-8, R-PERM-4: and purge too."""
+    server.admin.set_permissions(vhost, limited, read="^open")
+    steps.queue(channel, "closed")
+    for action in (lambda own: own.basic_get("closed"), lambda own: own.queue_purge("closed")):
+        with server.connected(vhost, limited) as connection:
+            found = steps.refused(connection.channel(), action)
+        assert found[:2] == ("channel", 403)
+
+
+@pytest.mark.parametrize("capable", [True, False])
+def test_only_clients_that_know_it_are_told_that_their_queue_is_gone(
+    server: Server, vhost: str, capable: bool
+) -> None:
+    """R-CS-6, R-Q-12: basic.cancel, or nothing at all."""
+    capabilities: Table = {"consumer_cancel_notify": capable}
+    with server.raw(vhost, capabilities=capabilities) as raw, server.raw(vhost) as other:
+        raw.open(1)
+        other.open(1)
+        raw.declare(1, "q", durable=True)
+        raw.send(1, M.BasicConsume(0, "q", "c"))
+        raw.expect(M.BasicConsumeOk)
+        other.send(1, M.QueueDelete(0, "q"))
+        other.expect(M.QueueDeleteOk)
+        if capable:
+            assert raw.expect(M.BasicCancel).consumer_tag == "c"
+        # Nothing more is said, and the tag may be used anew once it is known to be free.
+        raw.send(1, M.BasicCancel("c"))
+        assert raw.expect(M.BasicCancelOk).consumer_tag == "c"
+        assert raw.declare(1, "q", durable=True) == "q"
 
 
 def test_a_consumer_may_ask_for_what_nobody_offers(server: Server, vhost: str) -> None:

@@ -389,7 +389,7 @@ def test_nonsense_before_login_hurts_only_its_sender(member: Member, attack: byt
 
 
 def test_durable_state_survives_a_stop_and_a_kill(tmp_path: Path) -> None:
-    """R-EX-9, G1: confirmed means on disk."""
+    """R-EX-9, R-PC-2, G1: confirmed means on disk."""
     with cluster(tmp_path, 1) as [member]:
         connection = member.connect()
         channel = connection.channel()

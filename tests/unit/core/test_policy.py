@@ -164,7 +164,7 @@ def test_change_of_policy_or_settings_is_live(catalog: CatalogDriver) -> None:
         ("delivery-limit", 5, -1, 5),
         ("delivery-limit", -1, -2, -1),
         ("overflow", "drop-head", "reject-publish", "reject-publish"),
-        # R-QQ-23, R-QQ-24, O-20
+        # R-POL-8, R-QQ-24, O-20
         ("target-group-size", 3, 5, 5),
         ("delayed-retry-type", "all", "failed", "failed"),
         ("delayed-retry-min", 10, 20, 20),

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from brokerd.core.effects import ConsumerCancelled, ConsumerId, Deliver, LeadershipBegun, Run
 from brokerd.core.message import Content
+from brokerd.core.queue_commands import encode_node_down, encode_node_up
 from brokerd.raft.messages import NodeId
 from brokerd.server.broker import Broker
 from brokerd.server.queue_leaders import QueueLeaders
@@ -26,6 +27,7 @@ class Rig:
         self.sent: list[tuple[NodeId, int]] = []
         self.resumed: list[int] = []
         self.cancelled: list[ConsumerId] = []
+        self.proposed: list[bytes] = []
         consumers = SimpleNamespace(
             rows=lambda: [SimpleNamespace(id=HERE), SimpleNamespace(id=FAR)]
         )
@@ -45,7 +47,7 @@ class Rig:
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
             host=SimpleNamespace(
                 alive=lambda: {NodeId("n0")},
-                propose=lambda *_: None,
+                propose=lambda uid, command, done: self.proposed.append(command),
                 send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
             ),
         )
@@ -81,6 +83,15 @@ def test_nodes_without_a_replica_resume_once_all_earlier_commands_are_applied() 
     assert rig.sent == []
     rig.leaders.realise(UID, 3, [LeadershipBegun()])
     assert rig.sent == [(NodeId("n9"), 3)]
+
+
+def test_queues_learn_which_nodes_live_once_all_earlier_commands_are_applied() -> None:
+    """R-ACK-8: before that a restarted member's machine knows none of its consumers."""
+    rig = Rig()
+    rig.leads(term=3)
+    assert rig.proposed == []
+    rig.leaders.realise(UID, 3, [LeadershipBegun()])
+    assert rig.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
 
 
 def test_a_leader_that_stepped_down_and_led_again_counts_from_its_new_term() -> None:

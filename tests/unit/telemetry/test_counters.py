@@ -127,6 +127,7 @@ def test_a_long_channel_keeps_only_what_is_unconfirmed(counted: Counters) -> Non
 
 
 def test_unroutable_keys_stay_bounded_and_their_sum_is_exact(counted: Counters) -> None:
+    """R-PUB-8: every unroutable message is counted, however many keys there are."""
     for number in range(500):
         counted.published("/", "u", "x", route(), [content(f"k{number % 60}"), content("often")])
     events = [row for row in counted.take_events(0, 1) if row["k"] == "unr"]

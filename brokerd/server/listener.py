@@ -27,7 +27,8 @@ class ListenError(Exception):
 
 def compatible_version(broker: Broker) -> str:
     """Return the version of RabbitMQ that the active profile follows (R-VER-1)."""
-    return _COMPATIBLE_VERSIONS.get(broker.profile.name, "4.3.5")
+    # What is laid over a profile (`rabbitmq-3.10+mrg`) does not make it another RabbitMQ.
+    return _COMPATIBLE_VERSIONS.get(broker.profile.name.partition("+")[0], "4.3.5")
 
 
 def connection_config(broker: Broker) -> ConnectionConfig:

@@ -208,3 +208,30 @@ def test_quorum_queues_count_deliveries_in_one_header_from_the_first_get_on(
     assert BasicProperties.decode(header).headers == {"x-delivery-count": 2}
     raw.send(2, publish(2, "", queue, b"new"))
     assert raw.content(methods.BasicDeliver)[1] == PLAIN
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_there_are_no_mirrors_to_fail_over_from(raw: RawClient, flag: bool) -> None:
+    """R-CS-5: x-cancel-on-ha-failover and unknown arguments are taken and do nothing."""
+    queue = fresh(raw, "no-mirrors")
+    fill(raw, queue, 1)
+    consume(raw, queue, "c", arguments={"x-cancel-on-ha-failover": flag, "x-unknown": "?"})
+    assert raw.content(methods.BasicDeliver)[2] == b"0"
+
+
+@pytest.mark.parametrize(
+    ("argument", "problem"),
+    [
+        ("x-cancel-on-ha-failover", "{unacceptable_type,longstr}"),
+        ("x-priority", '"expected integer, got longstr"'),
+    ],
+)
+def test_arguments_of_consumers_have_a_type(raw: RawClient, argument: str, problem: str) -> None:
+    """R-CS-4, R-CS-5."""
+    queue = fresh(raw, "typed")
+    raw.send(1, methods.BasicConsume(0, queue, "c", arguments={argument: "yes"}))
+    closed = raw.expect(methods.ChannelClose)
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (406, 60, 20)
+    assert closed.reply_text == (
+        f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 'typed' in vhost '/': {problem}"
+    )

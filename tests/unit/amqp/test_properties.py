@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.amqp import properties
+from brokerd.amqp import properties, values
 from brokerd.amqp.errors import EncodeError, FieldSyntaxError
 from brokerd.amqp.properties import BasicProperties
 
@@ -140,3 +140,16 @@ def test_headers_that_cannot_be_read_are_found_at_decode() -> None:
 def test_values_out_of_range_cannot_be_written(wrong: BasicProperties) -> None:
     with pytest.raises(EncodeError):
         wrong.encode()
+
+
+def test_reply_to_is_read_and_replaced_in_place() -> None:
+    """R-DRT-2: all other properties stay as they are."""
+    raw = FULL.encode()
+    changed = properties.with_reply_to(raw, "elsewhere")
+    assert properties.reply_to(changed) == "elsewhere"
+    expected = FULL.encode().replace(
+        values.encode_shortstr(FULL.reply_to or ""), values.encode_shortstr("elsewhere")
+    )
+    assert changed == expected
+    assert properties.reply_to(properties.EMPTY) is None
+    assert properties.with_reply_to(properties.EMPTY, "x") == BasicProperties(reply_to="x").encode()

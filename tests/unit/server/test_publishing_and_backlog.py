@@ -169,6 +169,28 @@ def test_waiting_deliveries_keep_their_order_and_are_read_again_where_they_can(
     assert not backlog
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_consumers_that_share_a_prefetch_get_what_there_is_room_for(leads: bool) -> None:
+    """R-QOS-3: a longer part is cut; those who do not share pass by."""
+    backlog = Backlog(cast(Any, _Log(leads)))
+    shares, quorum = consumer(tag="shares"), consumer(tag="quorum")
+    quorum.has_counts = True
+    backlog.add(shares, [(run(1, 5), [CONTENT] * 5)])
+    backlog.add(quorum, [(run(9, 2), [CONTENT] * 2)])
+    found = backlog.take(3)
+    assert found is not None
+    assert (found[1], found[2]) == (run(1, 3), [CONTENT] * 3)
+    assert backlog.numbers_of(shares) == [(4, 6)]
+    found = backlog.take(0)
+    assert found is not None
+    assert found[0] is quorum
+    assert backlog.take(0) is None
+    found = backlog.take(2)
+    assert found is not None
+    assert (found[1], found[2]) == (run(4, 2), [CONTENT] * 2)
+    assert not backlog
+
+
 def test_a_message_that_is_here_no_more_is_said_to_be_so() -> None:
     log = _Log(True)
     log.is_gone = True

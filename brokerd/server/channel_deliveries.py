@@ -6,8 +6,9 @@ The base of session.py's `Session`, which alone uses it.  A delivery that may no
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,9 @@ class ChannelDeliveries:
         self.times: DeliveryTimes | None = None
         if broker.profile.consumer_timeout_scope == "channel":
             self.times = DeliveryTimes(broker.wheel.now_ms)
+        #: While this channel deletes a queue: basic.cancel follows queue.delete-ok, as clients
+        #: expect that wait for nothing else (py-amqp).
+        self._late_cancels: list[methods.Method] | None = None
         self._ended = False
         self._backlog = Backlog(broker)
         #: Deliveries that were made to auto-acknowledging consumers and not settled yet.
@@ -213,8 +217,21 @@ class ChannelDeliveries:
                 return
         else:
             self.unacked.silence((consumer.uid, consumer.id))
-        if is_told:
+        if is_told and self._late_cancels is not None:
+            self._late_cancels.append(methods.BasicCancel(consumer.id.tag, True))
+        elif is_told:
             self.send(methods.BasicCancel(consumer.id.tag, True))
+
+    @contextlib.contextmanager
+    def cancels_later(self) -> Iterator[None]:
+        """Hold cancel notifications back until what is done here has been answered (R-CS-6)."""
+        self._late_cancels = []
+        try:
+            yield
+        finally:
+            late, self._late_cancels = self._late_cancels, None
+            for cancel in late:
+                self.send(cancel)
 
     def timed_out_text(self, timeout_ms: int) -> str:
         """R-CS-9."""

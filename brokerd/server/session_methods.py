@@ -213,8 +213,6 @@ def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
         return _reply_queue_declared(session, method)
     broker, connection = session.broker, session.connection
     name = method.queue
-    if method.passive and not name:
-        name = session_consumers.named(session, name)
     plan = declare.declare_queue(
         broker.view,
         broker.profile,
@@ -312,20 +310,22 @@ def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
 
 
 async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDelete) -> None:
-    outcome = await topology.delete_queue(
-        session.broker,
-        queue,
-        if_empty=method.if_empty,
-        if_unused=method.if_unused,
-        cause=_cause(session),
-    )
-    if not outcome.done:
-        is_used = method.if_unused and outcome.consumers
-        raise errors.PreconditionFailed(
-            f"queue '{queue.name}' in vhost '{queue.vhost}' {'in use' if is_used else 'not empty'}"
+    with session.cancels_later():
+        outcome = await topology.delete_queue(
+            session.broker,
+            queue,
+            if_empty=method.if_empty,
+            if_unused=method.if_unused,
+            cause=_cause(session),
         )
-    if not method.nowait:
-        session.send(methods.QueueDeleteOk(outcome.messages))
+        if not outcome.done:
+            is_used = method.if_unused and outcome.consumers
+            raise errors.PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{queue.vhost}' "
+                f"{'in use' if is_used else 'not empty'}"
+            )
+        if not method.nowait:
+            session.send(methods.QueueDeleteOk(outcome.messages))
 
 
 def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:

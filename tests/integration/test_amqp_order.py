@@ -226,6 +226,17 @@ def test_acks_after_the_queue_was_deleted_are_silent(raw: RawClient) -> None:
     assert raw.expect(methods.ChannelClose).reply_text.endswith("unknown delivery tag 2")
 
 
+def test_the_deleter_hears_delete_ok_before_its_consumers_are_cancelled(raw: RawClient) -> None:
+    """R-CS-6: kombu deletes what it consumes, and takes a cancel before the answer for an error."""
+    for turn in range(5):
+        raw.declare(1, f"own-{turn}")
+        raw.send(1, methods.BasicConsume(0, f"own-{turn}", f"c{turn}"))
+        raw.expect(methods.BasicConsumeOk)
+        raw.send(1, methods.QueueDelete(0, f"own-{turn}"))
+        raw.expect(methods.QueueDeleteOk)
+        assert raw.expect(methods.BasicCancel).consumer_tag == f"c{turn}"
+
+
 def test_auto_delete_queue_goes_with_its_last_consumer(member: Member, raw: RawClient) -> None:
     """R-Q-10."""
     raw.declare(1, "auto", auto_delete=True)

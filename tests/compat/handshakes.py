@@ -64,7 +64,9 @@ class Heard:
         """How it ended: a close, or the name of the last method before the socket did."""
         if not self.methods:
             return "nothing"
-        method = self.methods[-1]
+        # Behind a connection.close may come the answer to the client's own.
+        closes = (m for m in self.methods if isinstance(m, M.ConnectionClose))
+        method = next(closes, self.methods[-1])
         if isinstance(method, M.ConnectionClose):
             failed = (method.class_id, method.method_id)
             return Closed("connection", method.reply_code, method.reply_text, failed)

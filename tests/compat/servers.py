@@ -97,9 +97,10 @@ class Server:
                 connection.close()
 
     @contextlib.contextmanager
-    def raw(self, vhost: str = "/", **settings: Any) -> Iterator[RawClient]:
-        """Connect the client of exact bytes as guest, and drop its socket at the end."""
-        client = RawClient(self.port, vhost=vhost, **settings)
+    def raw(self, vhost: str = "/", user: str = "guest", **settings: Any) -> Iterator[RawClient]:
+        """Connect the client of exact bytes, and drop its socket at the end; as in `connect`."""
+        login = {"user": user, "password": user} | settings
+        client = RawClient(self.port, vhost=vhost, **login)
         try:
             yield client
         finally:

@@ -24,6 +24,8 @@ from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 
 #: Of one page of a listing.
 RECEIVE_BYTES_MAX = 64 * 1024 * 1024
+#: Of one request.
+OPERATIONS_MAX = 256
 Result = admin_pb2.OperationResult
 
 _STATUS = {
@@ -35,9 +37,9 @@ _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.EXIT_DATA,
 }
 _CODES = {
-    Result.NOT_FOUND: errors.EXIT_DATA,
-    Result.IMMUTABLE: errors.EXIT_DATA,
-    Result.REFUSED: errors.EXIT_DATA,
+    Result.NOT_FOUND: errors.EXIT_UNAVAILABLE,
+    Result.IMMUTABLE: errors.EXIT_UNAVAILABLE,
+    Result.REFUSED: errors.EXIT_UNAVAILABLE,
     Result.PRECONDITION: errors.EXIT_SOFTWARE,
     Result.UNAVAILABLE: errors.EXIT_UNAVAILABLE,
 }
@@ -50,6 +52,7 @@ class AdminClient:
         token = base64.b64encode(f"{settings.user}:{settings.password}".encode()).decode()
         self._metadata = (("authorization", f"Basic {token}"),)
         self._timeout_s = settings.timeout_s
+        self._label = settings.label
         self.address = address
         limits = [("grpc.max_receive_message_length", RECEIVE_BYTES_MAX)]
         if settings.ca_file:
@@ -95,10 +98,21 @@ class AdminClient:
         code = error.code()
         text = str(error.details())
         if code is grpc.StatusCode.UNAVAILABLE:
-            text = f"the member at {self.address} cannot be reached or cannot answer: {text}"
+            text = (
+                f"Error: unable to perform an operation on node '{self._label}'. "
+                "Please see diagnostics information and suggestions below.\n\n"
+                f"The member at {self.address} cannot be reached or cannot answer: {text}\n\n"
+                " * Is it running?  Its log says when it is ready.\n"
+                " * Is this its gRPC port (5680)?  -n HOST:PORT or BROKERD_ADDRESS names another.\n"
+                " * Does it use TLS?  Then --ca-file must name its authority."
+            )
         elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            text = f"the member at {self.address} did not answer in time"
-        return errors.CtlError(text, _STATUS.get(code, errors.EXIT_SOFTWARE))
+            text = (
+                f"Error: operation on node {self._label} timed out. "
+                f"Timeout value used: {self._timeout_s * 1000:g}"
+            )
+        is_bare = text.startswith("Error: ")
+        return errors.CtlError(text, _STATUS.get(code, errors.EXIT_SOFTWARE), is_bare=is_bare)
 
     # ---- listings ---------------------------------------------------------------------------
 
@@ -112,6 +126,16 @@ class AdminClient:
         request = admin_pb2.ListTopologyRequest(kinds=[kind], vhost=vhost)
         return [item for page in self._stream("ListTopology", request) for item in page.objects]
 
+    def definitions(self) -> list[tuple[str, str, str, dict[str, Any]]]:
+        """Return all objects with their secrets: kind, vhost, name, spec."""
+        request = admin_pb2.ExportDefinitionsRequest()
+        pages = self._stream("ExportDefinitions", request)
+        return [
+            (item.kind, item.vhost, item.name, json.loads(item.spec))
+            for page in pages
+            for item in page.objects
+        ]
+
     def find(self, kind: str, vhost: str, name: str) -> Any | None:
         """Return one object, None if it is not there."""
         found = self.objects(kind, vhost)
@@ -121,7 +145,13 @@ class AdminClient:
 
     def apply(self, operations: Iterable[admin_pb2.Operation]) -> list[Result]:
         """Apply operations in order and return their results, whatever they are."""
-        requests = iter([admin_pb2.ApplyRequest(operations=list(operations))])
+        wanted = list(operations)
+        requests = iter(
+            [
+                admin_pb2.ApplyRequest(operations=wanted[start : start + OPERATIONS_MAX])
+                for start in range(0, len(wanted) or 1, OPERATIONS_MAX)
+            ]
+        )
         try:
             answers = self._stub.ApplyTopology(
                 requests, metadata=self._metadata, timeout=self._timeout_s
@@ -140,16 +170,11 @@ class AdminClient:
         only_new: bool = False,
         expected_hash: str = "",
     ) -> Result:
-        """Create or change one object."""
-        precondition = None
-        if only_new or expected_hash:
-            precondition = admin_pb2.Precondition(absent=only_new, hash=expected_hash)
-        operation = admin_pb2.Operation(
-            kind=kind, vhost=vhost, name=name, spec=json.dumps(spec), precondition=precondition
-        )
-        (result,) = self.apply([operation])
+        """Create or change one object; raises with what the broker says against it."""
+        wanted = operation(kind, vhost, name, spec, only_new=only_new, expected_hash=expected_hash)
+        (result,) = self.apply([wanted])
         if only_new and result.code == Result.PRECONDITION:
-            raise errors.CtlError(f"{kind} '{name}' already exists")
+            raise errors.CtlError(f'{kind.capitalize()} "{name}" already exists')
         return checked(result)
 
     def modify(
@@ -165,21 +190,63 @@ class AdminClient:
 
     def delete(self, kind: str, vhost: str, name: str, **conditions: bool) -> Result:
         """Delete one object; it must be there."""
-        operation = admin_pb2.Operation(
-            action=admin_pb2.Operation.DELETE, kind=kind, vhost=vhost, name=name
-        )
+        wanted = removal(kind, vhost, name)
         for condition, value in conditions.items():
-            setattr(operation, condition, value)
-        (result,) = self.apply([operation])
+            setattr(wanted, condition, value)
+        (result,) = self.apply([wanted])
         if result.code == Result.NOT_FOUND:
             raise missing(kind, name)
         return checked(result)
 
+    # ---- what must be there -----------------------------------------------------------------
+
+    def require_vhost(self, name: str) -> Any:
+        """Return a vhost; status 65 if it is not there."""
+        found = self.find("vhost", "", name)
+        if found is None:
+            raise errors.no_vhost(name)
+        return found
+
+    def require_user(self, name: str) -> Any:
+        """Return a user; status 67 if it is not there."""
+        found = self.find("user", "", name)
+        if found is None:
+            raise errors.no_user(name)
+        return found
+
+
+def operation(
+    kind: str,
+    vhost: str,
+    name: str,
+    spec: dict[str, Any],
+    *,
+    only_new: bool = False,
+    expected_hash: str = "",
+) -> admin_pb2.Operation:
+    """Return the operation that creates or changes one object."""
+    precondition = None
+    if only_new or expected_hash:
+        precondition = admin_pb2.Precondition(absent=only_new, hash=expected_hash)
+    return admin_pb2.Operation(
+        kind=kind, vhost=vhost, name=name, spec=json.dumps(spec), precondition=precondition
+    )
+
+
+def removal(kind: str, vhost: str, name: str) -> admin_pb2.Operation:
+    """Return the operation that deletes one object."""
+    return admin_pb2.Operation(action=admin_pb2.Operation.DELETE, kind=kind, vhost=vhost, name=name)
+
 
 def missing(kind: str, name: str) -> errors.CtlError:
     """Return the error for something that is not there."""
-    code = errors.EXIT_NO_USER if kind == "user" else errors.EXIT_DATA
-    return errors.CtlError(f"{kind.replace('_', ' ')} '{name}' does not exist", code)
+    if kind == "user":
+        return errors.no_user(name)
+    if kind == "vhost":
+        return errors.no_vhost(name)
+    if kind == "queue":
+        return errors.CtlError("Queue not found", errors.EXIT_USAGE)
+    return errors.CtlError("Parameter does not exist", errors.EXIT_UNAVAILABLE)
 
 
 def checked(result: Result) -> Result:

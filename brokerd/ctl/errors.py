@@ -7,15 +7,15 @@ from __future__ import annotations
 
 #: Done.
 EXIT_OK = 0
-#: The command line is wrong.
+#: The command line is wrong; a queue that is to be deleted is not there or in use.
 EXIT_USAGE = 64
-#: What was asked for is not there, or a value was refused.
+#: A value was refused, a vhost is not there, a password is wrong.
 EXIT_DATA = 65
 #: No such user.
 EXIT_NO_USER = 67
-#: The member (or a majority of the members) cannot be reached.
+#: The member (or a majority of the members) cannot be reached, or it refused.
 EXIT_UNAVAILABLE = 69
-#: The broker refused for another reason (it exists already, it is in use).
+#: It exists already, another one manages it, it is not safe.
 EXIT_SOFTWARE = 70
 #: No answer in time.
 EXIT_TEMPORARY = 75
@@ -24,8 +24,29 @@ EXIT_NO_PERMISSION = 77
 
 
 class CtlError(Exception):
-    """A command failed; the text is shown behind "Error:"."""
+    """A command failed; the text is shown below "Error:", or as it stands (`is_bare`)."""
 
-    def __init__(self, text: str, exit_code: int = EXIT_SOFTWARE) -> None:
+    def __init__(self, text: str, exit_code: int = EXIT_SOFTWARE, *, is_bare: bool = False) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.is_bare = is_bare
+
+
+class BadArgument(CtlError):
+    """An argument was understood and cannot be; shown with the usage, status 65."""
+
+    #: How the command is used.
+    usage = ""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(f"Bad argument: {text}" if text else "Bad argument.", EXIT_DATA)
+
+
+def no_vhost(name: str) -> CtlError:
+    """Return what rabbitmqctl says to a vhost that is not there."""
+    return CtlError(f"Virtual host '{name}' does not exist", EXIT_DATA, is_bare=True)
+
+
+def no_user(name: str) -> CtlError:
+    """Return what rabbitmqctl says to a user that is not there."""
+    return CtlError(f'User "{name}" does not exist', EXIT_NO_USER)

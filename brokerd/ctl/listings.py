@@ -1,47 +1,29 @@
 """`brokerctl list_…`: rows with the columns one asks for.
 
-Live rows come from the members that --address names; clients are known only to the member they are
-connected to, so name all members for all clients.
+Live rows come from the members that --node names; clients are known only to the member they are
+connected to, so name all members for all clients.  Which listings there are, and what they show of
+the catalog, is in columns.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import errors, output, settings
+from brokerd.ctl import columns, errors, output, settings, terms
+from brokerd.ctl.columns import Listing
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
 
 Row = dict[str, Any]
+#: Columns that hold field tables.
+_TABLES = ("arguments", "client_properties")
 
 
-@dataclass(slots=True, frozen=True)
-class Listing:
-    """One listing: where its rows come from and what they have."""
-
-    #: What is listed, in words.
-    title: str
-    #: Of List; None: objects of the catalog.
-    live: str | None
-    #: Of ListTopology.
-    kind: str
-    #: Shown when no columns are asked for.
-    columns: tuple[str, ...]
-    #: Further columns.
-    more: tuple[str, ...] = ()
-    #: True: the rows of one vhost (option -p).
-    in_vhost: bool = False
-    #: Rows of several members that describe the same thing: the fields that identify it.
-    identity: tuple[str, ...] = ()
-
-
-def _live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
+def live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
     """Ask every member that was named; one that is down is no error unless all are."""
     from brokerd.ctl.client import AdminClient
 
@@ -63,7 +45,28 @@ def _live_rows(listing: Listing, chosen: settings.Settings) -> list[Row]:
         if not answered:
             raise failure
         click.echo(f"Warning: {failure}", err=True)
-    return _merged(found, listing.identity) if listing.identity else found
+    merged = _merged(found, listing.identity) if listing.identity else found
+    for row in merged:
+        _shape(row)
+    return merged
+
+
+def _shape(row: Row) -> None:
+    """Turn what JSON cannot say into what the formatters know."""
+    for column in _TABLES:
+        value = row.get(column)
+        if isinstance(value, dict):
+            row[column] = terms.table(value)
+        elif isinstance(value, list):
+            row[column] = terms.Table(value)
+    for column in ("peer_host", "host"):
+        if column in row:
+            row[column] = terms.Address(row[column])
+    if isinstance(row.get("protocol"), list):
+        row["protocol"] = tuple(row["protocol"])
+    definition = row.get("effective_policy_definition")
+    if isinstance(definition, dict):
+        row["effective_policy_definition"] = terms.table(definition)
 
 
 #: What a row was taken from, best first (rows of queues).
@@ -74,14 +77,15 @@ def _merged(found: list[Row], identity: tuple[str, ...]) -> list[Row]:
     """Keep one row per thing, the leader's if there is one."""
     best: dict[tuple[Any, ...], Row] = {}
     for row in found:
-        key = tuple(row.get(field) for field in identity)
+        key = tuple(json.dumps(row.get(field)) for field in identity)
         rank = _RANK.get(str(row.get("as_of")), 2)
         if key not in best or rank < _RANK.get(str(best[key].get("as_of")), 2):
             best[key] = row
     return list(best.values())
 
 
-def _object_rows(client: AdminClient, kind: str, vhost: str) -> list[Row]:
+def object_rows(client: AdminClient, kind: str, vhost: str) -> list[Row]:
+    """Return the catalog's objects of a kind as rows."""
     rows = []
     for item in client.objects(kind, vhost):
         row: Row = {"vhost": item.vhost, "name": item.name, **json.loads(item.spec)}
@@ -94,7 +98,7 @@ def _object_rows(client: AdminClient, kind: str, vhost: str) -> list[Row]:
     return rows
 
 
-def _fill_permission(row: Row) -> None:
+def _fill_user(row: Row) -> None:
     row["user"] = row["name"]
 
 
@@ -102,296 +106,167 @@ def _fill_topic_permission(row: Row) -> None:
     row["user"], _, row["exchange"] = row["name"].partition("|")
 
 
-def _fill_user(row: Row) -> None:
-    row["user"] = row["name"]
-
-
 def _fill_parameter(row: Row) -> None:
     row["component"], _, row["name"] = row["name"].partition("/")
+    row["value"] = output.compact(row["value"])
 
 
-_FILL: dict[str, Callable[[Row], None]] = {
-    "permission": _fill_permission,
+def _fill_policy(row: Row) -> None:
+    # rabbitmqctl shows the JSON as it was given, as one text.
+    row["definition"] = output.compact(row["definition"])
+
+
+def _fill_vhost(row: Row) -> None:
+    row["default_queue_type"] = row["default_queue_type"] or terms.Atom("undefined")
+
+
+_FILL = {
+    "permission": _fill_user,
     "topic_permission": _fill_topic_permission,
     "user": _fill_user,
     "parameter": _fill_parameter,
+    "policy": _fill_policy,
+    "operator_policy": _fill_policy,
+    "vhost": _fill_vhost,
 }
 
 
-def _show(listing: Listing, columns: tuple[str, ...]) -> None:
+def announce(listing: Listing) -> None:
+    """Say what is listed."""
     chosen = settings.current()
-    known = (*listing.columns, *listing.more)
-    for column in columns:
-        if column not in known:
-            raise click.UsageError(f"unknown column '{column}'; there are: {', '.join(known)}")
-    where = f" of vhost {chosen.vhost}" if listing.in_vhost else ""
-    chosen.say(f"Listing {listing.title}{where} ...")
+    if listing.says_timeout:
+        chosen.say(f"Timeout: {chosen.timeout_s:.1f} seconds ...")
+    chosen.say(listing.banner.format(vhost=chosen.vhost))
+
+
+def show(listing: Listing, asked: tuple[str, ...]) -> None:
+    """Run a listing."""
+    chosen = settings.current()
+    wanted = _wanted(listing, asked)
+    announce(listing)
     if listing.live is not None:
-        found = _live_rows(listing, chosen)
+        found = live_rows(listing, chosen)
     else:
         from brokerd.ctl.client import connect
 
         with connect(chosen) as client:
-            found = _object_rows(client, listing.kind, chosen.vhost if listing.in_vhost else "")
-    output.rows(chosen, columns or listing.columns, found)
+            if listing.in_vhost:
+                client.require_vhost(chosen.vhost)
+            vhost = chosen.vhost if listing.in_vhost else ""
+            found = object_rows(client, listing.kind, vhost)
+            if listing.kind == "vhost":
+                _complete_vhosts(client, found, wanted)
+    output.rows(chosen, wanted, found, streams=listing.live is not None)
+
+
+def _wanted(listing: Listing, asked: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns that were asked for, separated by spaces or commas."""
+    names = tuple(name for item in asked for name in item.split(",") if name.strip())
+    if names and not listing.takes_columns:
+        raise click.UsageError("too many arguments.")
+    known = (*listing.columns, *listing.more)
+    unknown = sorted({name for name in names if name not in known})
+    if unknown:
+        raise click.UsageError(
+            f"Info key(s) {','.join(unknown)} are not supported\nThere are: {', '.join(known)}"
+        )
+    return names or listing.columns
+
+
+def _complete_vhosts(client: AdminClient, found: list[Row], wanted: tuple[str, ...]) -> None:
+    """Add what the members know of vhosts beside their specs."""
+    if "tracing" in wanted:
+        traced = {row["vhost"] for row in client.live_rows("tracing")}
+        for row in found:
+            row["tracing"] = row["name"] in traced
+    if "cluster_state" in wanted:
+        members = [row["name"] for row in client.live_rows("members") if row["running"]]
+        state = ", ".join(f"{{{name}, running}}" for name in members)
+        for row in found:
+            row["cluster_state"] = f"[{state}]"
 
 
 def _command(name: str, listing: Listing) -> click.Command:
     known = (*listing.columns, *listing.more)
 
     def run(columns: tuple[str, ...]) -> None:
-        _show(listing, columns)
+        show(listing, columns)
+
+    def run_online(columns: tuple[str, ...], online: bool, offline: bool, only_local: bool) -> None:
+        if offline:
+            # A queue whose members are all down is on no member that could be asked.
+            announce(listing)
+            return
+        show(listing, columns)
 
     where = " of the vhost given with -p" if listing.in_vhost else ""
+    argument = click.Argument(["columns"], nargs=-1, metavar="[COLUMN]...")
+    flags = [
+        click.Option(["--online"], is_flag=True, help="Only those that can be reached (all)."),
+        click.Option(["--offline"], is_flag=True, help="Only those that cannot: none are known."),
+        click.Option(["--local", "only_local"], is_flag=True, help="Those known here (all)."),
+    ]
+    is_queues = name == "list_queues"
     return settings.Command(
         name,
-        callback=run,
-        params=[click.Argument(["columns"], nargs=-1, metavar="[COLUMN]...")],
+        callback=run_online if is_queues else run,
+        params=[argument, *(flags if is_queues else [])],
         short_help=f"List {listing.title}.",
         help=f"List {listing.title}{where}.\n\n"
         f"Columns: {', '.join(known)}.\n\nDefault: {' '.join(listing.columns)}.",
     )
 
 
-list_queues = _command(
-    "list_queues",
-    Listing(
-        "queues",
-        "queues",
-        "queue",
-        ("name", "messages"),
-        (
-            "vhost",
-            "type",
-            "durable",
-            "auto_delete",
-            "exclusive",
-            "arguments",
-            "policy",
-            "operator_policy",
-            "messages_ready",
-            "messages_unacknowledged",
-            "messages_dlx",
-            "message_bytes",
-            "consumers",
-            "state",
-            "leader",
-            "members",
-            "online",
-            "counters",
-            "as_of",
-            "uid",
-        ),
-        in_vhost=True,
-        identity=("vhost", "name"),
-    ),
-)
-list_exchanges = _command(
-    "list_exchanges",
-    Listing(
-        "exchanges",
-        "exchanges",
-        "exchange",
-        ("name", "type"),
-        (
-            "vhost",
-            "durable",
-            "auto_delete",
-            "internal",
-            "arguments",
-            "policy",
-            "alternate_exchange",
-        ),
-        in_vhost=True,
-        identity=("vhost", "name"),
-    ),
-)
-list_bindings = _command(
-    "list_bindings",
-    Listing(
-        "bindings",
-        "bindings",
-        "binding",
-        (
-            "source_name",
-            "source_kind",
-            "destination_name",
-            "destination_kind",
-            "routing_key",
-            "arguments",
-        ),
-        ("vhost",),
-        in_vhost=True,
-        identity=("vhost", "source_name", "destination_kind", "destination_name", "routing_key"),
-    ),
-)
-list_connections = _command(
-    "list_connections",
-    Listing(
-        "connections",
-        "connections",
-        "",
-        ("user", "peer_host", "peer_port", "state"),
-        (
-            "pid",
-            "name",
-            "node",
-            "vhost",
-            "host",
-            "port",
-            "ssl",
-            "channels",
-            "frame_max",
-            "channel_max",
-            "timeout",
-            "connected_at",
-            "recv_oct",
-            "send_oct",
-            "client_properties",
-        ),
-    ),
-)
-list_channels = _command(
-    "list_channels",
-    Listing(
-        "channels",
-        "channels",
-        "",
-        ("pid", "user", "consumer_count", "messages_unacknowledged"),
-        (
-            "connection",
-            "name",
-            "number",
-            "node",
-            "vhost",
-            "confirm",
-            "messages_unconfirmed",
-            "prefetch_count",
-        ),
-    ),
-)
-list_consumers = _command(
-    "list_consumers",
-    Listing(
-        "consumers",
-        "consumers",
-        "",
-        ("queue_name", "node", "consumer_tag", "ack_required", "prefetch_count"),
-        ("vhost", "priority", "exclusive", "user"),
-        in_vhost=True,
-    ),
-)
-list_links = _command(
-    "list_links",
-    Listing(
-        "federation links",
-        "links",
-        "",
-        ("vhost", "exchange", "upstream", "status", "error"),
-        (
-            "id",
-            "node",
-            "type",
-            "upstream_exchange",
-            "uri",
-            "since_ms",
-            "local_connection",
-            "bindings",
-            "in",
-            "in_bytes",
-            "in_flight",
-            "refused",
-            "reconnects",
-        ),
-        in_vhost=True,
-    ),
-)
-list_groups = _command(
-    "list_groups",
-    Listing(
-        "Raft groups",
-        "groups",
-        "",
-        ("name", "leader", "term", "commit", "applied", "members"),
-        ("uid", "last", "snapshot", "lag", "damaged", "error"),
-        identity=("uid",),
-    ),
-)
-list_users = _command(
-    "list_users",
-    Listing("users", None, "user", ("user", "tags"), ("limits", "managed_by", "hash")),
-)
-list_vhosts = _command(
-    "list_vhosts",
-    Listing(
-        "vhosts",
-        None,
-        "vhost",
-        ("name",),
-        ("description", "tags", "default_queue_type", "limits", "managed_by", "hash"),
-    ),
-)
-list_permissions = _command(
-    "list_permissions",
-    Listing(
-        "permissions",
-        None,
-        "permission",
-        ("user", "configure", "write", "read"),
-        ("vhost", "managed_by", "hash"),
-        in_vhost=True,
-    ),
-)
-list_topic_permissions = _command(
-    "list_topic_permissions",
-    Listing(
-        "topic permissions",
-        None,
-        "topic_permission",
-        ("user", "exchange", "write", "read"),
-        ("vhost", "managed_by", "hash"),
-        in_vhost=True,
-    ),
-)
-_POLICY_COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
-list_policies = _command(
-    "list_policies",
-    Listing("policies", None, "policy", _POLICY_COLUMNS, ("managed_by", "hash"), in_vhost=True),
-)
-list_operator_policies = _command(
-    "list_operator_policies",
-    Listing(
-        "operator policies",
-        None,
-        "operator_policy",
-        _POLICY_COLUMNS,
-        ("managed_by", "hash"),
-        in_vhost=True,
-    ),
-)
-list_parameters = _command(
-    "list_parameters",
-    Listing(
-        "run-time parameters",
-        None,
-        "parameter",
-        ("component", "name", "value"),
-        ("vhost", "managed_by", "hash"),
-        in_vhost=True,
-    ),
-)
+list_queues = _command("list_queues", columns.QUEUES)
+list_exchanges = _command("list_exchanges", columns.EXCHANGES)
+list_bindings = _command("list_bindings", columns.BINDINGS)
+list_connections = _command("list_connections", columns.CONNECTIONS)
+list_channels = _command("list_channels", columns.CHANNELS)
+list_consumers = _command("list_consumers", columns.CONSUMERS)
+list_links = _command("list_links", columns.LINKS)
+list_groups = _command("list_groups", columns.GROUPS)
+list_users = _command("list_users", columns.USERS)
+list_vhosts = _command("list_vhosts", columns.VHOSTS)
+list_permissions = _command("list_permissions", columns.PERMISSIONS)
+list_topic_permissions = _command("list_topic_permissions", columns.TOPIC_PERMISSIONS)
+list_policies = _command("list_policies", columns.POLICIES)
+list_operator_policies = _command("list_operator_policies", columns.OPERATOR_POLICIES)
+list_parameters = _command("list_parameters", columns.PARAMETERS)
+
+
+def _of_user(kind: str, username: str, shown: tuple[str, ...]) -> None:
+    from brokerd.ctl.client import connect
+
+    chosen = settings.current()
+    with connect(chosen) as client:
+        found = [row for row in object_rows(client, kind, "") if row["user"] == username]
+        if not found and client.find("user", "", username) is None:
+            raise errors.CtlError(f'{{:no_such_user, "{username}"}}', errors.EXIT_UNAVAILABLE)
+    output.rows(chosen, shown, found, streams=False)
 
 
 @click.command(cls=settings.Command)
 @click.argument("username")
 def list_user_permissions(username: str) -> None:
     """List what a user may do, in all vhosts."""
-    from brokerd.ctl.client import connect, missing
+    settings.current().say(f'Listing permissions for user "{username}" ...')
+    _of_user("permission", username, ("vhost", "configure", "write", "read"))
 
+
+@click.command(cls=settings.Command)
+@click.argument("username")
+def list_user_topic_permissions(username: str) -> None:
+    """List the limits on a user's routing keys, in all vhosts."""
+    settings.current().say(f'Listing topic permissions for user "{username}" ...')
+    # rabbitmqctl shows this listing, alone, without a header.
+    settings.current().headers = False
+    _of_user("topic_permission", username, ("vhost", "exchange", "write", "read"))
+
+
+@click.command(cls=settings.Command)
+def list_unresponsive_queues() -> None:
+    """List queues without a leader: nobody can use them before a majority is back."""
     chosen = settings.current()
-    chosen.say(f'Listing permissions of user "{username}" ...')
-    with connect(chosen) as client:
-        found = [row for row in _object_rows(client, "permission", "") if row["user"] == username]
-        if not found and client.find("user", "", username) is None:
-            raise missing("user", username)
-    output.rows(chosen, ("vhost", "configure", "write", "read"), found)
+    chosen.say(f"Listing unresponsive queues for vhost {chosen.vhost} ...")
+    found = [row for row in live_rows(columns.QUEUES, chosen) if row["state"] != "running"]
+    output.rows(chosen, ("name",), found)

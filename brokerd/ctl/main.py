@@ -1,7 +1,8 @@
 """Entry point of brokerctl: finds commands by name and imports only the one that runs.
 
 Commands of other distributions come by entry points of the group `brokerctl.commands`; a missing
-dependency of theirs is said in a sentence.
+dependency of theirs is said in a sentence.  Called as rabbitmqctl (a link of that name) it keeps to
+rabbitmqctl's ways at a terminal, too.
 """
 
 from __future__ import annotations
@@ -16,71 +17,94 @@ from typing import Any
 import click
 
 from brokerd import __version__
-from brokerd.ctl import errors
+from brokerd.ctl import errors, settings
 from brokerd.ctl.settings import Settings, options
 
-#: Command name (as rabbitmqctl has it) to "module:function" in this package.
-COMMANDS = {
-    name: f"brokerd.ctl.{module}:{function}"
-    for module, commands in {
-        "members": (
-            "status",
-            "ping",
-            "cluster_status",
-            "environment",
-            "await_startup",
-            "drain",
-            "safe_to_stop",
-            "set_vm_memory_high_watermark",
-            "set_disk_free_limit",
-            "close_connection",
-        ),
-        "listings": (
-            "list_queues",
-            "list_exchanges",
-            "list_bindings",
-            "list_connections",
-            "list_channels",
-            "list_consumers",
-            "list_links",
-            "list_groups",
-            "list_users",
-            "list_vhosts",
-            "list_permissions",
-            "list_user_permissions",
-            "list_topic_permissions",
-            "list_policies",
-            "list_operator_policies",
-            "list_parameters",
-        ),
-        "access": (
-            "add_user",
-            "delete_user",
-            "change_password",
-            "set_user_tags",
-            "authenticate_user",
-            "add_vhost",
-            "delete_vhost",
-            "set_permissions",
-            "clear_permissions",
-            "set_topic_permissions",
-            "clear_topic_permissions",
-        ),
-        "objects": (
-            "set_policy",
-            "clear_policy",
-            "set_operator_policy",
-            "clear_operator_policy",
-            "set_parameter",
-            "clear_parameter",
-            "delete_queue",
-            "purge_queue",
-        ),
-        "log": ("wal",),
-    }.items()
-    for name in commands
-    for function in [name]
+#: Module of this package, and its commands as rabbitmqctl has them.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "members": (
+        "ping",
+        "environment",
+        "await_startup",
+        "wait",
+        "await_online_nodes",
+        "node_health_check",
+        "drain",
+        "safe_to_stop",
+        "list_feature_flags",
+        "enable_feature_flag",
+    ),
+    "reports": ("status", "cluster_status", "report"),
+    "runtime": (
+        "set_vm_memory_high_watermark",
+        "set_disk_free_limit",
+        "close_connection",
+        "close_all_connections",
+        "stop_app",
+        "start_app",
+        "trace_on",
+        "trace_off",
+    ),
+    "listings": (
+        "list_queues",
+        "list_exchanges",
+        "list_bindings",
+        "list_connections",
+        "list_channels",
+        "list_consumers",
+        "list_links",
+        "list_groups",
+        "list_users",
+        "list_vhosts",
+        "list_permissions",
+        "list_user_permissions",
+        "list_topic_permissions",
+        "list_user_topic_permissions",
+        "list_policies",
+        "list_operator_policies",
+        "list_parameters",
+        "list_unresponsive_queues",
+    ),
+    "access": (
+        "add_user",
+        "delete_user",
+        "change_password",
+        "clear_password",
+        "set_user_tags",
+        "authenticate_user",
+        "add_vhost",
+        "delete_vhost",
+        "set_permissions",
+        "clear_permissions",
+        "set_topic_permissions",
+        "clear_topic_permissions",
+    ),
+    "limits": (
+        "set_vhost_limits",
+        "clear_vhost_limits",
+        "list_vhost_limits",
+        "set_user_limits",
+        "clear_user_limits",
+        "list_user_limits",
+    ),
+    "objects": (
+        "set_policy",
+        "clear_policy",
+        "set_operator_policy",
+        "clear_operator_policy",
+        "set_parameter",
+        "clear_parameter",
+        "delete_queue",
+        "purge_queue",
+    ),
+    "definitions": ("export_definitions", "import_definitions"),
+    "log": ("wal",),
+    "nowhere": ("version",),
 }
+#: Command name to "module:function".
+COMMANDS = {
+    name: f"brokerd.ctl.{module}:{name}" for module, names in _MODULES.items() for name in names
+} | {"eval": "brokerd.ctl.eval_forms:eval_expression"}
 ENTRY_POINTS = "brokerctl.commands"
 #: Extras of the distribution that bring a package's dependencies.
 EXTRAS = {"brokerd_operator": "operator", "brokerd_telemetry": "telemetry"}
@@ -90,16 +114,22 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is used; help lists the names of all."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names."""
-        return sorted({*COMMANDS, *_foreign()})
+        """Return all names, but not of what is only said to be elsewhere (nowhere.py)."""
+        return sorted({*COMMANDS, *_BUILT_IN, *_foreign()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command of ours or of an entry point."""
+        if cmd_name in _BUILT_IN:
+            return _BUILT_IN[cmd_name]
         location = COMMANDS.get(cmd_name)
         if location is not None:
             module, _, function = location.partition(":")
             found: click.Command = getattr(importlib.import_module(module), function)
             return found
+        from brokerd.ctl import nowhere
+
+        if cmd_name in nowhere.INSTEAD:
+            return nowhere.command(cmd_name)
         entry_point = _foreign().get(cmd_name)
         return None if entry_point is None else _load(cmd_name, entry_point)
 
@@ -123,14 +153,14 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Suggest what may have been meant."""
-        try:
+        name = args[0]
+        if self.get_command(ctx, name) is not None or name.startswith("-"):
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), 3)
-            if not close:
-                raise
-            text = f"{error.message} Did you mean {' or '.join(close)}?"
-            raise click.UsageError(text, ctx) from error
+        close = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+        advice = f"Did you mean '{close[0]}'?" if close else "See 'brokerctl help'."
+        raise errors.CtlError(
+            f"\nCommand '{name}' not found. \n{advice} \n", errors.EXIT_USAGE, is_bare=True
+        )
 
 
 def _foreign() -> dict[str, importlib.metadata.EntryPoint]:
@@ -153,10 +183,40 @@ def _load(name: str, entry_point: importlib.metadata.EntryPoint) -> click.Comman
     return command
 
 
+@click.command("help")
+@click.argument("command", required=False)
+@click.pass_context
+def help_command(context: click.Context, command: str | None) -> None:
+    """Show this help, or that of a command."""
+    root = context.find_root()
+    if command is None:
+        click.echo(root.get_help())
+        return
+    assert isinstance(root.command, click.Group)
+    _, found, _ = root.command.resolve_command(root, [command])
+    if found is not None:
+        click.echo(found.get_help(click.Context(found, info_name=command, parent=root)))
+
+
+@click.command("autocomplete")
+@click.argument("prefix", default="")
+@click.pass_context
+def autocomplete(context: click.Context, prefix: str) -> None:
+    """Show the commands that begin so."""
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    for name in root.command.list_commands(root):
+        if name.startswith(prefix):
+            click.echo(name)
+
+
+_BUILT_IN = {"help": help_command, "autocomplete": autocomplete}
+
+
 @click.group(
     cls=LazyGroup,
     params=options(with_environment=True),
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": settings.HELP},
 )
 @click.version_option(__version__, prog_name="brokerctl")
 @click.pass_context
@@ -175,18 +235,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status (errors.py)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = settings.STAND_IN if settings.is_stand_in() else "brokerctl"
     try:
-        status: Any = brokerctl.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="brokerctl",
-            standalone_mode=False,
-        )
+        status: Any = brokerctl.main(args=list(given), prog_name=name, standalone_mode=False)
+    except errors.BadArgument as error:
+        return _misused(str(error), given, error.usage, error.exit_code)
     except errors.CtlError as error:
-        click.echo(f"Error: {error}", err=True)
+        _complain(error)
         return error.exit_code
-    except click.UsageError as error:
-        error.show()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         return errors.EXIT_USAGE
+    except click.UsageError as error:
+        usage = error.ctx.get_usage() if error.ctx is not None else ""
+        return _misused(_usage_text(error), given, usage, errors.EXIT_USAGE)
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -197,3 +260,44 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return errors.EXIT_OK
     return status if isinstance(status, int) else errors.EXIT_OK
+
+
+def _complain(error: errors.CtlError) -> None:
+    text = str(error)
+    if sys.stderr.isatty() and not settings.is_stand_in():
+        text = text.removeprefix("Error: ").removeprefix("Error:\n").strip("\n")
+        click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
+        click.echo(text, err=True)
+    else:
+        click.echo(text if error.is_bare else f"Error:\n{text}", err=True)
+
+
+def _usage_text(error: click.UsageError) -> str:
+    """Return what is wrong with a command line in rabbitmqctl's words."""
+    if isinstance(error, click.MissingParameter):
+        return "not enough arguments."
+    if isinstance(error, click.NoSuchOption):
+        return f"Invalid options for this command:\n{error.option_name} : "
+    if "unexpected extra argument" in error.message:
+        return "too many arguments."
+    return error.format_message()
+
+
+def _misused(text: str, given: list[str], usage: str, status: int) -> int:
+    """Show what is wrong, the command line (without secrets of options) and the usage."""
+    lines = [f"Error (argument validation): {text}", "Arguments given:", f"\t{_shown(given)}"]
+    if usage:
+        # click's "Usage: " is a line of its own here, as with rabbitmqctl.
+        lines += ["", click.style("Usage", bold=True), "", usage.partition(": ")[2]]
+    click.echo("\n".join(lines), err=True)
+    return status
+
+
+def _shown(given: list[str]) -> str:
+    shown = list(given)
+    for position, word in enumerate(given):
+        if word == "--password" and position + 1 < len(given):
+            shown[position + 1] = "***"
+        elif word.startswith("--password="):
+            shown[position] = "--password=***"
+    return " ".join(shown)

@@ -1,8 +1,11 @@
-"""`brokerctl` on members: their state, their limits, their coming and going."""
+"""`brokerctl` on members: their state, their health, their coming and going."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,79 +15,25 @@ from brokerd.ctl import errors, output, settings
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
 
-#: How often await_startup asks.
+#: How often await_startup and wait ask.
 POLL_S = 0.2
-MEMORY_SETTING = "vm_memory_high_watermark"
-DISK_SETTING = "disk_free_limit"
+#: rabbitmqctl's, where -t is not given.
+WAIT_S = 10.0
+AWAIT_S = 300.0
 
 
-def _info(client: AdminClient) -> Any:
+def info(client: AdminClient) -> Any:
+    """Return who answers."""
     from brokerd.rpc.v1 import admin_pb2
 
     return client.call("GetInfo", admin_pb2.GetInfoRequest())
 
 
-def _member_status(client: AdminClient) -> Any:
+def member_status(client: AdminClient) -> Any:
+    """Return the members as the asked one sees them."""
     from brokerd.rpc.v1 import admin_pb2
 
     return client.call("MemberStatus", admin_pb2.MemberStatusRequest())
-
-
-def _member_row(member: Any) -> dict[str, Any]:
-    return {
-        "name": member.name,
-        "running": member.running,
-        "version": member.version,
-        "peer_address": member.peer_address,
-        "leaders": member.leaders,
-        "replicas": member.replicas,
-        "memory_used": member.memory_used,
-        "memory_limit": member.memory_limit,
-        "disk_free": member.disk_free,
-        "alarms": list(member.alarms),
-    }
-
-
-@click.command(cls=settings.Command)
-def status() -> None:
-    """Show the state of a member."""
-    from brokerd.ctl.client import connect
-
-    chosen = settings.current()
-    with connect(chosen) as client:
-        info = _info(client)
-        members = _member_status(client)
-        own = next((m for m in members.members if m.name == info.node), None)
-        groups = client.live_rows("groups")
-        fields: dict[str, Any] = {
-            "node": info.node,
-            "version": info.version,
-            "cluster_name": info.cluster_name,
-            "cluster_id": info.cluster_id,
-            "catalog_leader": members.catalog_leader,
-            "catalog_revision": info.revision,
-            "features": list(info.features),
-        }
-        if own is not None:
-            fields |= {
-                "caught_up": own.caught_up,
-                "alarms": list(own.alarms),
-                "memory_used": own.memory_used,
-                "memory_limit": own.memory_limit,
-                "disk_free": own.disk_free,
-                "queues_led": own.leaders,
-                "queue_replicas": own.replicas,
-            }
-        fields |= {
-            "raft_groups": len(groups),
-            "damaged_groups": [row["name"] for row in groups if row["damaged"] or row["error"]],
-            "connections": len(client.live_rows("connections")),
-            "channels": len(client.live_rows("channels")),
-            "consumers": len(client.live_rows("consumers")),
-            "queues": len(client.live_rows("queues")),
-        }
-    chosen.say(f"Status of node {fields['node']} ...")
-    output.record(chosen, fields)
 
 
 @click.command(cls=settings.Command)
@@ -93,24 +42,13 @@ def ping() -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
+    chosen.say(
+        f"Will ping {chosen.label}. This only checks that the member answers. "
+        f"Timeout: {chosen.timeout_s * 1000:.0f} ms."
+    )
     with connect(chosen) as client:
-        node = _info(client).node
-    chosen.say(f"Ping succeeded: {node} answers")
-
-
-@click.command(cls=settings.Command)
-def cluster_status() -> None:
-    """Show the members of the cluster as the asked one sees them."""
-    from brokerd.ctl.client import connect
-
-    chosen = settings.current()
-    with connect(chosen) as client:
-        info = _info(client)
-        answer = _member_status(client)
-    chosen.say(f"Cluster {info.cluster_name} ({info.cluster_id}) as {info.node} sees it")
-    chosen.say(f"Leader of the catalog: {answer.catalog_leader or 'none'}")
-    found = [_member_row(member) for member in answer.members]
-    output.rows(chosen, list(_member_row(answer.members[0])) if found else [], found)
+        info(client)
+    chosen.say("Ping succeeded")
 
 
 @click.command(cls=settings.Command)
@@ -119,39 +57,161 @@ def environment() -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
+    chosen.say(f"Application environment of node {chosen.label} ...")
     with connect(chosen) as client:
         found = client.live_rows("configuration")
     output.record(chosen, {row["name"]: row["value"] for row in found})
 
 
-@click.command(cls=settings.Command)
-def await_startup() -> None:
-    """Wait until a member serves clients, at most as long as --timeout says (status 75)."""
+def _readiness(client: AdminClient) -> str:
+    """Return why a member does not serve clients yet, "" if it does."""
+    node = info(client).node
+    answer = member_status(client)
+    own = next((m for m in answer.members if m.name == node), None)
+    if own is None or not answer.catalog_leader or not own.caught_up:
+        return "it has not caught up with the cluster yet"
+    row = client.live_rows("status")[0]
+    return "" if row["is_listening"] else "its listeners are closed (start_app opens them)"
+
+
+def _until_ready(chosen: settings.Settings, timeout_s: float) -> None:
     from brokerd.ctl.client import AdminClient
 
-    chosen = settings.current()
-    deadline = time.monotonic() + chosen.timeout_s
-    address = chosen.addresses()[0]
-    problem = "it does not answer"
-    while True:
+    problem = ""
+
+    def is_ready() -> bool:
+        nonlocal problem
         try:
-            with AdminClient(chosen, address) as client:
-                node = _info(client).node
-                answer = _member_status(client)
-            own = next((m for m in answer.members if m.name == node), None)
-            if own is not None and answer.catalog_leader and own.caught_up:
-                chosen.say(f"{node} is ready")
-                return
-            problem = "it has not caught up with the cluster yet"
+            with AdminClient(chosen, chosen.addresses()[0]) as client:
+                problem = _readiness(client)
         except errors.CtlError as error:
             if error.exit_code not in (errors.EXIT_UNAVAILABLE, errors.EXIT_TEMPORARY):
                 raise
-            problem = str(error)
-        if time.monotonic() >= deadline:
-            raise errors.CtlError(
-                f"not ready within {chosen.timeout_s:g} s: {problem}", errors.EXIT_TEMPORARY
-            )
-        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
+            problem = "it does not answer"
+        return not problem
+
+    if not _poll(is_ready, timeout_s):
+        raise errors.CtlError(
+            f"Error: operation await_startup on node {chosen.label} timed out. "
+            f"Timeout value used: {timeout_s * 1000:.0f}\n{problem}",
+            errors.EXIT_TEMPORARY,
+            is_bare=True,
+        )
+
+
+def _poll(is_done: Callable[[], bool], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not is_done():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(POLL_S, left))
+    return True
+
+
+def _given_timeout(chosen: settings.Settings, default_s: float) -> float:
+    return default_s if chosen.timeout_s == settings.TIMEOUT_S else chosen.timeout_s
+
+
+@click.command(cls=settings.Command)
+def await_startup() -> None:
+    """Wait until a member serves clients, at most as long as --timeout says (status 75)."""
+    chosen = settings.current()
+    _until_ready(chosen, _given_timeout(chosen, AWAIT_S))
+
+
+@click.command(cls=settings.Command)
+@click.argument("pidfile", required=False)
+@click.option("-P", "--pid", type=int, help="Wait for this process.")
+def wait(pidfile: str | None, pid: int | None) -> None:
+    """Wait until the member whose process id is given, or stands in PIDFILE, serves clients."""
+    chosen = settings.current()
+    timeout_s = _given_timeout(chosen, WAIT_S)
+    if pidfile is None and pid is None:
+        raise click.UsageError("No pid or pidfile specified")
+    if pid is None:
+        assert pidfile is not None
+        chosen.say(f"Waiting for pid file '{pidfile}' to appear")
+        pid = _pid_of(chosen, Path(pidfile), timeout_s)
+        chosen.say(f"pid is {pid}")
+    chosen.say(f"Waiting for node '{chosen.label}' while OS process '{pid}' is running")
+    if not _is_running(pid):
+        raise errors.CtlError("process_not_running", errors.EXIT_UNAVAILABLE)
+    _until_ready(chosen, timeout_s)
+    chosen.say(f"Applications 'rabbit_and_plugins' are running on node '{chosen.label}'")
+
+
+def _pid_of(chosen: settings.Settings, file: Path, timeout_s: float) -> int:
+    found = 0
+
+    def is_there() -> bool:
+        nonlocal found
+        try:
+            found = int(file.read_text().strip() or "0")
+        except (OSError, ValueError):
+            return False
+        return found > 0
+
+    if not _poll(is_there, timeout_s):
+        raise errors.CtlError(
+            f"Error: operation wait on node {chosen.label} timed out. "
+            f"Timeout value used: {timeout_s * 1000:.0f}",
+            errors.EXIT_TEMPORARY,
+            is_bare=True,
+        )
+    return found
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@click.command(cls=settings.Command)
+@click.argument("count", type=click.IntRange(min=1))
+def await_online_nodes(count: int) -> None:
+    """Wait until so many members are up."""
+    from brokerd.ctl.client import connect
+
+    chosen = settings.current()
+    timeout_s = _given_timeout(chosen, AWAIT_S)
+    chosen.say(f"Will wait for at least {count} nodes to join the cluster of {chosen.label} ...")
+    with connect(chosen) as client:
+
+        def are_up() -> bool:
+            running = [member for member in member_status(client).members if member.running]
+            return len(running) >= count
+
+        if not _poll(are_up, timeout_s):
+            raise errors.CtlError(f"timed out waiting for {count} members", errors.EXIT_TEMPORARY)
+
+
+@click.command(cls=settings.Command)
+def node_health_check() -> None:
+    """Check that a member serves clients, has no alarms and no damaged replicas."""
+    from brokerd.ctl.client import connect
+
+    chosen = settings.current()
+    chosen.say(f"Timeout: {chosen.timeout_s:g} seconds ...")
+    chosen.say(f"Checking health of node {chosen.label} ...")
+    with connect(chosen) as client:
+        problem = _readiness(client)
+        alarms = client.live_rows("status")[0]["alarms"]
+        damaged = [
+            row["name"] for row in client.live_rows("groups") if row["damaged"] or row["error"]
+        ]
+    if not problem and alarms:
+        problem = f"resource alarm(s) in effect: {', '.join(alarms)}"
+    if not problem and damaged:
+        problem = f"damaged: {', '.join(damaged)}"
+    if problem:
+        raise errors.CtlError(f"health check failed. {problem}", errors.EXIT_SOFTWARE)
+    chosen.say("Health check passed")
 
 
 @click.command(cls=settings.Command)
@@ -182,73 +242,31 @@ def safe_to_stop(member: str | None) -> None:
 
     chosen = settings.current()
     with connect(chosen) as client:
-        name = member or _info(client).node
+        name = member or info(client).node
         answer = client.call("SafeToStop", admin_pb2.SafeToStopRequest(member=name))
     if not answer.safe:
         raise errors.CtlError(f"{name} must not stop now: {'; '.join(answer.reasons)}")
     chosen.say(f"{name} can be stopped")
 
 
-def _set(name: str, value: str, all_members: bool) -> None:
+@click.command(cls=settings.Command)
+def list_feature_flags() -> None:
+    """List what the members can do, in the form of RabbitMQ's feature flags."""
     from brokerd.ctl.client import connect
-    from brokerd.rpc.v1 import admin_pb2
 
     chosen = settings.current()
-    where = "all members" if all_members else chosen.addresses()[0]
-    chosen.say(f"Setting {name} on {where} to {value} ...")
-    request = admin_pb2.SetSettingsRequest(settings={name: value}, all_members=all_members)
+    chosen.say("Listing feature flags ...")
     with connect(chosen) as client:
-        client.call("SetSettings", request)
-
-
-_ALL = click.option("--all-members", is_flag=True, help="On all members, not only on this one.")
-
-
-@click.command(cls=settings.Command)
-@click.argument("value", nargs=-1, required=True, metavar="FRACTION | absolute BYTES")
-@_ALL
-def set_vm_memory_high_watermark(value: tuple[str, ...], all_members: bool) -> None:
-    """Set how much memory may be used before publishers are blocked: 0.6, or absolute 2GiB."""
-    if len(value) == 2 and value[0] == "absolute":
-        number = value[1]
-        if number.replace(".", "", 1).isdigit() and not number.isdigit():
-            raise click.UsageError(f"'{number}' is not a number of bytes")
-        # Else a number below ten would be taken for a fraction.
-        number = f"{number}B" if number.isdigit() else number
-    elif len(value) == 1:
-        number = value[0]
-    else:
-        raise click.UsageError("expected a fraction, or 'absolute' and a number of bytes")
-    _set(MEMORY_SETTING, number, all_members)
+        names = sorted(info(client).features)
+    rows = [{"name": name.replace("-", "_"), "state": "enabled"} for name in names]
+    output.rows(chosen, ("name", "state"), rows, streams=False)
 
 
 @click.command(cls=settings.Command)
-@click.argument("value", nargs=-1, required=True, metavar="BYTES | mem_relative FRACTION")
-@_ALL
-def set_disk_free_limit(value: tuple[str, ...], all_members: bool) -> None:
-    """Set the free space below which publishers are blocked: 2GB, or mem_relative 1.0."""
-    if len(value) == 2 and value[0] == "mem_relative":
-        number = value[1] if "." in value[1] else f"{value[1]}.0"
-    elif len(value) == 1:
-        number = value[0]
-    else:
-        raise click.UsageError("expected a number of bytes, or 'mem_relative' and a fraction")
-    _set(DISK_SETTING, number, all_members)
-
-
-@click.command(cls=settings.Command)
-@click.argument("connection")
-@click.argument("explanation", required=False, default="closed by an administrator")
-def close_connection(connection: str, explanation: str) -> None:
-    """Close an AMQP connection, named by its pid or name as list_connections shows it."""
-    from brokerd.ctl.client import AdminClient
-    from brokerd.rpc.v1 import admin_pb2
-
+@click.argument("flag")
+def enable_feature_flag(flag: str) -> None:
+    """Accepted for scripts: all members of one version have all that it has."""
     chosen = settings.current()
-    chosen.say(f"Closing connection {connection}, reason: {explanation} ...")
-    request = admin_pb2.CloseConnectionRequest(id=connection, reason=explanation)
-    for address in chosen.addresses():
-        with AdminClient(chosen, address) as client:
-            if client.call("CloseConnection", request).found:
-                return
-    raise errors.CtlError(f"no connection {connection} here", errors.EXIT_DATA)
+    chosen.say(
+        "Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...'
+    )

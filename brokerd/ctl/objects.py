@@ -1,4 +1,4 @@
-"""`brokerctl` on policies, run-time parameters and queues."""
+"""`brokerctl` on policies, run-time parameters and queues, in rabbitmqctl's words."""
 
 from __future__ import annotations
 
@@ -9,76 +9,95 @@ import click
 
 from brokerd.ctl import errors, settings
 
+#: Whose parameters mean something here.
+COMPONENTS = ("federation-upstream", "federation-upstream-set")
+APPLY_TO = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
 
-def _json(what: str, text: str) -> Any:
+
+def read_json(text: str) -> Any:
+    """Read JSON that a person typed."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise errors.CtlError(f"{what} is not JSON: {error}", errors.EXIT_DATA) from error
+        raise errors.CtlError(
+            f"JSON decoding error. Reason: {error}", errors.EXIT_UNAVAILABLE
+        ) from error
 
 
-def _set(kind: str, name: str, pattern: str, definition: str, priority: int, apply_to: str) -> None:
+def _put(kind: str, name: str, spec: dict[str, Any]) -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
-    words = kind.replace("_", " ")
-    chosen.say(
-        f'Setting {words} "{name}" for pattern "{pattern}" to "{definition}" with priority '
-        f'"{priority}" for vhost "{chosen.vhost}" ...'
-    )
-    spec = {
-        "pattern": pattern,
-        "definition": _json("the definition", definition),
-        "priority": priority,
-        "apply-to": apply_to,
-    }
     with connect(chosen) as client:
-        client.put(kind, chosen.vhost, name, spec)
+        client.require_vhost(chosen.vhost)
+        try:
+            client.put(kind, chosen.vhost, name, spec)
+        except errors.CtlError as error:
+            if error.exit_code != errors.EXIT_UNAVAILABLE or error.is_bare:
+                raise
+            raise errors.CtlError(
+                f"Validation failed\n\n{error}\n", errors.EXIT_UNAVAILABLE
+            ) from error
 
 
 def _clear(kind: str, name: str) -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
-    chosen.say(f'Clearing {kind.replace("_", " ")} "{name}" of vhost "{chosen.vhost}" ...')
     with connect(chosen) as client:
         client.delete(kind, chosen.vhost, name)
 
 
+def _set(
+    kind: str, words: str, name: str, pattern: str, definition: str, priority: int, apply_to: str
+) -> None:
+    chosen = settings.current()
+    chosen.say(
+        f'Setting {words} "{name}" for pattern "{pattern}" to "{definition}" with priority '
+        f'"{priority}" for vhost "{chosen.vhost}" ...'
+    )
+    if apply_to not in APPLY_TO:
+        known = ", ".join(f"'{choice}'" for choice in APPLY_TO)
+        raise errors.CtlError(
+            f"Validation failed\n\napply-to '{apply_to}' unrecognised; should be one of {known}\n",
+            errors.EXIT_UNAVAILABLE,
+        )
+    spec = {
+        "pattern": pattern,
+        "definition": read_json(definition),
+        "priority": priority,
+        "apply-to": apply_to,
+    }
+    _put(kind, name, spec)
+
+
 _PRIORITY = click.option("--priority", type=int, default=0, show_default=True)
+_APPLY = f"What it applies to: {', '.join(APPLY_TO)}."
 
 
 @click.command(cls=settings.Command)
 @_PRIORITY
-@click.option(
-    "--apply-to",
-    type=click.Choice(["queues", "classic_queues", "quorum_queues", "exchanges", "all"]),
-    default="all",
-    show_default=True,
-)
+@click.option("--apply-to", default="all", show_default=True, help=_APPLY)
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")
 def set_policy(priority: int, apply_to: str, name: str, pattern: str, definition: str) -> None:
     """Set a policy; DEFINITION is JSON: '{"max-length": 1000}' (option -p)."""
-    _set("policy", name, pattern, definition, priority, apply_to)
+    _set("policy", "policy", name, pattern, definition, priority, apply_to)
 
 
 @click.command(cls=settings.Command)
 @click.argument("name")
 def clear_policy(name: str) -> None:
     """Delete a policy (option -p)."""
+    chosen = settings.current()
+    chosen.say(f'Clearing policy "{name}" on vhost "{chosen.vhost}" ...')
     _clear("policy", name)
 
 
 @click.command(cls=settings.Command)
 @_PRIORITY
-@click.option(
-    "--apply-to",
-    type=click.Choice(["queues", "classic_queues", "quorum_queues"]),
-    default="queues",
-    show_default=True,
-)
+@click.option("--apply-to", default="queues", show_default=True, help=_APPLY)
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")
@@ -86,13 +105,18 @@ def set_operator_policy(
     priority: int, apply_to: str, name: str, pattern: str, definition: str
 ) -> None:
     """Set an operator policy, which limits what users' policies may say (option -p)."""
-    _set("operator_policy", name, pattern, definition, priority, apply_to)
+    # RabbitMQ stores "all", which can only mean queues.
+    apply_to = "queues" if apply_to == "all" else apply_to
+    words = "operator policy override"
+    _set("operator_policy", words, name, pattern, definition, priority, apply_to)
 
 
 @click.command(cls=settings.Command)
 @click.argument("name")
 def clear_operator_policy(name: str) -> None:
     """Delete an operator policy (option -p)."""
+    chosen = settings.current()
+    chosen.say(f'Clearing operator policy "{name}" on vhost "{chosen.vhost}" ...')
     _clear("operator_policy", name)
 
 
@@ -102,16 +126,16 @@ def clear_operator_policy(name: str) -> None:
 @click.argument("value")
 def set_parameter(component: str, name: str, value: str) -> None:
     """Set a run-time parameter; VALUE is JSON (option -p)."""
-    from brokerd.ctl.client import connect
-
     chosen = settings.current()
     chosen.say(
-        f'Setting runtime parameter "{name}" for component "{component}" '
+        f'Setting runtime parameter "{name}" for component "{component}" to "{value}" '
         f'in vhost "{chosen.vhost}" ...'
     )
-    spec = {"value": _json("the value", value)}
-    with connect(chosen) as client:
-        client.put("parameter", chosen.vhost, f"{component}/{name}", spec)
+    if component not in COMPONENTS:
+        raise errors.CtlError(
+            f"Validation failed\n\ncomponent {component} not found\n", errors.EXIT_UNAVAILABLE
+        )
+    _put("parameter", f"{component}/{name}", {"value": read_json(value)})
 
 
 @click.command(cls=settings.Command)
@@ -119,12 +143,12 @@ def set_parameter(component: str, name: str, value: str) -> None:
 @click.argument("name")
 def clear_parameter(component: str, name: str) -> None:
     """Delete a run-time parameter (option -p)."""
-    from brokerd.ctl.client import connect
-
     chosen = settings.current()
-    chosen.say(f'Clearing runtime parameter "{name}" for component "{component}" ...')
-    with connect(chosen) as client:
-        client.delete("parameter", chosen.vhost, f"{component}/{name}")
+    chosen.say(
+        f'Clearing runtime parameter "{name}" for component "{component}" '
+        f'on vhost "{chosen.vhost}" ...'
+    )
+    _clear("parameter", f"{component}/{name}")
 
 
 @click.command(cls=settings.Command)
@@ -136,10 +160,30 @@ def delete_queue(name: str, if_empty: bool, if_unused: bool) -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
-    chosen.say(f"Deleting queue '{name}' on vhost '{chosen.vhost}' ...")
+    conditions = [
+        words
+        for words, is_set in (("queue is empty", if_empty), ("queue is unused", if_unused))
+        if is_set
+    ]
+    condition = f"if {' and if '.join(conditions)} " if conditions else ""
+    chosen.say(f"Deleting queue '{name}' on vhost '{chosen.vhost}' {condition}...")
     with connect(chosen) as client:
-        result = client.delete("queue", chosen.vhost, name, if_empty=if_empty, if_unused=if_unused)
+        try:
+            result = client.delete(
+                "queue", chosen.vhost, name, if_empty=if_empty, if_unused=if_unused
+            )
+        except errors.CtlError as error:
+            raise _undeleted(error, if_empty, if_unused) from error
     chosen.say(f"Queue was successfully deleted with {result.messages} ready messages")
+
+
+def _undeleted(error: errors.CtlError, if_empty: bool, if_unused: bool) -> errors.CtlError:
+    text = str(error)
+    if if_unused and " and 0 consumers" not in text and "consumers" in text:
+        return errors.CtlError(f"Queue is in use\n{text}", errors.EXIT_USAGE)
+    if if_empty and "consumers" in text:
+        return errors.CtlError(f"Queue is not empty\n{text}", errors.EXIT_USAGE)
+    return error
 
 
 @click.command(cls=settings.Command)
@@ -153,5 +197,9 @@ def purge_queue(name: str) -> None:
     chosen.say(f"Purging queue '{name}' in vhost '{chosen.vhost}' ...")
     request = admin_pb2.PurgeQueueRequest(vhost=chosen.vhost, name=name)
     with connect(chosen) as client:
-        count = client.call("PurgeQueue", request).messages
-    chosen.say(f"{count} messages removed")
+        try:
+            client.call("PurgeQueue", request)
+        except errors.CtlError as error:
+            if error.exit_code == errors.EXIT_DATA:
+                raise errors.CtlError("not_found", errors.EXIT_UNAVAILABLE) from error
+            raise

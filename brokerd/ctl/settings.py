@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from brokerd.ctl import errors
+
 DEFAULT_PORT = 5680
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
-FORMATTERS = ("table", "tsv", "json", "csv")
+FORMATTERS = ("table", "tsv", "json", "csv", "erlang", "pretty_table")
+#: With these a program reads the output: no banner.
+_FOR_PROGRAMS = ("tsv", "json", "csv")
 #: rabbitmqctl's default for a command that lists.
 TIMEOUT_S = 60.0
+#: A day; what "infinity" means.
+TIMEOUT_S_MAX = 86_400.0
+#: name@host=HOST:PORT of each member, comma-separated: for scripts that name Erlang nodes.
+NODES_VARIABLE = "BROKERD_NODES"
+STAND_IN = "rabbitmqctl"
+HELP = ["-h", "--help", "-?"]
+
+
+def is_stand_in() -> bool:
+    """Tell whether this program was called as rabbitmqctl, by a link of that name."""
+    return Path(sys.argv[0]).name == STAND_IN
 
 
 @dataclass(slots=True)
 class Settings:
     """What the options say; the defaults are those of a member on this machine."""
 
-    address: str = DEFAULT_ADDRESS
+    address: str = field(
+        default_factory=lambda: os.environ.get("BROKERD_ADDRESS") or DEFAULT_ADDRESS
+    )
+    #: What -n says, behind or before the command; "" if it does not.
+    node: str = ""
     user: str = "guest"
     password: str = "guest"
     vhost: str = "/"
@@ -31,28 +52,58 @@ class Settings:
     formatter: str | None = None
     timeout_s: float = TIMEOUT_S
     ca_file: str = ""
+    #: Called as rabbitmqctl: a terminal gets what scripts get.
+    stands_in: bool = field(default_factory=is_stand_in)
 
     def __repr__(self) -> str:
         return f"Settings(address={self.address!r}, user={self.user!r}, password=***)"
 
     def addresses(self) -> list[str]:
         """Return host:port of each member that was named."""
-        return [_target(part) for part in self.address.split(",") if part.strip()]
+        named = self.node or self.address
+        port = self.address.rpartition(":")[2]
+        nodes = _nodes()
+        return [
+            nodes.get(part.strip()) or _target(part, port if port.isdigit() else "")
+            for part in named.split(",")
+            if part.strip()
+        ]
+
+    @property
+    def label(self) -> str:
+        """Return what messages call the member."""
+        return self.node or self.address
+
+    def formatter_now(self) -> str:
+        """Return "pretty" for a person's table, else table, json, csv or erlang."""
+        if self.formatter == "pretty_table":
+            return "pretty"
+        if self.formatter in (None, "table"):
+            return "pretty" if sys.stdout.isatty() and not self.stands_in else "table"
+        return "table" if self.formatter == "tsv" else str(self.formatter)
 
     def say(self, text: str) -> None:
-        """Say what is being done, unless -q was given; scripts read only results."""
-        if not self.quiet and self.formatter in (None, "table"):
+        """Say what is being done, unless -q was given or a program reads the output."""
+        if not self.quiet and self.formatter not in _FOR_PROGRAMS:
             click.echo(text)
 
 
-def _target(text: str) -> str:
-    """Return host:port; rabbitmqctl's name@host names the host."""
-    host = text.strip().rpartition("@")[2]
+def _nodes() -> dict[str, str]:
+    """Return the addresses of nodes by name, of BROKERD_NODES."""
+    pairs = os.environ.get(NODES_VARIABLE, "").split(",")
+    found = (pair.partition("=") for pair in pairs if "=" in pair)
+    return {name.strip(): address.strip() for name, _, address in found}
+
+
+def _target(text: str, port: str = "") -> str:
+    """Return host:port; rabbitmqctl's name@host names the host, the port is that of the default."""
+    _, at, host = text.strip().rpartition("@")
+    wanted = port if at and port else str(DEFAULT_PORT)
     if host.startswith("["):
-        return host if re.search(r"\]:\d+$", host) else f"{host}:{DEFAULT_PORT}"
+        return host if re.search(r"\]:\d+$", host) else f"{host}:{wanted}"
     if host.count(":") > 1:
-        return f"[{host}]:{DEFAULT_PORT}"
-    return host if ":" in host else f"{host}:{DEFAULT_PORT}"
+        return f"[{host}]:{wanted}"
+    return host if ":" in host else f"{host}:{wanted}"
 
 
 def current() -> Settings:
@@ -77,6 +128,18 @@ def _store_password(context: click.Context, _: click.Parameter, value: Path | No
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"cannot read the password file {value}: {error}") from error
     context.ensure_object(Settings).password = text.rstrip("\n")
+
+
+def _store_timeout(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    try:
+        seconds = TIMEOUT_S_MAX if value == "infinity" else float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= TIMEOUT_S_MAX:
+        raise click.UsageError(f"Invalid options for this command:\n{option.opts[0]} : {value}")
+    context.ensure_object(Settings).timeout_s = seconds
 
 
 def _no_headers(context: click.Context, _: click.Parameter, value: bool | None) -> None:
@@ -114,11 +177,10 @@ def _login_options(with_environment: bool) -> list[click.Parameter]:
             "--node",
             "--address",
             metavar="HOST:PORT",
-            envvar=variable("BROKERD_ADDRESS"),
-            show_envvar=with_environment,
-            callback=_store("address"),
-            help=f"The member's gRPC port; several, comma-separated, are asked together "
-            f"[default: {DEFAULT_ADDRESS}].",
+            callback=_store("node"),
+            help="The member's gRPC port; several, comma-separated, are asked together; "
+            f"name@host is a node of {NODES_VARIABLE}, else the host "
+            f"[default: $BROKERD_ADDRESS, {DEFAULT_ADDRESS}].",
         ),
         _option(
             "--user",
@@ -161,16 +223,15 @@ def _other_options() -> list[click.Parameter]:
         _option(
             "-t",
             "--timeout",
-            type=click.FloatRange(min=0.1, max=86_400),
             metavar="SECONDS",
-            callback=_store("timeout_s"),
+            callback=_store_timeout,
             help=f"Give up after this time [default: {TIMEOUT_S:g}].",
         ),
         _option(
             "--formatter",
-            type=click.Choice([*FORMATTERS, "pretty_table"]),
+            type=click.Choice(FORMATTERS),
             callback=_store("formatter"),
-            help="Default: table on a terminal, tsv elsewhere.",
+            help="How results are shown [default: table: pretty at a terminal, else tabs].",
         ),
         _option(
             "-q",
@@ -195,6 +256,8 @@ def _other_options() -> list[click.Parameter]:
             callback=_no_headers,
             help="No header line.",
         ),
+        _option("-l", "--longnames", is_flag=True, hidden=True),
+        _option("--erlang-cookie", hidden=True),
     ]
 
 
@@ -202,5 +265,17 @@ class Command(click.Command):
     """A command that takes the common options behind its name, too."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
+        settings.setdefault("context_settings", {"help_option_names": HELP})
         super().__init__(*args, **settings)
-        self.params = [*self.params, *options(with_environment=False)]
+        own = {name for option in self.params for name in option.opts}
+        # An option of the command's own hides a common one (list_user_limits --user).
+        common = options(with_environment=False)
+        self.params = [*self.params, *(item for item in common if not own & set(item.opts))]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; a bad argument is shown with the usage."""
+        try:
+            return super().invoke(ctx)
+        except errors.BadArgument as error:
+            error.usage = ctx.get_usage()
+            raise

@@ -142,11 +142,15 @@ def _channel(broker: Broker, connection: ClientConnection, number: int, session:
         "node": broker.node,
         "user": connection.user,
         "vhost": connection.vhost,
+        "transactional": session.tx is not None,
+        "messages_uncommitted": session.tx.publish_count if session.tx is not None else 0,
+        "acks_uncommitted": session.tx.settlement_count if session.tx is not None else 0,
         "confirm": session.confirms is not None,
         "consumer_count": len(session.consumers),
         "messages_unacknowledged": len(session.unacked),
         "messages_unconfirmed": session.confirms.outstanding if session.confirms else 0,
         "prefetch_count": session.prefetch,
+        "global_prefetch_count": session.shared.limit if session.shared is not None else 0,
         "state": "running",
     }
 

@@ -73,7 +73,7 @@ class RuntimeAdmin:
         chosen = [
             connection
             for connection in self._broker.connections.all()
-            if not request.vhost or connection.vhost == request.vhost
+            if connection.is_open and request.vhost in ("", connection.vhost)
         ]
         if request.limit:
             chosen = chosen[: request.limit]

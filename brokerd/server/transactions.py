@@ -90,6 +90,11 @@ class Transaction:
         else:
             self._settlements.append((kind, cause, list(taken)))
 
+    @property
+    def publish_count(self) -> int:
+        """Return how many publishes wait for the commit, for listings."""
+        return len(self._publishes)
+
     def take_publishes(self) -> list[Publish]:
         """Return the messages in order; they wait no more."""
         taken, self._publishes = self._publishes, []

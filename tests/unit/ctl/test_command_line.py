@@ -83,7 +83,7 @@ def test_tsv_keeps_one_row_per_line_and_sends_nothing_to_the_terminal(capsys: An
     output.rows(Settings(formatter="tsv"), COLUMNS, ROWS)
     assert capsys.readouterr().out.splitlines() == [
         "name\tn\ton\tlist\tdeep\tnone",
-        'a\\tb\\x1b[2J\t1\ttrue\t[x, y]\t{"k": [1]}\t',
+        'a\\tb\\x1b[2J\t1\ttrue\t[x, y]\t{"k":[1]}\t',
     ]
     output.rows(Settings(formatter="table"), COLUMNS, ROWS)
     assert "\x1b[2J" not in capsys.readouterr().out

@@ -31,6 +31,8 @@ class DeliveryKind(IntEnum):
     #: Direct reply-to: a reply for a channel, and whether it took it (server/reply_to.py).
     REPLY = 5
     REPLY_TAKEN = 6
+    #: Connections and channels of whoever has a limit (server/shared_counts.py).
+    COUNTS = 7
 
 
 #: version, flags, node size, tag size, incarnation, channel, runs, routes, messages

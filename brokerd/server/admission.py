@@ -56,13 +56,13 @@ def may_open(broker: Broker, user: str, vhost: str) -> str | None:
     if broker.view.spec("permission", vhost, user) is None:
         return f"access to vhost '{vhost}' refused for user '{user}'"
     limit = settings.get("limits", {}).get("max-connections", -1)
-    if 0 <= limit <= broker.connections.count(vhost):
+    if 0 <= limit <= broker.shared_counts.count("vhost", vhost):
         return (
             f"access to vhost '{vhost}' refused for user '{user}': "
             f"connection limit ({limit}) is reached"
         )
     limit = _user_limit(broker, user, "max-connections")
-    if 0 <= limit <= broker.connections.count_of_user(user):
+    if 0 <= limit <= broker.shared_counts.count("user", user):
         return f"connection refused for user '{user}': user connection limit ({limit}) is reached"
     return None
 
@@ -76,7 +76,7 @@ def may_open_channel(broker: Broker, user: str) -> str | None:
             f"the maximum allowed limit of ({limit})"
         )
     limit = _user_limit(broker, user, "max-channels")
-    if 0 <= limit <= broker.connections.channels_of_user(user):
+    if 0 <= limit <= broker.shared_counts.count("channels", user):
         return (
             f"number of channels opened for user '{user}' has reached "
             f"the maximum allowed user limit of ({limit})"

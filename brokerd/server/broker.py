@@ -38,6 +38,7 @@ from brokerd.server.message_views import MessageViews
 from brokerd.server.queue_leaders import QueueLeaders
 from brokerd.server.repeated_warnings import RepeatedWarnings
 from brokerd.server.reply_to import Replies
+from brokerd.server.shared_counts import SharedCounts
 from brokerd.server.timers import DeadlineWheel
 from brokerd.server.tracing import Tracer
 from brokerd.server.variables import Variables
@@ -104,6 +105,8 @@ class Broker:
         self.groups: GroupClient
         self.deliveries = DeliveryHub(self._resume)
         self.replies = Replies(self)
+        self.shared_counts = SharedCounts(self)
+        self.connections.changed = self.shared_counts.changed
         self.leaders = QueueLeaders(self)
         self.dead_letterer = DeadLetterer(self)
         self.tracer = Tracer(self)
@@ -397,6 +400,7 @@ class Broker:
         if not up:
             self.set_alarms(node, frozenset())
         self.leaders.node_changed(node, incarnation, up)
+        self.shared_counts.node_changed(node, up)
 
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader elsewhere sent something for one of our consumers."""
@@ -416,6 +420,8 @@ class Broker:
             self.replies.received(sender, payload)
         elif kind == delivery_codec.DeliveryKind.REPLY_TAKEN:
             self.replies.answered(payload)
+        elif kind == delivery_codec.DeliveryKind.COUNTS:
+            self.shared_counts.received(sender, payload)
 
     def liveness_received(
         self,

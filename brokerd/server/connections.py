@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.config import LimitConfig
@@ -45,6 +46,8 @@ class Connections:
         self._by_user: Counter[str] = Counter()
         self._channels_by_user: Counter[str] = Counter()
         self.channel_count = 0
+        #: Called after each change of a count by vhost or user.
+        self.changed: Callable[[], None] = _nothing
         self._blocked: set[ClientConnection] = set()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
@@ -91,19 +94,23 @@ class Connections:
         """One more channel of this user."""
         self.channel_count += 1
         self._channels_by_user[user] += 1
+        self.changed()
 
     def channel_closed(self, user: str) -> None:
         """One less."""
         self.channel_count -= 1
         _less(self._channels_by_user, user)
+        self.changed()
 
     def _enter(self, guest: Guest) -> None:
         self._by_vhost[guest.vhost] += 1
         self._by_user[guest.user] += 1
+        self.changed()
 
     def _leave(self, guest: Guest) -> None:
         _less(self._by_vhost, guest.vhost)
         _less(self._by_user, guest.user)
+        self.changed()
 
     def gone(self, connection: ClientConnection) -> None:
         """The socket is closed."""
@@ -134,17 +141,13 @@ class Connections:
         """Return the open ones."""
         return list(self._opened)
 
-    def count(self, vhost: str) -> int:
-        """Return how many connections a vhost has on this member."""
-        return self._by_vhost[vhost]
-
-    def count_of_user(self, user: str) -> int:
-        """Return how many connections a user has on this member."""
-        return self._by_user[user]
-
-    def channels_of_user(self, user: str) -> int:
-        """Return how many channels a user has on this member."""
-        return self._channels_by_user[user]
+    def counts(self, kind: str) -> Mapping[str, int]:
+        """Return this member's connections by "vhost" or "user", or "channels" by user."""
+        return {
+            "vhost": self._by_vhost,
+            "user": self._by_user,
+            "channels": self._channels_by_user,
+        }[kind]
 
     @property
     def call_count(self) -> int:
@@ -177,6 +180,10 @@ class Connections:
             connection.close(320, text)
         for connection in list(self._new):
             connection.abort()
+
+
+def _nothing() -> None:
+    """Nobody else wants to know."""
 
 
 def _less(counts: Counter[str], key: str) -> None:

@@ -62,7 +62,10 @@ class AmqpListener:
         self._broker = broker
         self._servers: list[asyncio.Server] = []
         self._is_watching = False
-        broker.topology_listeners.append(broker.connections.topology_changed)
+        broker.topology_listeners += [
+            broker.connections.topology_changed,
+            broker.shared_counts.topology_changed,
+        ]
         #: What new connections meet, and the revision of the variables it was made of.
         self._settings: tuple[int, ConnectionConfig] | None = None
 

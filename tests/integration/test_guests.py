@@ -106,6 +106,26 @@ def test_a_vhost_takes_so_many_connections_and_calls(
     assert "connection limit (0)" in refused(member, vhost="two").reply_text
 
 
+def test_limits_hold_for_all_members_together(tmp_path: Path) -> None:
+    """R-CON-12: what one member has let in counts at the other; it is told soon after."""
+    with cluster(tmp_path, 2) as [one, two]:
+        admin = Admin(one.grpc_port)
+        make_vhost(admin, "shared", **{"max-connections": 1})
+        with client(one.amqp_port, vhost="shared"):
+            eventually(lambda: _is_full(two), "the other member knows")
+            assert "connection limit (1) is reached" in refused(two, vhost="shared").reply_text
+        eventually(lambda: not _is_full(two), "the place is free again")
+        admin.channel.close()
+
+
+def _is_full(member: Member) -> bool:
+    try:
+        RawClient(member.amqp_port, vhost="shared").close()
+    except AssertionError:
+        return True
+    return False
+
+
 def test_a_vhost_takes_so_many_queues(member: Member, admin: Admin) -> None:
     """R-VH-3, R-Q-2."""
     make_vhost(admin, "one-queue", **{"max-queues": 1})

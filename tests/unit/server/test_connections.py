@@ -32,20 +32,21 @@ def test_connections_and_calls_are_counted_together_and_given_back() -> None:
     connections, call = register(), Guest()
     connection: Any = Guest()
     assert connections.admit(connection)
-    assert connections.count("v") == 0
+    assert not connections.counts("vhost")
     connections.opened(connection)
     connections.channel_opened("u")
     connections.call_opened(call)
-    assert (connections.count("v"), connections.count_of_user("u")) == (2, 2)
-    assert (connections.channels_of_user("u"), connections.channel_count) == (2, 2)
+    assert connections.counts("vhost") == {"v": 2}
+    assert connections.counts("user") == connections.counts("channels") == {"u": 2}
+    assert connections.channel_count == 2
     assert (len(connections), connections.call_count) == (1, 1)
     for _ in range(2):
         # Told twice, counted once.
         connections.call_gone(call)
         connections.gone(connection)
     connections.channel_closed("u")
-    assert (connections.count("v"), connections.count_of_user("u")) == (0, 0)
-    assert (connections.channels_of_user("u"), connections.channel_count) == (0, 0)
+    assert not any(connections.counts(kind) for kind in ("vhost", "user", "channels"))
+    assert connections.channel_count == 0
     assert connections.call_count == 0
 
 

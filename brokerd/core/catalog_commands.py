@@ -244,15 +244,3 @@ def decode_reply(reply: bytes) -> Json:
     """Return a reply's fields."""
     fields: Json = json.loads(reply)
     return fields
-
-
-def encode_put(
-    kind: str, vhost: str, name: str, spec: Json, *, cause: str, **options: Any
-) -> bytes:
-    """Encode `put` alone."""
-    return encode(put(kind, vhost, name, spec, cause=cause, **options))
-
-
-def encode_delete(kind: str, vhost: str, name: str, *, cause: str, **options: Any) -> bytes:
-    """Encode `delete` alone."""
-    return encode(delete(kind, vhost, name, cause=cause, **options))

@@ -2,7 +2,7 @@
 
 `normalise` is deterministic and runs when a command is applied, so whatever is in the catalog has
 one shape.  What depends on the version of a library (regular expressions) is judged once, by the
-proposing node (`catalog_commands.encode_put`), and travels as a verdict.
+proposing node (`catalog_commands.put`), and travels as a verdict.
 
 Pure; used by the catalog only.  docs/reference/topology.md shows the same shapes to users.
 """

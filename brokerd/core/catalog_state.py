@@ -188,7 +188,8 @@ class CatalogState:
                     found.extend(topology.exchanges.values())
                 elif kind == "queue":
                     found.extend(topology.queues.values())
-                elif kind == "binding":
+                else:
+                    assert kind == "binding"
                     found.extend(topology.bindings.by_name.values())
         return found
 
@@ -223,7 +224,8 @@ class CatalogState:
                 if record.exclusive_owner is not None:
                     owned = self._exclusive.setdefault(record.exclusive_owner, {})
                     owned[record.vhost, record.name] = record
-            elif isinstance(record, Binding):
+            else:
+                assert isinstance(record, Binding)
                 topology.bindings.add(record, topology.exchanges[record.source].type)
         self.touched(record, is_there=True)
 
@@ -240,7 +242,8 @@ class CatalogState:
             elif isinstance(record, Queue):
                 del topology.queues[record.name]
                 self._discard_exclusive(record)
-            elif isinstance(record, Binding):
+            else:
+                assert isinstance(record, Binding)
                 topology.bindings.remove(record)
         self.touched(record, is_there=False)
 

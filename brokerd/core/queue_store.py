@@ -207,10 +207,6 @@ class _Level:
     def pop(self, limit: int) -> Span:
         return self.back.pop(limit) if self.back else _pop(self.fresh, limit)
 
-    def __iter__(self) -> Iterator[Span]:
-        yield from self.back
-        yield from self.fresh
-
 
 def _pop(lane: deque[Span], limit: int) -> Span:
     span = lane[0]
@@ -323,8 +319,8 @@ class Store:
         heads = [self._returns[0]] if self._returns else []
         for priority in self._order if every_lane else self._order[:1]:
             head = self._levels[priority].head()
-            if head is not None:
-                heads.append(head)
+            assert head is not None, "empty level kept"
+            heads.append(head)
         return min((head.expires_ms for head in heads if head.expires_ms is not None), default=None)
 
     def clear(self) -> list[Span]:

@@ -229,4 +229,9 @@ def test_the_key_of_a_policy_or_queue_is_unknown_outside_mrg(
         reply = catalog.do(batch)["results"][0]
         assert reply["code"] == code
         assert ("unknown key 'queue-alternate-exchange'" in reply["text"]) is (code == "REFUSED")
+    harmless = catalog_commands.put(
+        "policy", "/", "h", {"pattern": ".", "definition": {"max-length": 1}}, cause="admin"
+    )
+    catalog_checks.judge(harmless, profile())
+    assert "verdict" not in harmless
     catalog_checks.judge(catalog_commands.delete(kind, "/", "p", cause="admin"), profile())

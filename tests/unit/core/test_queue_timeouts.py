@@ -61,6 +61,19 @@ def test_only_late_messages_return_and_the_rest_stays_with_the_channel() -> None
     assert (q.count("ack"), q.machine.next_deadline_ms()) == (1, None)
 
 
+def test_only_the_consumer_that_is_late_is_cancelled() -> None:
+    """R-QQ-22"""
+    q = timed()
+    q.consume("a", prefetch=1)
+    q.fill(1)
+    q.now_ms += 900
+    q.consume("b", prefetch=1)
+    q.fill(1)
+    assert only(q.tick(200), effects.ConsumerCancelled).consumer == consumer("a")
+    assert q.unacked == 1
+    assert only(q.tick(900), effects.ConsumerCancelled).consumer == consumer("b")
+
+
 def test_the_rest_of_a_cancelled_consumer_times_out_too() -> None:
     """R-QQ-22"""
     q = timed()

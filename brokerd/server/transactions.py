@@ -92,8 +92,8 @@ class Transaction:
 
     @property
     def publish_count(self) -> int:
-        """Return how many publishes wait for the commit, for listings."""
-        return len(self._publishes)
+        """Return how many messages wait for the commit, for listings."""
+        return sum(len(publish.contents) for publish in self._publishes)
 
     def take_publishes(self) -> list[Publish]:
         """Return the messages in order; they wait no more."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from brokerd.amqp import methods
+from brokerd.amqp.values import Table
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import RawClient, client, publish
 
@@ -276,3 +278,55 @@ def test_acks_in_a_transaction_make_no_room_for_more(raw: RawClient) -> None:
     raw.expect(methods.TxCommitOk)
     second, _, _ = raw.content(methods.BasicDeliver)
     assert second.delivery_tag == 2
+
+
+def committed(raw: RawClient, count: int) -> list[bytes]:
+    """Commit; return the bodies of so many deliveries that come meanwhile, in order."""
+    raw.send(1, methods.TxCommit())
+    bodies: list[bytes] = []
+    is_answered = False
+    while not is_answered or len(bodies) < count:
+        found = raw.next_method()
+        assert found is not None
+        if isinstance(found[1], methods.TxCommitOk):
+            is_answered = True
+            continue
+        assert isinstance(found[1], methods.BasicDeliver)
+        assert not found[1].redelivered
+        raw.next_frame()
+        body = raw.next_frame()
+        assert body is not None
+        bodies.append(body[2])
+    return bodies
+
+
+def test_a_transaction_outlives_the_leader_of_its_queue(tmp_path: Path) -> None:
+    """R-TX-3, R-QQ-10: what it has acked is not delivered again; what it commits comes once."""
+    with cluster(tmp_path, 3) as [leader, other, third]:
+        quorum: Table = {"x-queue-type": "quorum"}
+        with client(leader.amqp_port) as raw:
+            raw.open(1)
+            raw.declare(1, "kept", durable=True, arguments=quorum)
+            raw.send(1, methods.ConfirmSelect(nowait=True))
+            raw.send(1, *[publish(1, "", "kept", b"%d" % i) for i in range(5)])
+            while raw.expect(methods.BasicAck).delivery_tag < 5:
+                pass
+        with client(other.amqp_port) as raw:
+            raw.open(1)
+            raw.open(2)
+            raw.send(1, methods.TxSelect(), methods.BasicQos(0, 3))
+            raw.expect(methods.TxSelectOk)
+            raw.expect(methods.BasicQosOk)
+            raw.send(1, methods.BasicConsume(0, "kept", "c"))
+            raw.expect(methods.BasicConsumeOk)
+            tags = [raw.content(methods.BasicDeliver)[0].delivery_tag for _ in range(3)]
+            raw.send(1, methods.BasicAck(tags[1], True), publish(1, "", "kept", b"new"))
+            assert raw.count(2, "kept") == 2
+            leader.kill()
+            # Two places are free; the third message is still this consumer's.
+            assert committed(raw, 2) == [b"3", b"4"]
+            eventually(lambda: raw.count(2, "kept") == 1, "the committed message waits")
+            raw.send(1, methods.BasicAck(0, True))
+            assert committed(raw, 1) == [b"new"]
+        assert third.process is not None
+        assert third.process.poll() is None

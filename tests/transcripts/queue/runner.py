@@ -124,7 +124,8 @@ class Transcript:
         counted = [f"{name}={count}" for name, count in view["counters"].items() if count]
         return [
             f"ready={view['ready']} unacked={view['unacked']} dl_pending={view['dl_pending']}"
-            f" consumers={view['consumers']} live={list(self.queue.machine.live_indexes())}",
+            + (f" delayed={view['delayed']}" if view["delayed"] else "")
+            + f" consumers={view['consumers']} live={list(self.queue.machine.live_indexes())}",
             " ".join(counted),
         ]
 
@@ -170,6 +171,8 @@ def _effect(effect: Any) -> str:
     if isinstance(effect, effects.DeadLetter):
         where = f"{effect.exchange}/{effect.routing_key or ''}"
         return f"dead letter {effect.reason} to {where}: " + ", ".join(map(_run, effect.runs))
+    if isinstance(effect, effects.Reroute):
+        return f"reroute {effect.reason} to {effect.exchange}: " + ", ".join(map(_run, effect.runs))
     return str(effect)
 
 

@@ -192,7 +192,8 @@ class Worker:
                 continue
 
     async def _checkout(self, count: int) -> list[Letter]:
-        if count <= 0:
+        if count <= 0 or not self._broker.leads(self._uid):
+            # What is taken at another leader, its own worker would not get.
             return []
         command = queue_commands.encode_dead_letters_checkout(count)
         fields = queue_commands.decode_reply(await self._broker.ask_queue(self._uid, command))

@@ -170,6 +170,15 @@ def test_a_policy_names_the_alternate_too(member: Member, channel: Any) -> None:
         service.delete("policy", "mrg")
 
 
+def test_the_switches_in_effect_are_shown(member: Member) -> None:
+    """R-VER-2: what `brokerctl environment` shows."""
+    with admin(member) as service:
+        shown = {row["name"]: row["value"] for row in service.rows("configuration")}
+    assert shown["compat.profile"] == "brokerd+mrg"
+    assert shown["compat.switches.queue_ae"] is True
+    assert shown["compat.switches.dlx.trust_client_x_death"] is False
+
+
 def test_a_client_is_trusted_with_x_death_and_the_literal_expiration_where_switches_say_so(
     tmp_path: Path,
 ) -> None:

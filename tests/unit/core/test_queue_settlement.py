@@ -85,6 +85,20 @@ def test_a_limit_of_2_means_3_deliveries(
     assert q.count("over_limit") == (1 if deliveries else 0)
 
 
+@pytest.mark.parametrize(("mode", "deliveries"), [("3.x", 1), ("4.0", 3), ("4.3", 1)])
+def test_a_count_that_came_along_is_limited_unless_deliveries_are(
+    mode: str, deliveries: int
+) -> None:
+    """R-DL-9, R-DL-2: 4.0 compares with the deliveries of this queue."""
+    q = QueueDriver(queue_type="quorum", delivery_limit=2, delivery_count_mode=mode)
+    q.consume(prefetch=1)
+    q.publish(content(b"x", delivery_count=2))
+    for _ in range(5):
+        if q.unacked:
+            cycle(q, 0, ReturnCause.REJECT)
+    assert (q.count("dlv"), q.count("over_limit")) == (deliveries, 1)
+
+
 def test_the_dead_letter_of_the_limit_tells_its_counts() -> None:
     """R-DL-3, R-DLX-35, R-DL-4"""
     q = QueueDriver(queue_type="quorum", delivery_limit=0, dead_letter_exchange="dlx")

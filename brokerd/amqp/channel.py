@@ -196,11 +196,6 @@ class Channel:
         self.content = ContentAssembly(payload, parse_publish(payload))
         return None
 
-    def _take_ack(self, kind: type[Method], payload: bytes) -> events.Event | None:
-        ack = decode_method(kind, payload)
-        assert isinstance(ack, methods.BasicAck)
-        return events.AcksReceived(self.number, [(ack.delivery_tag, ack.multiple)])
-
     def _take_close(self, kind: type[Method], payload: bytes) -> events.Event | None:
         close = decode_method(kind, payload)
         assert isinstance(close, methods.ChannelClose)
@@ -247,7 +242,6 @@ _RULES: dict[tuple[ChannelPhase, type[Method]], _Rule] = {
     (ChannelPhase.OPEN, methods.BasicDeliver): Channel._take_content_method,
     (ChannelPhase.OPEN, methods.BasicReturn): Channel._take_content_method,
     (ChannelPhase.OPEN, methods.BasicGetOk): Channel._take_content_method,
-    (ChannelPhase.OPEN, methods.BasicAck): Channel._take_ack,
     (ChannelPhase.OPENING, methods.ChannelOpenOk): Channel._take_open_ok,
     (ChannelPhase.OPENING, methods.ChannelClose): Channel._take_close,
     (ChannelPhase.CLOSING, methods.ChannelCloseOk): Channel._take_close_ok,

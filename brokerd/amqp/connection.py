@@ -232,19 +232,13 @@ class AmqpConnection(Endpoint):
                 out.append(events.PublishesReceived(channel.number, run))
             return after
         if key == ACK_KEY:
+            # Every ack that is whole and right comes this way; the general one finds the fault.
             acks: list[tuple[int, bool]] = []
             after = walk_acks(buffer, pos, acks)
             if acks:
-                self._append_acks(channel.number, acks, out)
+                out.append(events.AcksReceived(channel.number, acks))
             return after
         return pos
-
-    def _append_acks(self, number: int, acks: list[tuple[int, bool]], out: list[Event]) -> None:
-        last = out[-1] if out else None
-        if type(last) is events.AcksReceived and last.channel == number:
-            last.acks += acks
-        else:
-            out.append(events.AcksReceived(number, acks))
 
     def _take_protocol_header(self, buffer: bytes, out: list[Event]) -> int:
         if len(buffer) < spec.PROTOCOL_HEADER_SIZE:
@@ -306,9 +300,7 @@ class AmqpConnection(Endpoint):
         elif channel.needs_close_ok:
             channel.needs_close_ok = False
             self._out.append(methods.ChannelCloseOk().encode(number))
-        if type(event) is events.AcksReceived:
-            self._append_acks(number, event.acks, out)
-        elif event is not None:
+        if event is not None:
             out.append(event)
 
     def _take_unopened(self, kind: int, number: int, payload: bytes, out: list[Event]) -> None:

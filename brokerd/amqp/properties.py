@@ -10,8 +10,14 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from brokerd.amqp.errors import EncodeError, FieldSyntaxError, FrameError
-from brokerd.amqp.values import Table, decode_table, encode_shortstr, encode_table
+from brokerd.amqp.errors import EncodeError, FieldSyntaxError
+from brokerd.amqp.values import (
+    Table,
+    decode_table,
+    encode_shortstr,
+    encode_table,
+    reencode_table,
+)
 
 _FLAGS = struct.Struct(">H")
 _LONG = struct.Struct(">I")
@@ -52,6 +58,11 @@ _LAYOUT: tuple[tuple[int, str, int], ...] = (
     (_APP_ID, "app_id", _SHORTSTR),
     (_CLUSTER_ID, "cluster_id", _SHORTSTR),
 )
+#: What may stand before each property.
+_BEFORE = {
+    wanted: tuple((flag, shape) for flag, _, shape in _LAYOUT if flag > wanted)
+    for wanted, _, _ in _LAYOUT
+}
 #: What has to be stepped over for a flag word: a size, or one of the two below; filled as flag
 #: words are met (65536 at most, a handful in practice).
 _STEPS: dict[bytes, tuple[int, ...]] = {}
@@ -147,12 +158,16 @@ def is_well_formed(raw: bytes) -> bool:
 
 
 def with_headers(raw: bytes, table: Table | None) -> bytes:
-    """The same properties with these headers; None or an empty table takes them away."""
+    """The same properties with these headers; None or an empty table takes them away.
+
+    Headers that do not change keep their bytes, so a client reads the types that another one wrote.
+    """
     start = _offset_of(raw, _HEADERS)
     stop = start + 4 + _LONG.unpack_from(raw, start)[0] if has_headers(raw) else start
     flags = _FLAGS.unpack_from(raw)[0]
     if table:
-        return _FLAGS.pack(flags | _HEADERS) + raw[2:start] + encode_table(table) + raw[stop:]
+        new = reencode_table(raw, start, table) if has_headers(raw) else encode_table(table)
+        return _FLAGS.pack(flags | _HEADERS) + raw[2:start] + new + raw[stop:]
     return _FLAGS.pack(flags & ~_HEADERS) + raw[2:start] + raw[stop:]
 
 
@@ -182,9 +197,7 @@ def _offset_of(raw: bytes, wanted: int) -> int:
     flags = _FLAGS.unpack_from(raw)[0]
     pos = 2
     try:
-        for flag, _, shape in _LAYOUT:
-            if flag == wanted:
-                break
+        for flag, shape in _BEFORE[wanted]:
             if not flags & flag:
                 continue
             if shape == _SHORTSTR:
@@ -250,10 +263,7 @@ class BasicProperties:
                 setattr(properties, name, raw[pos])
                 pos += 1
             elif shape == _TABLE:
-                try:
-                    properties.headers, pos = decode_table(raw, pos)
-                except FrameError as error:
-                    raise _malformed() from error
+                properties.headers, pos = decode_table(raw, pos)
             else:
                 setattr(properties, name, _LONGLONG.unpack_from(raw, pos)[0])
                 pos += 8

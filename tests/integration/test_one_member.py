@@ -161,7 +161,7 @@ def test_rejected_message_is_dead_lettered_with_its_history(channel: Any) -> Non
 
 @pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])
 def test_delivery_limit_ends_a_poison_message(channel: Any, strategy: str) -> None:
-    """R-DL-3 (limit 2: three deliveries), R-DL-4, R-ALO-1, R-ALO-5."""
+    """R-QQ-17, R-DL-3 (limit 2: three deliveries), R-DL-4, R-ALO-1, R-ALO-5."""
     channel.exchange_declare(f"poison-{strategy}", "fanout", durable=True)
     dead, source = f"dead-{strategy}", f"source-{strategy}"
     channel.queue_declare(dead, durable=True, arguments=QUORUM)

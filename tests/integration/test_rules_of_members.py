@@ -1,6 +1,6 @@
 """Rules that show only in a member of our own: restarts, and settings that no other broker has.
 
-What any broker shows to a client is in tests/compat/test_rules.py.
+What any broker shows to a client is in tests/compat/test_rules.py and test_rules_of_queues.py.
 """
 
 from __future__ import annotations

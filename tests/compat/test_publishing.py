@@ -295,7 +295,7 @@ def test_an_auto_acked_message_is_confirmed(server: Server, vhost: str) -> None:
         raw.send(2, M.BasicConsume(0, "q", "c", no_ack=True))
         raw.expect(M.BasicConsumeOk)
         raw.send(1, publish(1, "", "q", b"x", PERSISTENT))
-        kinds = set()
+        kinds: set[bytes] = set()
         while len(kinds) < 2:
             found = raw.next_frame()
             assert found is not None

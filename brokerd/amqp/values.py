@@ -1,7 +1,8 @@
 """Field tables and arrays: AMQP bytes to plain Python values and back (R-FRM-11, SEC-42).
 
 Values are bool, int, float, str, bytes, None, list, dict, `Timestamp` and `Decimal`.  Integer
-widths are not kept: brokers compare them by value.  Short strings inside other methods are read by
+widths are not kept: brokers compare them by value; `reencode_table` keeps those of a client's
+fields, whose library may tell a short from a long.  Short strings inside other methods are read by
 the generated code in `methods.py`; this module offers it `encode_shortstr`.
 
 Every reader takes the buffer, the position and the end it must not pass, and trusts nothing: a
@@ -28,6 +29,14 @@ class Timestamp(int):
         return f"Timestamp({int(self)})"
 
 
+class Long(int):
+    """An integer that goes out as type `l` however small, as RabbitMQ sends its counts (R-DLX-22):
+    Java's clients cast them.  Never comes in.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, frozen=True)
 class Decimal:
     """Type `D`: `value` divided by ten to the power of `scale`."""
@@ -37,7 +46,8 @@ class Decimal:
 
 
 Value: TypeAlias = (
-    "bool | int | float | str | bytes | Timestamp | Decimal | list[Value] | dict[str, Value] | None"
+    "bool | int | float | str | bytes | Timestamp | Long | Decimal | list[Value] | dict[str, Value]"
+    " | None"
 )
 Table: TypeAlias = dict[str, Value]
 
@@ -202,6 +212,33 @@ def encode_table(table: Table) -> bytes:
     return encode_longstr(b"".join(out))
 
 
+def reencode_table(raw: bytes, pos: int, table: Table) -> bytes:
+    """A table with its length in front; fields that are as in the table at `pos` keep their bytes,
+    and with them the types that Python's values do not tell apart.
+    """
+    stop = pos + 4 + int.from_bytes(raw[pos : pos + 4], "big")
+    pos += 4
+    kept: dict[str, tuple[Value, bytes]] = {}
+    try:
+        while pos < stop:
+            start = pos
+            pos += 1 + raw[pos]
+            key = raw[start + 1 : pos].decode("utf-8", "surrogateescape")
+            value, pos = _READERS[raw[pos]](raw, pos + 1, stop, 1)
+            kept[key] = value, raw[start:pos]
+    except (IndexError, KeyError, struct.error, FieldSyntaxError):
+        # Wrong inside, which is somebody else's to tell: nothing of it is kept.
+        kept.clear()
+    out: list[bytes] = []
+    for key, value in table.items():
+        was, field = kept.get(key, (None, b""))
+        if field and type(was) is type(value) and was == value:
+            out.append(field)
+        else:
+            _write_pairs(out, {key: value}, 1)
+    return encode_longstr(b"".join(out))
+
+
 def _write_pairs(out: list[bytes], table: Table, depth: int) -> None:
     if depth > spec.TABLE_NESTING_MAX:
         raise EncodeError(f"field table nested deeper than {spec.TABLE_NESTING_MAX}")
@@ -230,6 +267,10 @@ def _write_int(out: list[bytes], value: Value, depth: int) -> None:
         out.append(struct.pack(">ci", b"I", value))
     else:
         out.append(struct.pack(">cq", b"l", value))
+
+
+def _write_long(out: list[bytes], value: Value, depth: int) -> None:
+    out.append(struct.pack(">cq", b"l", value))
 
 
 def _write_float(out: list[bytes], value: Value, depth: int) -> None:
@@ -288,6 +329,7 @@ _WRITERS: dict[type, Callable[[list[bytes], Value, int], None]] = {
     bytes: _write_bytes,
     type(None): _write_void,
     Timestamp: _write_timestamp,
+    Long: _write_long,
     Decimal: _write_decimal,
     list: _write_list,
     dict: _write_dict,
@@ -300,6 +342,7 @@ _TYPE_NAMES: dict[type, str] = {
     bytes: "binary",
     type(None): "void",
     Timestamp: "timestamp",
+    Long: "long",
     Decimal: "decimal",
     list: "array",
     dict: "table",

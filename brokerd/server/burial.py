@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import properties
-from brokerd.amqp.values import Table, Timestamp
+from brokerd.amqp.values import Long, Table, Timestamp
 from brokerd.core import annotations as message_annotations
 from brokerd.core import deaths
 from brokerd.core.annotations import Annotations, Death
@@ -140,7 +140,7 @@ def _rendered(broker: Broker, table: Table, died: deaths.Died, has_key: bool) ->
         if death.original_expiration is not None:
             entry["original-expiration"] = death.original_expiration
         entry |= {
-            "count": death.count,
+            "count": Long(death.count),
             "reason": death.reason,
             "queue": death.queue,
             "time": Timestamp(death.time_s),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.deliver import DeliverEncoder
+from brokerd.amqp.values import Long
 from brokerd.core import effects, queue_commands, unacked
 from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.message import Range
@@ -355,9 +356,9 @@ class ChannelDeliveries:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""
         table = dict(properties.headers(header))
         if self.broker.profile.quorum_count_headers == "4.x":
-            table["x-acquired-count"] = run.acquired_count
+            table["x-acquired-count"] = Long(run.acquired_count)
             if run.delivery_count:
-                table["x-delivery-count"] = run.delivery_count
+                table["x-delivery-count"] = Long(run.delivery_count)
         else:
-            table["x-delivery-count"] = run.delivery_count
+            table["x-delivery-count"] = Long(run.delivery_count)
         return properties.with_headers(header, table)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pika
 from pika import exceptions
+from pika.compat import long
 
 from tests.integration.members import eventually, select_nothing
 
@@ -203,10 +204,14 @@ def spoken(properties: Any) -> dict[str, Any]:
 
 
 def deaths(properties: Any) -> list[dict[str, Any]]:
-    """Return x-death without the times, which no two runs share; each time is a timestamp."""
+    """Return x-death without the times, which no two runs share.
+
+    Each time is a timestamp and each count a long (R-DLX-22), which is pika's own type.
+    """
     entries = []
     for entry in spoken(properties).get("x-death", []):
         rest = dict(entry)
         assert rest.pop("time").year > 2000
+        assert isinstance(rest["count"], long)
         entries.append(rest)
     return entries

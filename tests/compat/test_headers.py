@@ -10,6 +10,7 @@ import pytest
 from brokerd.amqp import methods
 from tests.compat import steps
 from tests.compat.servers import Differs, Server, expected
+from tests.integration.members import eventually
 from tests.integration.raw_client import RawClient, frame, publish
 
 
@@ -160,3 +161,56 @@ def test_bad_x_match_is_refused(channel: Any, value: Any, text: str) -> None:
     )
     assert (scope, code) == ("channel", 406)
     assert text in said
+
+
+# --- what the broker does to headers ----------------------------------------------------------
+
+
+def all_types(extra: bytes = b"") -> bytes:
+    """Return a headers table with one field of each type, in the order of their names."""
+    fields = [bytes([len(name)]) + name.encode() + value for name, value in sorted(VALUES.items())]
+    body = b"".join(fields) + extra
+    return struct.pack(">I", len(body)) + body
+
+
+def got(raw: RawClient, queue: str, ack: bool) -> bytes:
+    """Get a message that will come; return its properties."""
+
+    def come() -> bytes | None:
+        raw.send(1, methods.BasicGet(0, queue, ack))
+        found = raw.next_frame()
+        assert found is not None
+        if found[2][:4] == b"\x00\x3c\x00\x48":
+            return None
+        assert found[2][:4] == b"\x00\x3c\x00\x47"
+        header, body = raw.next_frame(), raw.next_frame()
+        assert header is not None
+        assert body is not None
+        return header[2][12:]
+
+    properties: bytes = eventually(come, f"a message in {queue}", steps.SECONDS)
+    return properties
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("how", ["untouched", "BCC", "rejected", "redelivered"])
+def test_types_of_headers_survive(
+    server: Server, vhost: str, channel: Any, how: str, kind: str
+) -> None:
+    """R-RT-C2, R-DLX-15, R-DLX-25, R-DL-4: whatever the broker takes away or adds beside them."""
+    dead = steps.bound(channel, "amq.fanout", "", name="dead")
+    steps.queue(channel, "q", x_queue_type=kind, x_dead_letter_exchange="amq.fanout")
+    bcc = b"\x03BCC" + nested(b"A", nested(b"S", b"other")) if how == "BCC" else b""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        raw.send(1, publish(1, "", "q", b"m", b"\x20\x00" + all_types(bcc)))
+        if how in ("rejected", "redelivered"):
+            got(raw, "q", False)
+            raw.send(1, methods.BasicReject(1, how == "redelivered"))
+        properties = got(raw, dead if how == "rejected" else "q", True)
+    assert all_types()[4:] in properties
+    # x-death begins with an entry whose count is a long; x-delivery-count is one.
+    if how == "rejected":
+        assert b"\x05countl" + struct.pack(">q", 1) in properties
+    if how == "redelivered" and kind == "quorum":
+        assert b"\x10x-delivery-countl" + struct.pack(">q", 1) in properties

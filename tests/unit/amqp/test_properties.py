@@ -84,6 +84,36 @@ def test_headers_are_replaced_added_and_removed() -> None:
     assert BasicProperties.decode(added) == BasicProperties(headers={"a": 1})
 
 
+def test_headers_that_stay_keep_their_types() -> None:
+    """R-FRM-11, R-DLX-25: what Python's values do not tell apart is not changed by an edit."""
+    fields = {
+        "b": b"b\x01",
+        "s": b"s\x00\x01",
+        "l": b"l" + bytes(7) + b"\x01",
+        "f": b"f\x3f\x80\x00\x00",
+        "A": b"A\x00\x00\x00\x02b\x01",
+    }
+    table = b"".join(b"\x01" + name.encode() + value for name, value in fields.items())
+    raw = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+    changed = properties.with_headers(raw, {**properties.headers(raw), "new": 1, "s": True})
+    rest = b"".join(b"\x01" + name.encode() + fields[name] for name in ("l", "f", "A"))
+    body = b"\x01b" + fields["b"] + b"\x01st\x01" + rest + b"\x03newI\x00\x00\x00\x01"
+    assert changed == b"\x20\x00" + len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("table", [b"\x05a", b"\x01a?", b"\x01ab", b"\x01aA\x00\x00\x00\x09"])
+def test_headers_replace_what_cannot_be_read(table: bytes) -> None:
+    raw = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+    assert properties.headers(properties.with_headers(raw, {"a": 1})) == {"a": 1}
+
+
+def test_a_long_goes_out_as_a_long() -> None:
+    """R-DLX-22: a count is an int64, however small."""
+    raw = properties.with_headers(properties.EMPTY, {"n": values.Long(2)})
+    assert raw.endswith(b"\x01nl" + bytes(7) + b"\x02")
+    assert values.type_name(values.Long(2)) == "long"
+
+
 def test_expiration_is_removed() -> None:
     without = properties.without_expiration(FULL.encode())
     assert not properties.has_expiration(without)

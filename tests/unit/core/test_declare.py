@@ -119,7 +119,7 @@ def test_other_exchange_arguments_and_settings_are_not_compared(catalog: Catalog
 def test_alternate_exchange_argument_is_checked_on_new_exchanges_only(
     catalog: CatalogDriver,
 ) -> None:
-    """R-AE-6, R-AE-7, R-ERR-38."""
+    """SEC-17, R-AE-6, R-AE-7, R-ERR-38."""
     is_refused(
         catalog.exchange("x", arguments={"alternate-exchange": 1}),
         406,

@@ -77,7 +77,7 @@ def test_memory_of_answers_is_bounded(catalog: CatalogDriver) -> None:
 
 
 def test_vhost_needs_a_permission_record(catalog: CatalogDriver) -> None:
-    """R-PERM-1, R-CON-11, R-ERR-20, R-ERR-21."""
+    """SEC-15, R-PERM-1, R-CON-11, R-ERR-20, R-ERR-21."""
     view = catalog.view
     answer = permissions.check_vhost(view, "nosuch", "u")
     is_refused(answer, 530, "vhost nosuch not found", connection_level=True)
@@ -91,7 +91,7 @@ def test_vhost_needs_a_permission_record(catalog: CatalogDriver) -> None:
 def test_topic_permission_covers_every_key_of_topic_exchanges_only(
     catalog: CatalogDriver,
 ) -> None:
-    """R-TP-1, R-TP-2, R-RT-C3."""
+    """SEC-16, R-TP-1, R-TP-2, R-RT-C3."""
     access = grant(catalog, write=".*", read=".*")
     catalog.exchange("t", "topic")
     catalog.exchange("d", "direct")

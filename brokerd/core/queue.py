@@ -360,8 +360,10 @@ class QueueMachine(QueueIntake):
         consumer = self.consumers.hold(command.consumer)
         self._acquire(consumer, span, command.no_ack)
         self.consumers.drop_if_done(consumer)
-        # What has expired behind it is no longer counted (R-TTL-2, R-CS-8).
-        self._expire()
+        if command.no_ack or not self._quorum:
+            # What has expired behind it is no longer counted (R-TTL-2, R-CS-8); quorum queues look
+            # there when a message is settled.
+            self._expire()
         return _json({"run": run, "ready": self.store.ready})
 
     def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
@@ -470,6 +472,7 @@ _REPLIES_OF_DELETED: dict[int, bytes] = {
     Kind.RESUME: _GONE,
     Kind.GET: _GONE,
     Kind.PURGE: _json({"messages": 0, "deleted": True}),
+    Kind.DECLARED: _json({"deleted": True}),
     # R-Q-12
     Kind.DELETE: _json({"deleted": True, "messages": 0, "consumers": 0}),
     Kind.DEAD_LETTERS_CHECKOUT: _json({"letters": [], "exchange": None, "routing_key": None}),

@@ -18,6 +18,8 @@ from brokerd.federation.errors import UpstreamError
 #: Every (re)connect takes one of them at random (R-FED-2).
 URIS_MAX = 64
 URI_CHARACTERS_MAX = 2048
+#: Query parameters of a URI.
+OPTIONS_MAX = 32
 #: Links of one exchange; more is a mistake in a set or pattern.
 UPSTREAMS_OF_EXCHANGE_MAX = 256
 #: The longest useful path; x-received-from grows by one table per hop.
@@ -109,6 +111,7 @@ def parse_uri(text: str) -> Address:
     try:
         parts = urlsplit(text)
         port = parts.port
+        options = parse_qsl(parts.query, keep_blank_values=True, max_num_fields=OPTIONS_MAX)
     except ValueError:
         raise UpstreamError("uri cannot be read") from None
     if parts.scheme not in _PORTS:
@@ -128,7 +131,7 @@ def parse_uri(text: str) -> Address:
         vhost=vhost,
         user=unquote(parts.username) if parts.username is not None else "guest",
         password=unquote(parts.password) if parts.password is not None else "guest",
-        options=tuple(parse_qsl(parts.query, keep_blank_values=True, max_num_fields=32)),
+        options=tuple(options),
         shown=f"{parts.scheme}://{shown_host}{shown_port}{parts.path}",
     )
 

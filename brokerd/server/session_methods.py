@@ -229,11 +229,11 @@ def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
     )
     if isinstance(plan, Refused):
         raise message_checks.refuse(plan)
-    return _queue_declared(session, plan, method.nowait)
+    return _queue_declared(session, plan, method)
 
 
 async def _queue_declared(
-    session: Session, plan: declare.Exists | declare.Create, nowait: bool
+    session: Session, plan: declare.Exists | declare.Create, method: methods.QueueDeclare
 ) -> None:
     broker = session.broker
     if isinstance(plan, declare.Create):
@@ -255,12 +255,18 @@ async def _queue_declared(
     else:
         assert isinstance(plan.record, Queue)
         name = plan.record.name
-    session.last_queue = name
-    queue = broker.view.queue(session.connection.vhost, name)
-    if nowait or queue is None:
+    vhost = session.connection.vhost
+    queue = broker.view.queue(vhost, name)
+    found = None if queue is None else await topology.counts(broker, queue)
+    if found is None and isinstance(plan, declare.Exists):
+        # It ended between the check and now: as if it had not been there.
+        if method.passive:
+            raise errors.NotFound(f"no queue '{name}' in vhost '{vhost}'")
+        await _queue_declare(session, method)
         return
-    ready, consumers = await topology.counts(broker, queue)
-    session.send(methods.QueueDeclareOk(name, ready, consumers))
+    session.last_queue = name
+    if not method.nowait:
+        session.send(methods.QueueDeclareOk(name, *(found or (0, 0))))
 
 
 async def _reply_queue_declared(session: Session, method: methods.QueueDeclare) -> None:

@@ -130,8 +130,19 @@ async def purge_queue(broker: Broker, queue: Queue) -> int:
     return 0 if raw is None else int(queue_commands.decode_reply(raw).get("messages", 0))
 
 
-async def counts(broker: Broker, queue: Queue) -> tuple[int, int]:
-    """Return ready messages and consumers for declare-ok (R-Q-3)."""
+async def counts(broker: Broker, queue: Queue) -> tuple[int, int] | None:
+    """Return ready messages and consumers for declare-ok (R-Q-3); None: the queue has ended.
+
+    When None is returned the catalog knows it too, so that the name is free.
+    """
     raw = await ask(broker, queue.uid, queue_commands.encode_declared())
-    fields = {} if raw is None else queue_commands.decode_reply(raw)
-    return fields.get("ready", 0), fields.get("consumers", 0)
+    if raw is None:
+        return None
+    fields = queue_commands.decode_reply(raw)
+    if not fields.get("deleted"):
+        return fields["ready"], fields["consumers"]
+    operation = catalog_commands.delete(
+        "queue", queue.vhost, queue.name, uid=queue.uid, cause="declare"
+    )
+    await broker.write(operation)
+    return None

@@ -47,6 +47,7 @@ def test_what_a_uri_leaves_out_has_defaults(
 @pytest.mark.parametrize(
     "uri",
     [
+        "amqp://u:secret@h?" + "a&" * 40,
         "http://u:secret@h",
         "amqp://u:secret@h:99999",
         "amqp://u:secret@h/a/b",

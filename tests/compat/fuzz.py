@@ -1,0 +1,115 @@
+"""The differential fuzzer: random legal AMQP sequences to RabbitMQ 3.10.8 and to brokerd.
+
+`python -m tests.compat.fuzz --sequences 1000 --first-seed 1` starts both servers (brokerd with the
+profile rabbitmq-3.10), plays the sequence of each seed on both and compares every frame that comes
+back.  A difference that stays when the sequence is played again is shortened and printed.  Exits
+with 1 if one of them is not explained by docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.compat import fuzz_compare
+from tests.compat.brokerd_server import ENVIRONMENT
+from tests.compat.fuzz_compare import Difference, Servers
+from tests.compat.fuzz_sequences import Step, sequence
+from tests.compat.rabbitmq_server import rabbit_node
+from tests.integration.members import cluster
+
+#: A difference must come again; what comes once was the machine being busy.
+REPEATS = 1
+
+
+@contextlib.contextmanager
+def both_servers(folder: Path) -> Iterator[Servers]:
+    """Start RabbitMQ and one brokerd member."""
+    (folder / "brokerd").mkdir()
+    with (
+        rabbit_node(folder / "rabbitmq") as node,
+        cluster(folder / "brokerd", 1, **ENVIRONMENT) as [member],
+    ):
+        yield Servers(node.amqp_port, member.amqp_port)
+
+
+def difference_of(steps: list[Step], servers: Servers) -> Difference | None:
+    """Return a difference that comes each time the sequence is played."""
+    found = None
+    for _ in range(1 + REPEATS):
+        found = fuzz_compare.play(steps, servers)
+        if found is None:
+            return None
+    return found
+
+
+def report(seed: int, steps: list[Step], servers: Servers) -> None:
+    """Print the shortest sequence that shows the difference."""
+    shorter, found = fuzz_compare.shrink(steps, servers)
+    print(f"seed {seed}: {len(steps)} steps, {len(shorter)} show the difference:")
+    for number, step in enumerate(shorter):
+        print(f"  {number:3} {step}")
+    if found is None:
+        print("  (it did not come again while shrinking)")
+    else:
+        print(found.text())
+    sys.stdout.flush()
+
+
+def run(seeds: range, servers: Servers, shrink: bool, failures_max: int) -> Counter[str]:
+    """Play the sequences; return how many agreed, were explained or differ."""
+    outcomes: Counter[str] = Counter()
+    began = time.monotonic()
+    for seed in seeds:
+        steps = sequence(seed)
+        found = fuzz_compare.play(steps, servers)
+        if found is not None and not found.explanation:
+            first = found
+            found = difference_of(steps, servers)
+            if found is None:
+                outcomes["only once"] += 1
+                print(f"seed {seed}: only once: {first.text()}", flush=True)
+                continue
+        if found is None:
+            outcomes["equal"] += 1
+        elif found.explanation:
+            outcomes[f"explained by {found.explanation}"] += 1
+        else:
+            outcomes["different"] += 1
+            if shrink:
+                report(seed, steps, servers)
+            else:
+                print(f"seed {seed}: {found.text()}", flush=True)
+            if outcomes["different"] >= failures_max:
+                break
+        if seed % 100 == 0:
+            print(f"seed {seed}: {time.monotonic() - began:.0f} s {dict(outcomes)}", flush=True)
+    return outcomes
+
+
+def main() -> None:
+    """Parse the command line, run, tell."""
+    parser = argparse.ArgumentParser(prog="python -m tests.compat.fuzz", description=__doc__)
+    parser.add_argument("--sequences", type=int, default=1000, help="how many seeds")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--no-shrink", action="store_true", help="print differences as they come")
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many")
+    given = parser.parse_args()
+    seeds = range(given.first_seed, given.first_seed + given.sequences)
+    with tempfile.TemporaryDirectory() as folder, both_servers(Path(folder)) as servers:
+        began = time.monotonic()
+        outcomes = run(seeds, servers, not given.no_shrink, given.failures)
+    seconds = time.monotonic() - began
+    summary = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+    print(f"fuzz: {sum(outcomes.values())} sequences in {seconds:.0f} s: {summary}")
+    sys.exit(1 if outcomes["different"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -148,7 +148,7 @@ class QueueConfig(_Section):
 class LimitConfig(_Section):
     """Bounds on what outsiders may make the broker hold."""
 
-    #: Open connections of this member; the next one is closed at once.
+    #: Open connections of this member; the next one is refused after its login.
     connections: int = Field(default=20_000, ge=1)
     #: Connections that have not finished their handshake (SEC-34).
     unauthenticated: int = Field(default=1_000, ge=1)

@@ -55,6 +55,9 @@ def may_open(broker: Broker, user: str, vhost: str) -> str | None:
         return f"vhost {vhost} not found"
     if broker.view.spec("permission", vhost, user) is None:
         return f"access to vhost '{vhost}' refused for user '{user}'"
+    limit = broker.config.limits.connections
+    if limit <= len(broker.connections):
+        return f"connection refused: node connection limit ({limit}) is reached"
     limit = settings.get("limits", {}).get("max-connections", -1)
     if 0 <= limit <= broker.shared_counts.count("vhost", vhost):
         return (

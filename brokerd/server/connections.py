@@ -55,12 +55,14 @@ class Connections:
         self.refused_total = 0
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Take a new socket in, or say that there are too many (SEC-34)."""
+        """Take a new socket in, or say that there are too many strangers (SEC-34).
+
+        Who logs in is told why there is no room for it (`admission.may_open`).
+        """
         address = connection.peer[0]
         limits = self._limits
         if (
-            len(self._new) + len(self._opened) >= limits.connections
-            or len(self._new) >= limits.unauthenticated
+            len(self._new) >= limits.unauthenticated
             or self._new_by_address[address] >= limits.unauthenticated_per_address
         ):
             self.refused_total += 1

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -118,6 +119,24 @@ def _can_connect(member: Member) -> bool:
     except (AssertionError, OSError):
         return False
     return True
+
+
+def test_connections_are_limited_and_the_next_one_is_told_so(tmp_path: Path) -> None:
+    """R-CON-12, SEC-44."""
+    with cluster(tmp_path, 1, BROKERD_LIMITS_CONNECTIONS="2") as [small]:
+        with client(small.amqp_port), client(small.amqp_port), dial(small) as sock:
+            raw = RawClient.at_the_door(sock)
+            raw.expect(methods.ConnectionStart)
+            login = methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")
+            raw.send(0, login)
+            raw.expect(methods.ConnectionTune)
+            raw.send(0, methods.ConnectionTuneOk(10, 131_072, 0), methods.ConnectionOpen("/"))
+            closed = raw.expect(methods.ConnectionClose)
+            assert (closed.reply_code, closed.class_id, closed.method_id) == (530, 10, 40)
+            assert closed.reply_text == (
+                "NOT_ALLOWED - connection refused: node connection limit (2) is reached"
+            )
+        eventually(lambda: _can_connect(small), "a place is free")
 
 
 @pytest.mark.parametrize("kind", [0, 4, 5, 7, 9, 65, 255])

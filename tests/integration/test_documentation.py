@@ -51,6 +51,12 @@ def test_most_pages_have_an_example() -> None:
     assert sum(bool(program(page)) for page in PAGES) >= 12
 
 
+def test_the_page_of_flow_control_says_that_the_watermark_is_no_cap() -> None:
+    """R-OLD-4: the process may grow beyond it."""
+    page = REPOSITORY / "docs" / "concepts" / "flow-control.md"
+    assert "The watermark does not cap memory." in page.read_text()
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if program(page)], ids=lambda p: p.stem)
 def test_examples_do_what_the_page_says(member: Member, page: Path, tmp_path: Path) -> None:
     preamble = PREAMBLE.format(port=member.amqp_port, python=sys.executable)

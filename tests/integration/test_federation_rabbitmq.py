@@ -58,7 +58,7 @@ def exchanges(node: Rabbit, vhost: str = "/") -> dict[str, tuple[str, str]]:
 
 
 def test_messages_come_from_rabbitmq(ends: Ends) -> None:
-    """R-FX-13; the upstream's cluster name is RabbitMQ's."""
+    """R-FX-13, R-FED-8: the upstream is known by the cluster name that it announces."""
     follow(ends, "stock")
     with amqp(ends.rabbit.amqp_port) as up, amqp(ends.member.amqp_port) as down:
         for i in range(200):

@@ -6,6 +6,7 @@ import hashlib
 from base64 import b64encode
 from pathlib import Path
 
+import psutil
 import pytest
 
 from brokerd.server import auth
@@ -47,6 +48,18 @@ def test_an_override_replaces_detection() -> None:
     sample = MemoryMonitor(True, 12345).sample()
     assert (sample.total, sample.source) == (12345, "override")
     assert sample.used > 1_000_000
+
+
+def test_used_is_what_is_resident() -> None:
+    """R-MEM-1: the operating system's figure for this process."""
+    monitor = MemoryMonitor(True, 12345)
+    before, shown = psutil.Process().memory_info().rss, monitor.sample().used
+    ballast = bytearray(64 << 20)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    after = monitor.sample().used
+    assert abs(shown - before) < 16 << 20
+    assert after - shown > 48 << 20
+    assert len(ballast) == 64 << 20
 
 
 def test_free_space_of_nowhere_is_unknown(tmp_path: Path) -> None:

@@ -126,9 +126,9 @@ class DeadLetters:
         self.count = self.size_bytes = 0
         return spans
 
-    def has(self, number: int) -> bool:
-        """Tell whether a message that a worker has taken is still unsettled."""
-        return self.taken.find(number) is not None
+    def held(self) -> list[Letter]:
+        """Return what a worker has taken and not settled, in death order."""
+        return sorted(self.taken, key=_death_order)
 
     def oldest_ms(self) -> int | None:
         """Return when the longest waiting of them died."""

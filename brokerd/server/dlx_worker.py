@@ -23,6 +23,7 @@ from brokerd.core.queue_commands import QueueOptions
 from brokerd.core.router import RouteResult
 from brokerd.server import rerouting
 from brokerd.server.burial import bury
+from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 PREFETCH = 32
 #: R-ALO-6: dead_letter_worker_publisher_confirm_timeout.
 RETRY_S = 180.0
+#: After a majority was missing.
+UNAVAILABLE_S = 5.0
 #: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
 CYCLES_MAX = 1000
 
@@ -171,46 +174,53 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped or the queue is gone."""
-        retry: list[Letter] = []
+        letters: list[Letter] = []
         while not self._stopped:
             self._woken.clear()
+            pause_s = RETRY_S
             try:
-                fresh = await self._checkout(PREFETCH - len(retry))
-                letters = self._still_here(retry) + fresh
+                letters = await self._checkout(letters)
                 # Before the round: what changes while it runs counts as changed after it.
                 self.has_refused = bool(letters)
-                retry = await self._round(letters) if letters else []
-                self.has_refused = bool(retry)
+                left = await self._round(letters) if letters else []
+                self.has_refused = bool(left)
+                if len(left) < len(letters):
+                    # There is room for more, and what was refused has been asked just now.
+                    letters = left
+                    continue
             except GroupGone:
                 return
-            if fresh and not retry:
-                continue
+            except Unavailable as error:
+                self._broker.warn(f"dead letters of group {self._uid} wait: {error}")
+                pause_s = UNAVAILABLE_S
             try:
-                async with asyncio.timeout(RETRY_S):
+                async with asyncio.timeout(pause_s):
                     await self._woken.wait()
             except TimeoutError:
                 continue
 
-    async def _checkout(self, count: int) -> list[Letter]:
-        if count <= 0 or not self._broker.leads(self._uid):
+    async def _checkout(self, known: list[Letter]) -> list[Letter]:
+        """Take letters up to PREFETCH; return all that are taken, with what is known of them.
+
+        Read from the leader's state, which is beside us: an answer that got lost loses no letter,
+        and what a purge or another strategy has deleted meanwhile is not there (R-ALO-9).
+        """
+        broker = self._broker
+        if not broker.leads(self._uid):
             # What is taken at another leader, its own worker would not get.
             return []
-        command = queue_commands.encode_dead_letters_checkout(count)
-        fields = queue_commands.decode_reply(await self._broker.ask_queue(self._uid, command))
+        if len(known) < PREFETCH:
+            command = queue_commands.encode_dead_letters_checkout(PREFETCH - len(known))
+            await broker.ask_queue(self._uid, command)
+        by_number = {letter.run.first: letter for letter in known}
         found = []
-        for row in fields.get("letters", []):
-            run = queue_commands.run_of(row["run"])
+        for taken in broker.machine(self._uid).letters.held():
+            run = taken.span.run()
             for i in range(run.length):
                 single = run._replace(first=run.first + i, length=1, position=run.position + i)
-                found.append(Letter(single, row["reason"], row["time_ms"] // 1000))
+                fresh = Letter(single, taken.reason, taken.time_ms // 1000)
+                found.append(by_number.get(single.first, fresh))
         return found
-
-    def _still_here(self, letters: list[Letter]) -> list[Letter]:
-        """Leave out what a purge or another strategy has deleted meanwhile (R-ALO-9)."""
-        if not letters or not self._broker.leads(self._uid):
-            return []
-        held = self._broker.machine(self._uid).letters
-        return [letter for letter in letters if held.has(letter.run.first)]
 
     async def _round(self, letters: list[Letter]) -> list[Letter]:
         """Publish each letter to the targets that have not got it; settle those that all have, and

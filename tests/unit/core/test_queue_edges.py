@@ -137,7 +137,7 @@ def test_letters_that_are_lost_in_the_same_command_wake_nobody() -> None:
 def test_settling_letters_that_nobody_has_changes_nothing() -> None:
     letters = DeadLetters()
     assert letters.settle([(3, 5)]) == []
-    assert not letters.has(3)
+    assert letters.held() == []
     q = QueueDriver(
         queue_type="quorum", at_least_once=True, dead_letter_exchange="d", overflow="reject-publish"
     )
@@ -146,7 +146,7 @@ def test_settling_letters_that_nobody_has_changes_nothing() -> None:
     q.discard((0, 2))
     assert q.machine.letters.settle([(8, 9)]) == []
     q.reply(queue_commands.encode_dead_letters_checkout(1))
-    assert [q.machine.letters.has(number) for number in (0, 1)] == [True, False]
+    assert [(held.first, held.end) for held in q.machine.letters.held()] == [(0, 1)]
 
 
 def test_a_returned_message_that_has_expired_goes_from_the_returns_lane() -> None:

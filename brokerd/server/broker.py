@@ -145,11 +145,12 @@ class Broker:
         """Return a random 63-bit uid for a new group; small ones are reserved."""
         return self.random.randrange(1 << 16, 1 << 63)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that ends with the broker; its failure is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
+        return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -183,11 +184,11 @@ class Broker:
         """Return the cluster-wide id of a connection of this node."""
         return ConnectionId(self.node, self.incarnation, uid)
 
-    def exclusive_queues_end(self, connection_uid: int) -> None:
-        """A connection ended: its exclusive queues go (R-Q-9)."""
+    def exclusive_queues_end(self, connection_uid: int) -> asyncio.Task[None]:
+        """A connection ended: its exclusive queues go (R-Q-9); done when they are gone."""
         # Even if none is known here yet: a declare may be on its way, in order before this.
         operation = catalog_commands.connection_closed(self.connection_id(connection_uid))
-        self.write_later(operation)
+        return self.spawn(self._write_quietly(operation))
 
     def write_later(self, operation: dict[str, Any]) -> None:
         """Have a catalog operation written whose answer nobody waits for."""

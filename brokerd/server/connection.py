@@ -327,9 +327,18 @@ class ClientConnection(asyncio.Protocol):
             self._goodbye = event
             return
         self._end_sessions()
-        self._ended()
-        if event.by_peer:
+        going = self._ended()
+        if not event.by_peer:
+            return
+        if going is None:
             self.machine.send(0, methods.ConnectionCloseOk())
+        else:
+            # R-Q-9: whoever hears of the end may declare queues of the same names.
+            going.add_done_callback(self._say_goodbye)
+
+    def _say_goodbye(self, _: asyncio.Task[None]) -> None:
+        self.machine.send(0, methods.ConnectionCloseOk())
+        self.flush_now()
 
     def session_idle(self) -> None:
         """A session has done what it had."""
@@ -347,13 +356,13 @@ class ClientConnection(asyncio.Protocol):
             session.ended()
         self.sessions.clear()
 
-    def _ended(self) -> None:
+    def _ended(self) -> asyncio.Task[None] | None:
         """The client's objects that live as long as the connection go (R-Q-9)."""
-        if self.is_open:
-            self.is_open = False
-            self._blocked_ends()
-            if self.has_exclusive:
-                self.broker.exclusive_queues_end(self.uid)
+        if not self.is_open:
+            return None
+        self.is_open = False
+        self._blocked_ends()
+        return self.broker.exclusive_queues_end(self.uid) if self.has_exclusive else None
 
     # ---- from the broker --------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Listing:
     in_vhost: bool = False
     #: Rows of several members that describe the same thing: the fields that identify it.
     identity: tuple[str, ...] = ()
-    #: False: rabbitmqctl shows all columns and takes none.
+    #: False: rabbitmqctl takes no names of columns; ours are taken all the same.
     takes_columns: bool = True
     says_timeout: bool = False
 
@@ -248,6 +248,7 @@ USERS = Listing(
     "user",
     ("user", "tags"),
     ("limits", *_OWN),
+    takes_columns=False,
 )
 VHOSTS = Listing(
     "vhosts",
@@ -265,6 +266,7 @@ PERMISSIONS = Listing(
     ("user", "configure", "write", "read"),
     ("vhost", *_OWN),
     in_vhost=True,
+    takes_columns=False,
 )
 TOPIC_PERMISSIONS = Listing(
     "topic permissions",
@@ -274,6 +276,7 @@ TOPIC_PERMISSIONS = Listing(
     ("user", "exchange", "write", "read"),
     ("vhost", *_OWN),
     in_vhost=True,
+    takes_columns=False,
 )
 _POLICY_COLUMNS = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 POLICIES = Listing(
@@ -284,6 +287,7 @@ POLICIES = Listing(
     _POLICY_COLUMNS,
     _OWN,
     in_vhost=True,
+    takes_columns=False,
 )
 OPERATOR_POLICIES = Listing(
     "operator policies",
@@ -293,6 +297,7 @@ OPERATOR_POLICIES = Listing(
     _POLICY_COLUMNS,
     _OWN,
     in_vhost=True,
+    takes_columns=False,
 )
 PARAMETERS = Listing(
     "run-time parameters",
@@ -302,4 +307,5 @@ PARAMETERS = Listing(
     ("component", "name", "value"),
     ("vhost", *_OWN),
     in_vhost=True,
+    takes_columns=False,
 )

@@ -198,7 +198,9 @@ def operations(definitions: Any, default_vhost: str = "/") -> list[Wanted]:
             try:
                 if not isinstance(entry, dict):
                     raise BadDefinitions("expected an object")
-                wanted = make(entry, entry.get("vhost", default_vhost))
+                wanted = make(entry, _named(entry.get("vhost", default_vhost)))
+                if wanted is not None:
+                    _named(wanted[2])
             except BadDefinitions as error:
                 raise BadDefinitions(f"{section}[{number}]: {error}") from error
             except KeyError as error:
@@ -213,13 +215,23 @@ def operations(definitions: Any, default_vhost: str = "/") -> list[Wanted]:
     return found
 
 
+def _named(name: Any) -> str:
+    """Return a name; BadDefinitions for anything but a text."""
+    if not isinstance(name, str):
+        raise BadDefinitions("a name is a text")
+    return name
+
+
 def _limits_of_vhosts(definitions: Json, default_vhost: str) -> dict[str, Json]:
     """Limits of vhosts are parameters in RabbitMQ's files, of the vhost itself here."""
     found = {}
     entries = definitions.get("parameters", [])
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("component") == "vhost-limits":
-            found[entry.get("vhost", default_vhost)] = _pairs(entry.get("value"))
+            try:
+                found[_named(entry.get("vhost", default_vhost))] = _pairs(entry.get("value"))
+            except (TypeError, ValueError) as error:
+                raise BadDefinitions(f"limits of a vhost: {error}") from error
     return found
 
 

@@ -8,6 +8,7 @@ the catalog, is in columns.py.
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,6 +60,9 @@ def _shape(row: Row) -> None:
             row[column] = terms.table(value)
         elif isinstance(value, list):
             row[column] = terms.Table(value)
+    if "source_name" in row:
+        # RabbitMQ keeps the arguments of bindings sorted: they are part of the identity.
+        row["arguments"].entries.sort(key=itemgetter("key"))
     for column in ("peer_host", "host"):
         if column in row:
             row[column] = terms.Address(row[column])
@@ -162,10 +166,10 @@ def show(listing: Listing, asked: tuple[str, ...]) -> None:
 def _wanted(listing: Listing, asked: tuple[str, ...]) -> tuple[str, ...]:
     """Return the columns that were asked for, separated by spaces or commas."""
     names = tuple(name for item in asked for name in item.split(",") if name.strip())
-    if names and not listing.takes_columns:
-        raise click.UsageError("too many arguments.")
     known = (*listing.columns, *listing.more)
     unknown = sorted({name for name in names if name not in known})
+    if unknown and not listing.takes_columns:
+        raise click.UsageError("too many arguments.")
     if unknown:
         raise click.UsageError(
             f"Info key(s) {','.join(unknown)} are not supported\nThere are: {', '.join(known)}"

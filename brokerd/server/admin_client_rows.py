@@ -80,6 +80,8 @@ def typed_table(table: dict[str, Any]) -> list[Row]:
 
 
 def _state(broker: Broker, connection: ClientConnection) -> str:
+    if not connection.is_open:
+        return "closing"
     if broker.connections.is_blocked(connection):
         return "blocked"
     return "blocking" if connection.machine.hold_publishes else "running"

@@ -74,6 +74,11 @@ class RabbitNode:
         self._epmd = self._spawn("epmd", "-port", str(epmd_port), "-address", "127.0.0.1")
         self._server = self._spawn(str(SERVER))
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what rabbitmqctl needs to find this node."""
+        return dict(self._env)
+
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         nowhere = subprocess.DEVNULL
         return subprocess.Popen(command, env=self._env, stdout=nowhere, stderr=nowhere)

@@ -31,6 +31,39 @@ def test_addresses_are_completed(given: str, meant: list[str]) -> None:
     assert Settings(address=given).addresses() == meant
 
 
+def test_node_names_of_erlang_find_their_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By BROKERD_NODES, else the host with the port of BROKERD_ADDRESS."""
+    monkeypatch.setenv("BROKERD_NODES", "rabbit@a=10.0.0.1:5, rabbit@b = b:6,nonsense")
+    monkeypatch.setenv("BROKERD_ADDRESS", "127.0.0.1:15680")
+    assert Settings().addresses() == ["127.0.0.1:15680"]
+    assert Settings(node="rabbit@a,rabbit@b").addresses() == ["10.0.0.1:5", "b:6"]
+    assert Settings(node="rabbit@c").addresses() == ["c:15680"]
+    assert Settings(node="rabbit@c:7").addresses() == ["c:7"]
+    assert Settings(node="c").addresses() == ["c:5680"]
+    assert Settings(node="rabbit@a").label == "rabbit@a"
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("5", 5.0), ("0", 0.0), ("infinity", 86_400.0)])
+def test_time_outs_are_seconds_or_infinity(given: str, seconds: float) -> None:
+    context = click.Context(main.brokerctl)
+    settings._store_timeout(context, click.Option(["-t"]), given)
+    assert context.ensure_object(Settings).timeout_s == seconds
+
+
+@pytest.mark.parametrize("given", ["-1", "soon", "1e9", "nan"])
+def test_other_time_outs_are_refused(given: str) -> None:
+    with pytest.raises(click.UsageError, match="Invalid options"):
+        settings._store_timeout(click.Context(main.brokerctl), click.Option(["-t"]), given)
+
+
+def test_secrets_of_the_command_line_are_not_repeated(capsys: Any) -> None:
+    """SEC-19."""
+    assert main.run(["--password", "hunter2", "--password=hunter3", "add_user"]) == 64
+    shown = capsys.readouterr().err
+    assert "hunter" not in shown
+    assert "--password *** --password=***" in shown
+
+
 def test_settings_do_not_show_the_password() -> None:
     """SEC-19."""
     assert "hunter2" not in repr(Settings(password="hunter2"))
@@ -87,6 +120,37 @@ def test_tsv_keeps_one_row_per_line_and_sends_nothing_to_the_terminal(capsys: An
     ]
     output.rows(Settings(formatter="table"), COLUMNS, ROWS)
     assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_an_empty_listing_looks_as_rabbitmqctl_has_it(capsys: Any) -> None:
+    """What is streamed prints nothing; what is collected first prints an empty line."""
+    shown = {}
+    for formatter in ("table", "json", "csv", "erlang"):
+        for streams in (True, False):
+            output.rows(Settings(formatter=formatter), ("a",), [], streams=streams)
+            shown[formatter, streams] = capsys.readouterr().out
+    assert shown == {
+        ("table", True): "",
+        ("table", False): "\n",
+        ("json", True): "[\n]\n",
+        ("json", False): "[]\n",
+        ("csv", True): "",
+        ("csv", False): "\n\n\n",
+        ("erlang", True): "[]\n",
+        ("erlang", False): "[]\n",
+    }
+
+
+def test_a_person_at_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    output.rows(Settings(), COLUMNS, ROWS)
+    shown = capsys.readouterr().out
+    assert "name" in shown
+    assert "\t" not in shown
+    assert "\x1b[2J" not in shown
+    # Called as rabbitmqctl, scripts are expected, whatever stdout is.
+    output.rows(Settings(stands_in=True), ("n",), ROWS)
+    assert capsys.readouterr().out == "n\n1\n"
 
 
 def test_json_keeps_values_as_they_are_and_only_the_columns_asked_for(capsys: Any) -> None:

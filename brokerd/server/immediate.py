@@ -16,6 +16,7 @@ from brokerd.core.message import Content
 from brokerd.core.router import RouteResult
 from brokerd.server import topology
 from brokerd.server.publishing import UNNUMBERED
+from brokerd.server.transactions import Publish
 
 if TYPE_CHECKING:
     from brokerd.server.session import PublishTarget, Session
@@ -50,6 +51,9 @@ def _send(
     *,
     is_refused: bool,
 ) -> None:
+    if session.tx is not None:
+        session.tx.publish(Publish(target, result, [content], replies, is_refused))
+        return
     tracker = session.confirms
     number = UNNUMBERED if tracker is None else tracker.published()
     session.send_out(target, result, [content], number, replies, tracker, is_refused=is_refused)

@@ -47,6 +47,8 @@ class Publish:
     result: RouteResult
     contents: list[Content]
     replies: tuple[str, ...]
+    #: No queue could deliver it at once, as its publisher wished (R-AE-15).
+    is_refused: bool = False
 
 
 class Transaction:
@@ -176,7 +178,13 @@ def commit(session: Session, _: methods.TxCommit) -> Coroutine[Any, Any, None] |
     for publish in tx.take_publishes():
         first = tx.confirms.published(len(publish.contents))
         session.send_out(
-            publish.target, publish.result, publish.contents, first, publish.replies, tx.confirms
+            publish.target,
+            publish.result,
+            publish.contents,
+            first,
+            publish.replies,
+            tx.confirms,
+            is_refused=publish.is_refused,
         )
     session.publisher.flush()
     session.commit_settlements()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from brokerd.amqp import methods
+from brokerd.amqp.properties import BasicProperties
 from tests.integration.members import Member, cluster, eventually, select_nothing
 from tests.integration.raw_client import HEADER, RawClient, client, frame, publish
 
@@ -227,3 +228,39 @@ def test_a_body_that_never_ends_is_held_within_the_message_limit(member: Member)
             elif size > 16 * MIB:
                 assert raw.expect(methods.ChannelClose).reply_code == 406
         assert rss(member) - before < 16 * MIB
+
+
+def test_replies_to_a_client_that_does_not_read_are_dropped(member: Member) -> None:
+    """SEC-45, R-DRT-3: at most once; they cost two write buffers, and mandatory ones come back."""
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    deaf.settimeout(30)
+    deaf.connect(("127.0.0.1", member.amqp_port))
+    requester = RawClient(member.amqp_port, sock=deaf)
+    requester.open(1)
+    requester.send(1, methods.BasicConsume(0, "amq.rabbitmq.reply-to", "r", no_ack=True))
+    requester.expect(methods.BasicConsumeOk)
+    with client(member.amqp_port) as replier:
+        replier.open(1)
+        replier.declare(1, "asked", durable=True)
+        question = BasicProperties(reply_to="amq.rabbitmq.reply-to").encode()
+        requester.send(1, publish(1, "", "asked", b"?", question))
+        eventually(lambda: replier.count(1, "asked") == 1, "the question has come")
+        replier.send(1, methods.BasicGet(0, "asked", no_ack=True))
+        name = BasicProperties.decode(replier.content(methods.BasicGetOk)[1]).reply_to
+        assert name is not None
+        before = rss(member)
+        replier.send(1, methods.ConfirmSelect(nowait=True))
+        returned = confirmed = 0
+        while not returned:
+            replier.send(1, publish(1, "", name, bytes(MIB), mandatory=True))
+            found = replier.next_method()
+            assert found is not None
+            if isinstance(found[1], methods.BasicReturn):
+                returned += 1
+            else:
+                assert isinstance(found[1], methods.BasicAck)
+                confirmed += 1
+                assert confirmed < 64, "a client that reads nothing takes everything"
+        assert rss(member) - before < 64 * MIB
+    requester.close()

@@ -177,6 +177,20 @@ def test_an_immediate_message_nobody_takes_goes_to_the_alternate_exchange(raw: R
     assert raw.count(2, queue) == 0
 
 
+def test_an_immediate_message_of_a_transaction_comes_back_at_commit(raw: RawClient) -> None:
+    """R-AE-15, R-TX-2: asked for when it is published, told at commit."""
+    queue = fresh(raw, "now-tx")
+    raw.send(1, methods.TxSelect())
+    raw.expect(methods.TxSelectOk)
+    raw.send(1, immediate(1, "", queue, b"rolled back"), methods.TxRollback())
+    raw.expect(methods.TxRollbackOk)
+    raw.send(1, immediate(1, "", queue, b"refused"), methods.TxCommit())
+    returned, _, body = raw.content(methods.BasicReturn)
+    assert (returned.reply_code, body) == (313, b"refused")
+    raw.expect(methods.TxCommitOk)
+    assert raw.count(2, queue) == 0
+
+
 def test_a_slow_consumer_loses_its_channel(raw: RawClient) -> None:
     """R-CS-9, R-QQ-22 (scope channel): every queue type; its messages return; others go on."""
     queue = fresh(raw, "slow")

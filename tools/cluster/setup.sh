@@ -21,8 +21,12 @@ case $level in
     buildah debootstrap busybox-static) ;;
   *) die "usage: setup.sh [check] [api | node]" ;;
 esac
-# The federation tests have a real RabbitMQ at the other end.
-[ -z "$with_images" ] || packages+=(rabbitmq-server)
+# The federation tests have a real RabbitMQ at the other end; the tests of established clients take
+# rabbitmq-c's tools, Maven for the Java client, and tshark to look at what went over the wire.
+if [ -n "$with_images" ]; then
+  packages+=(rabbitmq-server amqp-tools tshark)
+  command -v mvn >/dev/null || packages+=(maven)
+fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,0 +1,108 @@
+"""Client programs and their libraries, fetched by the ordinary package clients into a cache.
+
+The locks are committed (go.sum, package-lock.json, Maven's checksums in java.sha256), what was
+fetched is not. Used by the tests of established clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import load_programs
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-clients"
+PROGRAMS = Path(__file__).parent / "programs"
+FETCH_SECONDS = 300
+
+
+def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=FETCH_SECONDS,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def need(tool: str, package: str) -> None:
+    """Skip where a language is not installed; CI and setup.sh have them all."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is missing: apt-get install {package}")
+
+
+def made(name: str, sources: list[Path], make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, made anew when a source has changed."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    folder = CACHE / f"{name}-{digest[:16]}"
+    if folder.exists():
+        return folder
+    new = CACHE / f"{name}-{digest[:16]}.{os.getpid()}"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        make(new)
+        if not folder.exists():
+            new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return folder
+
+
+def go_client() -> list[str]:
+    """Return the command of the Go program."""
+    need("go", "golang-go")
+    source = PROGRAMS / "go"
+
+    def build(folder: Path) -> None:
+        _run("go", "build", "-mod=readonly", "-o", str(folder / "goclient"), ".", cwd=source)
+
+    return [str(made("go", list(source.iterdir()), build) / "goclient")]
+
+
+def node_client() -> list[str]:
+    """Return the command of the Node program."""
+    need("npm", "npm")
+    source = PROGRAMS / "node"
+    files = [source / name for name in ("main.js", "package.json", "package-lock.json")]
+
+    def install(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+
+    return ["node", str(made("node", files, install) / "main.js")]
+
+
+def java_jars() -> Path:
+    """Return PerfTest with the Java client, as the bench fetches them; checksums are compared."""
+    need("mvn", "maven")
+    folder = load_programs.perftest_jars()
+    for line in (PROGRAMS / "java" / "java.sha256").read_text().splitlines():
+        wanted, name = line.split()
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        assert found == wanted, f"{name} is not what was locked"
+    return folder
+
+
+def java_client() -> list[str]:
+    """Return the command of the Java program."""
+    jars = java_jars()
+    need("javac", "openjdk-17-jdk-headless")
+    source = PROGRAMS / "java" / "Main.java"
+
+    def compile_(folder: Path) -> None:
+        _run("javac", "-cp", f"{jars}/*", "-d", str(folder), str(source), cwd=folder)
+
+    classes = made("java", [source], compile_)
+    quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
+    return ["java", quiet, "-cp", f"{classes}:{jars}/*", "Main"]

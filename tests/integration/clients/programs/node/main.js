@@ -1,0 +1,151 @@
+// amqplib against a broker: everything, recover, blocked. Used by test_node.py and nothing else.
+// Says "ready" when the test may do its part, and ends with status 0 when all held.
+'use strict';
+const assert = require('node:assert');
+const { once } = require('node:events');
+const { setTimeout: pause } = require('node:timers/promises');
+const amqp = require('amqplib');
+
+const [scenario, port] = process.argv.slice(2);
+const url = `amqp://guest:guest@127.0.0.1:${port}`;
+const PATIENCE_MS = 40_000;
+
+const within = (promise, what) => Promise.race([
+  promise,
+  pause(PATIENCE_MS, undefined, { ref: false }).then(() => { throw new Error(`not within time: ${what}`); }),
+]);
+const word = () => within(once(process.stdin, 'data'), 'the test\'s word');
+
+// An array of deliveries that can be awaited one by one.
+class Inbox {
+  constructor() { this.items = []; this.waiting = []; }
+  put(item) { const first = this.waiting.shift(); first ? first(item) : this.items.push(item); }
+  next(what) {
+    if (this.items.length) return this.items.shift();
+    return within(new Promise((resolve) => this.waiting.push(resolve)), what);
+  }
+}
+
+async function work(ch) {
+  await ch.assertQueue('node.dead', { durable: true });
+  await ch.assertQueue('node.work', {
+    durable: true,
+    arguments: { 'x-queue-type': 'quorum', 'x-dead-letter-exchange': '', 'x-dead-letter-routing-key': 'node.dead' },
+  });
+  const big = Buffer.alloc(1 << 20, '0123456789abcdef');
+  ch.sendToQueue('node.work', big, { persistent: true });
+  for (let i = 1; i < 20; i++) ch.sendToQueue('node.work', Buffer.from(String(i)), { persistent: true });
+  await ch.waitForConfirms();
+  const returned = once(ch, 'return');
+  ch.publish('', 'node.nowhere', Buffer.from('x'), { mandatory: true });
+  const [message] = await within(returned, 'return');
+  assert.strictEqual(message.fields.replyCode, 312);
+  await ch.waitForConfirms();
+
+  await ch.prefetch(5);
+  const inbox = new Inbox();
+  await ch.consume('node.work', (item) => inbox.put(item), { consumerTag: 'worker' });
+  const held = [];
+  while (held.length < 5) held.push(await inbox.next('delivery'));
+  assert.ok(held[0].content.equals(big));
+  await pause(300);
+  assert.strictEqual(inbox.items.length, 0, 'a sixth delivery within a prefetch of 5');
+  ch.nack(held[0], false, true);
+  ch.reject(held[1], false);
+  ch.ack(held[4], true);
+  let redelivered = 0;
+  for (let seen = 3; seen < 19; seen++) {
+    const item = await inbox.next('delivery');
+    if (item.fields.redelivered) {
+      redelivered += 1;
+      assert.ok(item.content.equals(big));
+    }
+    ch.ack(item);
+  }
+  assert.strictEqual(redelivered, 1);
+  await ch.cancel('worker');
+}
+
+async function letter(ch) {
+  const deadline = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const found = await ch.get('node.dead', { noAck: true });
+    if (found) {
+      const [death] = found.properties.headers['x-death'];
+      assert.strictEqual(death.reason, 'rejected');
+      assert.strictEqual(death.queue, 'node.work');
+      return;
+    }
+    assert.ok(Date.now() < deadline, 'dead letter');
+    await pause(20);
+  }
+}
+
+async function everything() {
+  const connection = await amqp.connect(url);
+  const ch = await connection.createConfirmChannel();
+  await work(ch);
+  await letter(ch);
+  await ch.assertQueue('node.gone', { durable: true });
+  const inbox = new Inbox();
+  await ch.consume('node.gone', (item) => inbox.put(item));
+  const other = await connection.createChannel();
+  await other.deleteQueue('node.gone');
+  // amqplib tells a consumer with null that the server has cancelled it.
+  assert.strictEqual(await inbox.next('cancel'), null);
+  const failed = once(other, 'error');
+  await assert.rejects(other.checkQueue('node.missing'), /404/);
+  assert.strictEqual((await within(failed, 'channel error'))[0].code, 404);
+  ch.sendToQueue('node.dead', Buffer.from('still here'));
+  await ch.waitForConfirms();
+  await connection.close();
+}
+
+// amqplib has no recovery of its own at this level: an application connects again.
+async function recover() {
+  const first = await amqp.connect(url);
+  first.on('error', () => {});
+  // Not once(): it would reject at the error that comes before.
+  const ended = new Promise((resolve) => first.once('close', resolve));
+  const ch = await first.createConfirmChannel();
+  ch.on('error', () => {});
+  await ch.assertQueue('node.recover', { durable: true, arguments: { 'x-queue-type': 'quorum' } });
+  ch.sendToQueue('node.recover', Buffer.from('kept'), { persistent: true });
+  await ch.waitForConfirms();
+  console.log('ready');
+  await within(ended, 'the end of the connection');
+  const deadline = Date.now() + PATIENCE_MS;
+  for (;;) {
+    try {
+      const second = await amqp.connect(url);
+      const again = await second.createChannel();
+      const found = await again.get('node.recover', { noAck: true });
+      assert.strictEqual(found.content.toString(), 'kept');
+      await second.close();
+      return;
+    } catch (error) {
+      if (error.code !== 'ECONNREFUSED' || Date.now() > deadline) throw error;
+      await pause(100);
+    }
+  }
+}
+
+async function blocked() {
+  const connection = await amqp.connect(url);
+  const ch = await connection.createChannel();
+  await ch.assertQueue('node.blocked', { durable: false, exclusive: true });
+  const isBlocked = once(connection, 'blocked');
+  const isFree = once(connection, 'unblocked');
+  console.log('ready');
+  await word();
+  ch.sendToQueue('node.blocked', Buffer.from('x'));
+  assert.ok((await within(isBlocked, 'blocked'))[0]);
+  console.log('blocked');
+  await within(isFree, 'unblocked');
+  await connection.close();
+}
+
+({ everything, recover, blocked })[scenario]().then(
+  () => { console.log('done'); process.exit(0); },
+  (error) => { console.error(error); process.exit(1); },
+);

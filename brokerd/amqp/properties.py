@@ -158,14 +158,15 @@ def is_well_formed(raw: bytes) -> bool:
 
 
 def with_headers(raw: bytes, table: Table | None) -> bytes:
-    """The same properties with these headers; None or an empty table takes them away.
+    """The same properties with these headers; None takes them away, an empty table stays one, as
+    RabbitMQ leaves it behind (R-RT-C2).
 
     Headers that do not change keep their bytes, so a client reads the types that another one wrote.
     """
     start = _offset_of(raw, _HEADERS)
     stop = start + 4 + _LONG.unpack_from(raw, start)[0] if has_headers(raw) else start
     flags = _FLAGS.unpack_from(raw)[0]
-    if table:
+    if table is not None:
         new = reencode_table(raw, start, table) if has_headers(raw) else encode_table(table)
         return _FLAGS.pack(flags | _HEADERS) + raw[2:start] + new + raw[stop:]
     return _FLAGS.pack(flags & ~_HEADERS) + raw[2:start] + raw[stop:]

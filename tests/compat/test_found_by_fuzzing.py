@@ -288,3 +288,13 @@ def test_a_queue_type_that_is_none_breaks_nothing(server: Server, vhost: str, na
                 server, rabbitmq=("connection", 541), brokerd=answer, difference="D-201"
             )
         assert (closed.level, closed.code) == answer
+
+
+def test_headers_that_held_only_bcc_stay_as_an_empty_table(server: Server, vhost: str) -> None:
+    """R-RT-C2"""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        header = BasicProperties(headers={"BCC": ["b"]}).encode()
+        raw.send(1, raw_client.publish(1, "amq.direct", "a", b"x", header, mandatory=True))
+        _, header, _ = raw.content(methods.BasicReturn)
+        assert header == BasicProperties(headers={}).encode()

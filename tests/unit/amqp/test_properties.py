@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from brokerd.amqp import properties, values
@@ -79,7 +81,11 @@ def test_headers_are_replaced_added_and_removed() -> None:
     without = properties.with_headers(changed, None)
     assert not properties.has_headers(without)
     assert properties.with_headers(without, {"a": 1}) == FULL.encode()
-    assert properties.with_headers(properties.EMPTY, {}) == properties.EMPTY
+    assert properties.with_headers(properties.EMPTY, None) == properties.EMPTY
+    assert (
+        properties.with_headers(changed, {})
+        == BasicProperties(**{**asdict(FULL), "headers": {}}).encode()
+    )
     added = properties.with_headers(properties.EMPTY, {"a": 1})
     assert BasicProperties.decode(added) == BasicProperties(headers={"a": 1})
 

@@ -174,6 +174,10 @@ def test_older_files_and_files_of_one_vhost_are_understood() -> None:
             "md5 is not accepted",
         ),
         ({"parameters": [{"component": "operator_policy", "name": "o", "value": 1}]}, "parameters"),
+        ({"vhosts": [{"name": []}]}, "a name is a text"),
+        ({"queues": [{"name": "q", "vhost": 1}]}, "a name is a text"),
+        ({"parameters": [{"component": "vhost-limits", "vhost": [], "value": {}}]}, "limits"),
+        ({"parameters": [{"component": "vhost-limits", "vhost": "/", "value": 5}]}, "limits"),
     ],
 )
 def test_what_is_wrong_is_named(definitions: Any, text: str) -> None:

@@ -198,6 +198,41 @@ def test_consumers_of_all_members_are_served_by_priority_and_then_in_turn(
         raw.close()
 
 
+def test_when_all_members_die_what_their_consumers_held_comes_back(tmp_path: Path) -> None:
+    """R-ACK-8, R-QQ-10, R-DL-2: one message held at each member; none stays with the dead."""
+    with cluster(tmp_path, 3) as members:
+        raw = confirming(members[0])
+        raw.declare(1, "held", durable=True, arguments=QUORUM)
+        raw.send(1, *[publish(1, "", "held", b"%d" % number) for number in range(4)])
+        confirmed(raw, 4)
+        holders = [RawClient(member.amqp_port) for member in members]
+        for holder in holders:
+            holder.open(1)
+            holder.send(1, M.BasicQos(0, 1), M.BasicConsume(0, "held", "c"))
+            holder.expect(M.BasicQosOk)
+            holder.expect(M.BasicConsumeOk)
+            holder.content(M.BasicDeliver)
+        assert raw.count(1, "held") == 1
+        for member in members:
+            member.kill()
+        for member in members:
+            member.start()
+        for member in members:
+            member.wait_ready()
+
+        def ready() -> int:
+            with contextlib.suppress(AssertionError, OSError), client(members[1].amqp_port) as one:
+                one.open(1)
+                return one.count(1, "held")
+            return 0
+
+        eventually(lambda: ready() == 4, "all four are ready", 60)
+        with client(members[2].amqp_port) as last:
+            last.open(1)
+            found = drained(last, "held", 4)
+            assert sorted(found) == [(b"0", True), (b"1", True), (b"2", True), (b"3", False)]
+
+
 def test_bodies_stay_on_disk_on_every_member(tmp_path: Path) -> None:
     """R-QQ-25: 96 MiB wait in a queue; each member keeps its recent bodies and no more."""
     cache = {"BROKERD_STORAGE_CACHE_BYTES": str(4 << 20)}

@@ -5,6 +5,7 @@ What any broker shows to a client is in tests/compat/test_rules.py and test_rule
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,63 @@ def test_what_was_delivered_before_a_restart_is_flagged_after_it(tmp_path: Path,
         channel = connection.channel()
         steps.wait_ready(channel, queue, 3)
         assert redelivered(channel, queue) == [(b"1", True), (b"2", False), (b"3", False)]
+        connection.close()
+
+
+def test_consumers_of_before_a_restart_are_in_nobodys_way(tmp_path: Path) -> None:
+    """R-CS-2, R-CS-7, R-ACK-12: an exclusive and an active one died with their connection."""
+    with cluster(tmp_path, 1) as [member]:
+        channel = steps.confirming(member.connect())
+        steps.queue(channel, "alone")
+        steps.queue(channel, "active", x_single_active_consumer=True)
+        steps.quorum(channel, "quorum", x_single_active_consumer=True)
+        for queue in ("alone", "active", "quorum"):
+            steps.publish(channel, "", queue, queue)
+            steps.consumed(channel, queue, 1, exclusive=queue == "alone")
+        member.kill()
+        member.start()
+        member.wait_ready()
+        connection = member.connect()
+        for queue in ("alone", "active", "quorum"):
+            # Retried: the old consumer goes when the queue has a leader again.
+            received = eventually(lambda q=queue: _consume(connection, q), f"{queue} is free")
+            assert received[0][2] == queue.encode()
+            assert received[0][0].redelivered
+        connection.close()
+
+
+def _consume(connection: Any, queue: str) -> list[Any] | None:
+    """Consume one message on a channel of its own; None: somebody else has the queue."""
+    channel = connection.channel()
+    with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
+        return steps.consumed(channel, queue, 1, exclusive=queue == "alone")
+    return None
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_time_goes_on_while_a_member_is_away(tmp_path: Path, kind: str) -> None:
+    """R-TTL-1, R-DLX-19: what is over is dead after the restart, what is not is delivered."""
+    with cluster(tmp_path, 1) as [member]:
+        channel = steps.confirming(member.connect())
+        dead = steps.queue(channel, "dead")
+        queue = steps.queue(
+            channel,
+            "q",
+            x_queue_type=kind,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key=dead,
+        )
+        steps.publish(channel, "", queue, b"short", expiration="1500", delivery_mode=2)
+        steps.publish(channel, "", queue, b"long", expiration="600000", delivery_mode=2)
+        member.kill()
+        steps.pause_ms(1600)
+        member.start()
+        member.wait_ready()
+        connection = member.connect()
+        channel = connection.channel()
+        _, properties, body = steps.take(channel, dead)
+        assert (body, steps.deaths(properties)[0]["reason"]) == (b"short", "expired")
+        assert redelivered(channel, queue) == [(b"long", False)]
         connection.close()
 
 

@@ -92,7 +92,7 @@ def consume(session: Session, method: methods.BasicConsume) -> Work | None:
         raise errors.NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     queue = use_queue(session, method.queue)
     resource = names.resource("queue", queue.vhost, queue.name)
-    priority = _check_arguments(method.arguments, resource)
+    priority = _check_arguments(method.arguments, resource, queue.type)
     has_counts = queue.type == "quorum"
     if has_counts and session.shared is not None:
         raise errors.NotImplementedByServer(f"{resource} does not support global qos")
@@ -120,7 +120,7 @@ def consume(session: Session, method: methods.BasicConsume) -> Work | None:
     return _consuming(session, consumer, method.nowait, timeout_ms)
 
 
-def _check_arguments(table: values.Table, resource: str) -> int:
+def _check_arguments(table: values.Table, resource: str, queue_type: str) -> int:
     """Return x-priority; what else a consumer may say must have the right type (R-CS-4, R-CS-5)."""
     priority = table.get("x-priority", 0)
     if type(priority) is not int:
@@ -128,6 +128,10 @@ def _check_arguments(table: values.Table, resource: str) -> int:
         raise errors.PreconditionFailed(
             f"invalid arg 'x-priority' for {resource}: "
             f'"expected integer, got {values.type_name(priority)}"'
+        )
+    if "x-stream-offset" in table:
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-stream-offset' for {resource} of queue type rabbit_{queue_type}_queue"
         )
     # There are no mirrored queues to fail over from: known, and without effect.
     failover = table.get("x-cancel-on-ha-failover", False)

@@ -91,10 +91,10 @@ def _one(
         if not tags:
             return None
         tag = tags[min(step.pick, len(tags) - 1)]
-    for player in players:
-        player.begin()
-        player.perform(step, tag)
     try:
+        for player in players:
+            player.begin()
+            player.perform(step, tag)
         for player in players:
             player.probe()
         if step.pause_ms:
@@ -118,6 +118,10 @@ def _one(
         return Difference(number, step, [f"{error}"], [])
 
 
+#: The answer to a declare, up to the count of consumers.
+_DECLARED = re.compile(r"queue\.declare-ok \(\('queue', '([^']*)'\), \('message_count', [^)]*\)\)")
+
+
 def _view(player: Player, quorum: frozenset[str]) -> list[str]:
     """The events and counts as lines, in an order that does not depend on chance."""
     lines = []
@@ -125,7 +129,11 @@ def _view(player: Player, quorum: frozenset[str]) -> list[str]:
         # Consumers that lose their queue are told in any order, confirms come in any grouping.
         is_set = at[2] in ("cancel", "confirm")
         for event in sorted(events) if is_set else events:
-            lines.append(f"c{at[0]}.{at[1]} {_text(event)}")
+            line = f"c{at[0]}.{at[1]} {_text(event)}"
+            asked = _DECLARED.search(line)
+            if asked is not None and asked[1] in quorum:
+                line = line[: asked.end()]
+            lines.append(line)
     for name, found in sorted(player.counts.items()):
         if isinstance(found, int):
             lines.append(f"{name}: error {found}")

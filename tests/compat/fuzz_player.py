@@ -184,8 +184,7 @@ class Player:
             return
         channel = wire.channels.get(step.channel)
         if channel is None:
-            wire.client.send(step.channel, methods.ChannelOpen())
-            channel = wire.channels[step.channel] = Channel()
+            channel = self._open(wire, step)
         if tag is not None:
             method.delivery_tag = tag  # type: ignore[attr-defined]
         if isinstance(method, methods.BasicPublish):
@@ -208,6 +207,18 @@ class Player:
             return
         self._note_sent(channel, method)
         wire.client.send(step.channel, method)
+
+    def _open(self, wire: Wire, step: Step) -> Channel:
+        """Open a channel and wait for it: an error of the connection would overtake the answer."""
+        wire.client.send(step.channel, methods.ChannelOpen())
+        channel = wire.channels[step.channel] = Channel()
+        at = (step.connection, step.channel, "reply")
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while wire.is_open and at not in self.events:
+            self._read(step.connection, wire, 0.05)
+            if time.monotonic() > deadline:
+                raise Silent(f"{self._name}: channel {step.channel} does not open")
+        return channel
 
     def _wire(self, number: int) -> Wire:
         wire = self._wires.get(number)

@@ -85,7 +85,7 @@ class Plan:
     consumed: dict[tuple[int, int], str] = field(default_factory=dict)
     tags: list[tuple[int, int, str]] = field(default_factory=list)
     bodies: int = 0
-    with_tx: bool = False
+    with_tx: bool = True
 
     def queue(self) -> str:
         """A queue's name, of one that was declared as a rule."""
@@ -522,7 +522,7 @@ MAKERS: tuple[tuple[Maker, int], ...] = (
 )
 
 
-def sequence(seed: int, with_tx: bool = False) -> list[Step]:
+def sequence(seed: int, with_tx: bool = True) -> list[Step]:
     """The sequence of a seed; the same one for ever, while this file stays as it is."""
     rng = random.Random(seed)
     plan = Plan(rng, with_tx=with_tx)

@@ -1,0 +1,91 @@
+"""A few sequences of the differential fuzzer against both servers, and the fuzzer itself.
+
+The thousands are `make fuzz-differential SEEDS=1000`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.amqp import methods
+from tests.compat import fuzz, fuzz_compare
+from tests.compat.fuzz_compare import Difference, Servers
+from tests.compat.fuzz_sequences import (
+    OPERATIONS_MAX,
+    OPERATIONS_MIN,
+    Step,
+    sequence,
+)
+from tests.compat.servers import Server
+
+#: Sequences in CI, in portions, so that one test does not take a minute.
+PORTIONS, PER_PORTION = 6, 10
+
+
+@pytest.fixture(scope="session")
+def servers(rabbitmq: Server, brokerd: Server) -> Servers:
+    """Where both listen."""
+    return Servers(rabbitmq.port, brokerd.port)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("portion", range(PORTIONS))
+def test_random_sequences_are_answered_alike(servers: Servers, portion: int) -> None:
+    """O-10: no difference but those that docs/compatibility.md lists."""
+    first = 1 + portion * PER_PORTION
+    outcomes = fuzz.run(range(first, first + PER_PORTION), servers, True, 1)
+    assert outcomes["different"] == 0
+    assert sum(outcomes.values()) == PER_PORTION
+
+
+def test_a_difference_is_seen_and_made_short(servers: Servers) -> None:
+    """D-62 taken for a finding: the publish and nothing else is left of ten steps."""
+    steps = [step for step in sequence(4) if isinstance(step.method, methods.QueueDeclare)][:4]
+    odd = Step(0, 1, methods.BasicPublish(exchange="amq.direct"), fuzz.ODD_PROPERTIES, b"x")
+    steps = [*steps, odd, *steps]
+    found = fuzz_compare.play(steps, servers)
+    assert found is not None
+    assert found.explanation == "D-62"
+    assert "delivery_mode_unknown" in found.text()
+    rules = dict(fuzz_compare.RULES)
+    fuzz_compare.RULES.clear()
+    try:
+        shorter, last = fuzz_compare.shrink(steps, servers)
+    finally:
+        fuzz_compare.RULES.update(rules)
+    assert shorter == [odd]
+    assert last is not None
+
+
+def test_a_seed_is_a_sequence() -> None:
+    for seed in range(1, 50):
+        steps = sequence(seed)
+        assert OPERATIONS_MIN <= len(steps) <= OPERATIONS_MAX
+        assert list(map(str, steps)) == list(map(str, sequence(seed)))
+
+
+@pytest.mark.parametrize(
+    ("rabbitmq", "brokerd", "row"),
+    [
+        (["c0.1 {delivery_mode_unknown,3}"], [], "D-62"),
+        (["c0.1 other"], [], ""),
+        (
+            ["c0.1 basic.deliver (('consumer_tag', 'a'), ('delivery_tag', ('int', 1)), x) m1"],
+            ["c0.1 basic.deliver (('consumer_tag', 'b'), ('delivery_tag', ('int', 1)), x) m1"],
+            "D-63",
+        ),
+        (
+            ["c0.1 basic.deliver (('consumer_tag', 'a'), ('delivery_tag', ('int', 1)), x) m1"],
+            ["c0.1 basic.deliver (('consumer_tag', 'b'), ('delivery_tag', ('int', 1)), x) m2"],
+            "",
+        ),
+        (["~q1: 3 ready"], ["~q1: 1 ready"], "D-203"),
+        (["~q2: 3 ready"], ["~q2: 1 ready"], ""),
+    ],
+)
+def test_only_what_the_table_says_is_explained(
+    rabbitmq: list[str], brokerd: list[str], row: str
+) -> None:
+    step = Step(0, 1, methods.BasicGet())
+    found = Difference(1, step, rabbitmq, brokerd)
+    assert fuzz_compare.explain(found, frozenset({"~q1"})) == row

@@ -9,6 +9,7 @@ UV_VERSION := 0.13.8
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 ROUNDS ?= 5
+SECONDS ?= 60
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
 
 .DEFAULT_GOAL := help
@@ -39,7 +40,7 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 
 # One after the other: each part may use both cores, and only the last one starts two nodes.
 PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
-  tests/compat tests/integration tests/telemetry tests/operator tests/e2e
+  tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
 test: setup ## all tests
 	@bash tools/cluster/setup.sh
@@ -61,6 +62,12 @@ protos: setup ## generate brokerd/rpc/v1 from protos/
 sim: setup ## SEEDS=N FIRST_SEED=N: the Raft core in the simulator
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
+fuzz: setup ## SECONDS=N for each decoder: atheris, two at a time
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
+	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)
+
 bench: setup ## ROUNDS=N: brokerd and RabbitMQ side by side
 	@$(BIN)/python -m bench.run --rounds $(ROUNDS)
 
@@ -78,4 +85,4 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test spec-coverage lint protos sim bench cluster-up cluster-down images e2e
+.PHONY: help setup lock demo test spec-coverage lint protos sim fuzz fuzz-differential bench cluster-up cluster-down images e2e

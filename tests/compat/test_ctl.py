@@ -36,25 +36,20 @@ list_users -q
 list_users -s
 list_users --no-table-headers
 list_users --formatter json
-list_users --formatter csv
 add_user ann pw
 add_user ann pw
 add_user bob < secret
 add_user carl <
 add_user --quiet dora pw
 add_user
-add_user a b c d
 add_user eve -- -pw
 authenticate_user eve -- -pw
-authenticate_user ann pw
 authenticate_user ann wrong
 change_password ann new
-change_password nobody new
 clear_password dora
 delete_user nobody
 delete_user dora -q
 set_user_tags ann monitoring policymaker
-set_user_tags nobody x
 list_users --nope
 list_users nope
 add_vhost v1
@@ -62,7 +57,6 @@ add_vhost v1
 add_vhost v2 --description d
 list_vhosts
 list_vhosts name tracing
-list_vhosts nope
 delete_vhost nope
 set_permissions ann .* .* .*
 set_permissions -p v1 ann ^a ^b ^c
@@ -70,29 +64,22 @@ set_permissions -p nope ann .* .* .*
 set_permissions nobody .* .* .*
 set_permissions ann .* .*
 list_permissions
-list_permissions -p v1 --formatter json
-list_permissions -p v2
 list_permissions -p nope
 list_user_permissions ann
 list_user_permissions nobody
 clear_permissions ann
-clear_permissions nobody
 clear_permissions -p nope ann
-list_topic_permissions
 set_topic_permissions ann amq.topic ^x ^y
 set_topic_permissions nobody amq.topic a b
 list_topic_permissions
 list_user_topic_permissions ann
 clear_topic_permissions ann amq.topic
-clear_topic_permissions ann
 set_policy p1 ^q '{"max-length":10}' --priority 3 --apply-to queues
 set_policy p1 ^q '{"max-length":10'
 set_policy p1 ^q '{"nope":10}'
 set_policy p1 ( '{"max-length":10}'
 set_policy -p nope a b '{"max-length":1}'
 list_policies
-list_policies --formatter json
-list_policies -p nope
 clear_policy p1
 clear_policy p1
 set_operator_policy op1 ^q '{"max-length":10}' --priority 3 --apply-to queues
@@ -100,23 +87,17 @@ list_operator_policies
 clear_operator_policy op1
 set_parameter nope u '{"uri":"amqp://x"}'
 list_parameters
-list_parameters -s
 list_parameters --formatter json
-list_parameters -p nope
-clear_parameter nope u
 set_vhost_limits -p v1 '{"max-connections":5,"max-queues":7}'
 set_vhost_limits -p v1 '{"nope":5}'
-set_vhost_limits -p nope '{"max-queues":1}'
 list_vhost_limits -p v1
 list_vhost_limits
 list_vhost_limits --global
-list_vhost_limits -p nope
 clear_vhost_limits -p v1
 set_user_limits ann '{"max-connections":5,"max-channels":7}'
 set_user_limits ann '{"nope":5}'
 list_user_limits --user ann
 list_user_limits --global
-list_user_limits --user nobody
 clear_user_limits ann max-channels
 clear_user_limits ann all
 list_queues
@@ -129,15 +110,11 @@ list_queues name messages_ready messages_unacknowledged state type head_message_
 list_queues nope
 list_queues -p v1
 list_queues -p v1 --formatter json
-list_queues -p v1 --formatter csv
-list_queues --vhost=v1 name
 list_queues -t abc
 list_exchanges
 list_exchanges -q name type durable auto_delete internal arguments policy
-list_exchanges --formatter json name arguments
 list_bindings
 list_bindings -q source_name destination_name arguments
-list_bindings -p v1
 list_connections
 list_connections -q pid peer_port client_properties
 list_connections --formatter json user peer_host peer_port vhost protocol
@@ -145,7 +122,6 @@ list_connections name ssl protocol auth_mechanism timeout frame_max channel_max 
 list_channels
 list_channels -q name number user vhost transactional confirm messages_unconfirmed prefetch_count
 list_consumers
-list_consumers -q queue_name consumer_tag activity_status
 delete_queue used --if-unused
 delete_queue nope
 purge_queue plain
@@ -160,33 +136,25 @@ close_all_connections --vhost v1 bye
 close_all_connections
 eval 'rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}).'
 eval 'rabbit_alarm:clear_alarm({resource_limit, memory, node()}).'
-eval 'rabbit_alarm:set_alarm({{resource_limit, disk, node()}, []}).'
-eval 'rabbit_alarm:clear_alarm({resource_limit, disk, node()}).'
 eval 'application:set_env(rabbit, channel_max, 100).'
 eval 'application:get_env(rabbit, channel_max).'
 eval 'application:get_env(rabbit, nope).'
 eval 'application:get_env(rabbit, loopback_users).'
 eval 'application:set_env(rabbit, loopback_users, [<<"guest">>]).'
-eval 'node().'
 eval foo
 eval ''
 set_disk_free_limit 1MB
-set_disk_free_limit mem_relative 0.0001
 set_disk_free_limit nope
 set_vm_memory_high_watermark 0.5
 set_vm_memory_high_watermark absolute 2GB
-set_vm_memory_high_watermark absolute x
 set_vm_memory_high_watermark 2
 set_vm_memory_high_watermark
 list_unresponsive_queues
 import_definitions < {"vhosts":[{"name":"imp"}]} trailing
 import_definitions /nonexistent/definitions.json
-export_definitions
 stop_app -q
 start_app -q
-await_startup
 wait
-list_vhosts --formatter csv name
 nope_command
 delete_vhost v1
 delete_vhost v2

@@ -286,6 +286,10 @@ class CatalogMachine:
             )
         if present.is_protected() and operation["cause"].startswith("amqp:"):
             return catalog_checks.refused_reply(catalog_checks.protected(present), record=present)
+        if "verdict" in operation:
+            return catalog_checks.reply(
+                REFUSED, operation["verdict"], refusals.NOT_ALLOWED, present
+            )
         if isinstance(present, Exchange):
             refused = self._check_exchange_delete(present, operation)
             if refused is not None:

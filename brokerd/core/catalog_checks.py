@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core import exchange_types, names, policy_keys, refusals
+from brokerd.core import exchange_types, names, policy, policy_keys, refusals
 from brokerd.core.catalog_commands import PRECONDITION, REFUSED
 from brokerd.core.catalog_objects import Record
 from brokerd.core.catalog_state import CatalogState
@@ -37,20 +37,43 @@ def refused_reply(refused: Refused, code: str = REFUSED, record: Record | None =
     return reply(code, refused.text, refused.code, record)
 
 
-def judge(operation: Json, profile: Profile) -> None:
-    """Give an operation that is about to be proposed the proposing node's verdict where it names a
-    setting that its profile does not know (O-19): the machine is the same under every profile.
+def judge(operation: Json, profile: Profile, view: CatalogState) -> None:
+    """Give an operation that is about to be proposed the proposing node's verdict where its profile
+    decides: the machine is the same under every profile.
+
+    Outside mrg a queue's alternate exchange is no known setting (O-19); in it an exchange that is
+    one cannot be deleted (R-MQ-9).
     """
-    if profile.queue_ae:
-        return
     for each in operation.get("operations", (operation,)):
-        spec = each.get("spec") if each.get("do") == "put" else None
-        if not isinstance(spec, dict) or "verdict" in each:
-            continue
-        field = "settings" if each.get("kind") == "queue" else "definition"
-        values = spec.get(field)
-        if isinstance(values, dict) and policy_keys.QUEUE_ALTERNATE in values:
-            each["verdict"] = f"{field}: unknown key '{policy_keys.QUEUE_ALTERNATE}'"
+        judged = _in_use if profile.queue_ae else _unknown_alternate
+        verdict = judged(each, view)
+        if verdict is not None:
+            each.setdefault("verdict", verdict)
+
+
+def _unknown_alternate(operation: Json, view: CatalogState) -> str | None:
+    spec = operation.get("spec") if operation.get("do") == "put" else None
+    if not isinstance(spec, dict):
+        return None
+    field = "settings" if operation.get("kind") == "queue" else "definition"
+    values = spec.get(field)
+    if not isinstance(values, dict) or policy_keys.QUEUE_ALTERNATE not in values:
+        return None
+    return f"{field}: unknown key '{policy_keys.QUEUE_ALTERNATE}'"
+
+
+def _in_use(operation: Json, view: CatalogState) -> str | None:
+    if operation.get("do") != "delete" or operation.get("kind") != "exchange":
+        return None
+    vhost, name = operation["vhost"], operation["name"]
+    users = policy.queues_with_alternate(view, vhost, name)
+    return alternate_in_use(vhost, name, users[0]) if users else None
+
+
+def alternate_in_use(vhost: str, exchange: str, queue: str) -> str:
+    """Return why an exchange cannot be deleted (R-MQ-9)."""
+    resource = names.resource("exchange", vhost, exchange)
+    return f"{resource} in use as alternate exchange of queue '{queue}'"
 
 
 def check_identity(kind: str, vhost: str, name: str) -> Json | None:

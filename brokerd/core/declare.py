@@ -444,7 +444,7 @@ def delete_exchange(
     if profile is not None and profile.queue_ae:
         users = policy.queues_with_alternate(view, vhost, name)
         if users:
-            text = f"{resource} in use as alternate exchange of queue '{users[0]}'"
+            text = catalog_checks.alternate_in_use(vhost, name, users[0])
             return Refused(refusals.NOT_ALLOWED, text, True)
     return Delete(present)
 

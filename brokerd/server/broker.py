@@ -204,7 +204,7 @@ class Broker:
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose one catalog operation; return its reply once all members that are up have it."""
-        catalog_checks.judge(operation, self.profile)
+        catalog_checks.judge(operation, self.profile, self.view)
         return await self.catalog_writer.write(operation)
 
     def _catalog_effects(self, changes: Sequence[Any]) -> None:

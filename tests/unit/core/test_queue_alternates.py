@@ -225,13 +225,32 @@ def test_the_key_of_a_policy_or_queue_is_unknown_outside_mrg(
     for chosen, code in ((profile(), "REFUSED"), (catalog.profile, "OK")):
         operation = catalog_commands.put(kind, "/", "p", specs[kind], cause="admin", **more)
         batch = {"do": "batch", "operations": [operation]}
-        catalog_checks.judge(batch, chosen)
+        catalog_checks.judge(batch, chosen, catalog.view)
         reply = catalog.do(batch)["results"][0]
         assert reply["code"] == code
         assert ("unknown key 'queue-alternate-exchange'" in reply["text"]) is (code == "REFUSED")
     harmless = catalog_commands.put(
         "policy", "/", "h", {"pattern": ".", "definition": {"max-length": 1}}, cause="admin"
     )
-    catalog_checks.judge(harmless, profile())
+    catalog_checks.judge(harmless, profile(), catalog.view)
     assert "verdict" not in harmless
-    catalog_checks.judge(catalog_commands.delete(kind, "/", "p", cause="admin"), profile())
+    deletion = catalog_commands.delete(kind, "/", "p", cause="admin")
+    catalog_checks.judge(deletion, profile(), catalog.view)
+    assert "verdict" not in deletion
+
+
+def test_administration_does_not_delete_an_alternate_in_use_either(catalog: CatalogDriver) -> None:
+    """R-MQ-9: over the Admin service and for the operator."""
+    catalog.queue("q", arguments=ALTERNATE)
+    for chosen, name, code in (
+        (catalog.profile, "alt", "REFUSED"),
+        (catalog.profile, "nowhere", "NOT_FOUND"),
+        (profile(), "alt", "OK"),
+    ):
+        operation = catalog_commands.delete("exchange", "/", name, cause="admin")
+        catalog_checks.judge(operation, chosen, catalog.view)
+        reply = catalog.do(operation)
+        assert reply["code"] == code
+        if code == "REFUSED":
+            assert reply["amqp"] == 530
+            assert reply["text"].endswith("in use as alternate exchange of queue 'q'")

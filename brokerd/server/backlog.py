@@ -52,9 +52,11 @@ class Backlog:
         for i, (consumer, run, contents) in enumerate(self._items):
             if consumer.is_held:
                 continue
-            if room is None or consumer.no_ack or consumer.has_counts or run.length <= room:
+            # R-QOS-3: auto-acknowledging consumers are not counted, yet wait for room as well.
+            is_whole = room is None or run.length <= room or (room > 0 and consumer.no_ack)
+            if is_whole or consumer.has_counts:
                 del self._items[i]
-            elif room:
+            elif room is not None and room > 0:
                 self._items[i] = (consumer, *_behind(run, contents, room))
                 run = run._replace(length=room)
                 contents = None if contents is None else contents[:room]

@@ -246,6 +246,10 @@ async def cancelled(
     await topology.ask(session.broker, consumer.uid, queue_commands.encode_cancel(consumer.id))
     session.broker.deliveries.remove(consumer.id)
     session.unwritten_returns(consumer)
+    queue = session.broker.queue_of(consumer.uid)
+    if queue is not None and queue.auto_delete:
+        # R-Q-10: whoever hears cancel-ok finds the queue gone, if this was its last consumer.
+        await topology.counts(session.broker, queue)
     if answer is not None:
         session.send(answer)
 

@@ -8,6 +8,7 @@ queues have taken them over.  It is not atomic across queues, as in RabbitMQ (R-
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -179,7 +180,7 @@ def commit(session: Session, _: methods.TxCommit) -> Coroutine[Any, Any, None] |
         first = tx.confirms.published(len(publish.contents))
         session.send_out(
             publish.target,
-            publish.result,
+            _still_there(session, publish.result),
             publish.contents,
             first,
             publish.replies,
@@ -194,6 +195,18 @@ def commit(session: Session, _: methods.TxCommit) -> Coroutine[Any, Any, None] |
         return None
     tx.is_committing = True
     return _committed(session, tx)
+
+
+def _still_there(session: Session, result: RouteResult) -> RouteResult:
+    """R-AE-14: routed at the publish; what was deleted before the commit gets nothing, and a
+    mandatory message with nowhere left to go is returned.
+    """
+    queue_of = session.broker.queue_of
+    if all(queue_of(queue.uid) is not None for queue in result.queues):
+        return result
+    left = copy.copy(result)
+    left.queues = tuple(queue for queue in result.queues if queue_of(queue.uid) is not None)
+    return left
 
 
 async def _committed(session: Session, tx: Transaction) -> None:

@@ -42,8 +42,11 @@ public final class Suite {
       } else if (failure == null) {
         System.out.println("PASS " + name(test));
       } else {
-        String why = String.valueOf(failure.getException()).replace("\n", " ");
-        System.out.println("FAIL " + name(test) + " " + why);
+        StringBuilder why = new StringBuilder();
+        for (Throwable at = failure.getException(); at != null; at = at.getCause()) {
+          why.append(' ').append(String.valueOf(at).replace("\n", " "));
+        }
+        System.out.println("FAIL " + name(test) + why);
       }
       System.out.flush();
     }

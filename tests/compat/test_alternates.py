@@ -292,3 +292,18 @@ def test_rights_to_name_an_alternate(server: Server, vhost: str, case: str) -> N
                 declare(channel)
                 assert steps.publish(channel, "x", "k") == "ack"
     server.admin.delete_user(vhost)
+
+
+def test_an_alternate_in_a_transaction(connection: Any) -> None:
+    """R-AE-14: at the commit, or never."""
+    channel = connection.channel()
+    steps.exchange(channel, "x", alternate="ae")
+    name = steps.bound(channel, steps.exchange(channel, "ae", "fanout"), "")
+    channel.tx_select()
+    channel.basic_publish("x", "k", b"1")
+    assert steps.is_empty(channel, name)
+    channel.tx_commit()
+    assert steps.ready(channel, name) == 1
+    channel.basic_publish("x", "k", b"2")
+    channel.tx_rollback()
+    assert steps.drain(channel, name) == [b"1"]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compat import steps
 from tests.compat.letters import DLX, KEY, dead_queue, death, first, letter, put, reject
-from tests.compat.servers import Server
+from tests.compat.servers import Server, expect
 from tests.integration.members import eventually
 
 KINDS = pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -314,6 +314,89 @@ def test_a_full_target_loses_the_letter(connection: Any) -> None:
     assert steps.drain(channel, dead) == [b"1"]
 
 
+def test_bodies_of_any_size_die(connection: Any) -> None:
+    """R-DLX-15: several frames, and none."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    steps.queue(channel, "q", **{DLX: "dlx"})
+    for body in ("x" * 400_000, ""):
+        put(channel, "q", body)
+        reject(channel, "q")
+        assert steps.take(channel, dead)[2] == body.encode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "keys"),
+    [
+        ({"CC": [], "BCC": []}, []),
+        ({"CC": ["q", "z", "z"], "BCC": ["b"]}, ["q", "z", "z"]),
+        ({"CC": ["z", 5, True]}, ["z"]),
+        ({"cc": ["z"]}, []),
+    ],
+    ids=str,
+)
+def test_keys_that_x_death_names(connection: Any, headers: dict[str, Any], keys: list[str]) -> None:
+    """R-DLX-22: the key and CC as they were sent, twice if twice; not BCC."""
+    channel = steps.confirming(connection)
+    dead_queue(channel)
+    steps.queue(channel, "q", **{DLX: "dlx"})
+    put(channel, "q", headers=headers)
+    reject(channel, "q")
+    assert letter(channel)[2]["x-death"] == [death("q", "rejected", "", ["q", *keys])]
+
+
+def test_the_expiration_as_it_is_kept(server: Server, connection: Any) -> None:
+    """R-DLX-22."""
+    channel = steps.confirming(connection)
+    dead_queue(channel)
+    steps.queue(channel, "q", **{DLX: "dlx"})
+    put(channel, "q", expiration="0060000")
+    reject(channel, "q")
+    original = expect(server, rabbitmq="0060000", brokerd="60000", difference="D-105")
+    assert letter(channel)[2]["x-death"][0]["original-expiration"] == original
+
+
+def test_settled_one_by_one_they_arrive_in_that_order(connection: Any) -> None:
+    """R-DLX-20."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    steps.queue(channel, "q", **{DLX: "dlx"})
+    for i in range(4):
+        put(channel, "q", f"{i}")
+    tags = [steps.unacked(channel, "q")[0].delivery_tag for _ in range(4)]
+    for i in (2, 0, 3, 1):
+        channel.basic_reject(tags[i], requeue=False)
+    steps.wait_ready(channel, dead, 4)
+    assert steps.drain(channel, dead) == [b"2", b"0", b"3", b"1"]
+
+
+def test_a_topic_exchange_takes_all_keys_of_a_letter(connection: Any) -> None:
+    """R-DLX-10, R-RT-2: one copy where two keys match."""
+    channel = steps.confirming(connection)
+    steps.exchange(channel, "topic", "topic")
+    both = steps.bound(channel, "topic", "a.#", "b.#", name="both")
+    last = steps.bound(channel, "topic", "*.z", name="last")
+    steps.queue(channel, "q", **{DLX: "topic"})
+    assert steps.publish(channel, "", "a.y", headers={"CC": ["q", "b.z"]}) == "ack"
+    reject(channel, "q")
+    assert [letter(channel, name)[:2] for name in (both, last)] == [("topic", "a.y")] * 2
+    assert [steps.ready(channel, name) for name in (both, last)] == [0, 0]
+
+
+def test_the_end_of_an_exclusive_queue_is_no_death(
+    server: Server, vhost: str, connection: Any
+) -> None:
+    """R-DLX-3, R-Q-9."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    with server.connected(vhost) as owner:
+        arguments = {"x-dead-letter-exchange": "dlx"}
+        owner.channel().queue_declare("mine", exclusive=True, arguments=arguments)
+        put(channel, "mine")
+    steps.wait_gone(connection, "queue", "mine")
+    assert steps.is_empty(channel, dead)
+
+
 # --- who sets it ------------------------------------------------------------------------------
 
 POLICY = {"dead-letter-exchange": "amq.fanout", "dead-letter-routing-key": "from-policy"}
@@ -450,3 +533,51 @@ def test_at_least_once_needs_a_refusing_queue(connection: Any) -> None:
     put(channel, "q", "2")
     reject(channel, "q")
     assert steps.take(channel, dead)[2] == b"2"
+
+
+def test_at_least_once_reaches_every_target(connection: Any) -> None:
+    """R-ALO-4, R-ALO-5: more than one batch of the worker, to a classic and a quorum queue."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    second = steps.quorum(channel, "second")
+    channel.queue_bind(second, "dlx", "")
+    steps.quorum(channel, "q", **{DLX: "dlx"}, **AT_LEAST_ONCE)
+    for i in range(40):
+        put(channel, "q", f"{i}")
+    for _ in range(40):
+        steps.unacked(channel, "q")
+    channel.basic_nack(0, multiple=True, requeue=False)
+    for name in (dead, second):
+        steps.wait_ready(channel, name, 40)
+        # Not in order from one batch to the next (R-ALO-10).
+        assert set(steps.drain(channel, name)) == {f"{i}".encode() for i in range(40)}
+
+
+def test_at_least_once_by_policy(server: Server, vhost: str, connection: Any) -> None:
+    """R-ALO-1, R-POL-6."""
+    definition = {
+        "dead-letter-exchange": "nowhere",
+        "dead-letter-strategy": "at-least-once",
+        "overflow": "reject-publish",
+        "max-length": 1,
+    }
+    server.admin.set_policy(vhost, "p", "^q$", definition, "queues")
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "q")
+    put(channel, "q")
+    reject(channel, "q")
+    steps.wait_ready(channel, "q", 0)
+    # The letter waits, and counts.
+    assert [steps.publish(channel, "", "q") for _ in range(4)][-1] == "nack"
+
+
+def test_purging_with_letters_waiting(server: Server, connection: Any) -> None:
+    """R-QQ-19, R-Q-13."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "q", **{DLX: "nowhere"}, **AT_LEAST_ONCE)
+    for _ in range(3):
+        put(channel, "q")
+    reject(channel, "q")
+    steps.wait_ready(channel, "q", 2)
+    count = expect(server, rabbitmq=2, brokerd=3, difference="D-108")
+    assert channel.queue_purge("q").method.message_count == count

@@ -12,7 +12,7 @@ import pytest
 
 from tests.compat import steps
 from tests.compat.letters import DLX, dead_queue, death, letter, put
-from tests.compat.servers import Server
+from tests.compat.servers import Server, expect
 from tests.integration.members import eventually
 
 Action = Callable[[Any], Any]
@@ -370,3 +370,86 @@ def test_an_overfull_queue_refuses_and_takes_again(connection: Any) -> None:
 
     eventually(takes_again, "room", steps.SECONDS)
     assert steps.ready(channel, "q") <= 9
+
+
+def test_a_dead_letter_and_the_count_of_its_queue(server: Server, connection: Any) -> None:
+    """R-DL-9, R-DLX-35: on the way to another quorum queue."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "second", x_delivery_limit=1)
+    more = {DLX: "", "x_dead_letter_routing_key": "second"}
+    steps.quorum(channel, "first", x_delivery_limit=2, **more)
+    put(channel, "first")
+    for _ in range(3):
+        channel.basic_nack(steps.unacked(channel, "first")[0].delivery_tag)
+    method, _, _ = steps.unacked(channel, "second")
+    assert not method.redelivered
+    channel.basic_nack(method.delivery_tag)
+    left = expect(server, rabbitmq=1, brokerd=0, difference="D-106")
+    # What is there is there now or soon; what was dropped does not come.
+    steps.pause_ms(0 if left else 200)
+    steps.wait_ready(channel, "second", left)
+
+
+def test_returned_together_they_die_in_order(connection: Any) -> None:
+    """R-DL-3, R-DLX-20."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    steps.quorum(channel, "q", x_delivery_limit=0, **{DLX: "dlx"})
+    for i in range(4):
+        put(channel, "q", f"{i}")
+    for _ in range(4):
+        steps.unacked(channel, "q")
+    channel.basic_nack(0, multiple=True)
+    steps.wait_ready(channel, dead, 4)
+    assert steps.drain(channel, dead) == [b"0", b"1", b"2", b"3"]
+
+
+def test_the_limit_kills_before_the_time_to_live(connection: Any) -> None:
+    """R-DL-3, R-TTL-1: of what is over both when it comes back."""
+    channel = steps.confirming(connection)
+    dead_queue(channel)
+    steps.quorum(channel, "q", x_message_ttl=200, x_delivery_limit=0, **{DLX: "dlx"})
+    put(channel, "q")
+    tag = steps.unacked(channel, "q")[0].delivery_tag
+    steps.pause_ms(400)
+    channel.basic_nack(tag)
+    assert letter(channel)[2]["x-death"] == [death("q", "delivery_limit", "", ["q"])]
+
+
+def test_without_a_limit_it_comes_back_for_ever(connection: Any) -> None:
+    """R-DL-1: 3.10 has none by default."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "q")
+    put(channel, "q")
+    for _ in range(30):
+        channel.basic_nack(steps.unacked(channel, "q")[0].delivery_tag)
+    steps.wait_ready(channel, "q", 1)
+
+
+def test_a_negative_limit(server: Server, connection: Any) -> None:
+    """R-DL-1."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "q", x_delivery_limit=-1)
+    put(channel, "q")
+    channel.basic_nack(steps.unacked(channel, "q")[0].delivery_tag)
+    left = expect(server, rabbitmq=0, brokerd=1, difference="D-109")
+    steps.pause_ms(0 if left else 200)
+    steps.wait_ready(channel, "q", left)
+
+
+def test_a_policy_limits_what_is_in_the_queue(server: Server, vhost: str, connection: Any) -> None:
+    """R-DL-8, R-POL-5."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "q")
+    server.admin.set_policy(vhost, "limit", "^q$", {"delivery-limit": 1}, "queues")
+
+    def ends() -> bool:
+        put(channel, "q")
+        for _ in range(2):
+            channel.basic_nack(steps.unacked(channel, "q")[0].delivery_tag)
+        steps.pause_ms(50)
+        is_ended = steps.is_empty(channel, "q")
+        channel.queue_purge("q")
+        return is_ended
+
+    eventually(ends, "the policy's limit", steps.SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.compat import steps
-from tests.compat.servers import Server
+from tests.compat.servers import Server, expect
 from tests.integration.members import eventually
 
 KINDS = pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -380,3 +380,116 @@ def test_whose_overflow_counts(
     fates = fill(channel, name, "1", "2", "3", "4", "5")
     assert ("nack" in fates) is is_refused
     assert (steps.drain(channel, name)[0] == b"1") is is_refused
+
+
+REQUEUED: dict[str, tuple[dict[str, Any], list[bytes], list[bytes]]] = {
+    "classic": ({}, [b"0", b"1"], [b"2", b"3"]),
+    "quorum": ({"x_queue_type": "quorum"}, [b"2", b"3"], [b"0", b"1"]),
+    "quorum with a delivery limit": (
+        {"x_queue_type": "quorum", "x_delivery_limit": 9},
+        [b"0", b"1"],
+        [b"2", b"3"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REQUEUED)
+def test_requeued_above_the_limit(connection: Any, case: str) -> None:
+    """R-LEN-11, R-LEN-9, R-QQ-14: the head goes, which is where the queue puts what comes back."""
+    arguments, dropped, kept = REQUEUED[case]
+    channel = steps.confirming(connection)
+    dead = dead_letter_queue(channel)
+    name = steps.queue(channel, "q", x_max_length=2, x_dead_letter_exchange="dlx", **arguments)
+    fill(channel, name, "0", "1")
+    for _ in range(2):
+        steps.unacked(channel, name)
+    fill(channel, name, "2", "3")
+    channel.basic_nack(0, multiple=True)
+    steps.wait_ready(channel, dead, 2)
+    assert (steps.drain(channel, dead), steps.drain(channel, name)) == (dropped, kept)
+
+
+def test_requeued_above_a_refusing_limit(connection: Any) -> None:
+    """R-LEN-11, R-LEN-3: what comes back is never refused; the next publish is."""
+    channel = steps.confirming(connection)
+    name = steps.queue(channel, "q", x_max_length=2, x_overflow="reject-publish")
+    fill(channel, name, "0", "1")
+    for _ in range(2):
+        steps.unacked(channel, name)
+    fill(channel, name, "2", "3")
+    channel.basic_nack(0, multiple=True)
+    steps.wait_ready(channel, name, 4)
+    assert fill(channel, name, "4") == ["nack"]
+    assert steps.drain(channel, name) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_busy_consumer_leaves_the_newest(connection: Any) -> None:
+    """R-LEN-1, R-LEN-2: what it holds does not count."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    name = steps.queue(channel, "q", x_max_length=2)
+    taker.basic_qos(prefetch_count=2)
+    received = steps.consumed(taker, name, 0)
+    fill(channel, name, "0", "1")
+    steps.wait_received(taker, received, 2)
+    fill(channel, name, "2", "3", "4", "5")
+    taker.basic_ack(0, multiple=True)
+    steps.wait_received(taker, received, 4)
+    assert [body for _, _, body in received] == [b"0", b"1", b"4", b"5"]
+
+
+@KINDS
+def test_a_refusing_policy_goes(server: Server, vhost: str, connection: Any, kind: str) -> None:
+    """R-POL-5, R-LEN-7: a full queue without a limit takes messages again."""
+    channel = steps.confirming(connection)
+    definition = {"max-length": 1, "overflow": "reject-publish"}
+    server.admin.set_policy(vhost, "full", "^q$", definition, "queues")
+    name = steps.queue(channel, "q", x_queue_type=kind)
+    assert fill(channel, name, "1", "2", "3", "4")[2:] == ["nack", "nack"]
+    server.admin.clear_policy(vhost, "full")
+    if kind == "classic":
+        eventually(lambda: fill(channel, name, "5") == ["ack"], "room", steps.SECONDS)
+    else:
+        # 3.10 tells the channels of a quorum queue to go on when messages leave it only.
+        steps.pause_ms(300)
+        fate = expect(server, rabbitmq=["nack"], brokerd=["ack"], difference="D-107")
+        assert fill(channel, name, "5") == fate
+
+
+def test_time_to_live_zero_of_what_comes_back(connection: Any) -> None:
+    """R-TTL-1, R-TTL-6: delivered because somebody was there, dead when it is returned."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    dead = dead_letter_queue(channel)
+    name = steps.queue(channel, "q", x_message_ttl=0, x_dead_letter_exchange="dlx")
+    received = steps.consumed(taker, name, 0)
+    fill(channel, name, "0", "1", "2")
+    steps.wait_received(taker, received, 3)
+    taker.basic_nack(0, multiple=True)
+    steps.wait_ready(channel, dead, 3)
+    assert steps.drain(channel, dead) == [b"0", b"1", b"2"]
+
+
+LIMITS: dict[str, tuple[dict[str, Any], str]] = {
+    "ten years": ({"x-message-ttl": 315_360_000_000, "x-expires": 315_360_000_000}, ""),
+    "more than ten years": ({"x-message-ttl": 315_360_000_001}, "{value_too_large,315360000001}"),
+    "a queue of more": ({"x-expires": 315_360_000_001}, "{value_too_large,315360000001}"),
+    "as many as 64 bits": ({"x-max-length": 2**62, "x-max-length-bytes": 2**62}, ""),
+    "a negative length": ({"x-max-length": -1}, "{value_negative,-1}"),
+    "negative bytes": ({"x-max-length-bytes": -1}, "{value_negative,-1}"),
+    "a boolean": ({"x-message-ttl": True}, "expected integer, got bool"),
+}
+
+
+@KINDS
+@pytest.mark.parametrize("case", LIMITS)
+def test_values_of_limits(channel: Any, case: str, kind: str) -> None:
+    """R-Q-6, R-TEST-8, R-TTL-1, R-LEN-1."""
+    arguments, text = LIMITS[case]
+    table = arguments | {"x-queue-type": kind}
+    if not text:
+        channel.queue_declare("q", durable=True, arguments=table)
+        return
+    scope, code, said = steps.refused(
+        channel, lambda c: c.queue_declare("q", durable=True, arguments=table)
+    )
+    assert (scope, code) == ("channel", 406)
+    assert text in said

@@ -453,7 +453,9 @@ class AdminService(RuntimeAdmin, admin_pb2_grpc.AdminServicer):
         """Check a user's password."""
         await self._reader(context)
         credentials = auth.credentials(request.user, request.password)
-        verdict = await admission.authenticate(self._broker, credentials, "127.0.0.1")
+        verdict = await admission.authenticate(
+            self._broker, credentials, "127.0.0.1", is_login=False
+        )
         if verdict is None:
             return admin_pb2.AuthenticateResponse(ok=False)
         return admin_pb2.AuthenticateResponse(ok=True, tags=verdict[1])

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brokerd.core import catalog_commands
 from brokerd.server import auth
 
 if TYPE_CHECKING:
+    from brokerd.core.catalog_objects import User
     from brokerd.server.broker import Broker
 
 
 async def authenticate(
-    broker: Broker, credentials: auth.Credentials | None, address: str
+    broker: Broker,
+    credentials: auth.Credentials | None,
+    address: str,
+    *,
+    is_login: bool = True,
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Return (user, tags), or None; both refusals take the same time (SEC-9)."""
+    """Return (user, tags), or None; both refusals take the same time (SEC-9).
+
+    is_login: False where somebody only asks whether a password is right.
+    """
     if credentials is None:
         return None
     user = broker.view.user(credentials.user)
@@ -27,7 +36,31 @@ async def authenticate(
     loopback_only = broker.variables.loopback_users
     if credentials.user in loopback_only and not auth.is_loopback(address):
         return None
+    if (
+        is_login
+        and auth.is_imported(user.password_hash)
+        and broker.checker.begin_renewal(user.name)
+    ):
+        broker.spawn(_renew(broker, user, credentials.password))
     return credentials.user, tuple(user.tags)
+
+
+async def _renew(broker: Broker, user: User, password: str) -> None:
+    """SEC-14: now that the password is known, an imported hash makes way for one of ours.
+
+    Not where the user is somebody's resource: its hash is what was asked for.
+    """
+    try:
+        if user.owner is None:
+            spec = user.value | {"password_hash": await broker.checker.hash(password)}
+            precondition = {"hash": user.hash()}
+            broker.write_later(
+                catalog_commands.put(
+                    "user", "", user.name, spec, cause="login", precondition=precondition
+                )
+            )
+    finally:
+        broker.checker.end_renewal(user.name)
 
 
 def may_send_password(broker: Broker, tls: bool, address: str) -> bool:

@@ -75,6 +75,11 @@ def check_password(stored: str, password: str) -> bool:
     return False
 
 
+def is_imported(stored: str) -> bool:
+    """Tell whether this is a hash of RabbitMQ's, which costs an attacker next to nothing."""
+    return stored.startswith("rabbitmq-")
+
+
 def credentials(user: str, password: str) -> Credentials | None:
     """Return credentials of a sensible size, None for others."""
     user_size = len(user.encode("utf-8", "surrogateescape"))
@@ -111,6 +116,8 @@ class PasswordChecker:
         self._key = os.urandom(32)
         self._cache: dict[bytes, float] = {}
         self._waiting = 0
+        #: Users whose imported hash is being replaced (SEC-14): once each, however many log in.
+        self._renewals: set[str] = set()
         self._log2_n = log2_n
         #: Checked when the user is unknown, so that both cases take the same time (SEC-9).  Its
         #: hash matches no password, hence needs no making.
@@ -145,6 +152,17 @@ class PasswordChecker:
             self._cache.clear()
         self._cache[token] = now + CACHE_SECONDS
         return True
+
+    def begin_renewal(self, user: str) -> bool:
+        """Tell whether nobody replaces this user's hash yet; from now on somebody does."""
+        if user in self._renewals:
+            return False
+        self._renewals.add(user)
+        return True
+
+    def end_renewal(self, user: str) -> None:
+        """The user's hash is replaced, or could not be."""
+        self._renewals.discard(user)
 
     def close(self) -> None:
         """End the threads."""

@@ -87,6 +87,12 @@ class Admin:
         pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
         return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
 
+    def hash_of(self, kind: str, name: str) -> str:
+        """Return the hash of an object, which changes with its secrets too."""
+        request = admin_pb2.ListTopologyRequest(kinds=[kind])
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        return next(item.hash for page in pages for item in page.objects if item.name == name)
+
     def bindings(self, vhost: str) -> list[dict[str, Any]]:
         """Return the bindings of a vhost."""
         request = admin_pb2.ListTopologyRequest(kinds=["binding"], vhost=vhost)

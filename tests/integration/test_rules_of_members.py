@@ -5,7 +5,9 @@ What any broker shows to a client is in tests/compat/test_rules.py and test_rule
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 
 from brokerd.amqp import methods
 from tests.compat import steps
+from tests.integration.federation_rig import admin
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import client, publish
 
@@ -78,6 +81,26 @@ def test_a_size_is_judged_before_rights_and_existence(member: Member) -> None:
         raw.declare(1, "q", exclusive=True)
         raw.send(1, publish(1, "", "q", bytes(100_000)), M.BasicGet(0, "q", True))
         assert len(raw.content(M.BasicGetOk)[2]) == 100_000
+
+
+def test_an_imported_password_is_hashed_anew_at_the_first_login(member: Member) -> None:
+    """SEC-14: the login works before and after, also with RabbitMQ's own hash."""
+    raw = b"salt" + hashlib.sha512(b"salt" + b"secret").digest()
+    imported = {"password_hash": "rabbitmq-sha512$" + base64.b64encode(raw).decode()}
+    with admin(member) as client_:
+        client_.put("user", "till", imported | {"tags": []}, "")
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        client_.put("permission", "till", everything)
+        before = client_.hash_of("user", "till")
+        known = pika.PlainCredentials("till", "secret")
+        member.connect(credentials=known).close()
+        eventually(lambda: client_.hash_of("user", "till") != before, "the hash is another")
+        after = client_.hash_of("user", "till")
+        member.connect(credentials=known).close()
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            member.connect(credentials=pika.PlainCredentials("till", "Secret"))
+        assert client_.hash_of("user", "till") == after
+        client_.delete("user", "till", "")
 
 
 def test_what_is_durable_at_both_ends_survives_a_restart(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_message_whose_queue_went_before_the_commit_is_returned(raw: RawClient
 
 
 def test_cancel_ok_says_that_the_auto_delete_queue_is_gone(raw: RawClient) -> None:
-    """R-Q-10, R-X-4; Java client, BindingLifecycle.exchangeAutoDelete: the exchange went too."""
+    """R-Q-10, R-EX-8; Java client, BindingLifecycle.exchangeAutoDelete: the exchange went too."""
     for turn in range(10):
         raw.send(1, methods.ExchangeDeclare(0, f"auto-x{turn}", "direct", auto_delete=True))
         raw.expect(methods.ExchangeDeclareOk)

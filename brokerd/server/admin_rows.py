@@ -255,7 +255,7 @@ def group_health(broker: Broker) -> list[GroupHealth]:
     return found
 
 
-#: Settings whose value nobody needs to see (SEC-19).
+#: Settings whose value nobody needs to see (SEC-20).
 _SECRETS = ("password", "secret")
 
 

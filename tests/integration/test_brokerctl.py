@@ -234,7 +234,7 @@ def test_status_and_cluster_status_tell_of_the_member(ctl: Ctl) -> None:
 
 
 def test_environment_shows_settings_without_secrets(member: Member, ctl: Ctl) -> None:
-    """SEC-19."""
+    """SEC-20."""
     fields = json.loads(ctl("environment", "--formatter", "json"))
     assert fields["listeners.amqp"] == member.amqp_port
     assert fields["cluster.name"] == "tests"

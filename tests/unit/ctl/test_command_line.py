@@ -57,7 +57,7 @@ def test_other_time_outs_are_refused(given: str) -> None:
 
 
 def test_secrets_of_the_command_line_are_not_repeated(capsys: Any) -> None:
-    """SEC-19."""
+    """SEC-20."""
     assert main.run(["--password", "hunter2", "--password=hunter3", "add_user"]) == 64
     shown = capsys.readouterr().err
     assert "hunter" not in shown
@@ -65,7 +65,7 @@ def test_secrets_of_the_command_line_are_not_repeated(capsys: Any) -> None:
 
 
 def test_settings_do_not_show_the_password() -> None:
-    """SEC-19."""
+    """SEC-20."""
     assert "hunter2" not in repr(Settings(password="hunter2"))
 
 

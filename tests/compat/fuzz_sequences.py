@@ -134,7 +134,7 @@ _QUORUM_ARGUMENTS: dict[str, tuple[Value, ...]] = {
     "x-overflow": ("drop-head", "drop-head", "reject-publish-dlx"),
     "x-dead-letter-exchange": (*EXCHANGES, "", "", "amq.fanout"),
     "x-dead-letter-routing-key": (*QUEUES, "a"),
-    "x-delivery-limit": (0, 1, 2, 2, 3, -1, "2"),
+    "x-delivery-limit": (0, 1, 2, 2, 3, "2"),
     "x-single-active-consumer": (True, False),
     "x-max-priority": (5,),
     "x-message-ttl": (LONG_MS, LONG_MS, -1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -176,14 +177,18 @@ def test_without_a_limit_only_what_was_asked_for_goes_to_the_back(
         raw.declare(1, "q", durable=True, arguments={"x-queue-type": "quorum"})
         for body in (b"one", b"two"):
             raw.send(1, raw_client.publish(1, "", "q", body))
+        both = partial(eventually, lambda: raw.count(1, "q") == 2, "both are counted")
+        both()
         raw.send(2, methods.BasicGet(queue="q"))
         method, _, body = raw.content(methods.BasicGetOk)
         assert body == b"one"
         raw.send(2, methods.BasicReject(method.delivery_tag, requeue=True))
+        both()
         raw.send(2, methods.BasicGet(queue="q"))
         assert raw.content(methods.BasicGetOk)[2] == b"two"
         raw.send(2, methods.ChannelClose(200, "bye", 0, 0))
         raw.expect(methods.ChannelCloseOk)
+        both()
         raw.send(1, methods.BasicGet(queue="q"))
         method, _, body = raw.content(methods.BasicGetOk)
         assert (method.redelivered, body) == (True, b"two")
@@ -298,3 +303,18 @@ def test_headers_that_held_only_bcc_stay_as_an_empty_table(server: Server, vhost
         raw.send(1, raw_client.publish(1, "amq.direct", "a", b"x", header, mandatory=True))
         _, header, _ = raw.content(methods.BasicReturn)
         assert header == BasicProperties(headers={}).encode()
+
+
+def test_a_delivery_limit_below_zero(server: Server, vhost: str) -> None:
+    """R-DL-1: none to brokerd, as in 4.x; in 3.10 less than any count."""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+        raw.declare(1, "q", durable=True, arguments=arguments)
+        raw.send(1, raw_client.publish(1, "", "q", b"one"))
+        eventually(lambda: raw.count(1, "q") == 1, "it is counted")
+        raw.send(1, methods.BasicGet(queue="q"))
+        tag = raw.content(methods.BasicGetOk)[0].delivery_tag
+        raw.send(1, methods.BasicReject(tag, requeue=True))
+        left = expect(server, rabbitmq=0, brokerd=1, difference="D-205")
+        eventually(lambda: raw.count(1, "q") == left, f"{left} left")

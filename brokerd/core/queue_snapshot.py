@@ -30,6 +30,10 @@ _HEAD = struct.Struct("<BI")
 _ENTRY_WIDTH = 6
 _SPAN_WIDTH = 8
 _NONE = -1
+#: Messages of one entry: an enqueue command of the largest size with empty messages has fewer.
+ENTRY_MESSAGES_MAX = 1 << 25
+#: Sizes of headers, bodies and annotations.
+COLUMNS_MAX = 3
 
 
 def encode(state: QueueState) -> bytes:
@@ -118,6 +122,8 @@ def _restore_messages(state: QueueState, entry_count: int, span_count: int, data
     at = middle + 8 * _SPAN_WIDTH * span_count
     rows = struct.iter_unpack(f"<{_ENTRY_WIDTH}q", data[:middle])
     for index, first, enqueued_ms, count, size, width in rows:
+        if not (0 <= count <= ENTRY_MESSAGES_MAX and 0 <= width <= COLUMNS_MAX):
+            raise ValueError(f"an entry of {count} messages in {width} columns")
         columns = [data[at + 4 * count * i : at + 4 * count * (i + 1)] for i in range(width)]
         at += 4 * count * width
         if not columns:

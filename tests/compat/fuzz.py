@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
@@ -104,6 +105,8 @@ def main() -> None:
     parser.add_argument("--no-shrink", action="store_true", help="print differences as they come")
     parser.add_argument("--failures", type=int, default=20, help="stop after so many")
     given = parser.parse_args()
+    # Ended from outside, it ends its servers too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     seeds = range(given.first_seed, given.first_seed + given.sequences)
     with tempfile.TemporaryDirectory() as folder, both_servers(Path(folder)) as servers:
         began = time.monotonic()

@@ -325,6 +325,28 @@ def test_what_happens_to_a_message_later_does_not_touch_its_confirm(
         assert raw.expect(M.BasicAck) == M.BasicAck(2, False)
 
 
+def test_messages_by_way_of_an_alternate_appear_at_commit(connection: Any) -> None:
+    """R-AE-14, R-TX-2, R-TX-4, R-TEST-2: and not after a rollback; what nobody takes returns."""
+    channel, onlooker = connection.channel(), connection.channel()
+    steps.exchange(channel, "behind", "topic")
+    steps.exchange(channel, "front", "direct", alternate="behind")
+    queue = steps.bound(channel, "behind", "k.#")
+    returned: list[str] = []
+    channel.add_on_return_callback(lambda _c, method, _p, _b: returned.append(method.routing_key))
+    channel.tx_select()
+    channel.basic_publish("front", "k.1", b"committed", mandatory=True)
+    channel.basic_publish("front", "other", b"nowhere", mandatory=True)
+    assert steps.is_empty(onlooker, queue)
+    assert returned == []
+    channel.tx_commit()
+    connection.process_data_events(0)
+    assert returned == ["other"]
+    channel.basic_publish("front", "k.2", b"rolled back", mandatory=True)
+    channel.tx_rollback()
+    channel.tx_commit()
+    assert steps.drain(onlooker, queue) == [b"committed"]
+
+
 # ---- rights along detours ------------------------------------------------------------------------
 
 

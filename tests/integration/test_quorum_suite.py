@@ -233,6 +233,54 @@ def test_when_all_members_die_what_their_consumers_held_comes_back(tmp_path: Pat
             assert sorted(found) == [(b"0", True), (b"1", True), (b"2", True), (b"3", False)]
 
 
+def test_dead_letters_survive_the_leader_of_their_queue(tmp_path: Path) -> None:
+    """R-ALO-10, R-ALO-5, R-TEST-5: killed while they are under way; each arrives once at least."""
+    with cluster(tmp_path, 3) as members:
+        raw = confirming(members[0])
+        raw.declare(1, "morgue", durable=True, arguments=QUORUM)
+        once = {
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "morgue",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
+        with client(members[1].amqp_port) as far:
+            far.open(1)
+            far.declare(1, "source", durable=True, arguments=QUORUM | once)
+        raw.send(1, *[publish(1, "", "source", b"%d" % number) for number in range(50)])
+        confirmed(raw, 50)
+        name = eventually(lambda: leader_of(members, "source"), "a leader")
+        (victim,) = [member for member in members if member.name == name]
+        via = next(member for member in members if member is not victim)
+        rejecting = RawClient(via.amqp_port)
+        rejecting.open(1)
+        rejecting.send(1, M.BasicConsume(0, "source", "c"))
+        rejecting.expect(M.BasicConsumeOk)
+        for _ in range(50):
+            tag = rejecting.content(M.BasicDeliver)[0].delivery_tag
+        rejecting.send(1, M.BasicNack(tag, True, False))
+        # At least one has come: the others are on their way, settled or not.
+        watching = RawClient(via.amqp_port)
+        watching.open(1)
+        eventually(lambda: watching.count(1, "morgue") > 0, "the first has come")
+        victim.kill()
+        found: set[bytes] = set()
+
+        def arrived() -> bool:
+            watching.send(1, M.BasicGet(0, "morgue", True))
+            answer = watching.next_method()
+            assert answer is not None
+            if isinstance(answer[1], M.BasicGetOk):
+                watching.next_frame()
+                body = watching.next_frame()
+                assert body is not None
+                found.add(body[2])
+            return len(found) == 50
+
+        eventually(arrived, "all fifty", 90)
+        assert found == {b"%d" % number for number in range(50)}
+
+
 def test_bodies_stay_on_disk_on_every_member(tmp_path: Path) -> None:
     """R-QQ-25: 96 MiB wait in a queue; each member keeps its recent bodies and no more."""
     cache = {"BROKERD_STORAGE_CACHE_BYTES": str(4 << 20)}

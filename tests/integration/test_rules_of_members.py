@@ -104,7 +104,7 @@ def test_an_imported_password_is_hashed_anew_at_the_first_login(member: Member) 
 
 
 def test_what_is_durable_at_both_ends_survives_a_restart(tmp_path: Path) -> None:
-    """R-EX-9: transient exchanges go, with all bindings from and to them."""
+    """R-EX-9, R-AE-5: transient exchanges go, with all bindings from and to them."""
     with cluster(tmp_path, 1) as [member]:
         channel = member.connect().channel()
         for name, durable in (("kept", True), ("gone", False)):
@@ -113,6 +113,10 @@ def test_what_is_durable_at_both_ends_survives_a_restart(tmp_path: Path) -> None
         for source in ("kept", "gone"):
             channel.queue_bind("kept.queue", source, "#")
         channel.exchange_bind("kept", "gone", "#")
+        steps.exchange(channel, "or.else", "direct", durable=True, alternate="amq.topic")
+        channel.queue_declare("rest", durable=True)
+        channel.queue_bind("rest", "amq.topic", "#")
+        assert steps.publish(steps.confirming(channel.connection), "or.else", "k", b"kept") == "ack"
         channel.exchange_bind("amq.fanout", "kept", "to.fanout")
         channel.queue_bind("gone.queue", "amq.fanout")
         assert member.stop() == 0
@@ -125,6 +129,9 @@ def test_what_is_durable_at_both_ends_survives_a_restart(tmp_path: Path) -> None
         assert steps.publish(channel, "kept", "to.fanout", b"2", mandatory=True) == "ack"
         assert steps.drain(channel, "kept.queue") == [b"1", b"2"]
         assert steps.drain(channel, "gone.queue") == [b"2"]
+        # What came by way of an alternate is as safe as anything, and the way is still there.
+        assert steps.publish(channel, "or.else", "k", b"more", mandatory=True) == "ack"
+        assert steps.drain(channel, "rest") == [b"kept", b"more"]
         # A new exchange of that name has none of the old bindings.
         steps.exchange(channel, "gone", "topic", durable=True)
         assert steps.publish(channel, "gone", "k", mandatory=True) == "returned"

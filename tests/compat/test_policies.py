@@ -11,7 +11,7 @@ import pytest
 
 from tests.compat import steps
 from tests.compat.letters import DLX, put
-from tests.compat.servers import Server
+from tests.compat.servers import Differs, Server, expect, expected
 from tests.integration.members import eventually
 
 
@@ -314,3 +314,65 @@ def test_the_listing_names_the_policies(server: Server, vhost: str, connection: 
         return found if found == ("p2", "op") else None
 
     eventually(named, "both policies in the listing", steps.SECONDS)
+
+
+# --- keys of other versions -------------------------------------------------------------------
+
+#: Key and value; whether it is taken from a user and from an operator.
+KEYS: dict[str, tuple[Any, tuple[bool, bool] | Differs[tuple[bool, bool]]]] = {
+    "alternate-exchange": ("", (True, False)),
+    "dead-letter-exchange": ("", (True, False)),
+    "dead-letter-routing-key": ("k", (True, False)),
+    "expires": (1, (True, True)),
+    "max-in-memory-length": (5, (True, True)),
+    "max-length": (0, (True, True)),
+    "message-ttl": (0, (True, True)),
+    "queue-leader-locator": ("balanced", (True, False)),
+    "queue-mode": ("lazy", (True, False)),
+    "ha-params": (1, (False, False)),
+    "overflow": ("drop-head", Differs((True, False), (True, True), "D-110")),
+    "delivery-limit": (-1, Differs((False, False), (True, True), "D-110")),
+    "consumer-timeout": (60_000, Differs((False, False), (True, False), "D-110")),
+    "target-group-size": (3, Differs((False, False), (True, True), "D-110")),
+    "ha-mode": ("all", Differs((True, False), (False, False), "D-111")),
+    "queue-master-locator": ("random", Differs((True, False), (False, False), "D-111")),
+    "queue-version": (1, Differs((True, False), (False, False), "D-111")),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_that_are_known(server: Server, vhost: str, key: str) -> None:
+    """R-POL-1, R-POL-7, R-POL-12."""
+    value, answer = KEYS[key]
+    taken = []
+    for operator in (False, True):
+        try:
+            server.admin.set_policy(vhost, "p", "^q$", {key: value}, "queues", operator=operator)
+        except AssertionError:
+            taken.append(False)
+        else:
+            taken.append(True)
+    assert tuple(taken) == expected(server, answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("with spaces", "q"), ("n\u00f6n", "q"), ("p", r"(a{2,3}\d)+\p{L}$")]
+)
+def test_names_and_patterns_of_any_letters(
+    server: Server, vhost: str, name: str, pattern: str
+) -> None:
+    """R-POL-1, R-POL-2."""
+    server.admin.set_policy(vhost, name, pattern, {"max-length": 1})
+    server.admin.clear_policy(vhost, name)
+
+
+def test_the_length_of_a_pattern(server: Server, vhost: str) -> None:
+    """R-POL-2."""
+    server.admin.set_policy(vhost, "p", "q" * 1024, {"max-length": 1})
+    try:
+        server.admin.set_policy(vhost, "p", "q" * 1025, {"max-length": 1})
+    except AssertionError:
+        is_taken = False
+    else:
+        is_taken = True
+    assert is_taken is expect(server, rabbitmq=True, brokerd=False, difference="D-112")

@@ -453,3 +453,73 @@ def test_a_policy_limits_what_is_in_the_queue(server: Server, vhost: str, connec
         return is_ended
 
     eventually(ends, "the policy's limit", steps.SECONDS)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_full_quorum_queue_takes_dead_letters(connection: Any, kind: str) -> None:
+    """R-DLX-17, R-QQ-26: nobody tells the queue that dies to stop."""
+    channel = steps.confirming(connection)
+    steps.quorum(channel, "full", x_max_length=1, x_overflow="reject-publish")
+    more = {DLX: "", "x_dead_letter_routing_key": "full"}
+    steps.queue(channel, "q", x_queue_type=kind, **more)
+    for i in range(5):
+        put(channel, "q", f"{i}")
+        channel.basic_reject(steps.unacked(channel, "q")[0].delivery_tag, requeue=False)
+    steps.wait_ready(channel, "full", 5)
+
+
+def test_at_least_once_to_a_full_classic_queue(connection: Any) -> None:
+    """R-ALO-6, R-ALO-12: the others wait."""
+    channel = steps.confirming(connection)
+    steps.queue(channel, "full", x_max_length=1, x_overflow="reject-publish")
+    steps.quorum(
+        channel, "q", x_overflow="reject-publish", x_dead_letter_strategy="at-least-once",
+        x_dead_letter_routing_key="full", **{DLX: ""},
+    )  # fmt: skip
+    for i in range(3):
+        put(channel, "q", f"{i}")
+        channel.basic_reject(steps.unacked(channel, "q")[0].delivery_tag, requeue=False)
+    steps.wait_ready(channel, "full", 1)
+    steps.pause_ms(100)
+    assert steps.drain(channel, "full") == [b"0"]
+
+
+#: Does the queue have a delivery limit; what a consumer with prefetch 2 gets that returns the
+#: first two of four one after the other, then acknowledges.
+LOOPS = {
+    False: ["0", "1", "2", "3", "0*", "1*"],
+    True: ["0", "1", "0*", "1*", "2", "3"],
+}
+
+
+@pytest.mark.parametrize("has_limit", LOOPS)
+def test_what_a_consumer_gets_that_returns(connection: Any, has_limit: bool) -> None:
+    """R-QQ-14, R-DL-7, R-DL-5."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    steps.quorum(channel, "q", **({"x_delivery_limit": 5} if has_limit else {}))
+    for i in range(4):
+        put(channel, "q", f"{i}")
+    taker.basic_qos(prefetch_count=2)
+    received = steps.consumed(taker, "q", 2)
+    for tag, count in ((1, 3), (2, 4)):
+        taker.basic_nack(tag)
+        steps.wait_received(taker, received, count)
+    taker.basic_ack(0, multiple=True)
+    steps.wait_received(taker, received, 6)
+    assert [body.decode() + "*" * m.redelivered for m, _, body in received] == LOOPS[has_limit]
+
+
+@pytest.mark.parametrize("limit", [{}, {"x_delivery_limit": 5}], ids=["no limit", "limit"])
+def test_a_channel_that_closes_gives_back_to_the_front(
+    connection: Any, limit: dict[str, Any]
+) -> None:
+    """R-ACK-12, R-QQ-14: with a limit and without."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    steps.quorum(channel, "q", **limit)
+    for i in range(6):
+        put(channel, "q", f"{i}")
+    taker.basic_qos(prefetch_count=3)
+    steps.consumed(taker, "q", 3)
+    taker.close()
+    steps.wait_ready(channel, "q", 6)
+    assert steps.drain(channel, "q") == [b"0", b"1", b"2", b"3", b"4", b"5"]

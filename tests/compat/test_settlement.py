@@ -273,3 +273,35 @@ def test_every_settlement_frees_capacity(connection: Any, settle: str) -> None:
     }[settle]()
     steps.wait_received(channel, received, 3)
     assert bodies(received)[2] == ("m1" if settle == "reject" else "m3")
+
+
+@pytest.mark.parametrize("second", ["classic", "quorum"])
+def test_multiple_reaches_over_queues(connection: Any, second: str) -> None:
+    """R-ACK-3, R-ACK-4: tags are the channel's, not a queue's."""
+    channel = steps.confirming(connection)
+    for name, kind in (("a", "classic"), ("b", second)):
+        steps.queue(channel, name, x_queue_type=kind)
+        for i in range(3):
+            assert steps.publish(channel, "", name, f"{name}{i}") == "ack"
+    for _ in range(3):
+        steps.unacked(channel, "a")
+        steps.unacked(channel, "b")
+    channel.basic_ack(3, multiple=True)
+    channel.basic_nack(5, multiple=True)
+    channel.basic_nack(6, requeue=False)
+    for name, left in (("a", "a2"), ("b", "b1")):
+        steps.wait_ready(channel, name, 1)
+        assert seen(channel, name) == [(left, True)]
+
+
+def test_returned_one_by_one_each_finds_its_place(connection: Any) -> None:
+    """R-ACK-5: while others are taken again."""
+    channel = steps.confirming(connection)
+    name = filled(channel, 5)
+    tags = [steps.unacked(channel, name)[0].delivery_tag for _ in range(5)]
+    channel.basic_nack(tags[4])
+    channel.basic_nack(tags[1])
+    assert steps.take(channel, name)[2] == b"m2"
+    channel.basic_nack(tags[0])
+    channel.basic_nack(tags[3])
+    assert seen(channel) == [("m1", True), ("m4", True), ("m5", True)]

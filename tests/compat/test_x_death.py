@@ -227,3 +227,48 @@ def test_a_client_s_history_ends_a_cycle(connection: Any) -> None:
     assert reasons == ["expired", "expired"]
     steps.pause_ms(50)
     assert steps.is_empty(channel, "target")
+
+
+# --- queues whose letters come back to them ---------------------------------------------------
+
+
+def test_a_full_queue_does_not_push_into_itself(connection: Any) -> None:
+    """R-DLX-28, R-LEN-2."""
+    channel = steps.confirming(connection)
+    steps.queue(channel, "q", x_max_length=1, **{DLX: ""})
+    for i in range(3):
+        put(channel, "q", f"{i}")
+    assert steps.drain(channel, "q") == [b"2"]
+
+
+def test_a_full_queue_does_not_refuse_into_itself(connection: Any) -> None:
+    """R-DLX-28, R-LEN-4."""
+    channel = steps.confirming(connection)
+    steps.queue(channel, "q", x_max_length=1, x_overflow="reject-publish-dlx", **{DLX: ""})
+    assert [steps.publish(channel, "", "q", f"{i}") for i in range(3)] == ["ack", "nack", "nack"]
+    assert steps.drain(channel, "q") == [b"0"]
+
+
+def test_too_many_deliveries_are_automatic(connection: Any) -> None:
+    """R-DLX-34."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    steps.quorum(channel, "q", x_delivery_limit=0, **{DLX: "dlx"})
+    channel.queue_bind("q", "dlx", "")
+    put(channel, "q")
+    channel.basic_nack(steps.unacked(channel, "q")[0].delivery_tag)
+    assert letter(channel)[2]["x-death"] == [death("q", "delivery_limit", "", ["q"])]
+    steps.pause_ms(50)
+    assert (steps.ready(channel, "q"), steps.ready(channel, dead)) == (0, 0)
+
+
+def test_a_chain_of_pauses_keeps_the_order(connection: Any) -> None:
+    """R-DLX-20."""
+    channel = steps.confirming(connection)
+    dead = dead_queue(channel)
+    steps.queue(channel, "two", x_message_ttl=20, **{DLX: "dlx"})
+    steps.queue(channel, "one", x_message_ttl=20, **{DLX: "", KEY: "two"})
+    for i in range(10):
+        put(channel, "one", f"{i}")
+    steps.wait_ready(channel, dead, 10)
+    assert steps.drain(channel, dead) == [f"{i}".encode() for i in range(10)]

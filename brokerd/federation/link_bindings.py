@@ -40,10 +40,8 @@ class UpstreamBinding:
     arguments: Table = field(default_factory=dict)
 
 
-def already_seen(entries: Value, cluster: str, vhost: str) -> bool:
+def already_seen(entries: list[Value], cluster: str, vhost: str) -> bool:
     """Say whether (cluster, vhost) is named in an x-bound-from or x-received-from list."""
-    if not isinstance(entries, list):
-        return False
     return any(
         isinstance(entry, dict)
         and entry.get("cluster-name") == cluster

@@ -124,7 +124,9 @@ class ConfirmClock:
                 end = min(end, high + 1)
                 at += 1
             else:
-                end, entry_us, exchange = high + 1, -1, ""
+                # Publishes beyond RUNS_MAX, up to the next run that has a time.
+                end = min([high + 1, *self._firsts[at : at + 1]])
+                entry_us, exchange = -1, ""
             if end <= number:
                 continue
             count = end - number

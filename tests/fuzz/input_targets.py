@@ -53,7 +53,6 @@ def federation_headers(data: bytes) -> None:
         arguments, _ = values.decode_table(data, 0)
     except AmqpError:
         return
-    link_bindings.already_seen(arguments.get(link_bindings.BOUND_FROM), "up", "/")
     carried = link_bindings.propagate("k", arguments, ENDS)
     if carried is not None:
         again = link_bindings.propagate("k", carried.arguments, ENDS)

@@ -258,10 +258,9 @@ async def _queue_declared(
     vhost = session.connection.vhost
     queue = broker.view.queue(vhost, name)
     found = None if queue is None else await topology.counts(broker, queue)
-    if found is None and isinstance(plan, declare.Exists):
-        # It ended between the check and now: as if it had not been there.
-        if method.passive:
-            raise errors.NotFound(f"no queue '{name}' in vhost '{vhost}'")
+    now = broker.view.queue(vhost, name)
+    if found is None and isinstance(plan, declare.Exists) and now is not plan.record:
+        # It ended between the check and here: as if it had not been there.
         await _queue_declare(session, method)
         return
     session.last_queue = name

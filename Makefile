@@ -42,10 +42,21 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
   tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
+# They run once, under coverage, and are left out of the parts.
+PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
+
 test: setup ## all tests
 	@bash tools/cluster/setup.sh
-	@status=0; for part in $(PARTS); do \
-	  echo "== $$part"; $(BIN)/pytest -q $$part || status=1; done; exit $$status
+	@status=0; $(MAKE) --no-print-directory coverage || status=1; for part in $(PARTS); do \
+	  echo "== $$part"; $(BIN)/pytest -q $(PURE_TESTS:%=--ignore=%) $$part || status=1; \
+	done; exit $$status
+
+coverage: setup ## the pure rooms by their unit tests and transcripts: every line, every branch
+	@echo "== coverage: $(PURE_TESTS)"; status=0; \
+	$(BIN)/python -m coverage run -m pytest -q $(PURE_TESTS) || status=1; \
+	$(BIN)/python -m coverage report || { status=1; \
+	  echo "coverage: a pure room needs a test for each line and branch (a->b) named above," \
+	    "or has one that nothing reaches: delete it"; }; exit $$status
 
 spec-coverage: setup ## rules of the specification, and the tests that cover them
 	@$(BIN)/python tools/spec_coverage.py
@@ -71,6 +82,10 @@ fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3
 bench: setup ## ROUNDS=N: brokerd and RabbitMQ side by side
 	@$(BIN)/python -m bench.run --rounds $(ROUNDS)
 
+client-suites: setup ## the established clients' own test suites against brokerd and RabbitMQ (root)
+	@bash tools/cluster/setup.sh
+	@$(BIN)/python -m tests.integration.clients.suites
+
 cluster-up: setup ## a real two-node Kubernetes on this machine (root)
 	@bash tools/cluster/setup.sh node
 	@bash tools/cluster/node.sh up 2
@@ -85,4 +100,4 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test spec-coverage lint protos sim fuzz fuzz-differential bench cluster-up cluster-down images e2e
+.PHONY: help setup lock demo test coverage spec-coverage lint protos sim fuzz fuzz-differential bench client-suites cluster-up cluster-down images e2e

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: How long the socket of a client that took its leave is read on: as long as a slow round trip.
+LINGER_S = 1.0
+
 
 class ClientConnection(asyncio.Protocol):
     """State: the machine, the sessions by channel number, what is known of the client.
@@ -69,6 +72,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_closed = False
         #: The client's connection.close, while channels still do what came before it.
         self._goodbye: events.ConnectionClosed | None = None
+        #: The client has sent connection.close.
+        self._took_leave = False
         self.write_paused_ms: int | None = None
         #: What the socket had not taken when it was last looked at.
         self._untaken_bytes = 0
@@ -105,6 +110,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: the batch unit of everything that follows."""
+        if self._lost:
+            return
         self.received_bytes += len(data)
         try:
             self._handle(self.machine.receive_data(data, self.broker.wheel.now_ms()))
@@ -114,6 +121,8 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client closed its side."""
+        if self._lost:
+            return False
         self._handle(self.machine.receive_eof(self.broker.wheel.now_ms()))
         return False
 
@@ -322,6 +331,7 @@ class ClientConnection(asyncio.Protocol):
             )
 
     def _on_closed(self, event: events.ConnectionClosed) -> None:
+        self._took_leave = event.by_peer
         if event.by_peer and any(session.is_busy for session in self.sessions.values()):
             # What the client sent before is done first; the machine has a deadline for it.
             self._goodbye = event
@@ -424,8 +434,23 @@ class ClientConnection(asyncio.Protocol):
             self.sent_bytes += len(data)
             transport.write(data)
         if self.machine.wants_close and not transport.is_closing():
-            transport.close()
+            self._part(transport)
+            return
         self._watch()
+
+    def _part(self, transport: asyncio.Transport) -> None:
+        """Close the socket.
+
+        A client that took its leave may still be writing (amqplib is): a socket that is closed
+        with unread bytes answers with a reset, which takes close-ok from the client.  So what
+        comes is read and dropped for a moment; all else of the connection ends at once.
+        """
+        if not self._took_leave or not transport.can_write_eof():
+            transport.close()
+            return
+        self.connection_lost(None)
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
     def _watch(self) -> None:
         deadline = self.machine.next_deadline_ms

@@ -31,6 +31,13 @@ def compatible_version(broker: Broker) -> str:
     return _COMPATIBLE_VERSIONS.get(broker.profile.name.partition("+")[0], "4.3.5")
 
 
+def compatible_product(broker: Broker) -> str:
+    """Return the product's name: RabbitMQ's own profiles stand in for it by name too, as
+    amqplib's suite asks; `brokerd_version` says what it really is (R-VER-1).
+    """
+    return "RabbitMQ" if broker.profile.name.startswith("rabbitmq-") else "brokerd"
+
+
 def connection_config(broker: Broker) -> ConnectionConfig:
     """Return the limits and the identity that every client meets."""
     limits = broker.config.limits
@@ -44,7 +51,7 @@ def connection_config(broker: Broker) -> ConnectionConfig:
         handshake_timeout_ms=limits.handshake_timeout_ms,
         max_message_size=broker.profile.max_message_size,
         server_properties={
-            "product": "brokerd",
+            "product": compatible_product(broker),
             "version": compatible_version(broker),
             "brokerd_version": __version__,
             "platform": f"Python {platform.python_version()}",

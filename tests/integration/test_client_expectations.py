@@ -5,13 +5,14 @@ Found by running them (`make client-suites`); each test names the suite that fou
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from brokerd.amqp import methods
-from tests.integration.members import Member, cluster
+from tests.integration.members import Member, cluster, select_nothing
 from tests.integration.raw_client import RawClient, client, publish
 
 pytestmark = pytest.mark.timeout(120)
@@ -85,3 +86,27 @@ def test_auto_acknowledging_consumers_wait_for_the_shared_prefetch(raw: RawClien
     assert raw.expect(methods.QueueDeclareOk).message_count == 0
     raw.send(1, methods.BasicAck(first.delivery_tag))
     assert raw.content(methods.BasicDeliver)[2] == b"2"
+
+
+def test_a_client_that_writes_on_after_its_close_still_gets_close_ok(member: Member) -> None:
+    """R-CON-14; amqplib, "find high watermark": connection.close overtakes what was published."""
+    raw = RawClient(member.amqp_port)
+    raw.open(1)
+    raw.send(0, methods.ConnectionClose(200, "bye", 0, 0))
+    # Not read yet: a reset would throw it away.
+    select.select([raw.socket], [], [], 20)
+    for _ in range(20):
+        raw.send(1, publish(1, "", "nowhere", b"late"))
+        select_nothing(0.01)
+    raw.expect(methods.ConnectionCloseOk)
+    assert raw.next_frame() is None
+    raw.socket.close()
+
+
+def test_the_profile_stands_in_for_rabbitmq_by_name_too(member: Member) -> None:
+    """R-VER-1; amqplib, "serverProperties". Our own name and version stand beside it."""
+    connection = member.connect()
+    properties = connection._impl.server_properties
+    connection.close()
+    assert (properties["product"], properties["version"]) == ("RabbitMQ", "3.10.8")
+    assert properties["brokerd_version"]

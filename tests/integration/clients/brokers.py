@@ -31,8 +31,6 @@ class Broker:
 
     title: str
     control: Path
-    env: dict[str, str]
-    node: str
 
 
 Start = Callable[[Namespace, Path, Certificates], "contextlib.AbstractContextManager[Broker]"]
@@ -55,6 +53,12 @@ def _wait(inside: Namespace, port: int, process: subprocess.Popen[bytes], log: P
     eventually(ready, f"port {port}; see {log}", START_SECONDS)
 
 
+def _script(path: Path, command: str) -> Path:
+    path.write_text(f"#!/bin/sh\nexec {command}\n")
+    path.chmod(0o755)
+    return path
+
+
 @contextlib.contextmanager
 def brokerd(inside: Namespace, folder: Path, certificates: Certificates) -> Iterator[Broker]:
     """Run one member with the profile that equals RabbitMQ 3.10."""
@@ -70,12 +74,15 @@ def brokerd(inside: Namespace, folder: Path, certificates: Certificates) -> Iter
     }
     log = folder / "log"
     process = inside.start(sys.executable, "-m", "brokerd", "serve", log=log, env=env, cwd=folder)
-    control = folder / "rabbitmqctl"
-    control.symlink_to(Path(sys.executable).parent / "brokerctl")
+    named = folder / "bin" / "rabbitmqctl"
+    named.parent.mkdir()
+    named.symlink_to(Path(sys.executable).parent / "brokerctl")
+    # With a certificate for AMQPS gRPC speaks TLS too.
+    control = _script(folder / "rabbitmqctl", f'{named} --ca-file {certificates.authority} "$@"')
     try:
         _wait(inside, 5672, process, log)
         eventually(lambda: "brokerd is ready" in log.read_text(), "ready", START_SECONDS)
-        yield Broker("brokerd", control, {}, RABBIT_NODE)
+        yield Broker("brokerd", control)
     finally:
         inside.end(process)
 
@@ -91,7 +98,8 @@ def rabbitmq(inside: Namespace, folder: Path, certificates: Certificates) -> Ite
         "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
         "log.console = false\n"
     )
-    (folder / "enabled_plugins").write_text("[].\n")
+    # amqp091-go cuts connections through the management API.
+    (folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
     (folder / "rabbitmq-env.conf").write_text("")
     cookie = folder / ".erlang.cookie"
     cookie.write_text("SUITESCOOKIE")
@@ -112,7 +120,9 @@ def rabbitmq(inside: Namespace, folder: Path, certificates: Certificates) -> Ite
     try:
         _wait(inside, 5672, process, log)
         inside.run(str(RABBITMQ / "rabbitmqctl"), "await_startup", timeout=START_SECONDS, env=env)
-        yield Broker("RabbitMQ", RABBITMQ / "rabbitmqctl", env, RABBIT_NODE)
+        settings = " ".join(f"{key}={value}" for key, value in env.items())
+        command = f'env {settings} {RABBITMQ / "rabbitmqctl"} "$@"'
+        yield Broker("RabbitMQ", _script(folder / "ctl", command))
     finally:
         inside.end(process)
         inside.end(epmd)

@@ -1,0 +1,226 @@
+"""Runs the established clients' own suites, unpatched, against brokerd and against RabbitMQ.
+
+Each suite has its broker for itself, in a network namespace where 127.0.0.1:5672 and 5671 are free.
+Prints a table, and which tests passed on one broker only. `make client-suites` runs all.
+
+    python -m tests.integration.clients.suites [--broker brokerd|rabbitmq] [SUITE...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.clients import brokers, certificates, suite_sources
+from tests.integration.clients.fetched import PROGRAMS
+from tests.integration.clients.namespace import Namespace, namespace
+
+STAND_INS = Path(__file__).with_name("stand_ins.py")
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+#: What a suite did: name of a test to PASSED, FAILED or SKIPPED.
+Results = dict[str, str]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a suite runs: the namespace, its broker, and a folder for what it leaves."""
+
+    inside: Namespace
+    broker: brokers.Broker
+    folder: Path
+
+    def run(self, *command: str, cwd: Path, seconds: float, **env: str) -> str:
+        """Run a command of a suite; its output is kept beside the broker's log."""
+        done = self.inside.run(*command, timeout=seconds, env=env, cwd=cwd)
+        (self.folder / "suite.out").write_text(done.stdout)
+        return done.stdout
+
+    def stand_in(self, *args: str) -> None:
+        """Start one of the stand-ins; it ends with the namespace."""
+        log = self.folder / f"{args[0]}.log"
+        self.inside.start(sys.executable, str(STAND_INS), *args, log=log)
+
+
+def matches(said: str, pattern: str, words: dict[str, str]) -> Results:
+    """Read lines of (word, test) or (test, word); a test that failed once has failed."""
+    found: Results = {}
+    for match in re.finditer(pattern, said, re.MULTILINE):
+        test, word = match["test"], match["word"]
+        if found.get(test) != FAILED:
+            found[test] = words[word]
+    return found
+
+
+def amqp091_go(place: Place) -> Results:
+    """All tests of the module, with a management API to cut connections through."""
+    folder = suite_sources.go()
+    if place.broker.title == "brokerd":
+        place.stand_in("management", "15672", str(place.broker.control))
+    said = place.run(
+        *("./suite.test", "-test.v", "-test.timeout", "500s"),
+        cwd=folder,
+        seconds=520,
+        RABBITMQ_RABBITMQCTL_PATH=str(place.broker.control),
+        AMQP_URL="amqp://guest:guest@127.0.0.1:5672/",
+    )
+    words = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
+    return matches(said, r"^--- (?P<word>PASS|FAIL|SKIP): (?P<test>\S+)", words)
+
+
+def amqplib(place: Place) -> Results:
+    """All test files; each test by its file and its place in it."""
+    folder = suite_sources.node()
+    found: Results = {}
+    for file in sorted((folder / "test").glob("*.test.js")):
+        said = place.run("node", str(file), cwd=folder, seconds=60)
+        for number, match in enumerate(re.finditer(r"^ *(not ok|ok) \d+ - (.*)$", said, re.M)):
+            verdict = PASSED if match[1] == "ok" else FAILED
+            found[f"{file.name}:{number}:{match[2].partition(' #')[0]}"] = verdict
+        if "killed after" in said:
+            found[f"{file.name}: given up"] = FAILED
+    return found
+
+
+def _pytest(place: Place, suite: str, *args: str, seconds: float, **env: str) -> Results:
+    folder = suite_sources.python()
+    (source,) = folder.glob(f"{suite}-*/")
+    command = [str(folder / "env" / "bin" / "python"), "-m", "pytest", "-v", "--tb=short"]
+    command += ["-p", "no:cacheprovider", "--timeout", "30", "-W", "default"]
+    said = place.run(*command, *args, cwd=source, seconds=seconds, **env)
+    words = {"PASSED": PASSED, "FAILED": FAILED, "ERROR": FAILED, "SKIPPED": SKIPPED}
+    return matches(said, r"^(?P<test>\S+::.+?) (?P<word>PASSED|FAILED|ERROR|SKIPPED)", words)
+
+
+def py_amqp(place: Place) -> Results:
+    """t/integration without the tests of certificates that the archive does not hold."""
+    return _pytest(
+        place, "amqp", "t/integration/test_rmq.py", "-k", "not tls", "--reruns", "0", seconds=120
+    )
+
+
+def kombu(place: Place) -> Results:
+    """t/integration of the AMQP transport."""
+    return _pytest(place, "kombu", "t/integration/test_py_amqp.py", "--reruns", "0", seconds=240)
+
+
+def aio_pika(place: Place) -> Results:
+    """The main test file, with plain and robust connections, with and without confirms."""
+    place.stand_in("docker", "2375")
+    return _pytest(
+        place, "aio_pika", "tests/test_amqp.py", seconds=420, DOCKER_HOST="tcp://127.0.0.1:2375"
+    )
+
+
+def _java_classes(tests: Path, suite: str) -> Iterator[str]:
+    """Yield the classes that a JUnit suite names, without those of other packages."""
+    package = f"com.rabbitmq.client.test.{suite.partition('.')[0]}"
+    folder = tests / "java" / package.replace(".", "/")
+    source = (folder / f"{suite.partition('.')[2]}.java").read_text()
+    for name in re.findall(r"(\w+)\.class", source[source.index("SuiteClasses") :]):
+        if (folder / f"{name}.java").exists():
+            yield f"{package}.{name}"
+
+
+def _java(place: Place, suite: str, seconds: float) -> Results:
+    folder = suite_sources.java()
+    home = place.folder / "server"
+    home.mkdir()
+    shutil.copy(PROGRAMS / "java" / "control.mk", home / "Makefile")
+    settings = {
+        "make.bin": "make",
+        "rabbitmq.dir": home,
+        "rabbitmqctl.bin": place.broker.control,
+        "test-broker.A.nodename": brokers.RABBIT_NODE,
+        "test-broker.A.node_port": 5672,
+        "test-broker.B.nodename": "hare@localhost",
+        "test-broker.B.node_port": 5673,
+    }
+    command = ["java", "-cp", "classes:tests/resources:lib/*"]
+    command += [f"-D{name}={value}" for name, value in settings.items()]
+    command += ["Suite", "90", *_java_classes(folder / "tests", suite)]
+    said = place.run(*command, cwd=folder, seconds=seconds)
+    words = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
+    return matches(said, r"^\.*(?P<word>PASS|FAIL|SKIP) (?P<test>\S+)", words)
+
+
+def java_functional(place: Place) -> Results:
+    """FunctionalTests of the Java client."""
+    return _java(place, "functional.FunctionalTests", 1500)
+
+
+def java_server(place: Place) -> Results:
+    """ServerTests of the Java client: permissions, alarms, restarts, through rabbitmqctl."""
+    return _java(place, "server.ServerTests", 900)
+
+
+SUITES: dict[str, Callable[[Place], Results]] = {
+    "amqp091-go": amqp091_go,
+    "amqplib": amqplib,
+    "py-amqp": py_amqp,
+    "kombu": kombu,
+    "aio-pika": aio_pika,
+    "java-functional": java_functional,
+    "java-server": java_server,
+}
+
+
+def run(suite: str, which: str, keep: Path) -> Results:
+    """Run one suite against one fresh broker."""
+    keep.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="suites-") as name,
+        namespace(f"suites-{suite[:8]}-{which[:1]}") as inside,
+    ):
+        folder = Path(name)
+        made = certificates.make(folder / "certificates")
+        (folder / which).mkdir()
+        with brokers.BROKERS[which](inside, folder / which, made) as broker:
+            results = SUITES[suite](Place(inside, broker, folder))
+        for left in ("suite.out", "management.log", f"{which}/log"):
+            if (folder / left).exists():
+                target = keep / f"{suite}.{which}.{left.replace('/', '.')}"
+                target.write_bytes((folder / left).read_bytes())
+    return results
+
+
+def summary(results: Results) -> str:
+    """Return `passed of run`, and what was skipped."""
+    counts = {word: list(results.values()).count(word) for word in (PASSED, FAILED, SKIPPED)}
+    text = f"{counts[PASSED]} of {counts[PASSED] + counts[FAILED]}"
+    return text + (f", {counts[SKIPPED]} skipped" if counts[SKIPPED] else "")
+
+
+def main() -> int:
+    """Run what was asked for; status 1 when RabbitMQ passed what brokerd did not."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--broker", choices=sorted(brokers.BROKERS))
+    parser.add_argument("--keep", type=Path, default=Path(".client-suites"))
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="SUITE")
+    asked = parser.parse_args()
+    if os.geteuid() != 0:
+        parser.error("needs root: a network namespace for each broker")
+    chosen = [asked.broker] if asked.broker else ["brokerd", "rabbitmq"]
+    print("| suite | " + " | ".join(chosen) + " |", flush=True)
+    worse = 0
+    for suite in asked.suites or SUITES:
+        found = {which: run(suite, which, asked.keep) for which in chosen}
+        print(f"| {suite} | " + " | ".join(map(summary, found.values())) + " |", flush=True)
+        ours = found.get("brokerd", {})
+        theirs = found.get("rabbitmq", {})
+        for test in sorted(ours.keys() | theirs.keys()):
+            pair = ours.get(test, "not run"), theirs.get(test, "not run")
+            if PASSED in pair and (pair[0] != pair[1]) and len(chosen) == 2:
+                print(f"    {test}: brokerd {pair[0]}, RabbitMQ {pair[1]}", flush=True)
+                worse += pair[0] != PASSED
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,9 +80,9 @@ def test_a_requeued_message_keeps_its_moment(connection: Any, kind: str) -> None
     channel = steps.confirming(connection)
     dead = dead_letter_queue(channel)
     name = steps.queue(channel, "q", x_queue_type=kind, x_dead_letter_exchange="dlx")
-    fill(channel, name, "m", expiration="400")
+    fill(channel, name, "m", expiration="900")
     method = steps.unacked(channel, name)[0]
-    steps.pause_ms(600)
+    steps.pause_ms(1000)
     assert steps.is_empty(channel, dead)
     channel.basic_nack(method.delivery_tag)
     assert reasons(steps.take(channel, dead)) == ["expired"]
@@ -493,3 +493,49 @@ def test_values_of_limits(channel: Any, case: str, kind: str) -> None:
     )
     assert (scope, code) == ("channel", 406)
     assert text in said
+
+
+# --- quorum queues ----------------------------------------------------------------------------
+
+
+def test_what_bytes_of_a_quorum_queue_are(server: Server, connection: Any) -> None:
+    """R-LEN-1: bodies of 40 under a limit of 100, with headers of 200."""
+    channel = steps.confirming(connection)
+    name = steps.quorum(channel, "q", x_max_length_bytes=100)
+    fill(channel, name, *("x" * 40 for _ in range(3)), headers={"h": "y" * 200})
+    left = expect(server, rabbitmq=2, brokerd=0, difference="D-113")
+    assert len(steps.drain(channel, name)) == left
+
+
+def test_a_quorum_queue_without_room(connection: Any) -> None:
+    """R-LEN-5, R-LEN-2: what no consumer takes at once is dropped."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    dead = dead_letter_queue(channel)
+    name = steps.quorum(channel, "q", x_max_length=0, x_dead_letter_exchange="dlx")
+    fill(channel, name, "1")
+    assert steps.take(channel, dead)[2] == b"1"
+    received = steps.consumed(taker, name, 0)
+    fill(channel, name, "2")
+    steps.wait_received(taker, received, 1)
+    assert steps.is_empty(channel, dead)
+
+
+def test_a_refusing_quorum_queue_stops_every_channel(connection: Any) -> None:
+    """R-LEN-7, R-LEN-3: the second one as soon as it publishes."""
+    one, two = steps.confirming(connection), steps.confirming(connection)
+    name = steps.quorum(one, "q", x_max_length=2, x_overflow="reject-publish")
+    fates = fill(one, name, *"abcdef")
+    assert fates == sorted(fates)
+    assert fates.count("ack") in (3, 4)
+    assert "nack" in fill(two, name, *"abc")
+
+
+def test_time_to_live_zero_on_a_quorum_queue_with_a_consumer(connection: Any) -> None:
+    """R-TTL-6: it is delivered in the moment in which it comes."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    dead = dead_letter_queue(channel)
+    name = steps.quorum(channel, "q", x_dead_letter_exchange="dlx")
+    received = steps.consumed(taker, name, 0)
+    fill(channel, name, "m", expiration="0")
+    steps.wait_received(taker, received, 1)
+    assert steps.is_empty(channel, dead)

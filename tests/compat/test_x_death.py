@@ -60,7 +60,7 @@ def test_two_reasons_of_one_queue_are_two_entries(server: Server, connection: An
     """R-DLX-21, R-DLX-23: newest first; the first death stays."""
     channel = steps.confirming(connection)
     steps.queue(channel, "back", **{DLX: "", KEY: "q"})
-    steps.queue(channel, "q", x_message_ttl=300, **{DLX: "", KEY: "back"})
+    steps.queue(channel, "q", x_message_ttl=900, **{DLX: "", KEY: "back"})
     put(channel, "q")
     for _ in range(2):
         reject(channel, "q")
@@ -122,7 +122,7 @@ def test_an_automatic_cycle_of_two_ends(connection: Any) -> None:
 def test_a_rejection_keeps_the_cycle_going_once(server: Server, connection: Any) -> None:
     """R-DLX-28: w rejects, p expires; then it is in w again, and may expire there only once."""
     channel = steps.confirming(connection)
-    steps.queue(channel, "w", x_message_ttl=400, **{DLX: "", KEY: "p"})
+    steps.queue(channel, "w", x_message_ttl=900, **{DLX: "", KEY: "p"})
     steps.queue(channel, "p", x_message_ttl=30, **{DLX: "", KEY: "w"})
     put(channel, "w")
     reject(channel, "w")
@@ -272,3 +272,30 @@ def test_a_chain_of_pauses_keeps_the_order(connection: Any) -> None:
         put(channel, "one", f"{i}")
     steps.wait_ready(channel, dead, 10)
     assert steps.drain(channel, dead) == [f"{i}".encode() for i in range(10)]
+
+
+def test_x_death_names_the_exchange_of_the_publish(connection: Any) -> None:
+    """R-DLX-22, R-AE-5: not the alternate that the message came by."""
+    channel = steps.confirming(connection)
+    dead_queue(channel)
+    steps.exchange(channel, "x", alternate="amq.fanout")
+    steps.bound(channel, "amq.fanout", "", name="q", **{DLX: "dlx"})
+    assert steps.publish(channel, "x", "k") == "ack"
+    reject(channel, "q")
+    assert letter(channel)[2]["x-death"] == [death("q", "rejected", "x", ["k"])]
+
+
+def test_letters_go_to_a_waiting_consumer(connection: Any) -> None:
+    """R-DLX-11, R-DLX-20, R-ACK-8: in order, and not as redelivered."""
+    channel, taker = steps.confirming(connection), connection.channel()
+    received = steps.consumed(taker, dead_queue(channel), 0, auto_ack=True)
+    steps.queue(channel, "q", **{DLX: "dlx"})
+    for i in range(3):
+        put(channel, "q", f"{i}")
+    for _ in range(3):
+        steps.unacked(channel, "q")
+    channel.basic_nack(0, multiple=True, requeue=False)
+    steps.wait_received(taker, received, 3)
+    assert [(body, method.redelivered, method.exchange) for method, _, body in received] == [
+        (f"{i}".encode(), False, "dlx") for i in range(3)
+    ]

@@ -185,6 +185,8 @@ def explain(found: Difference, ranked: frozenset[str]) -> str:
         return "D-63"
     if _are_only_counts(found, ranked):
         return "D-203"
+    if isinstance(found.step.method, methods.ConnectionClose) and _keeps_more(found):
+        return "D-206"
     return next((name for name, rule in RULES.items() if rule.explains(found)), "")
 
 
@@ -215,6 +217,22 @@ def _are_only_counts(found: Difference, ranked: frozenset[str]) -> bool:
         and names <= ranked
         and len(found.rabbitmq) == len(found.brokerd)
     )
+
+
+_READY = re.compile(r"(~[^:]*): (\d+) ready")
+
+
+def _keeps_more(found: Difference) -> bool:
+    """Whether nothing differs but that brokerd has more messages left."""
+    if len(found.rabbitmq) != len(found.brokerd):
+        return False
+    for one, two in zip(found.rabbitmq, found.brokerd, strict=True):
+        left, right = _READY.match(one), _READY.match(two)
+        if one != two and not (
+            left and right and left[1] == right[1] and int(left[2]) < int(right[2])
+        ):
+            return False
+    return True
 
 
 def shrink(steps: list[Step], servers: Servers) -> tuple[list[Step], Difference | None]:

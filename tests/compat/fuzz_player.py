@@ -207,18 +207,26 @@ class Player:
             return
         self._note_sent(channel, method)
         wire.client.send(step.channel, method)
+        if isinstance(method, methods.TxCommit):
+            # R-CH-9: nothing else may come before the answer.
+            self._await_reply(wire, step)
 
     def _open(self, wire: Wire, step: Step) -> Channel:
         """Open a channel and wait for it: an error of the connection would overtake the answer."""
         wire.client.send(step.channel, methods.ChannelOpen())
         channel = wire.channels[step.channel] = Channel()
+        self._await_reply(wire, step)
+        return channel
+
+    def _await_reply(self, wire: Wire, step: Step) -> None:
+        """Read until one more answer is there on the step's channel, or the connection ends."""
         at = (step.connection, step.channel, "reply")
+        known = len(self.events.get(at, ()))
         deadline = time.monotonic() + SILENCE_SECONDS
-        while wire.is_open and at not in self.events:
+        while wire.is_open and len(self.events.get(at, ())) == known:
             self._read(step.connection, wire, 0.05)
             if time.monotonic() > deadline:
-                raise Silent(f"{self._name}: channel {step.channel} does not open")
-        return channel
+                raise Silent(f"{self._name}: no answer to {step}")
 
     def _wire(self, number: int) -> Wire:
         wire = self._wires.get(number)

@@ -81,6 +81,7 @@ def test_a_seed_is_a_sequence() -> None:
         ),
         (["~q1: 3 ready"], ["~q1: 1 ready"], "D-203"),
         (["~q2: 3 ready"], ["~q2: 1 ready"], ""),
+        (["~q2: 1 ready"], ["~q2: 3 ready"], ""),
     ],
 )
 def test_only_what_the_table_says_is_explained(
@@ -89,3 +90,15 @@ def test_only_what_the_table_says_is_explained(
     step = Step(0, 1, methods.BasicGet())
     found = Difference(1, step, rabbitmq, brokerd)
     assert fuzz_compare.explain(found, frozenset({"~q1"})) == row
+
+
+@pytest.mark.parametrize(
+    ("rabbitmq", "brokerd", "row"),
+    [("~q1: 0 ready", "~q1: 1 ready", "D-206"), ("~q1: 1 ready", "~q1: 0 ready", "")],
+)
+def test_only_an_end_of_a_connection_explains_messages_that_are_left(
+    rabbitmq: str, brokerd: str, row: str
+) -> None:
+    step = Step(0, 1, methods.ConnectionClose())
+    found = Difference(1, step, [rabbitmq, "x"], [brokerd, "x"])
+    assert fuzz_compare.explain(found, frozenset()) == row

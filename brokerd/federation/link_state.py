@@ -247,11 +247,6 @@ class FederationLink:
         return _HANDLERS[type(event)](self, event)
 
     @property
-    def in_flight(self) -> int:
-        """Return how many messages wait for the local queues."""
-        return len(self._waiting)
-
-    @property
     def needs_confirm(self) -> bool:
         """Say whether upstream learns of a message only when it is safe here (R-FED-5)."""
         return self.upstream.ack_mode == "on-confirm"

@@ -85,3 +85,27 @@ def test_heard_since_means_at_or_after() -> None:
     assert found.heard_since(A, 100)
     assert not found.heard_since(A, 101)
     assert not found.heard_since(B, 0)
+
+
+def test_what_is_told_of_strangers_is_not_remembered() -> None:
+    """Frames and refusals may come from a node that has just been removed."""
+    found = liveness(A)
+    found.set_incarnation(B, 7)
+    found.refused(B, 10)
+    found.connected(B)
+    assert found.incarnation(B) == 0
+    found.set_incarnation(A, 3)
+    found.set_nodes([A, B], 20)
+    assert (found.incarnation(A), found.incarnation(B)) == (3, 0)
+    found.heard(B, 100)
+    assert run(found, 700, 100) == []
+
+
+def test_refusals_are_not_counted_while_this_process_did_not_run() -> None:
+    found = liveness(A)
+    found.check(0, 100)
+    found.heard(A, 0)
+    found.refused(A, 50)
+    assert found.check(10_000, 100) == []
+    # 9,900 ms were lost: it has refused since 9,950, and 500 are too many.
+    assert run(found, 13_000, 10_100) == [(10_500, A)]

@@ -88,6 +88,18 @@ def test_balanced_leader_is_where_the_fewest_are(locator: str) -> None:
     assert candidates(locator, counts={N0: 5, N1: 4, N2: 1}) == (N2, N1, N0)
 
 
+def test_balanced_leader_is_a_matter_of_chance_where_there_are_many_queues() -> None:
+    """R-QQ-5: from 1,000 queues on nobody counts leaders, members that are down still come last."""
+    counts = {N0: 5, N1: 4, N2: 1}
+    many = {
+        placement.leader_candidates(
+            "balanced", N0, [N0, N1, N2], [N0, N1], counts, 1000, random.Random(seed)
+        )
+        for seed in range(20)
+    }
+    assert many == {(N0, N1, N2), (N1, N0, N2)}
+
+
 def group(uid: int, voters: list[NodeId], online: list[NodeId]) -> GroupHealth:
     return GroupHealth(uid, tuple(voters), frozenset(online))
 

@@ -46,6 +46,7 @@ def test_amqp_values_survive_the_catalog(table: dict[str, Any]) -> None:
         {"$decimal": [1]},
         {"$decimal": [1, True]},
         {"$table": 3},
+        {"$timestamp": 5, "and": "more"},
     ],
 )
 def test_malformed_special_forms_are_plain_tables(value: dict[str, Any]) -> None:

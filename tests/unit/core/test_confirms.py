@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,3 +116,17 @@ def test_every_publish_is_answered_exactly_once(
     assert nacked == refused
     assert acked | nacked == set(range(1, confirms.next_sequence))
     assert confirms.outstanding == 0
+
+
+@pytest.mark.parametrize(
+    ("accepted", "acks", "nacks"),
+    [(0, [], [1, 2, 3]), (2, [(2, True)], [3]), (3, [(3, True)], [])],
+)
+def test_a_queue_may_take_over_the_first_of_a_run_and_refuse_the_rest(
+    accepted: int, acks: list[tuple[int, bool]], nacks: list[int]
+) -> None:
+    """R-PC-3: as a full queue does with overflow reject-publish."""
+    confirms = Confirms()
+    confirms.expect(confirms.published(3), 3, 1)
+    confirms.answered(1, 3, accepted)
+    assert confirms.take() == (acks, nacks)

@@ -120,3 +120,50 @@ def test_settling_in_order_frees_what_lies_behind() -> None:
     assert len(pieces) == 500
     assert len(pieces._pieces) <= 1000
     assert len(pieces.clear()) == 500
+
+
+def test_a_piece_that_fills_a_gap_joins_both_neighbours_of_its_color() -> None:
+    """What was taken out of order and comes back is one piece again, and only with its own kind."""
+    pieces: Pieces[Colored] = Pieces()
+    for first, end, color in ((0, 5, 1), (8, 10, 1), (20, 25, 1), (27, 30, 2)):
+        pieces.add(Colored(first, end, color))
+    pieces.add(Colored(5, 8, 1))
+    pieces.add(Colored(25, 27, 1))
+    assert list(pieces) == [Colored(0, 10, 1), Colored(20, 27, 1), Colored(27, 30, 2)]
+    pieces.check()
+
+
+def test_ranges_in_any_order_become_few() -> None:
+    """Empty ones go, those that touch, overlap or lie within another melt with it."""
+    assert normalize([(7, 9), (1, 3), (5, 5), (3, 4), (2, 4), (1, 2)]) == [(1, 4), (7, 9)]
+    assert count_of([(1, 4), (7, 9)]) == 5
+
+
+def test_a_range_set_opens_closes_and_splits() -> None:
+    ranges = RangeSet([(1, 4), (8, 10)])
+    ranges.add(20, 20)
+    ranges.add(12, 14)
+    ranges.add(3, 9)
+    assert ranges.ranges() == [(1, 10), (12, 14)]
+    assert ranges.missing(0, 16) == [(0, 1), (10, 12), (14, 16)]
+    assert ranges.missing(2, 9) == []
+    assert [ranges.first_from(low) for low in (0, 5, 10, 14)] == [1, 5, 12, None]
+    assert [number in ranges for number in (0, 1, 9, 10, 13)] == [False, True, True, False, True]
+    assert ranges.remove(5, 5) == ranges.remove(10, 12) == 0
+    assert ranges.remove(4, 6) == 2
+    assert ranges.remove(9, 13) == 2
+    assert ranges.ranges() == [(1, 4), (6, 9), (13, 14)]
+    assert (ranges.count(), len(ranges), bool(ranges)) == (7, 3, True)
+    assert ranges.remove(0, 99) == 7
+    assert not ranges
+
+
+def test_the_first_piece_is_popped_whole_or_in_parts() -> None:
+    pieces: Pieces[Colored] = Pieces()
+    pieces.add(Colored(0, 5, 1))
+    pieces.add(Colored(7, 9, 2))
+    assert pieces.pop(2) == Colored(0, 2, 1)
+    assert pieces.pop(3) == Colored(2, 5, 1)
+    assert pieces.pop(9) == Colored(7, 9, 2)
+    assert pieces.count == 0
+    assert list(pieces) == []

@@ -143,3 +143,14 @@ def test_what_is_put_back_before_its_neighbour_keeps_its_numbers() -> None:
     assert unacked.oldest_tag() == 2
     assert unacked.ack(0, True) == {"c": [(12, 14)]}
     assert unacked.oldest_tag() is None
+
+
+def test_bulk_acks_with_a_hole_in_a_run_settle_what_stands_before_it() -> None:
+    """R-ACK-2: the tag in the middle was acked before; those behind it stay outstanding."""
+    tracker = filled(("a", 100, 5))
+    tracker.ack(3, False)
+    ranges, error = tracker.acks([(1, False), (2, False), (3, False), (4, False)])
+    assert isinstance(error, UnknownDeliveryTag)
+    assert ranges == {"a": [(100, 102)]}
+    assert tracker.outstanding("a") == 2
+    assert tracker.ack(4, False) == {"a": [(103, 104)]}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brokerd.amqp.values import Table
 from brokerd.federation import link_bindings, upstream
 from brokerd.federation.link_bindings import Ends
+from brokerd.federation.upstream import UpstreamError
 
 ENDS = Ends("here", "v", "x", "A", "there", "u", 2)
 
@@ -29,3 +32,10 @@ def test_bindings_at_their_last_hop_leave_no_gap_in_the_others() -> None:
     ]
     wanted = link_bindings.desired(bindings, ENDS)
     assert [binding.routing_key for binding in wanted.values()] == ["first", "last"]
+
+
+@pytest.mark.parametrize("value", ["true", 1, []])
+def test_switches_of_an_upstream_are_true_or_false(value: object) -> None:
+    """R-FED-2."""
+    with pytest.raises(UpstreamError, match="trust-user-id must be true or false"):
+        upstream.parse("u", {"uri": "amqp://h", "trust-user-id": value})

@@ -54,7 +54,9 @@ def _wait(inside: Namespace, port: int, process: subprocess.Popen[bytes], log: P
 
 
 def _script(path: Path, command: str) -> Path:
-    path.write_text(f"#!/bin/sh\nexec {command}\n")
+    # The Java client's suite is of 2017, when -q left out the line of column names too.
+    plain = 'case "$*" in *"list_connections -q"*) set -- "$@" --no-table-headers;; esac'
+    path.write_text(f"#!/bin/sh\n{plain}\nexec {command}\n")
     path.chmod(0o755)
     return path
 

@@ -187,6 +187,8 @@ def explain(found: Difference, ranked: frozenset[str]) -> str:
         return "D-203"
     if isinstance(found.step.method, methods.ConnectionClose) and _keeps_more(found):
         return "D-206"
+    if _is_other_order(found):
+        return "D-207"
     return next((name for name, rule in RULES.items() if rule.explains(found)), "")
 
 
@@ -219,6 +221,18 @@ def _are_only_counts(found: Difference, ranked: frozenset[str]) -> bool:
     )
 
 
+def _is_other_order(found: Difference) -> bool:
+    """Whether messages that a quorum queue has delivered before come in another order."""
+    pairs = ((found.rabbitmq, found.brokerd), (found.brokerd, found.rabbitmq))
+    lines = [line for own, others in pairs for line in own if line not in others]
+    if not lines or not all("basic.deliver " in each and _COUNTED in each for each in lines):
+        return False
+    one, two = (sorted(_TAG.sub("", line) for line in own) for own, _ in pairs)
+    return one == two
+
+
+_COUNTED = "'x-delivery-count': "
+_TAG = re.compile(r"\('delivery_tag', \('int', \d+\)\), ")
 _READY = re.compile(r"(~[^:]*): (\d+) ready")
 
 

@@ -318,3 +318,30 @@ def test_a_delivery_limit_below_zero(server: Server, vhost: str) -> None:
         raw.send(1, methods.BasicReject(tag, requeue=True))
         left = expect(server, rabbitmq=0, brokerd=1, difference="D-205")
         eventually(lambda: raw.count(1, "q") == left, f"{left} left")
+
+
+def test_the_order_of_what_had_returned_before(server: Server, vhost: str) -> None:
+    """R-ACK-12, R-QQ-14: when the channel of a consumer of a quorum queue ends."""
+    with server.raw(vhost) as raw:
+        raw.open(1)
+        raw.open(2)
+        raw.declare(1, "q", durable=True, arguments={"x-queue-type": "quorum"})
+        raw.send(2, methods.BasicConsume(queue="q", consumer_tag="c"))
+        raw.expect(methods.BasicConsumeOk)
+        for body in (b"one", b"two", b"three"):
+            raw.send(1, raw_client.publish(1, "", "q", body))
+        tags = [raw.content(methods.BasicDeliver)[0].delivery_tag for _ in range(3)]
+        raw.send(2, methods.BasicNack(tags[0], requeue=True))
+        assert raw.content(methods.BasicDeliver)[2] == b"one"
+        raw.send(2, methods.ChannelClose(200, "bye", 0, 0))
+        raw.expect(methods.ChannelCloseOk)
+        eventually(lambda: raw.count(1, "q") == 3, "all are back")
+        raw.send(1, methods.BasicConsume(queue="q", consumer_tag="d", no_ack=True))
+        raw.expect(methods.BasicConsumeOk)
+        order = expect(
+            server,
+            rabbitmq=[b"two", b"three", b"one"],
+            brokerd=[b"one", b"two", b"three"],
+            difference="D-207",
+        )
+        assert [raw.content(methods.BasicDeliver)[2] for _ in range(3)] == order

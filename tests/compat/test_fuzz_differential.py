@@ -82,6 +82,16 @@ def test_a_seed_is_a_sequence() -> None:
         (["~q1: 3 ready"], ["~q1: 1 ready"], "D-203"),
         (["~q2: 3 ready"], ["~q2: 1 ready"], ""),
         (["~q2: 1 ready"], ["~q2: 3 ready"], ""),
+        (
+            ["basic.deliver ('delivery_tag', ('int', 1)), 'x-delivery-count': 1"],
+            ["basic.deliver ('delivery_tag', ('int', 2)), 'x-delivery-count': 1"],
+            "D-207",
+        ),
+        (
+            ["basic.deliver ('delivery_tag', ('int', 1)), 'x-delivery-count': 1"],
+            ["basic.deliver ('delivery_tag', ('int', 1)), 'x-delivery-count': 2"],
+            "",
+        ),
     ],
 )
 def test_only_what_the_table_says_is_explained(

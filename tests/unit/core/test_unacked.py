@@ -154,3 +154,11 @@ def test_bulk_acks_with_a_hole_in_a_run_settle_what_stands_before_it() -> None:
     assert ranges == {"a": [(100, 102)]}
     assert tracker.outstanding("a") == 2
     assert tracker.ack(4, False) == {"a": [(103, 104)]}
+
+
+def test_bulk_acks_may_end_with_a_tag_that_was_never_given() -> None:
+    """R-ACK-2"""
+    tracker = filled(("a", 100, 2))
+    ranges, error = tracker.acks([(1, False), (2, False), (3, False)])
+    assert (ranges, str(error)) == ({"a": [(100, 102)]}, "unknown delivery tag 3")
+    assert len(tracker) == 0

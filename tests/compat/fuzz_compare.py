@@ -138,7 +138,7 @@ def _view(player: Player, quorum: frozenset[str]) -> list[str]:
         if isinstance(found, int):
             lines.append(f"{name}: error {found}")
         else:
-            # "D-202": in 3.10 a basic.get of a quorum queue counts as a consumer until settled.
+            # "D-24": in 3.10 a basic.get of a quorum queue counts as a consumer until settled.
             consumers = "" if name in quorum else f", {found[1]} consumers"
             lines.append(f"{name}: {found[0]} ready{consumers}")
     return lines
@@ -175,7 +175,7 @@ RULES: dict[str, Rule] = {
     "D-8": Rule("", "unsupported queue version '1'"),
     "D-10": Rule("", "invalid arg 'x-delivery-limit'"),
     "D-201": Rule("'INTERNAL_ERROR"),
-    "D-204": Rule("invalid arg 'x-cancel-on-ha-failover'"),
+    "D-25": Rule("invalid arg 'x-cancel-on-ha-failover'"),
 }
 
 

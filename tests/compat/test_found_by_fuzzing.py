@@ -226,38 +226,6 @@ def test_expired_messages_of_a_higher_priority_wait_for_a_reader(
         assert raw.content(methods.BasicGetOk)[2] == body
 
 
-def test_a_get_of_a_quorum_queue_is_no_consumer(server: Server, vhost: str) -> None:
-    """R-CS-8, R-Q-3: 3.10 counts it as one until the message is settled."""
-    consumers = expect(server, rabbitmq=1, brokerd=0, difference="D-202")
-    with server.raw(vhost) as raw:
-        raw.open(1)
-        raw.declare(1, "q", durable=True, arguments={"x-queue-type": "quorum"})
-        raw.send(1, raw_client.publish(1, "", "q", b"one"))
-        eventually(lambda: raw.count(1, "q") == 1, "it is counted")
-        raw.send(1, methods.BasicGet(queue="q"))
-        tag = raw.content(methods.BasicGetOk)[0].delivery_tag
-        eventually(lambda: _consumers(raw) == consumers, f"{consumers} consumers")
-        raw.send(1, methods.BasicAck(tag))
-        eventually(lambda: _consumers(raw) == 0, "no consumer is left")
-
-
-def _consumers(raw: RawClient) -> int:
-    raw.send(1, methods.QueueDeclare(queue="q", passive=True))
-    return raw.expect(methods.QueueDeclareOk).consumer_count
-
-
-def test_a_failover_argument_means_nothing_to_quorum_queues(server: Server, vhost: str) -> None:
-    """R-CS-5"""
-    with server.raw(vhost) as raw:
-        raw.open(1)
-        raw.declare(1, "q", durable=True, arguments={"x-queue-type": "quorum"})
-        arguments: dict[str, Any] = {"x-cancel-on-ha-failover": True}
-        raw.send(1, methods.BasicConsume(queue="q", consumer_tag="c", arguments=arguments))
-        _, answer = raw.next_method() or (0, None)
-        refused = expect(server, rabbitmq=True, brokerd=False, difference="D-204")
-        assert isinstance(answer, methods.ChannelClose) == refused
-
-
 def test_a_declare_is_answered_though_the_queue_goes_meanwhile(server: Server, vhost: str) -> None:
     """R-Q-3, R-Q-7, R-Q-10: it is there, or it is not; one of the two is said."""
     with server.raw(vhost) as raw, server.raw(vhost) as other:
@@ -303,21 +271,6 @@ def test_headers_that_held_only_bcc_stay_as_an_empty_table(server: Server, vhost
         raw.send(1, raw_client.publish(1, "amq.direct", "a", b"x", header, mandatory=True))
         _, header, _ = raw.content(methods.BasicReturn)
         assert header == BasicProperties(headers={}).encode()
-
-
-def test_a_delivery_limit_below_zero(server: Server, vhost: str) -> None:
-    """R-DL-1: none to brokerd, as in 4.x; in 3.10 less than any count."""
-    with server.raw(vhost) as raw:
-        raw.open(1)
-        arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": -1}
-        raw.declare(1, "q", durable=True, arguments=arguments)
-        raw.send(1, raw_client.publish(1, "", "q", b"one"))
-        eventually(lambda: raw.count(1, "q") == 1, "it is counted")
-        raw.send(1, methods.BasicGet(queue="q"))
-        tag = raw.content(methods.BasicGetOk)[0].delivery_tag
-        raw.send(1, methods.BasicReject(tag, requeue=True))
-        left = expect(server, rabbitmq=0, brokerd=1, difference="D-205")
-        eventually(lambda: raw.count(1, "q") == left, f"{left} left")
 
 
 def test_the_order_of_what_had_returned_before(server: Server, vhost: str) -> None:

@@ -42,12 +42,12 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
   tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
-# They run once, under coverage, and are left out of the parts.
+# They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
 test: setup ## all tests
 	@bash tools/cluster/setup.sh
-	@status=0; $(MAKE) --no-print-directory coverage || status=1; for part in $(PARTS); do \
+	@status=0; make --no-print-directory coverage || status=1; for part in $(PARTS); do \
 	  echo "== $$part"; $(BIN)/pytest -q $(PURE_TESTS:%=--ignore=%) $$part || status=1; \
 	done; exit $$status
 

@@ -6,6 +6,7 @@ and why is the queue machine's.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors as amqp_errors
@@ -100,15 +101,24 @@ def _believe(broker: Broker, before: Annotations, table: Table) -> None:
         broker.warn(f"message has an invalid x-death header, which begins anew: {found!r:.100}")
         return
     known: dict[tuple[str, str], Death] = {}
+    times: Counter[tuple[str, str]] = Counter()
     for entry in found:
         death = _death(entry)
         if death is not None:
-            known.setdefault((death.queue, death.reason), death)
+            pair = (death.queue, death.reason)
+            known.setdefault(pair, death)
+            times[pair] += 1
+    for pair, death in known.items():
+        # Before 3.5 there was one entry for each death, and no count.
+        death.count = death.count or times[pair]
     before.deaths = list(known.values())
 
 
 def _death(entry: Any) -> Death | None:
-    """Return an entry of x-death as a client sent it, None if it names no queue and reason."""
+    """Return an entry of x-death as a client sent it, None if it names no queue and reason.
+
+    Without a count (or with one that is none) its count is 0.
+    """
     if not isinstance(entry, dict):
         return None
     queue, reason = entry.get("queue"), entry.get("reason")
@@ -120,7 +130,7 @@ def _death(entry: Any) -> Death | None:
     return Death(
         queue=queue,
         reason=reason,
-        count=count if type(count) is int and 0 < count < 2**62 else 1,
+        count=count if type(count) is int and 0 < count < 2**62 else 0,
         time_s=max(0, int(time_s)) if isinstance(time_s, int) else 0,
         exchange=exchange if isinstance(exchange, str) else "",
         routing_keys=[k for k in keys if isinstance(k, str)] if isinstance(keys, list) else [],

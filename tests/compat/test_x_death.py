@@ -200,6 +200,20 @@ def test_an_x_death_without_entries_is_written_anew(connection: Any, sent: Any) 
     assert headers == {}
 
 
+@pytest.mark.parametrize("reason", ["expired", "rejected"])
+def test_entries_of_before_there_was_a_count_are_counted(connection: Any, reason: str) -> None:
+    """R-DLX-24: one for each death; the pair that dies now goes on from there."""
+    sent = [ENTRY | {"queue": "q", "reason": reason} for _ in range(3)]
+    for entry in sent:
+        del entry["count"]
+    headers = rejected_with(steps.confirming(connection), sent)
+    counts = {(e["queue"], e["reason"]): e["count"] for e in headers["x-death"]}
+    if reason == "expired":
+        assert counts == {("q", "rejected"): 1, ("q", "expired"): 3}
+    else:
+        assert counts == {("q", "rejected"): 4}
+
+
 def test_entries_with_fields_missing_and_fields_of_its_own(server: Server, connection: Any) -> None:
     """R-DLX-24, R-DLX-22."""
     sent = {"queue": "other", "reason": "expired", "note": "mine"}

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from tests.compat.brokerd_server import ENVIRONMENT, BrokerdAdmin
-from tests.compat.rabbitmq_server import RabbitAdmin, rabbit_node
+from tests.compat.rabbitmq_server import RabbitAdmin
 from tests.compat.servers import NAMES, Server, used_differences
 from tests.integration.members import cluster
+from tests.rabbitmq_node import rabbit_node
 
 HERE = Path(__file__).parent
 #: The server's part of a test's id.

@@ -23,8 +23,8 @@ from tests.compat import fuzz_compare
 from tests.compat.brokerd_server import ENVIRONMENT
 from tests.compat.fuzz_compare import Difference, Servers
 from tests.compat.fuzz_sequences import Step, sequence
-from tests.compat.rabbitmq_server import rabbit_node
 from tests.integration.members import cluster
+from tests.rabbitmq_node import rabbit_node
 
 #: RabbitMQ 3.10 refuses it, brokerd does not (D-62).
 ODD_PROPERTIES = BasicProperties(delivery_mode=3)

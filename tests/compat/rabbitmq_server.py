@@ -1,127 +1,20 @@
 """RabbitMQ 3.10.8, Debian's own, as the server whose answers are the expectation.
 
-One node: own name, data, log, cookie and port mapper (epmd), free ports on loopback, ended by pid.
-It is administered over the HTTP API of its management plugin, which answers in milliseconds where
-rabbitmqctl takes a second and a half. For tests/compat only.
+A node of tests/rabbitmq_node.py, administered over the HTTP API of its management plugin. For
+tests/compat only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import os
-import signal
-import socket
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pytest
-
-from tests.integration.members import eventually, free_ports
-
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 VERSION = "3.10.8"
-START_SECONDS = 90.0
 REQUEST_SECONDS = 30.0
 #: The Authorization header of guest.
 GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="
-
-CONFIG = """\
-listeners.tcp.1 = 127.0.0.1:{amqp}
-management.tcp.ip = 127.0.0.1
-management.tcp.port = {http}
-collect_statistics_interval = 500
-log.console = false
-log.file.level = info
-"""
-
-
-class RabbitNode:
-    """State: the server's process, its port mapper, its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)
-        self._folder = folder
-        folder.mkdir()
-        cookie = folder / ".erlang.cookie"
-        cookie.write_text("COMPATIBILITYTESTS")
-        cookie.chmod(0o400)
-        (folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
-        (folder / "env.conf").write_text("")
-        config = CONFIG.format(amqp=self.amqp_port, http=self.http_port)
-        (folder / "rabbitmq.conf").write_text(config)
-        self._env = os.environ | {
-            "HOME": str(folder),
-            "ERL_EPMD_PORT": str(epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"compat{self.amqp_port}@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(self.amqp_port),
-            "RABBITMQ_DIST_PORT": str(dist_port),
-            "RABBITMQ_CONF_ENV_FILE": str(folder / "env.conf"),
-            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-            "RABBITMQ_LOG_BASE": str(folder / "log"),
-            "RABBITMQ_PID_FILE": str(folder / "pid"),
-            # Idle schedulers sleep instead of spinning: two cores are shared with brokerd.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
-        }
-        self._epmd = self._spawn("epmd", "-port", str(epmd_port), "-address", "127.0.0.1")
-        self._server = self._spawn(str(SERVER))
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return what rabbitmqctl needs to find this node."""
-        return dict(self._env)
-
-    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
-        nowhere = subprocess.DEVNULL
-        return subprocess.Popen(command, env=self._env, stdout=nowhere, stderr=nowhere)
-
-    def wait_ready(self) -> None:
-        """Wait until AMQP clients and the HTTP API are let in."""
-
-        def ready() -> bool:
-            assert self._server.poll() is None, "rabbitmq-server ended"
-            with contextlib.suppress(OSError):
-                for port in (self.amqp_port, self.http_port):
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                return True
-            return False
-
-        eventually(ready, "RabbitMQ ready", START_SECONDS)
-
-    def stop(self) -> None:
-        """End the node, then its port mapper."""
-        pid_file = self._folder / "pid"
-        if pid_file.exists():
-            with contextlib.suppress(ProcessLookupError, ValueError):
-                # Nothing of it is needed afterwards, and an orderly end takes six seconds.
-                os.kill(int(pid_file.read_text()), signal.SIGKILL)
-        for process in (self._server, self._epmd):
-            try:
-                process.wait(20 if process is self._server else 0.1)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@contextlib.contextmanager
-def rabbit_node(folder: Path) -> Iterator[RabbitNode]:
-    """Run a node; skips with the reason where it is not installed."""
-    if not SERVER.exists():
-        pytest.skip("rabbitmq-server is not installed (apt-get install rabbitmq-server)")
-    node = RabbitNode(folder)
-    try:
-        node.wait_ready()
-        yield node
-    finally:
-        node.stop()
 
 
 class RabbitAdmin:

@@ -20,8 +20,8 @@ import pika
 import pytest
 
 from tests.compat.brokerd_server import ENVIRONMENT
-from tests.compat.rabbitmq_server import rabbit_node
 from tests.integration.members import REPOSITORY, cluster
+from tests.rabbitmq_node import rabbit_node
 
 pytestmark = pytest.mark.timeout(900)
 

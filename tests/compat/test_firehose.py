@@ -12,9 +12,9 @@ import pika
 import pytest
 
 from tests.compat.brokerd_server import ENVIRONMENT
-from tests.compat.rabbitmq_server import rabbit_node
 from tests.compat.test_ctl import BROKERCTL, RABBITMQCTL
 from tests.integration.members import REPOSITORY, cluster, eventually
+from tests.rabbitmq_node import rabbit_node
 
 pytestmark = pytest.mark.timeout(300)
 

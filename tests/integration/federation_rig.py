@@ -1,30 +1,18 @@
-"""Brokers for federation tests: an Admin client, and a RabbitMQ of Debian's as the other end.
-
-Loopback only, free ports, own folders; everything is ended by pid.
-"""
+"""What federation tests do with brokers: an Admin client, connections, addresses."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
 import json
-import os
-import socket
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pika
-import pytest
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.members import Member, eventually, free_ports
-
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
-START_SECONDS = 60.0
+from tests.integration.members import Member, eventually
 
 
 class Admin:
@@ -167,93 +155,3 @@ def take(channel: Any, queue: str) -> tuple[Any, Any, bytes]:
 
     answer: tuple[Any, Any, bytes] = eventually(got, f"a message in {queue}")
     return answer
-
-
-class Rabbit:
-    """One RabbitMQ node with the federation plugin."""
-
-    def __init__(self, folder: Path) -> None:
-        self.amqp_port, dist_port, epmd_port = free_ports(3)
-        self.name = "fed@localhost"
-        self._folder = folder
-        folder.mkdir()
-        cookie = folder / ".erlang.cookie"
-        cookie.write_text("FEDERATIONTESTS")
-        cookie.chmod(0o400)
-        (folder / "enabled_plugins").write_text("[rabbitmq_federation].\n")
-        (folder / "env.conf").write_text("")
-        (folder / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}\nlog.console = false\n"
-        )
-        self._env = os.environ | {
-            "HOME": str(folder),
-            "ERL_EPMD_PORT": str(epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": self.name,
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(self.amqp_port),
-            "RABBITMQ_DIST_PORT": str(dist_port),
-            "RABBITMQ_CONF_ENV_FILE": str(folder / "env.conf"),
-            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-            "RABBITMQ_LOG_BASE": str(folder / "log"),
-            "RABBITMQ_PID_FILE": str(folder / "pid"),
-        }
-        self._epmd = self._spawn("epmd", "-port", str(epmd_port), "-address", "127.0.0.1")
-        self._server = self._spawn(str(SERVER))
-
-    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
-        nowhere = subprocess.DEVNULL
-        return subprocess.Popen(command, env=self._env, stdout=nowhere, stderr=nowhere)
-
-    def wait_ready(self) -> None:
-        """Wait until clients are let in."""
-
-        def ready() -> bool:
-            assert self._server.poll() is None, "rabbitmq-server ended"
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.amqp_port), 1).close()
-                return True
-            return False
-
-        eventually(ready, "RabbitMQ ready", START_SECONDS)
-
-    def control(self, *words: str) -> str:
-        """Run rabbitmqctl; return what it prints."""
-        done = subprocess.run(
-            [str(CONTROL), "-q", "-n", self.name, *words],
-            env=self._env,
-            text=True,
-            capture_output=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
-
-    def stop(self) -> None:
-        """End the node, then its port mapper."""
-        pid_file = self._folder / "pid"
-        pids = [int(pid_file.read_text())] if pid_file.exists() else []
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 15)
-        for process in (self._server, self._epmd):
-            try:
-                process.wait(20 if process is self._server else 0.1)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-@contextlib.contextmanager
-def rabbit(folder: Path) -> Iterator[Rabbit]:
-    """Run a RabbitMQ node; skips with the reason where it is not installed."""
-    if not SERVER.exists():
-        pytest.skip("rabbitmq-server is not installed (apt-get install rabbitmq-server)")
-    node = Rabbit(folder)
-    try:
-        node.wait_ready()
-        yield node
-    finally:
-        node.stop()

@@ -11,8 +11,9 @@ from typing import Any
 import pika
 import pytest
 
-from tests.integration.federation_rig import Admin, Rabbit, admin, amqp, rabbit, take, uri
+from tests.integration.federation_rig import Admin, admin, amqp, take, uri
 from tests.integration.members import Member, cluster, eventually
+from tests.rabbitmq_node import FEDERATION, RabbitNode, rabbit_node
 
 CLUSTER = "warehouse-on-rabbit"
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
 class Ends:
     """A RabbitMQ and a brokerd."""
 
-    rabbit: Rabbit
+    rabbit: RabbitNode
     member: Member
     admin: Admin
 
@@ -30,7 +31,7 @@ class Ends:
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
     with (
-        rabbit(tmp_path_factory.mktemp("rabbit") / "node") as node,
+        rabbit_node(tmp_path_factory.mktemp("rabbit") / "node", FEDERATION) as node,
         cluster(tmp_path_factory.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders") as (member,),
         admin(member) as client,
     ):
@@ -50,7 +51,7 @@ def follow(ends: Ends, exchange: str, kind: str = "topic", /, **definition: Any)
     ends.admin.wait_link(exchange)
 
 
-def exchanges(node: Rabbit, vhost: str = "/") -> dict[str, tuple[str, str]]:
+def exchanges(node: RabbitNode, vhost: str = "/") -> dict[str, tuple[str, str]]:
     """Name to (type, arguments) of RabbitMQ's exchanges."""
     lines = node.control("list_exchanges", "-p", vhost, "name", "type", "arguments").splitlines()
     rows = [line.split("\t") for line in lines]
@@ -126,7 +127,7 @@ def test_rabbitmq_follows_brokerd(ends: Ends, tmp_path: Path) -> None:
         outward(ends.rabbit, member, client)
 
 
-def outward(node: Rabbit, member: Member, client: Admin) -> None:
+def outward(node: RabbitNode, member: Member, client: Admin) -> None:
     """Follow brokerd's exchange from RabbitMQ, publish here, take there."""
     with amqp(member.amqp_port) as up:
         up.exchange_declare("outward", "topic", durable=True)
@@ -151,7 +152,7 @@ def outward(node: Rabbit, member: Member, client: Admin) -> None:
         assert properties.headers["x-received-from"][0]["cluster-name"] == "orders"
 
 
-def rows_of(node: Rabbit, what: str, vhost: str, *columns: str) -> list[dict[str, Any]]:
+def rows_of(node: RabbitNode, what: str, vhost: str, *columns: str) -> list[dict[str, Any]]:
     """List something of RabbitMQ's with these columns."""
     text = node.control(f"list_{what}", "-p", vhost, "--formatter", "json", *columns)
     rows: list[dict[str, Any]] = json.loads(text)

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tools import spec_coverage
+from tools.spec_coverage import coverage
+
 ROOT = Path(__file__).resolve().parents[1]
 
 FILE_LINES_MAX = 600
@@ -343,3 +346,24 @@ def test_documents_name_no_path_of_somebodys_machine() -> None:
         if pattern.search(line)
     ]
     assert found == []
+
+
+#: What brokerd decided by itself where no source says anything.
+OWN_DECISIONS = (
+    "R-POL-3",
+    "R-MQ-7",
+    "R-MQ-10",
+    "R-MQ-12",
+    "R-MQ-13",
+    "R-MEM-2",
+    "R-ALM-9",
+    "R-CON-1",
+    "R-CON-2",
+)
+
+
+def test_each_decision_of_our_own_has_a_test() -> None:
+    """R-OPEN-7: nobody else's behaviour proves these."""
+    found = coverage(spec_coverage.ROOT)
+    for rule in OWN_DECISIONS:
+        assert any(not name.startswith("tests/test_tidy.py") for name in found[rule]), rule

@@ -248,6 +248,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return errors.EXIT_USAGE
     except click.UsageError as error:
+        if error.ctx is not None and error.message == "Missing command.":
+            # Options alone: rabbitmqctl shows what there is, and scripts look for verbs in it.
+            click.echo(error.ctx.get_help(), err=True)
+            return errors.EXIT_USAGE
         usage = error.ctx.get_usage() if error.ctx is not None else ""
         return _misused(_usage_text(error), given, usage, errors.EXIT_USAGE)
     except click.ClickException as error:

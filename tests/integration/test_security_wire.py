@@ -89,7 +89,7 @@ def rss(member: Member) -> int:
 
 
 def test_a_client_that_says_nothing_is_dropped(member: Member) -> None:
-    """SEC-32, R-CON-4: the deadline runs from the accept."""
+    """SEC-32, R-CON-4: ten seconds from the accept, not a whole period late (R-OPEN-4)."""
     with dial(member) as silent:
         assert ended_within(silent, 15)
 

@@ -81,6 +81,17 @@ def test_every_command_has_help_and_the_common_options(name: str) -> None:
         assert "--formatter" in answer.output
 
 
+@pytest.mark.parametrize("words", [[], ["-n", "rabbit@a"], ["-q", "-p", "v"]])
+def test_a_line_without_a_command_shows_all_commands_as_an_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Java client's suite looks there for the commands that a server has."""
+    assert main.run(words) == errors.EXIT_USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "set_topic_permissions" in shown.err
+
+
 def test_options_behind_a_command_win_over_those_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,7 +30,7 @@ def test_a_first_hand_binding_carries_who_wants_it() -> None:
 
 
 def test_bindings_that_are_equal_are_one_upstream() -> None:
-    """R-FX-7: by key and arguments, whatever they lead to."""
+    """R-FX-7, R-OPEN-8: by key and arguments, whatever they lead to."""
     bindings: list[tuple[str, Table]] = [("k", {}), ("k", {}), ("k", {"a": 1}), ("l", {})]
     assert len(link_bindings.desired(bindings, ENDS)) == 3
 

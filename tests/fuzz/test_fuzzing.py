@@ -1,7 +1,7 @@
 """Every decoder is fuzzed with atheris, two at a time, for a few seconds each.
 
-Most of what libFuzzer finds from these seeds it finds at once; CI looks for what came new, and
-`make fuzz SECONDS=60` looks longer.
+Most of what libFuzzer finds from these seeds it finds at once; `.ci/run` gives each a minute, as
+`make fuzz SECONDS=60` does.
 """
 
 from __future__ import annotations

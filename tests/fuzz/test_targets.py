@@ -1,6 +1,6 @@
 """The fuzz targets themselves: seeds pass, damaged seeds pass, and a target that fails is told.
 
-Real fuzzing is `make fuzz SECONDS=60`, and in CI `make fuzz SECONDS=8` (tests/fuzz/__main__.py).
+Fuzzing itself is test_fuzzing.py, and `make fuzz SECONDS=60` (tests/fuzz/__main__.py).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 #: Objects per page of an export.
@@ -34,6 +35,14 @@ VALUE_BYTES_MAX = 64 * 1024
 #: Between two connections that are closed; more would outlast any patience.
 DELAY_MS_MAX = 60_000
 DEFAULT_REASON = "closed by an administrator"
+
+
+async def _started(part: T | None, context: Context) -> T:
+    """Return a part of the member that is there once it has started."""
+    if part is None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
+        raise AssertionError("abort does not return")
+    return part
 
 
 class RuntimeAdmin:
@@ -90,10 +99,7 @@ class RuntimeAdmin:
     ) -> admin_pb2.StopAppResponse:
         """Close the listeners and all AMQP connections; this service and the groups go on."""
         caller = await self._administrator(context)
-        doors = self._broker.doors
-        if doors is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
-            raise AssertionError("abort does not return")
+        doors = await _started(self._broker.doors, context)
         log.warning("stop_app by user '%s'", caller.user)
         return admin_pb2.StopAppResponse(closed=await doors.pause())
 
@@ -102,10 +108,7 @@ class RuntimeAdmin:
     ) -> admin_pb2.StartAppResponse:
         """Open the listeners again."""
         caller = await self._administrator(context)
-        doors = self._broker.doors
-        if doors is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
-            raise AssertionError("abort does not return")
+        doors = await _started(self._broker.doors, context)
         log.warning("start_app by user '%s'", caller.user)
         try:
             await doors.resume()
@@ -123,10 +126,7 @@ class RuntimeAdmin:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"unknown resource '{request.resource}'; there are {', '.join(RESOURCES)}",
             )
-        monitor = self._broker.monitor
-        if monitor is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
-            raise AssertionError("abort does not return")
+        monitor = await _started(self._broker.monitor, context)
         log.warning(
             "%s alarm %s by user '%s'",
             request.resource,

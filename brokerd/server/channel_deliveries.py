@@ -18,8 +18,8 @@ from brokerd.amqp.values import Long
 from brokerd.core import effects, queue_commands, unacked
 from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.message import Range
+from brokerd.server import consumer_timeout
 from brokerd.server.backlog import Backlog
-from brokerd.server.consumer_timeout import DeliveryTimes
 from brokerd.server.delivery import Got, LocalConsumer, Part
 from brokerd.server.shared_prefetch import SharedPrefetch
 from brokerd.server.transactions import Transaction
@@ -65,9 +65,9 @@ class ChannelDeliveries:
         #: tx.select has been called (R-TX).
         self.tx: Transaction | None = None
         #: Kept only where the channel watches over its consumers (R-CS-9).
-        self.times: DeliveryTimes | None = None
-        if broker.profile.consumer_timeout_scope == "channel":
-            self.times = DeliveryTimes(broker.wheel.now_ms)
+        self.times: consumer_timeout.DeliveryTimes | None = None
+        if consumer_timeout.watched(broker):
+            self.times = consumer_timeout.DeliveryTimes(broker.wheel.now_ms)
         #: While this channel deletes a queue: basic.cancel follows queue.delete-ok, as clients
         #: expect that wait for nothing else (py-amqp).
         self._late_cancels: list[methods.Method] | None = None

@@ -49,6 +49,13 @@ class DeliveryTimes:
         return self._clock_ms() - marks[0][1] if marks else 0
 
 
+def watched(broker: Broker) -> int:
+    """Return the timeout that channels watch over, in milliseconds; 0: they watch over none."""
+    if broker.profile.consumer_timeout_scope != "channel":
+        return 0
+    return broker.config.queues.consumer_timeout_ms
+
+
 def check_interval_ms(timeout_ms: int) -> int:
     """Return how often to look, so that a short timeout is kept to about half its length."""
     return max(250, min(CHECK_MS, timeout_ms // 2))
@@ -56,8 +63,8 @@ def check_interval_ms(timeout_ms: int) -> int:
 
 async def watch(broker: Broker) -> None:
     """Look at all channels of this member, for ever."""
-    timeout_ms = broker.config.queues.consumer_timeout_ms
-    if not timeout_ms or broker.profile.consumer_timeout_scope != "channel":
+    timeout_ms = watched(broker)
+    if not timeout_ms:
         return
     while True:
         await asyncio.sleep(check_interval_ms(timeout_ms) / 1000)

@@ -22,16 +22,20 @@ PROGRAMS = Path(__file__).parent / "programs"
 FETCH_SECONDS = 300
 
 
-def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> None:
+def run(
+    *command: str, cwd: Path, env: dict[str, str] | None = None, seconds: float = FETCH_SECONDS
+) -> str:
+    """Run a program to its end; return what it prints."""
     done = subprocess.run(
         command,
         cwd=cwd,
         env=os.environ | (env or {}),
         capture_output=True,
         text=True,
-        timeout=FETCH_SECONDS,
+        timeout=seconds,
     )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
 
 
 def need(tool: str, package: str) -> None:
@@ -64,7 +68,7 @@ def go_client() -> list[str]:
     source = PROGRAMS / "go"
 
     def build(folder: Path) -> None:
-        _run("go", "build", "-mod=readonly", "-o", str(folder / "goclient"), ".", cwd=source)
+        run("go", "build", "-mod=readonly", "-o", str(folder / "goclient"), ".", cwd=source)
 
     return [str(made("go", list(source.iterdir()), build) / "goclient")]
 
@@ -78,7 +82,7 @@ def node_client() -> list[str]:
     def install(folder: Path) -> None:
         for file in files:
             shutil.copy(file, folder)
-        _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+        run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
     return ["node", str(made("node", files, install) / "main.js")]
 
@@ -101,7 +105,7 @@ def java_client() -> list[str]:
     source = PROGRAMS / "java" / "Main.java"
 
     def compile_(folder: Path) -> None:
-        _run("javac", "-cp", f"{jars}/*", "-d", str(folder), str(source), cwd=folder)
+        run("javac", "-cp", f"{jars}/*", "-d", str(folder), str(source), cwd=folder)
 
     classes = made("java", [source], compile_)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"

@@ -12,28 +12,17 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.clients.fetched import PROGRAMS, made
+from tests.integration.clients.fetched import PROGRAMS, made, run
 
 LOCK = Path(__file__).parent / "suites_lock"
 FETCH_SECONDS = 600
 
 
 def _run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | (env or {}),
-        capture_output=True,
-        text=True,
-        timeout=FETCH_SECONDS,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
-    return done.stdout
+    return run(*command, cwd=cwd, env=env, seconds=FETCH_SECONDS)
 
 
 def _check(folder: Path, sums: Path) -> None:

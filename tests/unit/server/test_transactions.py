@@ -13,6 +13,7 @@ from brokerd.core.effects import ConsumerId
 from brokerd.core.message import Content
 from brokerd.core.queue_commands import Kind, ReturnCause
 from brokerd.core.unacked import Unacked
+from brokerd.server import consumer_timeout
 from brokerd.server.consumer_timeout import DeliveryTimes, check_interval_ms
 from brokerd.server.shared_prefetch import SharedPrefetch
 from brokerd.server.transactions import MESSAGE_OVERHEAD_BYTES, Publish, Transaction
@@ -150,3 +151,17 @@ def test_a_short_timeout_is_looked_at_more_often() -> None:
     assert check_interval_ms(1_800_000) == 60_000
     assert check_interval_ms(4000) == 2000
     assert check_interval_ms(1) == 250
+
+
+@pytest.mark.parametrize(
+    ("scope", "timeout_ms", "watched"), [("channel", 5, 5), ("channel", 0, 0), ("queue", 5, 0)]
+)
+def test_channels_note_times_only_where_somebody_looks_at_them(
+    scope: str, timeout_ms: int, watched: int
+) -> None:
+    """R-CS-9: without a timeout nobody would ever drop the notes again."""
+    broker: Any = SimpleNamespace(
+        profile=SimpleNamespace(consumer_timeout_scope=scope),
+        config=SimpleNamespace(queues=SimpleNamespace(consumer_timeout_ms=timeout_ms)),
+    )
+    assert consumer_timeout.watched(broker) == watched

@@ -8,12 +8,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.machine import Meta
-from brokerd.raft.messages import Configuration, GroupUid, Message, NodeId
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    GroupUid,
+    Message,
+    MessageKind,
+    NodeId,
+)
 from brokerd.raft.replica import (
     Action,
     ChangeMembers,
@@ -241,3 +249,28 @@ class Cluster:
     def applied(self, name: str) -> list[str]:
         """Return the commands that a member's machine has seen."""
         return [text for _, text in self.machines[NodeId(name)].applied]
+
+
+def elected(voters: str = "abc", **settings: int) -> Cluster:
+    """Return a quiet group that `a` leads in term 1, with these settings of RaftConfig."""
+    cluster = Cluster(voters, config=replace(RaftConfig(), **settings))
+    cluster.elect("a")
+    cluster.stabilize()
+    return cluster
+
+
+def hand_over(cluster: Cluster, leader: str, heir: str) -> None:
+    """Let another member lead."""
+    cluster.feed(leader, TransferLeadership(NodeId(heir)))
+    cluster.stabilize()
+    assert cluster.replicas[NodeId(heir)].is_leader
+
+
+def kinds(cluster: Cluster, to: str) -> list[MessageKind]:
+    """Return the kinds of the messages on the wire to a member."""
+    return [message.kind for message in cluster.wire if message.to == to]
+
+
+def command(index: int, term: int) -> Entry:
+    """Return an entry as it stands in a log: a time stamp before the command."""
+    return Entry(index, term, EntryKind.COMMAND, bytes(8) + b"x")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from brokerd.raft.config import RaftConfig
@@ -27,32 +25,10 @@ from brokerd.raft.replica import (
 )
 from brokerd.raft.validation import fault_of_message
 from tests.simulation.disk import FakeDisk
-from tests.unit.raft.cluster import Cluster
+from tests.unit.raft.cluster import Cluster, command, elected, kinds
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 ABC = Configuration((A, B, C))
-STAMP = bytes(8)
-
-
-def command(index: int, term: int) -> Entry:
-    return Entry(index, term, EntryKind.COMMAND, STAMP + b"x")
-
-
-def elected(voters: str = "abc", **settings: int) -> Cluster:
-    cluster = Cluster(voters, config=replace(RaftConfig(), **settings))
-    cluster.elect("a")
-    cluster.stabilize()
-    return cluster
-
-
-def hand_over(cluster: Cluster, leader: str, heir: str) -> None:
-    cluster.feed(leader, TransferLeadership(NodeId(heir)))
-    cluster.stabilize()
-    assert cluster.replicas[NodeId(heir)].is_leader
-
-
-def kinds(cluster: Cluster, to: str) -> list[MessageKind]:
-    return [message.kind for message in cluster.wire if message.to == to]
 
 
 # ---- membership ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.__main__ import fuzz_all
 from tests.fuzz.names import NAMES
 
-SECONDS = int(os.environ.get("BROKERD_FUZZ_SECONDS", "6"))
+SECONDS = int(os.environ.get("FUZZ_SECONDS", "6"))
 
 
 @pytest.mark.slow

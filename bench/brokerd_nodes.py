@@ -45,19 +45,23 @@ def _is_free(port: int) -> bool:
 class BrokerdCluster:
     """State: the member processes and one folder that goes with them."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, program: tuple[str, ...] = ("brokerd",)) -> None:
         self.title = f"brokerd {__version__}"
         self._size = size
+        #: The module that is run, and its first arguments.
+        self._program = program
         self.amqp_ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._offsets: list[int] = []
+        self._env: dict[str, str] = {}
         self._folder: Path | None = None
 
     def start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="bench-brokerd-"))
         first = free_offset(self._size)
-        offsets = [first + OFFSET_STEP * n for n in range(self._size)]
+        self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]
         self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
-        env = os.environ | {
+        self._env = os.environ | {
             "BROKERD_CLUSTER_NAME": "bench",
             "BROKERD_CLUSTER_SECRET": "bench-on-loopback-only",
             "BROKERD_CLUSTER_MEMBERS": ",".join(
@@ -65,27 +69,35 @@ class BrokerdCluster:
             ),
         }
         try:
-            for number, offset in enumerate(offsets):
-                self._processes.append(self._start_node(number, offset, env))
-            for number, offset in enumerate(offsets):
-                url = f"http://127.0.0.1:{PORTS['http'] + offset}/health/ready"
-                process = self._processes[number]
-                processes.wait_until(f"brokerd n{number}", partial(_is_ready, url), process)
+            for number in range(self._size):
+                self._processes.append(self._start_node(number))
+            for number, process in enumerate(self._processes):
+                processes.wait_until(f"brokerd n{number}", partial(self.is_ready, number), process)
         except BaseException as error:
             if isinstance(error, processes.BenchError):
                 error.add_note(self._last_words())
             self.stop()
             raise
 
-    def _start_node(self, number: int, offset: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    def kill(self, number: int) -> None:
+        processes.kill_session(self._processes[number])
+
+    def start_again(self, number: int) -> None:
+        self._processes[number] = self._start_node(number)
+
+    def is_ready(self, number: int) -> bool:
+        return _is_ready(f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/health/ready")
+
+    def _start_node(self, number: int) -> subprocess.Popen[bytes]:
         assert self._folder is not None
         data = self._folder / f"n{number}"
-        command = [sys.executable, "-m", "brokerd", "serve", "--node-name", f"n{number}"]
-        command += ["--data-dir", str(data), "--port-offset", str(offset), "--bind", "127.0.0.1"]
-        with (self._folder / f"n{number}.log").open("wb") as log:
+        command = [sys.executable, "-m", *self._program, "serve", "--node-name", f"n{number}"]
+        command += ["--data-dir", str(data), "--port-offset", str(self._offsets[number])]
+        command += ["--bind", "127.0.0.1"]
+        with (self._folder / f"n{number}.log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                env=env,
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -37,6 +37,15 @@ class Cluster(Protocol):
 
     def pids(self) -> list[int]: ...
 
+    def kill(self, number: int) -> None:
+        """SIGKILL a member, number from 0; its data stay."""
+
+    def start_again(self, number: int) -> None:
+        """Start a killed member on its data; returns when its process runs, ready or not."""
+
+    def is_ready(self, number: int) -> bool:
+        """Whether the member serves clients."""
+
 
 def free_ports(count: int) -> list[int]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -76,6 +85,13 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             continue
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what a shell script left in its session
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to every process of the session, and wait for the first one's end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(STOP_TIMEOUT_S)
 
 
 def session_pids(leader: int) -> list[int]:

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from bench import processes
@@ -61,6 +62,7 @@ class RabbitCluster:
         self.amqp_ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._epmd: subprocess.Popen[bytes] | None = None
+        self._node_envs: dict[int, dict[str, str]] = {}
         self._folder: Path | None = None
 
     def start(self) -> None:
@@ -84,20 +86,35 @@ class RabbitCluster:
                 start_new_session=True,
             )
             for number in range(self._size):
-                self._start_node(number, dist_ports[number])
+                self._prepare_node(number, dist_ports[number])
+                self._processes.append(self._start_node(number))
+                processes.wait_until(
+                    f"RabbitMQ node {number}",
+                    partial(self.is_ready, number),
+                    self._processes[number],
+                )
             self._wait_for_members()
         except BaseException:
             self.stop()
             raise
 
-    def _start_node(self, number: int, dist_port: int) -> None:
+    def kill(self, number: int) -> None:
+        processes.kill_session(self._processes[number])
+
+    def start_again(self, number: int) -> None:
+        self._processes[number] = self._start_node(number)
+
+    def is_ready(self, number: int) -> bool:
+        return processes.listens(self.amqp_ports[number])
+
+    def _prepare_node(self, number: int, dist_port: int) -> None:
         assert self._folder is not None
         folder = self._folder / f"rb{number}"
         folder.mkdir()
         (folder / "rabbitmq.conf").write_text(self._config(number))
         (folder / "enabled_plugins").write_text("[].\n")
         (folder / "rabbitmq-env.conf").write_text("")
-        env = self._env | {
+        self._node_envs[number] = self._env | {
             "RABBITMQ_NODENAME": f"rb{number}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.amqp_ports[number]),
@@ -109,18 +126,18 @@ class RabbitCluster:
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
-        with (folder / "out").open("wb") as out:
-            process = subprocess.Popen(
+
+    def _start_node(self, number: int) -> subprocess.Popen[bytes]:
+        assert self._folder is not None
+        with (self._folder / f"rb{number}" / "out").open("ab") as out:
+            return subprocess.Popen(
                 [str(SERVER)],
-                env=env,
+                env=self._node_envs[number],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._processes.append(process)
-        port = self.amqp_ports[number]
-        processes.wait_until(f"RabbitMQ node {number}", lambda: processes.listens(port), process)
 
     def _config(self, number: int) -> str:
         members = "".join(

@@ -1,0 +1,87 @@
+"""How long a publisher waits when the leader of its queue is killed, brokerd beside RabbitMQ.
+
+    python -m bench.failover [--rounds N] [--only brokerd|rabbitmq]
+
+Per round a cluster of three is started. The queue (quorum, three members) is declared at the first
+member, which leads it therefore; the publisher is connected to the second one and sends RATE
+messages per second with confirms. In the middle the first member gets SIGKILL. Told is the longest
+time between a publish and its confirm: what an application sees of the failure while its own
+connection stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from bench import load_programs
+from bench.brokerd_nodes import BrokerdCluster
+from bench.processes import BenchError, Cluster
+from bench.rabbitmq import RabbitCluster
+
+CLUSTERS: dict[str, Callable[[], Cluster]] = {"brokerd": BrokerdCluster, "rabbitmq": RabbitCluster}
+RATE = 500
+SECONDS = 12
+KILL_AFTER_S = 3.0
+QUEUE = "failover"
+
+
+def one_round(cluster: Cluster) -> float:
+    """Return the longest wait for a confirm, in seconds."""
+    load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=QUEUE, count=1000)
+    command = [str(load_programs.amqpload()), "publish", "--port", str(cluster.amqp_ports[1])]
+    command += ["--queue", QUEUE, "--no-declare", "--rate", str(RATE)]
+    command += ["--count", str(RATE * SECONDS), "--in-flight", "1000000"]
+    publisher = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        time.sleep(KILL_AFTER_S)
+        cluster.kill(0)
+        out, errors = publisher.communicate(timeout=120)
+    finally:
+        publisher.kill()
+        publisher.wait()
+    if publisher.returncode:
+        raise BenchError(f"the publisher ended with {publisher.returncode}: {errors.strip()}")
+    result = json.loads(out)
+    if result["nacked"]:
+        print(f"failover: {result['nacked']} publishes were refused", file=sys.stderr)
+    return float(result["max_us"]) / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=sorted(CLUSTERS))
+    args = parser.parse_args()
+    waits: dict[str, list[float]] = {}
+    try:
+        for number in range(args.rounds):
+            for side in [args.only] if args.only else sorted(CLUSTERS):
+                cluster = CLUSTERS[side]()
+                cluster.start()
+                try:
+                    waits.setdefault(cluster.title, []).append(one_round(cluster))
+                finally:
+                    cluster.stop()
+                print(
+                    f"failover: round {number + 1} of {args.rounds}: {cluster.title}: "
+                    f"{waits[cluster.title][-1]:.2f} s",
+                    file=sys.stderr,
+                )
+    except BenchError as error:
+        print(f"failover: {error}", file=sys.stderr)
+        return 1
+    print("| broker | longest wait for a confirm, s: median (lowest-highest) |\n|---|---|")
+    for title, values in waits.items():
+        low, high = min(values), max(values)
+        print(f"| {title} | **{statistics.median(values):.2f}** ({low:.2f}-{high:.2f}) |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

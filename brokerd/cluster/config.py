@@ -70,7 +70,7 @@ class HostConfig:
     suspicion_ms: int = 1_500
     #: A node that broke its stream and refuses connections for so long is suspected: a killed
     #: process is noticed without waiting for silence.
-    refused_ms: int = 500
+    refused_ms: int = 250
     #: Bytes of other nodes' commands of one group that wait for an answer; beyond it OVERLOADED.
     requests_bytes_max: int = 64 * MIB
     #: Live ranges of changed groups are told to the log, and dead segments collected, this often.

@@ -35,6 +35,7 @@ from brokerd.raft.replica import (
     Input,
     InstallSnapshot,
     LeaderAlive,
+    NodeGone,
     PeerUnreachable,
     Replica,
     SaveSnapshot,
@@ -381,6 +382,8 @@ class Host:
         # Whatever the stream still holds is worthless after a split of the network; dial anew.
         self.transport.break_off(node)
         self._put_all(node, PeerUnreachable(node))
+        if self.liveness.refuses(node):
+            self._put_all(node, NodeGone(node))
         for client in self.clients:
             client.peer_lost(node)
         self.events.node_changed(node, incarnation, False)

@@ -83,6 +83,11 @@ class Liveness:
         if state is not None and state.refused_ms is None:
             state.refused_ms = now_ms
 
+    def refuses(self, node: NodeId) -> bool:
+        """Tell whether the node's port refuses connections: its process has ended."""
+        state = self._nodes.get(node)
+        return state is not None and state.refused_ms is not None
+
     def connected(self, node: NodeId) -> None:
         """A connection to the node stands."""
         state = self._nodes.get(node)

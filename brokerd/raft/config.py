@@ -29,6 +29,10 @@ class RaftConfig:
     #: (§3.4).
     election_ticks_max: int = 20
 
+    #: When the leader's process is known to have ended (NodeGone), a follower waits up to so many
+    #: ticks instead: long enough that the others know it too, and do not stand at the same moment.
+    succession_ticks_max: int = 4
+
     #: A leader sends heartbeats every so many ticks, to members that got nothing else. A fifth of
     #: the shortest election time-out, so that several may be lost.
     heartbeat_ticks: int = 2

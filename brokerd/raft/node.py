@@ -282,6 +282,12 @@ class RaftNode:
         ):
             self.election_elapsed = 0
 
+    def node_gone(self, node: NodeId) -> None:
+        """A node's process has ended: whoever it led elects soon, after a short random wait."""
+        if self.role is Role.FOLLOWER and node == self.leader:
+            self.become_follower(self.term, None)
+            self._election_timeout = self._rng.randrange(1, self.config.succession_ticks_max + 1)
+
     # ---- output ---------------------------------------------------------------------------------
 
     def ready(self) -> Ready | None:

@@ -79,6 +79,16 @@ class LeaderAlive:
 
 
 @dataclass(slots=True)
+class NodeGone:
+    """The process of this node has ended, as far as its host can tell: a leader there is no more.
+
+    Hearsay, so it only shortens the wait for an election; votes are as strict as ever.
+    """
+
+    node: NodeId
+
+
+@dataclass(slots=True)
 class TransferLeadership:
     """Hand leadership to `to` when it has caught up; at `to` itself: stand for election."""
 
@@ -101,6 +111,7 @@ Input: TypeAlias = (
     | SnapshotSaved
     | PeerUnreachable
     | LeaderAlive
+    | NodeGone
     | TransferLeadership
     | ChangeMembers
 )
@@ -422,6 +433,9 @@ class Replica:
     def _on_leader_alive(self, event: LeaderAlive) -> None:
         self._node.leader_alive()
 
+    def _on_node_gone(self, event: NodeGone) -> None:
+        self._node.node_gone(event.node)
+
     def _on_transfer(self, event: TransferLeadership) -> None:
         node = self._node
         if node.is_leader:
@@ -548,6 +562,7 @@ Replica._HANDLERS = {
     SnapshotSaved: Replica._on_snapshot_saved,
     PeerUnreachable: Replica._on_peer_unreachable,
     LeaderAlive: Replica._on_leader_alive,
+    NodeGone: Replica._on_node_gone,
     TransferLeadership: Replica._on_transfer,
     ChangeMembers: Replica._on_change_members,
 }

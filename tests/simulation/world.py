@@ -15,7 +15,13 @@ from typing import Any
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import Configuration, Message, NodeId
-from brokerd.raft.replica import ChangeMembers, PeerUnreachable, Reply, TransferLeadership
+from brokerd.raft.replica import (
+    ChangeMembers,
+    NodeGone,
+    PeerUnreachable,
+    Reply,
+    TransferLeadership,
+)
 from tests.simulation.checkers import Checkers, Violation, require
 from tests.simulation.clients import SimClient
 from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
@@ -232,6 +238,9 @@ class World:
 
     def _report_loss(self, sender: NodeId, to: NodeId) -> None:
         self.nodes[sender].handle(PeerUnreachable(to))
+        # True after a crash, wrong after a partition: either must be harmless.
+        if self.rng.random() < 0.3:
+            self.nodes[sender].handle(NodeGone(to))
 
     def send_ping(self, sender: NodeId, to: NodeId) -> None:
         """Send a node-level heartbeat."""

@@ -44,6 +44,8 @@ def test_killed_process_is_noticed_by_its_refusals_before_the_silence() -> None:
     found.refused(A, 1010)
     found.refused(A, 1300)
     assert run(found, 3000, 1000) == [(1600, A)]
+    assert found.refuses(A)
+    assert not found.refuses(B)
 
 
 def test_connection_in_between_ends_the_refusal() -> None:

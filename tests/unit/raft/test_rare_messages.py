@@ -13,6 +13,7 @@ from brokerd.raft.messages import (
 )
 from brokerd.raft.replica import (
     LeaderAlive,
+    NodeGone,
     PeerUnreachable,
     Received,
     TransferLeadership,
@@ -127,6 +128,30 @@ def test_hearsay_prolongs_the_lease_of_an_undoubted_leader_only() -> None:
         cluster.tick("b")
         cluster.feed("b", LeaderAlive())
     assert MessageKind.PRE_VOTE in kinds(cluster, "c")
+
+
+def test_members_of_a_killed_leader_elect_soon() -> None:
+    """design/replication.md §2.1: a suspected node, then a pre-vote after a short random wait."""
+    cluster = elected()
+    cluster.crash("a")
+    for name in "bc":
+        cluster.feed(name, NodeGone(A))
+        assert cluster.replicas[NodeId(name)].leader is None
+    for _ in range(cluster.config.succession_ticks_max):
+        cluster.tick("b")
+    cluster.stabilize("b", "c")
+    assert cluster.replicas[B].is_leader
+    assert cluster.replicas[C].leader == B
+
+
+def test_the_end_of_another_node_leaves_leader_and_followers_as_they_are() -> None:
+    cluster = elected()
+    cluster.feed("b", NodeGone(C))
+    cluster.feed("a", NodeGone(C))
+    cluster.feed("a", NodeGone(A))
+    assert cluster.replicas[A].is_leader
+    assert cluster.replicas[B].leader == A
+    assert cluster.wire == []
 
 
 def test_a_follower_does_not_care_about_other_followers() -> None:

@@ -1,0 +1,193 @@
+"""Where the microseconds of a message go, member by member and stage by stage.
+
+    python -m bench.profile [--work publish|single|consume|both] [--in-flight N] [--count N]
+                            [--via leader|follower] [--places N]
+
+Three members run under bench.sampler; the queue's leader is the first of them, the client is
+there too or, with --via follower, at the second.  Figures are CPU time, not wall-clock, so they
+hold on a busy machine as well: of each thread as the kernel counted it, and the main thread's
+divided by where it was seen.  --places N: the N most frequent places of each member besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import load_programs
+from bench.brokerd_nodes import BrokerdCluster
+from bench.processes import BenchError
+
+WARM_UP_MESSAGES = 20_000
+ANSWER_TIMEOUT_S = 10.0
+QUEUE = "profile"
+#: Which stage a file belongs to: the longest matching beginning counts.
+STAGES = {
+    "brokerd/amqp/": "AMQP: parse and frame",
+    "brokerd/server/": "session: checks, numbers, confirms",
+    "brokerd/server/connection": "connection: read, write the socket",
+    "brokerd/server/publishing": "batch per queue",
+    "brokerd/server/delivery": "deliveries",
+    "brokerd/server/channel_deliveries": "deliveries",
+    "brokerd/cluster/deliveries": "deliveries",
+    "brokerd/core/": "queue machine and its commands",
+    "brokerd/core/confirms": "session: checks, numbers, confirms",
+    "brokerd/core/router": "routing",
+    "brokerd/core/unacked": "deliveries",
+    "brokerd/telemetry/": "telemetry counters",
+    "brokerd/raft/": "raft",
+    "brokerd/cluster/": "host, driver, group client",
+    "brokerd/cluster/transport": "peer frames",
+    "brokerd/cluster/peer": "peer frames",
+    "brokerd/cluster/grpc": "peer frames",
+    "brokerd/cluster/http2": "peer frames",
+    "brokerd/cluster/frames": "peer frames",
+    "brokerd/cluster/inbox": "peer frames",
+    "grpc": "peer frames",
+    "brokerd/cluster/write_queue": "log: hand over, index",
+    "brokerd/storage/": "log: hand over, index",
+    "loop": "event loop, system calls",
+}
+
+
+@dataclass(slots=True)
+class Use:
+    """What one member used for the load, in seconds of CPU."""
+
+    threads: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    places: list[tuple[str, float]] = field(default_factory=list)
+    switches: int = 0
+
+
+def stage_of(place: str) -> str:
+    """The stage of a stack's innermost own frame."""
+    innermost = place.partition(" ")[0]
+    known = [prefix for prefix in STAGES if innermost.startswith(prefix)]
+    return STAGES[max(known, key=len)] if known else "everything else"
+
+
+def thread_seconds(pid: int) -> dict[str, float]:
+    """CPU of each thread so far, by thread id."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+    return found
+
+
+def ask(pid: int, folder: Path) -> dict[str, object]:
+    """Have a member write down what it saw since it was last asked."""
+    path = folder / f"{pid}.json"
+    path.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR2)
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise BenchError(f"the member {pid} does not answer the sampler's signal")
+        time.sleep(0.02)
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+def measure(pid: int, folder: Path, before: dict[str, float], switches: int) -> Use:
+    """Put together what a member used since `before`."""
+    after = thread_seconds(pid)
+    seen = ask(pid, folder)
+    names, places = seen["threads"], seen["places"]
+    assert isinstance(names, dict)
+    assert isinstance(places, list)
+    use = Use(switches=int(str(seen["switches"])) - switches)
+    for thread, seconds in after.items():
+        name = "main" if thread == str(pid) else str(names.get(thread, "others"))
+        name = name if name in ("main", "wal-writer") else "others"
+        use.threads[name] = use.threads.get(name, 0.0) + seconds - before.get(thread, 0.0)
+    total = sum(count for _, count in places) or 1
+    for place, count in places:
+        share = use.threads["main"] * count / total
+        stage = stage_of(place)
+        use.stages[stage] = use.stages.get(stage, 0.0) + share
+        use.places.append((place, share))
+    return use
+
+
+def run_load(args: argparse.Namespace, ports: list[int], count: int) -> float:
+    """One load on the queue that the first member leads; return its rate."""
+    port = ports[1] if args.via == "follower" else ports[0]
+    options: dict[str, object] = {"queue": QUEUE, "count": count, "no_declare": True}
+    if args.work == "consume":
+        load_programs.run_amqpload("publish", port, **options)
+    if args.work != "consume":
+        options["in_flight"] = args.in_flight
+    if args.work == "single":
+        options["per_write"] = 1
+    verb = {"single": "publish"}.get(args.work, args.work)
+    return load_programs.run_amqpload(verb, port, **options)["rate"]
+
+
+def table(uses: list[Use], titles: list[str], count: int) -> str:
+    """Microseconds per message, Markdown."""
+    scale = 1e6 / count
+    rows = [f"| µs per message | {' | '.join(titles)} |", "|---|" + "---|" * len(uses)]
+
+    def row(title: str, figures: list[float]) -> None:
+        rows.append(f"| {title} | {' | '.join(f'{figure * scale:.2f}' for figure in figures)} |")
+
+    stages = {stage for use in uses for stage in use.stages}
+    for stage in sorted(stages, key=lambda s: -max(use.stages.get(s, 0.0) for use in uses)):
+        row(stage, [use.stages.get(stage, 0.0) for use in uses])
+    row("**main thread**", [use.threads["main"] for use in uses])
+    row("log writer thread", [use.threads.get("wal-writer", 0.0) for use in uses])
+    row("other threads", [use.threads.get("others", 0.0) for use in uses])
+    row("**member**", [sum(use.threads.values()) for use in uses])
+    switches = " | ".join(f"{use.switches / count:.3f}" for use in uses)
+    rows.append(f"| thread switches per message | {switches} |")
+    return "\n".join(rows)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    works = ("publish", "single", "consume", "both")
+    parser.add_argument("--work", choices=works, default="publish")
+    parser.add_argument("--in-flight", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--via", choices=("leader", "follower"), default="leader")
+    parser.add_argument("--places", type=int, default=0)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    with tempfile.TemporaryDirectory(prefix="bench-profile-") as name:
+        folder = Path(name)
+        cluster = BrokerdCluster(program=("bench.sampler", name))
+        cluster.start()
+        try:
+            pids = cluster.pids()
+            ports = cluster.amqp_ports
+            warm_up = {"queue": QUEUE, "count": min(WARM_UP_MESSAGES, args.count)}
+            load_programs.run_amqpload("publish", ports[0], **warm_up)
+            load_programs.run_amqpload("consume", ports[0], **warm_up)
+            switches = [int(str(ask(pid, folder)["switches"])) for pid in pids]
+            before = [thread_seconds(pid) for pid in pids]
+            rate = run_load(args, ports, args.count)
+            uses = [measure(pid, folder, before[n], switches[n]) for n, pid in enumerate(pids)]
+        finally:
+            cluster.stop()
+    has_client = args.via == "leader"
+    titles = ["leader, client" if has_client else "leader"]
+    titles += ["follower" if has_client else "follower, client", "follower"]
+    print(f"{args.work}, {args.in_flight} in flight, {args.count} messages: {rate:,.0f} per second")
+    print(table(uses, titles, args.count))
+    for title, use in zip(titles, uses, strict=True):
+        for place, seconds in use.places[: args.places]:
+            print(f"{title}: {seconds * 1e6 / args.count:.3f} {place}")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, chain
 from operator import add
 from typing import Any
 
@@ -113,6 +114,8 @@ class Checkout:
     timeout_ms: int | None = None
 
 
+#: A plain number: packing a member of an enumeration costs a call.
+_ENQUEUE_KIND = int(Kind.ENQUEUE)
 _HEAD = struct.Struct("<BB")
 _ENQUEUE = struct.Struct("<BBBBHIQQQ")
 _PAIR_COUNT = struct.Struct("<I")
@@ -136,46 +139,64 @@ def encode_enqueue(
     [u32 annotation sizes], blob of header, body(, annotations) per message.
     """
     count = len(contents)
-    routes: dict[Route, int] = {}
-    route_indexes = [routes.setdefault(content[0], len(routes)) for content in contents]
-    flags = 0
-    if len(routes) > 1:
-        flags |= _HAS_ROUTE_INDEXES
-    if any(content[3] for content in contents):
+    blob: list[bytes] = []
+    append = blob.append
+    known: dict[Route, int] = {contents[0][0]: 0} if count else {}
+    last = contents[0][0] if count else None
+    is_annotated = False
+    # One pass; what all messages of the ordinary batch share is looked at once.
+    for route, header, body, annotation in contents:
+        if route is not last:
+            last = route
+            known.setdefault(route, len(known))
+        append(header)
+        append(body)
+        if annotation:
+            is_annotated = True
+    flags = _HAS_ROUTE_INDEXES if len(known) > 1 else 0
+    headers, bodies, annotations = blob[::2], blob[1::2], []
+    if is_annotated:
         flags |= _HAS_ANNOTATIONS
+        annotations = [content[3] for content in contents]
+        blob = list(chain.from_iterable(content[1:] for content in contents))
     name = node.encode()
     parts = [
         _ENQUEUE.pack(
             VERSION,
-            Kind.ENQUEUE,
+            _ENQUEUE_KIND,
             flags,
             len(name),
-            len(routes),
+            len(known),
             count,
             incarnation,
             channel,
             first_sequence,
         ),
         name,
+        *map(_encoded_route, known),
     ]
-    for exchange, routing_key in routes:
-        for text in (exchange, routing_key):
-            raw = text.encode("utf-8", "surrogateescape")
-            parts.append(bytes((len(raw),)))
-            parts.append(raw)
-    if flags & _HAS_ROUTE_INDEXES:
-        parts.append(struct.pack(f"<{count}H", *route_indexes))
-    parts.append(struct.pack(f"<{count}I", *[len(content[1]) for content in contents]))
-    parts.append(struct.pack(f"<{count}I", *[len(content[2]) for content in contents]))
-    if flags & _HAS_ANNOTATIONS:
-        parts.append(struct.pack(f"<{count}I", *[len(content[3]) for content in contents]))
-        for content in contents:
-            parts += content[1:]
-    else:
-        for content in contents:
-            parts.append(content[1])
-            parts.append(content[2])
+    if len(known) > 1:
+        parts.append(struct.pack(f"<{count}H", *[known[content[0]] for content in contents]))
+    parts += (_sizes(headers), _sizes(bodies))
+    if is_annotated:
+        parts.append(_sizes(annotations))
+    parts += blob
     return b"".join(parts)
+
+
+#: Routes that are remembered as they are written.
+_ENCODED_ROUTES_MAX = 4096
+
+
+@lru_cache(_ENCODED_ROUTES_MAX)
+def _encoded_route(route: Route) -> bytes:
+    exchange, routing_key = (text.encode("utf-8", "surrogateescape") for text in route)
+    return b"%c%b%c%b" % (len(exchange), exchange, len(routing_key), routing_key)
+
+
+def _sizes(column: list[bytes]) -> bytes:
+    """Return the lengths as a column of u32."""
+    return struct.pack(f"<{len(column)}I", *map(len, column))
 
 
 class EnqueueView:
@@ -281,7 +302,7 @@ class EnqueueHead:
     def __init__(self, data: bytes) -> None:
         head = _ENQUEUE.unpack_from(data)
         version, kind, flags, name_size, route_count, count = head[:6]
-        if version != VERSION or kind != Kind.ENQUEUE or (count and not route_count):
+        if version != VERSION or kind != _ENQUEUE_KIND or (count and not route_count):
             raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
         self.data = data
         self.count: int = count

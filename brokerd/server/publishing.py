@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol
 
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 BATCH_MESSAGES_MAX = 2048
 BATCH_BYTES_MAX = 1024 * 1024
 
+
+_HEADER, _BODY = itemgetter(1), itemgetter(2)
 
 #: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
 UNNUMBERED = -1
@@ -88,7 +91,7 @@ class Publisher:
 
     def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
         """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
-        size = sum(len(content[1]) + len(content[2]) for content in contents)
+        size = sum(map(len, map(_HEADER, contents))) + sum(map(len, map(_BODY, contents)))
         count = len(contents)
         for target in targets:
             batch = self._batches.get(target.uid)

@@ -22,6 +22,7 @@ from brokerd.core import (
     equivalence,
     names,
     profiles,
+    queue_membership,
     refusals,
 )
 from brokerd.core.catalog_changes import Changes, new_record
@@ -297,7 +298,15 @@ class CatalogMachine:
         reply = catalog_checks.reply(OK, record=present)
         if not operation.get("dry_run"):
             changes.remove(present, operation["cause"])
+            if kind == "member":
+                self._forget_node(name)
         return reply
+
+    def _forget_node(self, node: str) -> None:
+        """A member of the same name that comes later is another one."""
+        for queue in self.state.queues():
+            if node in queue.membership.excluded:
+                queue.membership.excluded.remove(node)
 
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:
         vhost, name = exchange.vhost, exchange.name
@@ -329,10 +338,41 @@ class CatalogMachine:
             return catalog_checks.reply(
                 NOT_FOUND, f"queue '{operation['name']}' not found", refusals.NOT_FOUND
             )
+        if operation.get("revision", queue.revision) != queue.revision:
+            return catalog_checks.reply(PRECONDITION, "was changed meanwhile", None, queue)
         members = list(operation["members"])
         if members == queue.members:
             return catalog_checks.reply(UNCHANGED, record=queue)
+        queue.membership = queue_membership.after_change(
+            queue.membership, queue.members, members, changes.revision
+        )
         queue.members = members
+        changes.touch(queue, operation["cause"])
+        return catalog_checks.reply(OK, record=queue)
+
+    def _want_queue_members(self, operation: Json, changes: Changes) -> Json:
+        queue = self.state.queue(operation["vhost"], operation["name"])
+        if queue is None or queue.uid != operation["uid"]:
+            return catalog_checks.reply(
+                NOT_FOUND, f"queue '{operation['name']}' not found", refusals.NOT_FOUND
+            )
+        if queue.type != "quorum":
+            text = f"a {queue.type} queue has one member, for good"
+            return catalog_checks.reply(REFUSED, text, refusals.PRECONDITION_FAILED, queue)
+        add, remove = operation["add"], operation["remove"]
+        wanted = [node for node in queue.wanted_members if node not in remove]
+        # By dict, so that a name that came twice counts once.
+        wanted = list(dict.fromkeys([*wanted, *add]))
+        fault = queue_membership.fault_of_wish(wanted, add, self.state.members())
+        if fault is not None:
+            return catalog_checks.reply(REFUSED, fault, refusals.PRECONDITION_FAILED, queue)
+        is_automatic = operation.get("automatic") is True
+        after = queue_membership.after_wish(
+            queue.membership, queue.members, wanted, add, remove, is_automatic
+        )
+        if after == queue.membership:
+            return catalog_checks.reply(UNCHANGED, record=queue)
+        queue.membership = after
         changes.touch(queue, operation["cause"])
         return catalog_checks.reply(OK, record=queue)
 
@@ -386,6 +426,7 @@ _HANDLERS: dict[str, Callable[[CatalogMachine, Json, Changes], Json]] = {
     "delete": CatalogMachine._delete,
     "set_owner": CatalogMachine._set_owner,
     "set_queue_members": CatalogMachine._set_queue_members,
+    "want_queue_members": CatalogMachine._want_queue_members,
     "bootstrap": CatalogMachine._bootstrap,
     "node_started": CatalogMachine._node_started,
     "connection_closed": CatalogMachine._connection_closed,
@@ -413,8 +454,15 @@ def _stored(record: Record) -> Json:
     if isinstance(record, Queue):
         stored["uid"] = record.uid
         stored["members"] = record.members
+        stored |= _membership(record)
         stored["exclusive_owner"] = record.exclusive_owner
     return stored
+
+
+def _membership(queue: Queue) -> Json:
+    """Return the field that says where a queue is going; most queues need none."""
+    fields = queue.membership.stored()
+    return {"membership": fields} if fields else {}
 
 
 def _restored(stored: Json) -> Record:
@@ -424,6 +472,7 @@ def _restored(stored: Json) -> Record:
     if isinstance(record, Queue):
         record.uid = stored["uid"]
         record.members = stored["members"]
+        record.membership = queue_membership.restored(stored.get("membership", {}))
         owner = stored["exclusive_owner"]
         record.exclusive_owner = None if owner is None else ConnectionId(*owner)
     return record

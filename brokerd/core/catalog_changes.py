@@ -41,6 +41,11 @@ class Changes:
         #: In the order in which things happened.
         self.effects: list[TopologyChanged] = []
 
+    @property
+    def revision(self) -> int:
+        """Return the log index of the command."""
+        return self._revision
+
     def _log(self, record: Record, deleted: bool, cause: str) -> None:
         change = TopologyChanged(
             record.kind, record.vhost, record.name, deleted, self._revision, cause

@@ -113,17 +113,35 @@ def set_owner(
     return _add(operation, precondition=precondition, dry_run=dry_run)
 
 
-def set_queue_members(vhost: str, name: str, uid: int, members: Sequence[str]) -> Json:
-    """Return the operation that says which nodes hold a queue."""
-    return {
-        "do": "set_queue_members",
-        "kind": "queue",
-        "vhost": vhost,
-        "name": name,
-        "uid": uid,
-        "members": list(members),
-        "cause": "admin",
-    }
+def set_queue_members(
+    vhost: str, name: str, uid: int, members: Sequence[str], *, revision: int = 0
+) -> Json:
+    """Return the operation that says which nodes hold a queue.
+
+    revision: only if the record has not changed since; 0: in any case.
+    """
+    operation: Json = {"do": "set_queue_members", "kind": "queue", "vhost": vhost, "name": name}
+    operation |= {"uid": uid, "members": list(members), "cause": "admin"}
+    return _add(operation, revision=revision)
+
+
+def want_queue_members(
+    vhost: str,
+    name: str,
+    uid: int,
+    *,
+    add: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    is_automatic: bool = False,
+) -> Json:
+    """Return the operation that says which nodes are to come to hold a queue, and which not any
+    more; its group's leader does the rest (R-QQ-23).
+
+    is_automatic: a target size asks for it.
+    """
+    operation: Json = {"do": "want_queue_members", "kind": "queue", "vhost": vhost, "name": name}
+    operation |= {"uid": uid, "add": list(add), "remove": list(remove), "cause": "admin"}
+    return _add(operation, automatic=is_automatic)
 
 
 def put_member(name: str, peer_address: str) -> Json:
@@ -193,6 +211,7 @@ _SHAPES: dict[str, dict[str, type]] = {
     "delete": _OBJECT,
     "set_owner": _OBJECT,
     "set_queue_members": _OBJECT | {"uid": int, "members": list},
+    "want_queue_members": _OBJECT | {"uid": int, "add": list, "remove": list},
     "bootstrap": {"cluster_id": str, "cluster_name": str, "default_vhost": str, "users": list},
     "node_started": {"node": str, "incarnation": int},
     "connection_closed": {"connection": list},
@@ -203,7 +222,10 @@ _OPTIONAL_SHAPES: dict[str, type] = {
     "owner": dict,
     "exclusive_owner": list,
     "uid": int,
+    "revision": int,
 }
+#: Lists of names of nodes.
+_NODES = ("members", "add", "remove")
 
 
 def malformed(operation: Any) -> str | None:
@@ -220,6 +242,9 @@ def malformed(operation: Any) -> str | None:
             return f"operation {operation['do']}: {field} is missing or wrong"
     for field, kind in _OPTIONAL_SHAPES.items():
         if operation.get(field) is not None and not isinstance(operation[field], kind):
+            return f"operation {operation['do']}: {field} is wrong"
+    for field in shape:
+        if field in _NODES and any(type(node) is not str for node in operation[field]):
             return f"operation {operation['do']}: {field} is wrong"
     connection = operation.get("connection", operation.get("exclusive_owner"))
     if connection is not None and len(connection) != len(ConnectionId._fields):

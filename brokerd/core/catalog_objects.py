@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from brokerd.core import names
+from brokerd.core import names, queue_membership
 
 Json = dict[str, Any]
 
@@ -168,6 +168,7 @@ class Queue(Record):
         "durable",
         "exclusive_owner",
         "members",
+        "membership",
         "replicas",
         "settings",
         "type",
@@ -178,6 +179,7 @@ class Queue(Record):
         super().__init__("queue", vhost, name)
         self.uid = uid
         self.members = members
+        self.membership = queue_membership.Membership()
         self.type: str = spec["type"]
         self.durable: bool = spec["durable"]
         self.auto_delete: bool = spec["auto_delete"]
@@ -200,11 +202,18 @@ class Queue(Record):
             spec["exclusive"] = True
         return spec
 
+    @property
+    def wanted_members(self) -> list[str]:
+        """Return the nodes that are to hold a replica."""
+        wanted = self.membership.wanted
+        return self.members if wanted is None else wanted
+
     def listing(self) -> Json:
         owner = self.exclusive_owner
         return super().listing() | {
             "uid": self.uid,
             "members": list(self.members),
+            "wanted_members": list(self.wanted_members),
             "exclusive_owner": None if owner is None else list(owner),
         }
 

@@ -305,6 +305,10 @@ class CatalogState:
             exclusive += sum(
                 queue.exclusive_owner is not None for queue in topology.queues.values()
             )
+            for queue in topology.queues.values():
+                membership = queue.membership
+                assert membership.joined.keys() <= set(queue.members)
+                assert membership.wanted is None or set(membership.wanted) != set(queue.members)
             for kind, policies in (
                 ("policy", topology.policies),
                 ("operator_policy", topology.operator_policies),

@@ -71,6 +71,11 @@ OTHERS = st.sampled_from(
         catalog_commands.put("vhost", "", "v", {}, cause="admin"),
         catalog_commands.delete("vhost", "", "v", cause="admin"),
         catalog_commands.set_queue_members("/", "a", 1, ["n2"]),
+        catalog_commands.set_queue_members("/", "a", 1, ["n1", "n2"], revision=3),
+        catalog_commands.put_member("n2", "n2:5690"),
+        catalog_commands.remove_member("n2"),
+        catalog_commands.want_queue_members("/", "a", 1, add=["n2"]),
+        catalog_commands.want_queue_members("/", "a", 1, remove=["n2"]),
         catalog_commands.bootstrap("id-2", "again"),
     ]
 )

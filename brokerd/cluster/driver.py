@@ -80,6 +80,7 @@ class Driver:
         "log",
         "machine",
         "members",
+        "must_refill",
         "refill_target",
         "replica",
         "requests_bytes",
@@ -111,6 +112,9 @@ class Driver:
         #: Something synced cannot be read back: no votes, no campaigns until a leader has refilled
         #: it (replication.md §1).
         self.is_damaged = False
+        #: An earlier disk of this node may have held more: damaged until a leader has refilled it,
+        #: even if an installed snapshot is whole in itself.
+        self.must_refill = False
         #: While damaged: what the leader had committed when it last sent entries.
         self.refill_target = 0
         #: A broken invariant stopped this replica; the group goes on elsewhere.
@@ -151,6 +155,10 @@ class Driver:
         self._token = token = self._token + 1
         self._callbacks[token] = done
         self.inputs.append(raft.ChangeMembers(token, configuration))
+
+    def doubt(self) -> None:
+        """The disk is new and the group is not: no votes until a leader has refilled it."""
+        self.must_refill = self.is_damaged = True
 
     def persisted(self, token: int, entries: list[Entry]) -> None:
         """What a Persist (or InstallSnapshot) asked for is on disk."""

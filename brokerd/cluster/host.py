@@ -110,13 +110,17 @@ class Host:
 
     # ---- life -----------------------------------------------------------------------------------
 
-    async def start(self, peers: Mapping[NodeId, str], bind: str) -> None:
-        """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial.
-
-        OSError: an address cannot be bound.
+    async def start(
+        self,
+        peers: Mapping[NodeId, str],
+        bind: str,
+        describe: peer_service.Describe | None = None,
+    ) -> None:
+        """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial;
+        answer nodes that start and ask by `describe`.  OSError: an address cannot be bound.
         """
         service = peer_service.PeerService(
-            self.node, self.incarnation, self.config, self.is_peer, self._inbox
+            self.node, self.incarnation, self.config, self.is_peer, self._inbox, describe
         )
         self._server = peer_service.create_server(service, self.config)
         for address in bind.split(","):
@@ -282,19 +286,6 @@ class Host:
         driver = self._drivers.get(uid)
         if driver is not None and not driver.is_damaged:
             self._put(driver, TransferLeadership(to))
-
-    def renew_leadership(self, driver: Driver, damaged: NodeId) -> None:
-        """Let another member lead, so that a damaged one is refilled (inbox.py)."""
-        heirs = self.succession.heirs(driver)
-        heir = next((node for node in heirs if node != damaged), None)
-        logger.warning(
-            "member lost acknowledged entries group=%x node=%s, new leader %s",
-            driver.uid,
-            damaged,
-            heir,
-        )
-        if heir is not None:
-            self._put(driver, TransferLeadership(heir))
 
     def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
         """Ask for a configuration that differs by one member; a refusal's reply says why."""

@@ -119,7 +119,7 @@ class Inbox:
         replica = driver.replica
         match = replica.match_of(message.sender)
         if match and message.index <= match and message.term == replica.term:
-            self._host.renew_leadership(driver, message.sender)
+            self._host.succession.renew(driver, message.sender)
 
     def _look_for_refill(self, driver: Driver, message: Message) -> None:
         """A damaged replica is whole when it holds what a leader of this term has committed.

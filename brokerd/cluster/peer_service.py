@@ -1,26 +1,40 @@
 """The receiving end of peer streams: admits members, hands their frames over, one call per frame.
 
-Decodes nothing but the frame itself and decides nothing but who may talk (SEC-3, SEC-4).
+Serves brokerd.v1.Peer/Exchange to any gRPC client.  Decodes nothing but the frame itself and
+decides nothing but who may talk (SEC-3, SEC-4).  A stranger gets little: a handshake within
+seconds, a few kilobytes, a few connections (SEC-32 to SEC-34).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn, Protocol
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
 
-import grpc
+from google.protobuf.message import DecodeError
 
-from brokerd.cluster import frames, security, transport
+from brokerd.cluster import frames, grpc_messages, http2, security
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.errors import FrameError
+from brokerd.cluster.discovery import parse_bind
+from brokerd.cluster.errors import CallRefused, FrameError
+from brokerd.cluster.grpc_messages import Status
+from brokerd.cluster.peer_connection import PeerConnection, status_of
 from brokerd.raft.messages import NodeId
-from brokerd.rpc.v1 import peer_pb2, peer_pb2_grpc
+from brokerd.rpc.v1 import peer_pb2
 
 logger = logging.getLogger(__name__)
 
 #: Distinct refusals that are logged; whoever is refused comes again every second.
 REFUSALS_LOGGED_MAX = 256
+#: How long a refused peer may take to read why.
+LINGER_S = 1.0
+#: Pause after a connection that could not be accepted (no descriptors left).
+ACCEPT_PAUSE_S = 0.1
+_BACKLOG = 128
 
 
 class FrameSink(Protocol):
@@ -39,10 +53,11 @@ class FrameSink(Protocol):
         ...
 
 
-class PeerService(peer_pb2_grpc.PeerServicer):
-    """Servicer of brokerd.v1.Peer.
+class PeerService:
+    """Listens for members.
 
-    State: the current stream of each member; frames of superseded streams are not passed on.
+    State: connections that are open, the strangers among them (`_strangers`, by address: not yet
+    admitted), the current stream of each member.  Streams that are superseded are closed.
     """
 
     def __init__(
@@ -53,116 +68,303 @@ class PeerService(peer_pb2_grpc.PeerServicer):
         is_member: Callable[[NodeId], bool],
         sink: FrameSink,
     ) -> None:
+        self.config = config
+        self.sink = sink
+        self.hello = frames.encode_hello(node, incarnation, config.cluster_id)
         self._node = node
-        self._config = config
         self._is_member = is_member
-        self._sink = sink
-        self._hello = peer_pb2.PeerFrame.FromString(
-            transport.hello_frame(node, incarnation, config)
-        )
-        self._current: dict[NodeId, object] = {}
+        self._tls = security.TlsContexts(config.tls) if config.tls else None
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._connections: set[_IncomingStream] = set()
+        self._strangers: Counter[str] = Counter()
+        self._current: dict[NodeId, _IncomingStream] = {}
         self._refusals: set[str] = set()
 
-    async def Exchange(
-        self,
-        request_iterator: AsyncIterator[peer_pb2.PeerFrame],
-        context: grpc.aio.ServicerContext[peer_pb2.PeerFrame, peer_pb2.PeerFrame],
-    ) -> None:
-        """Serve one member's stream until it ends or a newer one replaces it."""
-        hello = await self._admit(context)
-        node = NodeId(hello.node)
-        mark = object()
-        self._current[node] = mark
-        await context.write(self._hello)
-        self._sink.stream_opened(node, hello.incarnation)
+    # ---- life -----------------------------------------------------------------------------------
+
+    def bind(self, address: str) -> int:
+        """Bind to "host:port" and return the port; OSError if that is impossible."""
+        if self._tls is not None:
+            try:
+                self._tls.server()
+            except OSError as error:
+                raise OSError(f"cannot use the peer certificate: {error}") from error
         try:
-            while True:
-                frame: Any = await context.read()
-                if frame is grpc.aio.EOF or self._current.get(node) is not mark:
-                    return
-                if not self._is_member(node):
-                    await self._refuse(
-                        context, grpc.StatusCode.FAILED_PRECONDITION, f"{node!r} was removed"
-                    )
-                self._sink.frame_received(node, frame)
-        except FrameError as error:
-            logger.error("bad frame, closing the stream node=%s: %s", node, error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        finally:
-            if self._current.get(node) is mark:
-                del self._current[node]
-                self._sink.stream_closed(node)
+            host, port = parse_bind(address)
+            found = _listen(host, port)
+        except OSError as error:
+            raise OSError(f"cannot listen for peers on {address}: {error}") from error
+        self._listeners += found
+        return int(found[0].getsockname()[1])
 
-    async def _admit(
-        self, context: grpc.aio.ServicerContext[peer_pb2.PeerFrame, peer_pb2.PeerFrame]
-    ) -> peer_pb2.Hello:
-        if not security.is_secret_right(context.invocation_metadata() or (), self._config.secret):
-            await self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "wrong cluster secret")
-        frame: Any = await context.read()
-        if frame is grpc.aio.EOF or not frame.HasField("hello"):
-            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "no hello")
-        hello: peer_pb2.Hello = frame.hello
-        node = NodeId(hello.node)
-        if hello.cluster_id != self._config.cluster_id:
-            await self._refuse(
-                context, grpc.StatusCode.PERMISSION_DENIED, f"not cluster {hello.cluster_id!r}"
-            )
-        if hello.protocol_version != frames.PROTOCOL_VERSION:
-            await self._refuse(
-                context,
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"peer protocol {hello.protocol_version}, here {frames.PROTOCOL_VERSION}",
-            )
-        if self._config.tls is not None:
-            names = security.names_in_certificate(context.auth_context())
-            if not security.is_member_certificate(names, node):
-                await self._refuse(
-                    context, grpc.StatusCode.PERMISSION_DENIED, f"certificate is not of {node!r}"
-                )
-        if node == self._node or not self._is_member(node):
-            await self._refuse(
-                context, grpc.StatusCode.FAILED_PRECONDITION, f"{node!r} is no other member here"
-            )
-        return hello
+    def start(self) -> None:
+        """Begin to accept."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            self._accepting.append(loop.create_task(self._accept(listener), name="peer listener"))
 
-    async def _refuse(
-        self, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, text: str
-    ) -> NoReturn:
+    async def close(self) -> None:
+        """End all streams."""
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+        lost = [connection.lost for connection in self._connections]
+        for connection in list(self._connections):
+            connection.give_up(None)
+        if lost:
+            await asyncio.wait(lost, timeout=LINGER_S)
+
+    # ---- strangers ------------------------------------------------------------------------------
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                found, address = await loop.sock_accept(listener)
+            except OSError as error:
+                self.complain(f"cannot accept: {error}", "anybody")
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            self._greet(found, str(address[0]))
+
+    def _greet(self, found: socket.socket, address: str) -> None:
+        limits = self.config.transport
+        if (
+            self._strangers[address] >= limits.strangers_per_address_max
+            or self._strangers.total() >= limits.strangers_max
+        ):
+            found.close()
+            self.complain("too many connections that did not introduce themselves", address)
+            return
+        found.setblocking(False)
+        self._strangers[address] += 1
+        connection = _IncomingStream(self, address)
+        task = asyncio.get_running_loop().create_task(self._shake_hands(found, connection))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, found: socket.socket, connection: _IncomingStream) -> None:
+        try:
+            context = self._tls.server() if self._tls is not None else None
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                found,
+                ssl=context,
+                ssl_handshake_timeout=self.config.transport.tls_timeout_s if context else None,
+            )
+        except (OSError, ssl.SSLError) as error:
+            found.close()
+            self.forget_stranger(connection)
+            self.complain(f"TLS: {error}", connection.address)
+        except asyncio.CancelledError:
+            found.close()
+            raise
+
+    def forget_stranger(self, connection: _IncomingStream) -> None:
+        """The connection was admitted, or ended before; said once per connection."""
+        if connection.is_stranger:
+            connection.is_stranger = False
+            self._strangers[connection.address] -= 1
+            if not self._strangers[connection.address]:
+                del self._strangers[connection.address]
+
+    def complain(self, text: str, address: str) -> None:
+        """Log a reason once, not with each attempt."""
         if text not in self._refusals and len(self._refusals) < REFUSALS_LOGGED_MAX:
             self._refusals.add(text)
-            logger.warning("refused a peer stream from=%s: %s", context.peer(), text)
-        await context.abort(code, text)
-        raise AssertionError("abort raises")
+            logger.warning("refused a peer stream from=%s: %s", address, text)
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def connected(self, connection: _IncomingStream) -> None:
+        """A socket stands."""
+        self._connections.add(connection)
+
+    def check_hello(self, hello: peer_pb2.Hello, connection: _IncomingStream) -> NodeId:
+        """Return who it is; CallRefused unless that member may talk to this one."""
+        node, config = NodeId(hello.node), self.config
+        if hello.cluster_id != config.cluster_id:
+            raise CallRefused(Status.PERMISSION_DENIED, f"not cluster {hello.cluster_id!r}")
+        if hello.protocol_version != frames.PROTOCOL_VERSION:
+            raise CallRefused(
+                Status.FAILED_PRECONDITION,
+                f"peer protocol {hello.protocol_version}, here {frames.PROTOCOL_VERSION}",
+            )
+        if config.tls is not None and not security.is_member_certificate(connection.names(), node):
+            raise CallRefused(Status.PERMISSION_DENIED, f"certificate is not of {node!r}")
+        if node == self._node:
+            raise CallRefused(Status.FAILED_PRECONDITION, f"{node!r} is no other member here")
+        self.check_member(node)
+        return node
+
+    def check_member(self, node: NodeId) -> None:
+        """CallRefused if the node does not belong to the cluster, or not any more."""
+        if not self._is_member(node):
+            raise CallRefused(Status.FAILED_PRECONDITION, f"{node!r} is no other member here")
+
+    def admitted(self, connection: _IncomingStream, node: NodeId, incarnation: int) -> None:
+        """A member introduced itself; an earlier stream of it ends."""
+        self.forget_stranger(connection)
+        earlier = self._current.get(node)
+        self._current[node] = connection
+        if earlier is not None:
+            earlier.give_up(None)
+        self.sink.stream_opened(node, incarnation)
+
+    def ended(self, connection: _IncomingStream) -> None:
+        """The stream hands nothing over any more."""
+        node = connection.node
+        if node is not None and self._current.get(node) is connection:
+            del self._current[node]
+            self.sink.stream_closed(node)
+
+    def lost(self, connection: _IncomingStream) -> None:
+        """The socket is closed."""
+        self.forget_stranger(connection)
+        self._connections.discard(connection)
+        self.ended(connection)
 
 
-def create_server(service: PeerService, config: HostConfig) -> grpc.aio.Server:
-    """Return a gRPC server for the service; `bind` it, then start it."""
-    limits = config.transport
-    server = grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", limits.receive_bytes_max),
-            ("grpc.max_send_message_length", limits.receive_bytes_max),
-            ("grpc.so_reuseport", 0),
-            # Peers probe idle connections; more often than this it is abuse.
-            ("grpc.http2.min_ping_interval_without_data_ms", limits.keepalive_time_ms // 2),
-            ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
-            ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
-        ],
-        compression=grpc.Compression.NoCompression,
-    )
-    peer_pb2_grpc.add_PeerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    return server
+class _IncomingStream(PeerConnection):
+    """A connection to this member: request headers, a hello, then frames.
 
+    `node` is set once it was admitted.  `_is_over`: a status was sent, what still comes is dropped.
+    """
 
-def bind(server: grpc.aio.Server, address: str, config: HostConfig) -> int:
-    """Bind to "host:port" and return the port; OSError if that is impossible."""
-    try:
-        if config.tls is None:
-            port = server.add_insecure_port(address)
+    def __init__(self, service: PeerService, address: str) -> None:
+        super().__init__(service.config.transport, is_client=False)
+        self.address = address
+        self.is_stranger = True
+        self.node: NodeId | None = None
+        self._service = service
+        self._is_called = False
+        self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def names(self) -> set[str]:
+        """Return the names in the certificate of the other side."""
+        assert self._transport is not None
+        return security.names_in_certificate(self._transport.get_extra_info("peercert"))
+
+    def opened(self) -> None:
+        self._service.connected(self)
+        self._timer = self.loop.call_later(self.limits.hello_timeout_s, self._too_slow)
+        assert self._transport is not None
+        tls = self._transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != security.ALPN:
+            self._service.complain("TLS without h2", self.address)
+            self.give_up(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._stop_timer()
+        self._service.lost(self)
+        reason = self.lost.result()
+        if self.node is None and isinstance(reason, http2.Http2Error):
+            self._service.complain(str(reason), self.address)
+
+    def _too_slow(self) -> None:
+        if not self._is_over:
+            self._service.complain("no hello in time", self.address)
+        self.give_up(None)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def headers_received(self, event: http2.HeadersReceived) -> None:
+        if self._is_called:
+            return
+        self._is_called = True
+        grpc_messages.check_request(event.headers)
+        metadata = grpc_messages.binary_metadata(event.headers)
+        if not security.is_secret_right(metadata, self._service.config.secret):
+            raise CallRefused(Status.UNAUTHENTICATED, "wrong cluster secret")
+
+    def message_received(self, message: bytes) -> None:
+        if self._is_over:
+            return
+        try:
+            frame = peer_pb2.PeerFrame.FromString(message)
+            if self.node is None:
+                self._introduced(frame)
+                return
+            self._service.check_member(self.node)
+            self._service.sink.frame_received(self.node, frame)
+        except (DecodeError, FrameError) as error:
+            raise CallRefused(Status.INVALID_ARGUMENT, str(error)) from error
+
+    def _introduced(self, frame: peer_pb2.PeerFrame) -> None:
+        if not frame.HasField("hello"):
+            raise CallRefused(Status.INVALID_ARGUMENT, "no hello")
+        node = self._service.check_hello(frame.hello, self)
+        self._stop_timer()
+        self.node = node
+        self.reader.bytes_max = self.limits.receive_bytes_max
+        self.http2.send_headers(grpc_messages.response_headers())
+        self.send_message((self._service.hello,), len(self._service.hello))
+        self.http2.open_window(self.limits.window_bytes)
+        self._service.admitted(self, node, frame.hello.incarnation)
+
+    def stream_ended(self, code: int | None) -> None:
+        if code is not None or self._is_over:
+            self.give_up(None)
         else:
-            port = server.add_secure_port(address, security.server_credentials(config.tls))
-    except RuntimeError as error:
-        raise OSError(f"cannot listen for peers on {address}: {error}") from error
-    if not port:
-        raise OSError(f"cannot listen for peers on {address}")
-    return port
+            self._end(Status.OK if self._is_admitted else Status.INVALID_ARGUMENT, "")
+
+    def refuse(self, error: CallRefused) -> None:
+        """Say why, then let go; who does not read it in time is cut off."""
+        if self._is_over:
+            self.give_up(error)
+            return
+        if self.node is None:
+            self._service.complain(str(error), self.peer_address)
+        else:
+            logger.error("closing the stream of a peer node=%s: %s", self.node, error)
+        self._end(status_of(error), str(error))
+
+    def _end(self, status: Status, text: str) -> None:
+        self._is_over = True
+        self._service.ended(self)
+        headers = [] if self._is_admitted else grpc_messages.response_headers()
+        trailers = grpc_messages.status_headers(status, text)
+        self.http2.send_headers([*headers, *trailers], ends_stream=True)
+        self.http2.send_goaway(http2.NO_ERROR)
+        self.flush()
+        self._stop_timer()
+        self._timer = self.loop.call_later(LINGER_S, self._too_slow)
+
+    @property
+    def _is_admitted(self) -> bool:
+        return self.node is not None
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Return listening sockets for all addresses of `host`, all on the same port."""
+    found = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listeners: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+            at = listeners[0].getsockname()[1] if listeners else port
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listeners.append(listener)
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # As gRPC had it: [::] takes IPv4 too.
+                is_any = address[0] == "::"
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_any)
+            listener.bind((address[0], at, *address[2:]))
+            listener.listen(_BACKLOG)
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners

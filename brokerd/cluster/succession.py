@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.cluster.driver import Driver
 from brokerd.raft.messages import Message, MessageKind, NodeId
+from brokerd.raft.replica import TransferLeadership
 
 if TYPE_CHECKING:
     from brokerd.cluster.host import Host
@@ -32,6 +33,19 @@ class Succession:
         replica = driver.replica
         others = (set(driver.configuration.voters) - {self._host.node}) & self._host.alive()
         return sorted(others, key=lambda node: (-(replica.match_of(node) or 0), node))
+
+    def renew(self, driver: Driver, damaged: NodeId) -> None:
+        """Let another member lead, so that a damaged one is refilled (inbox.py)."""
+        heir = next((node for node in self.heirs(driver) if node != damaged), None)
+        logger.warning(
+            "member lost acknowledged entries group=%x node=%s, new leader %s",
+            driver.uid,
+            damaged,
+            heir,
+        )
+        if heir is not None:
+            driver.inputs.append(TransferLeadership(heir))
+            self._host.wake(driver)
 
     def stopped(self, driver: Driver) -> None:
         """This leader's replica has stopped."""

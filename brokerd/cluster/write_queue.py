@@ -83,7 +83,8 @@ class InstallStep:
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.snapshot_installed(self.driver.uid, self.snapshot, self.hard_state)
-        self.driver.is_damaged = wal.log(self.driver.uid).damaged
+        is_damaged = wal.log(self.driver.uid).damaged
+        self.driver.is_damaged = is_damaged or self.driver.must_refill
         self.driver.persisted(self.token, [])
         return [self.driver]
 
@@ -140,7 +141,7 @@ class RefillStep:
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.refilled(self.driver.uid)
-        self.driver.is_damaged = False
+        self.driver.is_damaged = self.driver.must_refill = False
         self.driver.refill_target = 0
         return [self.driver]
 

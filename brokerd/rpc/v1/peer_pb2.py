@@ -24,33 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62rokerd/rpc/v1/peer.proto\x12\nbrokerd.v1\"\xfb\x01\n\tPeerFrame\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x11.brokerd.v1.Hello\x12%\n\x04raft\x18\x02 \x03(\x0b\x32\x17.brokerd.v1.RaftMessage\x12*\n\x08requests\x18\x03 \x03(\x0b\x32\x18.brokerd.v1.GroupRequest\x12\'\n\x07replies\x18\x04 \x03(\x0b\x32\x16.brokerd.v1.GroupReply\x12(\n\ndeliveries\x18\x05 \x03(\x0b\x32\x14.brokerd.v1.Delivery\x12&\n\x08liveness\x18\x06 \x01(\x0b\x32\x14.brokerd.v1.Liveness\"X\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\"\xe7\x01\n\x0bRaftMessage\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x10\n\x08log_term\x18\x05 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x06 \x01(\x04\x12\x0e\n\x06reject\x18\x07 \x01(\x08\x12\x0c\n\x04hint\x18\x08 \x01(\x04\x12\"\n\x07\x65ntries\x18\t \x03(\x0b\x32\x11.brokerd.v1.Entry\x12+\n\x08snapshot\x18\n \x01(\x0b\x32\x19.brokerd.v1.SnapshotChunk\x12\r\n\x05\x66orce\x18\x0b \x01(\x08\"@\n\x05\x45ntry\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x9a\x01\n\rSnapshotChunk\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06voters\x18\x03 \x03(\t\x12\x10\n\x08learners\x18\x04 \x03(\t\x12\r\n\x05\x63hunk\x18\x05 \x01(\r\x12\x0c\n\x04last\x18\x06 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x12\x1f\n\x04live\x18\x08 \x03(\x0b\x32\x11.brokerd.v1.Entry\":\n\x0cGroupRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x06\x12\x0f\n\x07\x63ommand\x18\x03 \x01(\x0c\"\xab\x01\n\nGroupReply\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x06status\x18\x02 \x01(\x0e\x32\x1d.brokerd.v1.GroupReply.Status\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\r\n\x05reply\x18\x04 \x01(\x0c\"C\n\x06Status\x12\x06\n\x02OK\x10\x00\x12\x0e\n\nNOT_LEADER\x10\x01\x12\x11\n\rUNKNOWN_GROUP\x10\x02\x12\x0e\n\nOVERLOADED\x10\x03\"F\n\x08\x44\x65livery\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"X\n\x08Liveness\x12\x0e\n\x06\x61larms\x18\x01 \x03(\t\x12\x13\n\x0bmemory_used\x18\x02 \x01(\x04\x12\x14\n\x0cmemory_limit\x18\x03 \x01(\x04\x12\x11\n\tdisk_free\x18\x04 \x01(\x04\x32\x44\n\x04Peer\x12<\n\x08\x45xchange\x12\x15.brokerd.v1.PeerFrame\x1a\x15.brokerd.v1.PeerFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62rokerd/rpc/v1/peer.proto\x12\nbrokerd.v1\"\xfb\x01\n\tPeerFrame\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x11.brokerd.v1.Hello\x12%\n\x04raft\x18\x02 \x03(\x0b\x32\x17.brokerd.v1.RaftMessage\x12*\n\x08requests\x18\x03 \x03(\x0b\x32\x18.brokerd.v1.GroupRequest\x12\'\n\x07replies\x18\x04 \x03(\x0b\x32\x16.brokerd.v1.GroupReply\x12(\n\ndeliveries\x18\x05 \x03(\x0b\x32\x14.brokerd.v1.Delivery\x12&\n\x08liveness\x18\x06 \x01(\x0b\x32\x14.brokerd.v1.Liveness\"\xac\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x18\n\x10protocol_version\x18\x04 \x01(\r\x12$\n\x07\x65nquiry\x18\x05 \x01(\x0b\x32\x13.brokerd.v1.Enquiry\x12,\n\x0b\x64\x65scription\x18\x06 \x01(\x0b\x32\x17.brokerd.v1.Description\"A\n\x07\x45nquiry\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0b\x63luster_uid\x18\x02 \x01(\t\x12\x10\n\x08has_data\x18\x03 \x01(\x08\"\xee\x02\n\x0b\x44\x65scription\x12\x32\n\x08standing\x18\x01 \x01(\x0e\x32 .brokerd.v1.Description.Standing\x12\x13\n\x0b\x63luster_uid\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x35\n\x07members\x18\x04 \x03(\x0b\x32$.brokerd.v1.Description.MembersEntry\x12\x0e\n\x06voters\x18\x05 \x03(\t\x12\x10\n\x08learners\x18\x06 \x03(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x10\n\x08has_data\x18\x08 \x01(\x08\x1a.\n\x0cMembersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Y\n\x08Standing\x12\x0b\n\x07UNKNOWN\x10\x00\x12\r\n\tUNFOUNDED\x10\x01\x12\n\n\x06MEMBER\x10\x02\x12\x0b\n\x07REMOVED\x10\x03\x12\x0b\n\x07\x46OREIGN\x10\x04\x12\x0b\n\x07REFUSED\x10\x05\"\xe7\x01\n\x0bRaftMessage\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0c\n\x04kind\x18\x02 \x01(\r\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\r\n\x05index\x18\x04 \x01(\x04\x12\x10\n\x08log_term\x18\x05 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x06 \x01(\x04\x12\x0e\n\x06reject\x18\x07 \x01(\x08\x12\x0c\n\x04hint\x18\x08 \x01(\x04\x12\"\n\x07\x65ntries\x18\t \x03(\x0b\x32\x11.brokerd.v1.Entry\x12+\n\x08snapshot\x18\n \x01(\x0b\x32\x19.brokerd.v1.SnapshotChunk\x12\r\n\x05\x66orce\x18\x0b \x01(\x08\"@\n\x05\x45ntry\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x9a\x01\n\rSnapshotChunk\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0e\n\x06voters\x18\x03 \x03(\t\x12\x10\n\x08learners\x18\x04 \x03(\t\x12\r\n\x05\x63hunk\x18\x05 \x01(\r\x12\x0c\n\x04last\x18\x06 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x12\x1f\n\x04live\x18\x08 \x03(\x0b\x32\x11.brokerd.v1.Entry\":\n\x0cGroupRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\x06\x12\x0f\n\x07\x63ommand\x18\x03 \x01(\x0c\"\xab\x01\n\nGroupReply\x12\n\n\x02id\x18\x01 \x01(\x04\x12-\n\x06status\x18\x02 \x01(\x0e\x32\x1d.brokerd.v1.GroupReply.Status\x12\x0e\n\x06leader\x18\x03 \x01(\t\x12\r\n\x05reply\x18\x04 \x01(\x0c\"C\n\x06Status\x12\x06\n\x02OK\x10\x00\x12\x0e\n\nNOT_LEADER\x10\x01\x12\x11\n\rUNKNOWN_GROUP\x10\x02\x12\x0e\n\nOVERLOADED\x10\x03\"F\n\x08\x44\x65livery\x12\r\n\x05group\x18\x01 \x01(\x06\x12\x0c\n\x04term\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\r\x12\x0f\n\x07payload\x18\x04 \x01(\x0c\"X\n\x08Liveness\x12\x0e\n\x06\x61larms\x18\x01 \x03(\t\x12\x13\n\x0bmemory_used\x18\x02 \x01(\x04\x12\x14\n\x0cmemory_limit\x18\x03 \x01(\x04\x12\x11\n\tdisk_free\x18\x04 \x01(\x04\x32\x44\n\x04Peer\x12<\n\x08\x45xchange\x12\x15.brokerd.v1.PeerFrame\x1a\x15.brokerd.v1.PeerFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.rpc.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_DESCRIPTION_MEMBERSENTRY']._loaded_options = None
+  _globals['_DESCRIPTION_MEMBERSENTRY']._serialized_options = b'8\001'
   _globals['_PEERFRAME']._serialized_start=42
   _globals['_PEERFRAME']._serialized_end=293
-  _globals['_HELLO']._serialized_start=295
-  _globals['_HELLO']._serialized_end=383
-  _globals['_RAFTMESSAGE']._serialized_start=386
-  _globals['_RAFTMESSAGE']._serialized_end=617
-  _globals['_ENTRY']._serialized_start=619
-  _globals['_ENTRY']._serialized_end=683
-  _globals['_SNAPSHOTCHUNK']._serialized_start=686
-  _globals['_SNAPSHOTCHUNK']._serialized_end=840
-  _globals['_GROUPREQUEST']._serialized_start=842
-  _globals['_GROUPREQUEST']._serialized_end=900
-  _globals['_GROUPREPLY']._serialized_start=903
-  _globals['_GROUPREPLY']._serialized_end=1074
-  _globals['_GROUPREPLY_STATUS']._serialized_start=1007
-  _globals['_GROUPREPLY_STATUS']._serialized_end=1074
-  _globals['_DELIVERY']._serialized_start=1076
-  _globals['_DELIVERY']._serialized_end=1146
-  _globals['_LIVENESS']._serialized_start=1148
-  _globals['_LIVENESS']._serialized_end=1236
-  _globals['_PEER']._serialized_start=1238
-  _globals['_PEER']._serialized_end=1306
+  _globals['_HELLO']._serialized_start=296
+  _globals['_HELLO']._serialized_end=468
+  _globals['_ENQUIRY']._serialized_start=470
+  _globals['_ENQUIRY']._serialized_end=535
+  _globals['_DESCRIPTION']._serialized_start=538
+  _globals['_DESCRIPTION']._serialized_end=904
+  _globals['_DESCRIPTION_MEMBERSENTRY']._serialized_start=767
+  _globals['_DESCRIPTION_MEMBERSENTRY']._serialized_end=813
+  _globals['_DESCRIPTION_STANDING']._serialized_start=815
+  _globals['_DESCRIPTION_STANDING']._serialized_end=904
+  _globals['_RAFTMESSAGE']._serialized_start=907
+  _globals['_RAFTMESSAGE']._serialized_end=1138
+  _globals['_ENTRY']._serialized_start=1140
+  _globals['_ENTRY']._serialized_end=1204
+  _globals['_SNAPSHOTCHUNK']._serialized_start=1207
+  _globals['_SNAPSHOTCHUNK']._serialized_end=1361
+  _globals['_GROUPREQUEST']._serialized_start=1363
+  _globals['_GROUPREQUEST']._serialized_end=1421
+  _globals['_GROUPREPLY']._serialized_start=1424
+  _globals['_GROUPREPLY']._serialized_end=1595
+  _globals['_GROUPREPLY_STATUS']._serialized_start=1528
+  _globals['_GROUPREPLY_STATUS']._serialized_end=1595
+  _globals['_DELIVERY']._serialized_start=1597
+  _globals['_DELIVERY']._serialized_end=1667
+  _globals['_LIVENESS']._serialized_start=1669
+  _globals['_LIVENESS']._serialized_end=1757
+  _globals['_PEER']._serialized_start=1759
+  _globals['_PEER']._serialized_end=1827
 # @@protoc_insertion_point(module_scope)

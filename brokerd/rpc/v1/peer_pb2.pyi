@@ -24,16 +24,71 @@ class PeerFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., raft: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[GroupRequest, _Mapping]]] = ..., replies: _Optional[_Iterable[_Union[GroupReply, _Mapping]]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "node", "incarnation", "protocol_version")
+    __slots__ = ("cluster_id", "node", "incarnation", "protocol_version", "enquiry", "description")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENQUIRY_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     incarnation: int
     protocol_version: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    enquiry: Enquiry
+    description: Description
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., protocol_version: _Optional[int] = ..., enquiry: _Optional[_Union[Enquiry, _Mapping]] = ..., description: _Optional[_Union[Description, _Mapping]] = ...) -> None: ...
+
+class Enquiry(_message.Message):
+    __slots__ = ("address", "cluster_uid", "has_data")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_UID_FIELD_NUMBER: _ClassVar[int]
+    HAS_DATA_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    cluster_uid: str
+    has_data: bool
+    def __init__(self, address: _Optional[str] = ..., cluster_uid: _Optional[str] = ..., has_data: _Optional[bool] = ...) -> None: ...
+
+class Description(_message.Message):
+    __slots__ = ("standing", "cluster_uid", "revision", "members", "voters", "learners", "reason", "has_data")
+    class Standing(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Description.Standing]
+        UNFOUNDED: _ClassVar[Description.Standing]
+        MEMBER: _ClassVar[Description.Standing]
+        REMOVED: _ClassVar[Description.Standing]
+        FOREIGN: _ClassVar[Description.Standing]
+        REFUSED: _ClassVar[Description.Standing]
+    UNKNOWN: Description.Standing
+    UNFOUNDED: Description.Standing
+    MEMBER: Description.Standing
+    REMOVED: Description.Standing
+    FOREIGN: Description.Standing
+    REFUSED: Description.Standing
+    class MembersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_UID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    HAS_DATA_FIELD_NUMBER: _ClassVar[int]
+    standing: Description.Standing
+    cluster_uid: str
+    revision: int
+    members: _containers.ScalarMap[str, str]
+    voters: _containers.RepeatedScalarFieldContainer[str]
+    learners: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    has_data: bool
+    def __init__(self, standing: _Optional[_Union[Description.Standing, str]] = ..., cluster_uid: _Optional[str] = ..., revision: _Optional[int] = ..., members: _Optional[_Mapping[str, str]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., has_data: _Optional[bool] = ...) -> None: ...
 
 class RaftMessage(_message.Message):
     __slots__ = ("group", "kind", "term", "index", "log_term", "commit", "reject", "hint", "entries", "snapshot", "force")

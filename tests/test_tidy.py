@@ -50,6 +50,7 @@ PURE = {
     "brokerd.amqp",
     "brokerd.core",
     "brokerd.raft",
+    "brokerd.cluster.membership_steps",
     "brokerd.cluster.placement",
     "brokerd.federation.upstream",
     "brokerd.federation.link_state",

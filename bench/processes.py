@@ -46,6 +46,9 @@ class Cluster(Protocol):
     def is_ready(self, number: int) -> bool:
         """Whether the member serves clients."""
 
+    def import_definitions(self, file: Path) -> None:
+        """Create what a definitions file describes; BenchError if it cannot be."""
+
 
 def free_ports(count: int) -> list[int]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -92,6 +95,13 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_TIMEOUT_S)
+
+
+def run_tool(command: list[str], env: dict[str, str] | None = None, timeout_s: int = 1800) -> None:
+    """Run a command-line tool to its end; BenchError with its words if it fails."""
+    done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=timeout_s)
+    if done.returncode:
+        raise BenchError(f"{' '.join(command)}: {(done.stderr or done.stdout)[-600:]}")
 
 
 def session_pids(leader: int) -> list[int]:

@@ -98,6 +98,10 @@ def _roles(configuration: Configuration) -> dict[NodeId, bool]:
     return dict.fromkeys(configuration.voters, True) | dict.fromkeys(configuration.learners, False)
 
 
+#: Looked up once: the way through the class of kinds costs more, per entry.
+_CONFIG = EntryKind.CONFIG
+
+
 class ConfigurationHistory:
     """The configuration in force and those it would fall back to.
 
@@ -125,7 +129,7 @@ class ConfigurationHistory:
         """Look through appended entries; return whether the configuration in force changed."""
         changed = False
         for entry in entries:
-            if entry.kind == EntryKind.CONFIG:
+            if entry.kind == _CONFIG:
                 self.append(entry.index, decode_configuration(entry.data))
                 changed = True
         return changed

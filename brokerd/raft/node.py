@@ -60,6 +60,8 @@ class _Write:
     is_snapshot: bool
 
 
+#: Looked up here rather than in the class of each: that costs three times as much, per message.
+_COMMAND, _LEADER = EntryKind.COMMAND, Role.LEADER
 _VOTES = (MessageKind.VOTE, MessageKind.PRE_VOTE)
 _FROM_LEADER = (
     MessageKind.APPEND,
@@ -139,6 +141,11 @@ class RaftNode:
         """The configuration in force: the newest in the log."""
         return self._history.current
 
+    @property
+    def configuration_index(self) -> int:
+        """Index of the entry that brought the configuration in force; 0 if none is known."""
+        return self._history.current_index
+
     def configuration_at(self, index: int) -> Configuration:
         """Return the configuration that held at an applied index."""
         return self._history.at(index)
@@ -152,17 +159,19 @@ class RaftNode:
     def is_quiet(self) -> bool:
         """Nothing to do and nothing to wait for: no ticks needed (design/replication.md §2.1)."""
         log = self.log
+        # Under load it is the first line that says no.
         if (
-            self.leader not in self.configuration.voters
+            log.applied != log.last
             or self._writes
+            or not log.last == log.stable == log.committed
             or self._after_write
             or self.is_leader_suspect
             or self.transfer_to is not None
             or log.installing is not None
-            or not log.last == log.stable == log.committed == log.applied
+            or self.leader not in self._history.current.voters
         ):
             return False
-        return self.role is not Role.LEADER or self.replication.is_settled()
+        return self.role is not _LEADER or self.replication.is_settled()
 
     def stored_snapshot(self) -> Snapshot | None:
         """Return the snapshot for a follower that needs one."""
@@ -207,18 +216,18 @@ class RaftNode:
         self.transfer_to = None
         self.election.campaign(force=False)
 
-    def propose(self, data: list[bytes], kind: int = EntryKind.COMMAND) -> int:
+    def propose(self, data: list[bytes], kind: int = _COMMAND) -> int:
         """Append entries to the leader's log; return the first one's index, or 0."""
-        if self.role is not Role.LEADER or self.transfer_to is not None:
+        if self.role is not _LEADER or self.transfer_to is not None:
             return 0
         first = self.log.last + 1
         term = self.term
-        self.log.append([Entry(first + i, term, kind, item) for i, item in enumerate(data)])
+        self.log.append([Entry(index, term, kind, item) for index, item in enumerate(data, first)])
         self.replication.broadcast()
         return first
 
-    def propose_configuration(self, configuration: Configuration) -> int | str:
-        """Append a change of membership; return its index, or why it is refused."""
+    def fault_of_moment(self) -> str | None:
+        """Return why no change of membership may be proposed here and now, None if one may."""
         if self.role is not Role.LEADER:
             return "not the leader"
         if self.transfer_to is not None:
@@ -230,7 +239,13 @@ class RaftNode:
         # version).
         if self.log.committed < self.term_start:
             return "the leader has not committed in its term yet"
-        fault = membership.fault_of_change(self.configuration, configuration)
+        return None
+
+    def propose_configuration(self, configuration: Configuration) -> int | str:
+        """Append a change of membership; return its index, or why it is refused."""
+        fault = self.fault_of_moment()
+        if fault is None:
+            fault = membership.fault_of_change(self.configuration, configuration)
         if fault is not None:
             return fault
         index = self.log.last + 1
@@ -297,11 +312,13 @@ class RaftNode:
         hard_state = None
         entries: list[Entry] = []
         snapshot = None
-        term_changed = self.term != self._saved.term or self.vote != self._saved.vote
-        if log.handed < log.last or term_changed or self._has_snapshot_to_hand_out():
+        saved = self._saved
+        term_changed = self.term != saved.term or self.vote != saved.vote
+        has_snapshot = log.installing is not None and self._has_snapshot_to_hand_out()
+        if log.handed < log.last or term_changed or has_snapshot:
             self._token = token = self._token + 1
             hard_state = self._hard_state_to_write(term_changed)
-            if self._has_snapshot_to_hand_out():
+            if has_snapshot:
                 snapshot = log.installing
             entries = log.handed_out()
             self._writes.append(_Write(token, log.last, self._after_write, snapshot is not None))
@@ -324,7 +341,7 @@ class RaftNode:
         return Ready(token, hard_state, entries, snapshot, messages, committed)
 
     def _has_snapshot_to_hand_out(self) -> bool:
-        return self.log.installing is not None and not any(w.is_snapshot for w in self._writes)
+        return not any(write.is_snapshot for write in self._writes)
 
     def _hard_state_to_write(self, term_changed: bool) -> HardState | None:
         # Only what is on disk already may be called committed there: after a crash the disk may
@@ -361,7 +378,7 @@ class RaftNode:
                     self._messages.append(message)
         if stable > self.log.stable:
             self.log.persisted_to(stable)
-            if self.role is Role.LEADER:
+            if self.role is _LEADER:
                 self.replication.maybe_commit()
         return restored
 
@@ -512,7 +529,7 @@ class RaftNode:
 
 
 def _on_append_reply(node: RaftNode, message: Message) -> None:
-    if node.role is Role.LEADER:
+    if node.role is _LEADER:
         node.replication.on_append_reply(message)
 
 

@@ -21,6 +21,10 @@ class ProgressState(IntEnum):
     SNAPSHOT = 2
 
 
+#: Looked up once: the way through the class costs more, per message.
+_REPLICATE = ProgressState.REPLICATE
+
+
 class Progress:
     """One follower or learner.  Invariant: match < next; inflights ascend and exceed match."""
 
@@ -64,7 +68,7 @@ class Progress:
     @property
     def is_paused(self) -> bool:
         """Whether nothing may be sent now."""
-        if self.state is ProgressState.REPLICATE:
+        if self.state is _REPLICATE:
             return len(self.inflights) >= self.inflight_max
         if self.state is ProgressState.PROBE:
             return self.probe_sent

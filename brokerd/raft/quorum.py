@@ -27,7 +27,7 @@ def committed_index(matches: Sequence[int]) -> int:
     """
     if not matches:
         return 0
-    return sorted(matches, reverse=True)[majority(len(matches)) - 1]
+    return sorted(matches)[-majority(len(matches))]
 
 
 def vote_result(voters: Sequence[NodeId], votes: Mapping[NodeId, bool]) -> VoteResult:

@@ -193,6 +193,9 @@ Action: TypeAlias = Persist | Send | Reply | Realise | SaveSnapshot | InstallSna
 
 # ---- the replica --------------------------------------------------------------------------------
 
+#: Looked up once: the way through the class of kinds costs more, per entry.
+_COMMAND = EntryKind.COMMAND
+
 #: The group's budget of bytes or commands in flight is used up, or leadership is being handed over:
 #: nothing was proposed, try again later.
 REFUSED_OVERLOADED = b"overloaded"
@@ -303,6 +306,16 @@ class Replica:
     def configuration(self) -> Configuration:
         """The configuration in force."""
         return self._node.configuration
+
+    @property
+    def configuration_index(self) -> int:
+        """Index of the entry that brought the configuration in force; 0 if none is known."""
+        return self._node.configuration_index
+
+    @property
+    def may_change_members(self) -> bool:
+        """Whether this member leads and no other change is under way."""
+        return self._node.fault_of_moment() is None
 
     @property
     def is_consensus_quiet(self) -> bool:
@@ -456,8 +469,8 @@ class Replica:
     def _drain(self) -> None:
         node = self._node
         actions = self._actions
+        self._announce()
         while (ready := node.ready()) is not None:
-            self._announce()
             if ready.snapshot is not None:
                 assert ready.hard_state is not None
                 actions.append(InstallSnapshot(ready.token, ready.snapshot, ready.hard_state))
@@ -470,14 +483,15 @@ class Replica:
                 return
             self._apply(ready.committed)
             self._maybe_save_snapshot()
-        self._announce()
+            # A leader that was removed has left office with this.
+            self._announce()
 
     def _announce(self) -> None:
         node = self._node
-        state = (node.leader, node.term, node.is_leader)
-        if state == self._announced:
-            return
         before = self._announced
+        if node.leader == before[0] and node.term == before[1] and node.is_leader == before[2]:
+            return
+        state = (node.leader, node.term, node.is_leader)
         self._announced = state
         self._actions.append(RoleChanged(*state))
         if before[2] and (not state[2] or state[1] != before[1]):
@@ -498,7 +512,7 @@ class Replica:
             index = entry.index
             reply = b""
             effects: list[Any] = []
-            if entry.kind == EntryKind.COMMAND:
+            if entry.kind == _COMMAND:
                 data = entry.data
                 now_ms = int.from_bytes(data[:STAMP_BYTES], "little")
                 outcome = machine.apply(Meta(index, entry.term, now_ms), data[STAMP_BYTES:])

@@ -12,6 +12,10 @@ from brokerd.raft.errors import CorruptEntryError
 from brokerd.raft.membership import decode_configuration, fault_of_configuration
 from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, Snapshot
 
+#: Looked up once: the way through the classes of kinds costs more, per message and entry.
+_APPEND, _SNAPSHOT = MessageKind.APPEND, MessageKind.SNAPSHOT
+_COMMAND = EntryKind.COMMAND
+
 #: Bytes of `now_ms` before a command (see messages.Entry).
 STAMP_BYTES = 8
 
@@ -28,10 +32,10 @@ def fault_of_message(message: Message, config: RaftConfig) -> str | None:
         return "a number is out of bounds"
     kind = message.kind
     if message.entries:
-        if kind != MessageKind.APPEND:
+        if kind != _APPEND:
             return "entries in a message that carries none"
         return _fault_of_entries(message, config)
-    if kind == MessageKind.SNAPSHOT:
+    if kind == _SNAPSHOT:
         return _fault_of_snapshot(message.snapshot, message.term)
     if message.term == 0:
         return "no message is sent in term 0"
@@ -62,7 +66,7 @@ def fault_of_entry_data(entry: Entry, config: RaftConfig) -> str | None:
     """Return what is wrong with an entry's kind or data, or None."""
     kind = entry.kind
     size = len(entry.data)
-    if kind == EntryKind.COMMAND:
+    if kind == _COMMAND:
         if not STAMP_BYTES <= size <= config.command_bytes_max + STAMP_BYTES:
             return "a command is too short or too long"
         return None

@@ -4,12 +4,16 @@
     > campaign a                    > propose a text ...         > tick a 3
     > deliver [b c]                 what is on the wire now (only to these)
     > lose [b]                      what is on the wire now (only to these)
-    > sync a                        writes reach the disk
+    > repeat                        what is on the wire is there twice
+    > sync a [1]                    writes reach the disk (only the oldest so many)
     > stabilize [a b]               sync and deliver until nothing moves (the rest is cut off)
     > crash a   > start a           unsynced writes are lost
     > transfer a b                  > change a voters=abd learners=e
-    > unreachable a b               > alive b
-    > status                        > log a
+    > unreachable a b               > alive b               > gone b a (a's process ended)
+    > send VOTE c b term=2 index=5 log_term=1 commit=0      a message that nobody really sent
+    > status                        > log a                 > members [a]
+    > progress a                    what leader a knows of the others
+    > patience                      ticks without a leader, of how many, at each member
 
 Actions are shown as they come out, except under a quiet command (`quietly stabilize`).
 """
@@ -20,13 +24,16 @@ from collections.abc import Callable
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
+from brokerd.raft.progress import ProgressState
 from brokerd.raft.replica import (
     Action,
     InstallSnapshot,
     LeaderAlive,
+    NodeGone,
     PeerUnreachable,
     Persist,
     Realise,
+    Received,
     Reply,
     RoleChanged,
     SaveSnapshot,
@@ -162,9 +169,13 @@ class Transcript:
         """Lose what is on the wire."""
         self.cluster.wire = [m for m in self.cluster.wire if words and m.to not in words]
 
+    def repeat(self, words: list[str], options: dict[str, str]) -> None:
+        """Let the network deliver everything twice."""
+        self.cluster.wire += self.cluster.wire
+
     def sync(self, words: list[str], options: dict[str, str]) -> None:
         """Let writes reach the disk."""
-        self.cluster.sync(words[0])
+        self.cluster.sync(words[0], int(words[1]) if len(words) > 1 else None)
 
     def stabilize(self, words: list[str], options: dict[str, str]) -> None:
         """Let everything happen that can."""
@@ -189,6 +200,56 @@ class Transcript:
     def alive(self, words: list[str], options: dict[str, str]) -> None:
         """Report that the leader's node was heard."""
         self.cluster.feed(words[0], LeaderAlive())
+
+    def gone(self, words: list[str], options: dict[str, str]) -> None:
+        """Report that a node's process has ended."""
+        self.cluster.feed(words[0], NodeGone(NodeId(words[1])))
+
+    def send(self, words: list[str], options: dict[str, str]) -> None:
+        """Hand a member a message that nobody really sent."""
+        numbers = {key: int(text) for key, text in options.items()}
+        message = Message(
+            MessageKind[words[0]],
+            NodeId(words[1]),
+            NodeId(words[2]),
+            numbers.pop("term"),
+            reject="reject" in words,
+            force="force" in words,
+            **numbers,
+        )
+        self.cluster.feed(words[2], Received(message))
+
+    def members(self, words: list[str], options: dict[str, str]) -> None:
+        """Show the configuration in force."""
+        for node, replica in self.cluster.replicas.items():
+            if not words or node in words:
+                configuration = replica.configuration
+                learners = "".join(configuration.learners)
+                self._shown.append(
+                    f"{node} voters={''.join(configuration.voters)}"
+                    + (f" learners={learners}" if learners else "")
+                )
+
+    def progress(self, words: list[str], options: dict[str, str]) -> None:
+        """Show what a leader knows of the others."""
+        for peer in self.cluster.replicas[NodeId(words[0])]._node.replication.peers.values():
+            parts = [f"{peer.node} {peer.state.name} match={peer.match} next={peer.next}"]
+            if peer.inflights:
+                parts.append(f"inflight={list(peer.inflights)}")
+            if peer.state is ProgressState.SNAPSHOT:
+                parts.append(f"snapshot={peer.snapshot_index}")
+            if peer.is_paused:
+                parts.append("paused")
+            self._shown.append(" ".join(parts))
+
+    def patience(self, words: list[str], options: dict[str, str]) -> None:
+        """Show how long each member has waited, and how long it will."""
+        for node, replica in self.cluster.replicas.items():
+            raft = replica._node
+            doubt = " doubts" if raft.is_leader_suspect else ""
+            self._shown.append(
+                f"{node} waited={raft.election_elapsed} of {raft._election_timeout}{doubt}"
+            )
 
     def status(self, words: list[str], options: dict[str, str]) -> None:
         """Show where everyone stands."""
@@ -215,10 +276,16 @@ _STEPS: dict[str, Callable[[Transcript, list[str], dict[str, str]], None]] = {
     "change": Transcript.change,
     "crash": Transcript.crash,
     "deliver": Transcript.deliver,
+    "gone": Transcript.gone,
     "group": Transcript.group,
     "log": Transcript.log,
     "lose": Transcript.lose,
+    "members": Transcript.members,
+    "patience": Transcript.patience,
+    "progress": Transcript.progress,
     "propose": Transcript.propose,
+    "repeat": Transcript.repeat,
+    "send": Transcript.send,
     "stabilize": Transcript.stabilize,
     "start": Transcript.start,
     "status": Transcript.status,

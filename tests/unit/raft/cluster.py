@@ -177,10 +177,10 @@ class Cluster:
                 self.realised += [(name, action.index, effect) for effect in action.effects]
         return actions
 
-    def sync(self, name: str) -> bool:
-        """Let a member's writes reach its disk."""
+    def sync(self, name: str, count: int | None = None) -> bool:
+        """Let a member's writes (only the oldest `count`) reach its disk."""
         disk = self.disks[NodeId(name)]
-        done = disk.complete(len(disk.waiting))
+        done = disk.complete(len(disk.waiting) if count is None else count)
         for write in done:
             if isinstance(write, SaveSnapshot):
                 self.feed(name, SnapshotSaved(write.snapshot.index))

@@ -78,6 +78,7 @@ class Driver:
         "is_volatile",
         "leader",
         "log",
+        "log_uid",
         "machine",
         "members",
         "must_refill",
@@ -99,8 +100,11 @@ class Driver:
         ports: Ports,
         *,
         is_volatile: bool,
+        log_uid: int = 0,
     ) -> None:
         self.uid = uid
+        #: What the log here calls the group: a member that comes again begins another log.
+        self.log_uid = log_uid or uid
         self.replica = replica
         self.log = log
         self.machine = machine

@@ -14,7 +14,7 @@ import heapq
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from brokerd.cluster import peer_service, transport, write_queue
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.driver import Done, Driver
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents
+from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents, status_of
 from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.liveness import Liveness
 from brokerd.cluster.succession import Succession
@@ -162,12 +162,21 @@ class Host:
     # ---- groups ---------------------------------------------------------------------------------
 
     def open_group(
-        self, uid: int, members: Sequence[NodeId], machine: Machine, *, volatile: bool = False
+        self,
+        uid: int,
+        members: Sequence[NodeId],
+        machine: Machine,
+        *,
+        volatile: bool = False,
+        log_uid: int = 0,
     ) -> None:
         """Start this node's replica of a group.
 
         members: the group's first voters, the same on all of them; they count only while the log
-        here knows none.  Empty: a member that is added later and waits for its leader.
+        here knows none.  Empty: a member that is added later and waits for its leader; it
+        votes when it has caught up.
+        log_uid: what the log calls the group, 0: its uid; a log that was removed is never used
+        again, so a member that comes back needs another one.
         volatile: nothing on disk, this node alone; such a group leads itself at once.
         """
         if uid in self._drivers:
@@ -176,7 +185,7 @@ class Host:
         if volatile and configuration.voters != (self.node,):
             raise ValueError("a volatile group has one member, this node")
         log: LogStorage
-        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(uid)
+        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
         stored = log.initial_state()[1]
         replica = Replica(
             GroupUid(uid),
@@ -187,11 +196,13 @@ class Host:
             self._volatile_raft if volatile else self.config.raft,
             self._rng,
         )
-        driver = Driver(uid, replica, log, machine, self, is_volatile=volatile)
+        driver = Driver(uid, replica, log, machine, self, is_volatile=volatile, log_uid=log_uid)
         if not volatile:
-            driver.is_damaged = self._wal.log(uid).damaged
+            driver.is_damaged = self._wal.log(driver.log_uid).damaged
             if configuration.voters and not stored.voters:
-                self._queue.add(write_queue.BootstrapStep(uid, configuration))
+                self._queue.add(write_queue.BootstrapStep(driver.log_uid, configuration))
+            elif not replica.configuration.voters:
+                driver.doubt()
         self._drivers[uid] = driver
         self._active.add(uid)
         self._index_members(driver)
@@ -214,8 +225,16 @@ class Host:
         if is_volatile:
             self._volatile.close(uid)
         elif forget:
-            self._queue.add(write_queue.RemoveStep(uid))
+            self._queue.add(write_queue.RemoveStep(uid if driver is None else driver.log_uid))
             self.schedule_flush()
+
+    def forget_logs(self, kept: Collection[int]) -> None:
+        """Remove what the log holds of groups that are neither open nor among `kept`."""
+        known = {driver.log_uid for driver in self._drivers.values()}.union(kept)
+        for log_uid in self._wal.groups():
+            if log_uid not in known:
+                self._queue.add(write_queue.RemoveStep(log_uid))
+        self.schedule_flush()
 
     def has_group(self, uid: int) -> bool:
         """Tell whether a replica runs here."""
@@ -245,23 +264,7 @@ class Host:
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""
-        driver = self._drivers[uid]
-        replica = driver.replica
-        last = replica.last_index
-        matches = {node: replica.match_of(node) for node in driver.members if node != self.node}
-        return GroupStatus(
-            driver.leader,
-            replica.term,
-            driver.is_leader,
-            replica.commit_index,
-            replica.applied_index,
-            last,
-            replica.configuration,
-            {node: last - match for node, match in matches.items() if match is not None},
-            replica.snapshot_index,
-            driver.is_damaged,
-            str(driver.error or ""),
-        )
+        return status_of(self._drivers[uid], self.node)
 
     def entry_data(self, uid: int, index: int) -> bytes | None:
         """Return the command of a live entry, without its time stamp; None if it is gone."""
@@ -472,7 +475,7 @@ class Host:
             self._volatile.persist(driver, token, hard_state, entries)
             return
         size = sum(len(entry.data) for entry in entries)
-        self._queue.add_write(driver, token, GroupWrite(driver.uid, hard_state, entries), size)
+        self._queue.add_write(driver, token, GroupWrite(driver.log_uid, hard_state, entries), size)
 
     def send(self, uid: int, message: Message) -> None:
         """See driver.Ports."""
@@ -528,7 +531,7 @@ class Host:
             del self._moved[uid]
             driver = self._drivers.get(uid)
             if driver is not None and driver.error is None:
-                self._wal.set_live(uid, driver.machine.live_indexes())
+                self._wal.set_live(driver.log_uid, driver.machine.live_indexes())
                 if driver.replica.snapshot_index:
                     # Messages leave the queue without a new snapshot; look again next time.
                     self._moved[uid] = None
@@ -542,7 +545,7 @@ class Host:
         Live entries that cannot be read come back with a snapshot only.
         """
         driver.refill_target = 0
-        if self._wal.log(driver.uid).unreadable:
+        if self._wal.log(driver.log_uid).unreadable:
             return
         logger.warning("damaged replica was refilled group=%x", driver.uid)
         self._queue.add(write_queue.RefillStep(driver))

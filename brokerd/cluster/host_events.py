@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from brokerd.cluster.driver import Driver
 from brokerd.raft.messages import Configuration, NodeId
 
 
@@ -94,3 +95,29 @@ class GroupStatus:
     snapshot: int
     is_damaged: bool
     error: str
+    #: Index of the entry that brought `members`; 0: they are the first ones, or a snapshot's.
+    members_index: int = 0
+    #: At the leader: the members may be changed now (Raft thesis §4.1).
+    may_change: bool = False
+
+
+def status_of(driver: Driver, node: NodeId) -> GroupStatus:
+    """Return the state of a group on this node."""
+    replica = driver.replica
+    last = replica.last_index
+    matches = {peer: replica.match_of(peer) for peer in driver.members if peer != node}
+    return GroupStatus(
+        driver.leader,
+        replica.term,
+        driver.is_leader,
+        replica.commit_index,
+        replica.applied_index,
+        last,
+        replica.configuration,
+        {peer: last - match for peer, match in matches.items() if match is not None},
+        replica.snapshot_index,
+        driver.is_damaged,
+        str(driver.error or ""),
+        replica.configuration_index,
+        replica.may_change_members,
+    )

@@ -61,10 +61,10 @@ class SaveStep:
     live: list[tuple[int, int]]
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.save_snapshot(self.driver.uid, self.snapshot, self.live)
+        wal.save_snapshot(self.driver.log_uid, self.snapshot, self.live)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
-        wal.snapshot_saved(self.driver.uid, self.snapshot, self.live)
+        wal.snapshot_saved(self.driver.log_uid, self.snapshot, self.live)
         self.driver.inputs.append(SnapshotSaved(self.snapshot.index))
         return [self.driver]
 
@@ -79,11 +79,11 @@ class InstallStep:
     hard_state: HardState
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.install_snapshot(self.driver.uid, self.snapshot, self.hard_state)
+        wal.install_snapshot(self.driver.log_uid, self.snapshot, self.hard_state)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
-        wal.snapshot_installed(self.driver.uid, self.snapshot, self.hard_state)
-        is_damaged = wal.log(self.driver.uid).damaged
+        wal.snapshot_installed(self.driver.log_uid, self.snapshot, self.hard_state)
+        is_damaged = wal.log(self.driver.log_uid).damaged
         self.driver.is_damaged = is_damaged or self.driver.must_refill
         self.driver.persisted(self.token, [])
         return [self.driver]
@@ -137,10 +137,10 @@ class RefillStep:
     driver: Driver
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.mark_refilled(self.driver.uid)
+        wal.mark_refilled(self.driver.log_uid)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
-        wal.refilled(self.driver.uid)
+        wal.refilled(self.driver.log_uid)
         self.driver.is_damaged = self.driver.must_refill = False
         self.driver.refill_target = 0
         return [self.driver]

@@ -143,11 +143,13 @@ class Member:
         self.client = GroupClient(self.host, rng)
         self.machines: dict[int, ToyMachine] = {}
 
-    def open_group(self, uid: int, members: Sequence[str], *, volatile: bool = False) -> ToyMachine:
+    def open_group(
+        self, uid: int, members: Sequence[str], *, volatile: bool = False, log_uid: int = 0
+    ) -> ToyMachine:
         machine = self.machines[uid] = ToyMachine()
         nodes = [NodeId(name) for name in members]
-        self.host.open_group(uid, nodes, machine, volatile=volatile)
-        self.client.set_members(uid, nodes)
+        self.host.open_group(uid, nodes, machine, volatile=volatile, log_uid=log_uid)
+        self.client.set_members(uid, nodes or [self.node])
         return machine
 
     async def close(self) -> None:

@@ -310,6 +310,45 @@ async def test_member_is_added_and_caught_up(cluster: Cluster) -> None:
     assert leader.host.status_of(UID).members.voters == ("a", "b", "c", "d")
     others = {*NAMES, "d"} - {leader.node}
     await until(lambda: leader.host.status_of(UID).lag == dict.fromkeys(others, 0))
+    status = leader.host.status_of(UID)
+    assert status.may_change
+    assert 0 < status.members_index <= status.commit
+    # It votes, now that it has caught up.
+    await until(lambda: not new.host.status_of(UID).is_damaged)
+
+
+async def test_member_that_comes_again_begins_another_log(cluster: Cluster) -> None:
+    """A log that was removed is never written again (replication.md §2.4)."""
+    leader = await cluster.leader()
+    await leader.client.request(UID, b"x=1", 5)
+    nodes = tuple(NodeId(name) for name in NAMES)
+    follower = next(m for m in cluster.all() if m is not leader)
+    rest = tuple(node for node in nodes if node != follower.node)
+
+    async def change(voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()) -> None:
+        answers: list[bool] = []
+        configuration = Configuration(voters, learners)
+        leader.host.change_members(UID, configuration, lambda ok, _, __: answers.append(ok))
+        await until(lambda: bool(answers))
+        assert answers == [True]
+
+    await change(rest)
+    follower.host.close_group(UID, forget=True)
+    await leader.client.request(UID, b"x=2", 5)
+    machine = follower.open_group(UID, [], log_uid=UID + 1)
+    assert follower.host.status_of(UID).is_damaged
+    await change(rest, (follower.node,))
+    await change(nodes)
+    await until(lambda: machine.values == {"x": "2"})
+    await until(lambda: not follower.host.status_of(UID).is_damaged)
+    name = str(follower.node)
+    await cluster.stop(name)
+    again = await cluster.start(name)
+    again.host.forget_logs({UID + 1})
+    machine = again.open_group(UID, [], log_uid=UID + 1)
+    await until(lambda: machine.values == {"x": "2"})
+    assert not again.host.status_of(UID).is_damaged
+    assert again.host.status_of(UID).members.voters == nodes
 
 
 async def test_machine_deadline_ticks_a_quiet_group(cluster: Cluster) -> None:

@@ -54,6 +54,22 @@ def test_membership_changes_are_refused_with_the_reason() -> None:
     assert cluster.replies[late].reply == b"leadership is being transferred"
 
 
+def test_leader_says_when_its_members_may_be_changed() -> None:
+    """Raft thesis §4.1"""
+    cluster = elected()
+    leader, follower = cluster.replicas[A], cluster.replicas[B]
+    assert leader.may_change_members
+    assert leader.configuration_index == 0
+    assert not follower.may_change_members
+    cluster.change("a", "ab")
+    assert not leader.may_change_members
+    assert leader.configuration_index == leader.last_index
+    cluster.stabilize()
+    assert leader.may_change_members
+    cluster.feed("a", TransferLeadership(B))
+    assert not leader.may_change_members
+
+
 def test_a_removed_member_is_sent_nothing_more() -> None:
     cluster = elected()
     token = cluster.change("a", "ab")

@@ -125,23 +125,17 @@ class ConfigurationHistory:
         self._items.append((index, configuration))
         self.current = configuration
 
-    def extend(self, entries: Iterable[Entry]) -> bool:
-        """Look through appended entries; return whether the configuration in force changed."""
-        changed = False
+    def extend(self, entries: Iterable[Entry]) -> None:
+        """Put the configurations in force that stand in appended entries."""
         for entry in entries:
             if entry.kind == _CONFIG:
                 self.append(entry.index, decode_configuration(entry.data))
-                changed = True
-        return changed
 
-    def truncate(self, first: int) -> bool:
-        """Forget configurations at or behind index `first`; return whether there were any."""
-        changed = False
+    def truncate(self, first: int) -> None:
+        """Forget configurations at or behind index `first`."""
         while len(self._items) > 1 and self._items[-1][0] >= first:
             self._items.pop()
-            changed = True
         self.current = self._items[-1][1]
-        return changed
 
     def settle(self, applied: int) -> None:
         """Drop what lies behind the newest configuration at or below the applied index."""

@@ -58,6 +58,7 @@ class EchoMachine:
         self.realise_everywhere = realise_everywhere
         self.applied: list[tuple[int, str]] = []
         self.metas: list[Meta] = []
+        self.offices: list[Meta] = []
         self.deadline_ms: int | None = None
 
     def apply(self, meta: Meta, command: bytes) -> EchoOutcome:
@@ -71,6 +72,7 @@ class EchoMachine:
 
     def became_leader(self, meta: Meta) -> list[Any]:
         """Say so."""
+        self.offices.append(meta)
         return ["again"]
 
     def snapshot(self) -> bytes:

@@ -15,7 +15,8 @@ MIB = 1024 * KIB
 
 @dataclass(slots=True)
 class TlsFiles:
-    """Paths of PEM files for mTLS between members (SEC-3).  Read anew at each handshake (SEC-5).
+    """Paths of PEM files for mTLS between members (SEC-3), looked at again for each connection
+    (SEC-5).
 
     The certificate's DNS names must contain the member's bare name: whoever dials checks for it.
     """
@@ -45,10 +46,27 @@ class TransportConfig:
     snapshot_bytes_max: int = 2048 * MIB
     #: Snapshots waiting for one peer; they hold memory, and the raft room sends them again.
     snapshots_queued_max: int = 4
+    #: HTTP/2 window of a member that was admitted: what it may have on the way.  Several frames, so
+    #: that a link with some milliseconds of latency is used; a stopped process holds no more of it.
+    window_bytes: int = 4 * MIB
+    #: Bytes that a socket has not taken; over it frames stay in the outbox.
+    write_buffer_bytes: int = 1 * MIB
+    #: The first message of a stream, before anybody is trusted.
+    hello_bytes_max: int = 16 * KIB
+    #: What a member that was dialled answers: a hello, perhaps with a description of the cluster.
+    answer_bytes_max: int = 1 * MIB
+    #: From the socket to the hello (SEC-32), and for TLS before that (SEC-33).
+    hello_timeout_s: float = 10.0
+    tls_timeout_s: float = 5.0
+    #: To answer what a starting node asks, which may need a majority of the catalog.
+    describe_timeout_s: float = 10.0
+    #: Connections that have not introduced themselves, of one address and of all (SEC-34).
+    strangers_per_address_max: int = 32
+    strangers_max: int = 128
     dial_timeout_s: float = 2.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0
-    #: gRPC's own probe of a silent connection; the node heartbeat notices sooner.
+    #: HTTP/2's own probe of a silent connection; the node heartbeat notices sooner.
     keepalive_time_ms: int = 10_000
     keepalive_timeout_ms: int = 5_000
 

@@ -35,6 +35,26 @@ _REPLY_REPLY = b"\x22"
 _DELIVERY_PAYLOAD = b"\x22"
 
 
+def encode_hello(
+    node: NodeId,
+    incarnation: int,
+    cluster_id: str,
+    *,
+    enquiry: peer_pb2.Enquiry | None = None,
+    description: peer_pb2.Description | None = None,
+) -> bytes:
+    """Return the first frame of a stream, in either direction."""
+    hello = peer_pb2.Hello(
+        cluster_id=cluster_id,
+        node=node,
+        incarnation=incarnation,
+        protocol_version=PROTOCOL_VERSION,
+        enquiry=enquiry,
+        description=description,
+    )
+    return peer_pb2.PeerFrame(hello=hello).SerializeToString()
+
+
 def _varint(value: int) -> bytes:
     if value < 0x80:
         return bytes((value,))

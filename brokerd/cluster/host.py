@@ -18,8 +18,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
 from brokerd.cluster import peer_service, transport, write_queue
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.driver import Done, Driver
@@ -92,7 +90,7 @@ class Host:
         self._volatile_raft = replace(
             config.raft, snapshot_bytes=min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         )
-        self._server: grpc.aio.Server | None = None
+        self._service: peer_service.PeerService | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._drivers: dict[int, Driver] = {}
         self._dirty: list[Driver] = []
@@ -122,12 +120,12 @@ class Host:
         service = peer_service.PeerService(
             self.node, self.incarnation, self.config, self.is_peer, self._inbox, describe
         )
-        self._server = peer_service.create_server(service, self.config)
+        self._service = service
         for address in bind.split(","):
-            self.port = peer_service.bind(self._server, address.strip(), self.config)
+            self.port = service.bind(address.strip())
         self._ticked_ms = self.now_ms()
         await self.set_peers(peers)
-        await self._server.start()
+        service.start()
         self._tick()
 
     async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
@@ -145,8 +143,8 @@ class Host:
             self._timer.cancel()
         self._has_failed = True
         await self.transport.close()
-        if self._server is not None:
-            await self._server.stop(None)
+        if self._service is not None:
+            await self._service.close()
         await self._queue.close()
         for uid in list(self._drivers):
             self._drivers.pop(uid).close()

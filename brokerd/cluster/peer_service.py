@@ -12,17 +12,16 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster import frames, grpc_messages, http2, security
+from brokerd.cluster import frames, grpc_messages, http2, listening, security
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.discovery import parse_bind
-from brokerd.cluster.errors import CallRefused, FrameError
+from brokerd.cluster.errors import CallRefused, ClusterError, FrameError, Http2Error
 from brokerd.cluster.grpc_messages import Status
-from brokerd.cluster.peer_connection import PeerConnection, status_of
+from brokerd.cluster.peer_connection import PeerConnection
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -34,7 +33,9 @@ REFUSALS_LOGGED_MAX = 256
 LINGER_S = 1.0
 #: Pause after a connection that could not be accepted (no descriptors left).
 ACCEPT_PAUSE_S = 0.1
-_BACKLOG = 128
+
+#: What this node knows of one that starts and asks (peer.proto: Enquiry).
+Describe: TypeAlias = Callable[[NodeId, peer_pb2.Enquiry], Awaitable[peer_pb2.Description]]
 
 
 class FrameSink(Protocol):
@@ -67,9 +68,12 @@ class PeerService:
         config: HostConfig,
         is_member: Callable[[NodeId], bool],
         sink: FrameSink,
+        describe: Describe | None = None,
     ) -> None:
         self.config = config
         self.sink = sink
+        self._incarnation = incarnation
+        self._describe = describe
         self.hello = frames.encode_hello(node, incarnation, config.cluster_id)
         self._node = node
         self._is_member = is_member
@@ -92,8 +96,7 @@ class PeerService:
             except OSError as error:
                 raise OSError(f"cannot use the peer certificate: {error}") from error
         try:
-            host, port = parse_bind(address)
-            found = _listen(host, port)
+            found = listening.listen(address)
         except OSError as error:
             raise OSError(f"cannot listen for peers on {address}: {error}") from error
         self._listeners += found
@@ -144,9 +147,14 @@ class PeerService:
         found.setblocking(False)
         self._strangers[address] += 1
         connection = _IncomingStream(self, address)
-        task = asyncio.get_running_loop().create_task(self._shake_hands(found, connection))
+        self._start(self._shake_hands(found, connection))
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Work for one stranger, of whom there are not many."""
+        task = asyncio.get_running_loop().create_task(work)
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
+        return task
 
     async def _shake_hands(self, found: socket.socket, connection: _IncomingStream) -> None:
         try:
@@ -199,8 +207,28 @@ class PeerService:
             raise CallRefused(Status.PERMISSION_DENIED, f"certificate is not of {node!r}")
         if node == self._node:
             raise CallRefused(Status.FAILED_PRECONDITION, f"{node!r} is no other member here")
-        self.check_member(node)
+        if not hello.HasField("enquiry"):
+            self.check_member(node)
         return node
+
+    def answer(self, hello: peer_pb2.Hello, connection: _IncomingStream) -> asyncio.Task[None]:
+        """Answer a node that starts and asks what is known of it; it need not be a member."""
+        return self._start(self._answer(hello, connection))
+
+    async def _answer(self, hello: peer_pb2.Hello, connection: _IncomingStream) -> None:
+        # Nothing known, unless somebody knows: standing UNKNOWN.
+        description = peer_pb2.Description()
+        if self._describe is not None:
+            try:
+                async with asyncio.timeout(self.config.transport.describe_timeout_s):
+                    description = await self._describe(NodeId(hello.node), hello.enquiry)
+            except (ClusterError, TimeoutError) as error:
+                self.complain(f"cannot tell {hello.node!r} what is known: {error}", "here")
+        connection.send_description(
+            frames.encode_hello(
+                self._node, self._incarnation, self.config.cluster_id, description=description
+            )
+        )
 
     def check_member(self, node: NodeId) -> None:
         """CallRefused if the node does not belong to the cluster, or not any more."""
@@ -213,6 +241,7 @@ class PeerService:
         earlier = self._current.get(node)
         self._current[node] = connection
         if earlier is not None:
+            earlier.takes_messages = False
             earlier.give_up(None)
         self.sink.stream_opened(node, incarnation)
 
@@ -233,7 +262,7 @@ class PeerService:
 class _IncomingStream(PeerConnection):
     """A connection to this member: request headers, a hello, then frames.
 
-    `node` is set once it was admitted.  `_is_over`: a status was sent, what still comes is dropped.
+    `node` is set once it was admitted.  `_is_over`: a status was sent.
     """
 
     def __init__(self, service: PeerService, address: str) -> None:
@@ -245,6 +274,7 @@ class _IncomingStream(PeerConnection):
         self._is_called = False
         self._is_over = False
         self._timer: asyncio.TimerHandle | None = None
+        self._answering: asyncio.Task[None] | None = None
 
     def names(self) -> set[str]:
         """Return the names in the certificate of the other side."""
@@ -263,9 +293,11 @@ class _IncomingStream(PeerConnection):
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
         self._stop_timer()
+        if self._answering is not None:
+            self._answering.cancel()
         self._service.lost(self)
         reason = self.lost.result()
-        if self.node is None and isinstance(reason, http2.Http2Error):
+        if self.node is None and isinstance(reason, Http2Error):
             self._service.complain(str(reason), self.address)
 
     def _too_slow(self) -> None:
@@ -287,8 +319,6 @@ class _IncomingStream(PeerConnection):
             raise CallRefused(Status.UNAUTHENTICATED, "wrong cluster secret")
 
     def message_received(self, message: bytes) -> None:
-        if self._is_over:
-            return
         try:
             frame = peer_pb2.PeerFrame.FromString(message)
             if self.node is None:
@@ -297,12 +327,19 @@ class _IncomingStream(PeerConnection):
             self._service.check_member(self.node)
             self._service.sink.frame_received(self.node, frame)
         except (DecodeError, FrameError) as error:
+            if self.node is not None:
+                logger.error("bad frame, closing the stream node=%s: %s", self.node, error)
             raise CallRefused(Status.INVALID_ARGUMENT, str(error)) from error
 
     def _introduced(self, frame: peer_pb2.PeerFrame) -> None:
         if not frame.HasField("hello"):
             raise CallRefused(Status.INVALID_ARGUMENT, "no hello")
         node = self._service.check_hello(frame.hello, self)
+        if frame.hello.HasField("enquiry"):
+            self.takes_messages = False
+            self._stop_timer()
+            self._answering = self._service.answer(frame.hello, self)
+            return
         self._stop_timer()
         self.node = node
         self.reader.bytes_max = self.limits.receive_bytes_max
@@ -311,60 +348,36 @@ class _IncomingStream(PeerConnection):
         self.http2.open_window(self.limits.window_bytes)
         self._service.admitted(self, node, frame.hello.incarnation)
 
+    def send_description(self, hello: bytes) -> None:
+        """Answer an enquiry; the call ends with it."""
+        self.http2.send_headers(grpc_messages.response_headers())
+        self.send_message((hello,), len(hello))
+        self._end(Status.OK, "", is_answered=True)
+
     def stream_ended(self, code: int | None) -> None:
         if code is not None or self._is_over:
             self.give_up(None)
-        else:
-            self._end(Status.OK if self._is_admitted else Status.INVALID_ARGUMENT, "")
+        elif self._answering is None:
+            is_good = self.node is not None
+            self._end(Status.OK if is_good else Status.INVALID_ARGUMENT, "")
 
     def refuse(self, error: CallRefused) -> None:
         """Say why, then let go; who does not read it in time is cut off."""
         if self._is_over:
             self.give_up(error)
             return
-        if self.node is None:
-            self._service.complain(str(error), self.peer_address)
-        else:
-            logger.error("closing the stream of a peer node=%s: %s", self.node, error)
-        self._end(status_of(error), str(error))
+        self._service.complain(str(error), self.address)
+        self._end(Status(error.status), str(error))
 
-    def _end(self, status: Status, text: str) -> None:
+    def _end(self, status: Status, text: str, *, is_answered: bool = False) -> None:
         self._is_over = True
+        self.takes_messages = False
         self._service.ended(self)
-        headers = [] if self._is_admitted else grpc_messages.response_headers()
+        is_answered = is_answered or self.node is not None
+        headers = [] if is_answered else grpc_messages.response_headers()
         trailers = grpc_messages.status_headers(status, text)
         self.http2.send_headers([*headers, *trailers], ends_stream=True)
         self.http2.send_goaway(http2.NO_ERROR)
         self.flush()
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self._too_slow)
-
-    @property
-    def _is_admitted(self) -> bool:
-        return self.node is not None
-
-
-def _listen(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets for all addresses of `host`, all on the same port."""
-    found = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    listeners: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
-            at = listeners[0].getsockname()[1] if listeners else port
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            listeners.append(listener)
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # As gRPC had it: [::] takes IPv4 too.
-                is_any = address[0] == "::"
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_any)
-            listener.bind((address[0], at, *address[2:]))
-            listener.listen(_BACKLOG)
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners

@@ -9,71 +9,89 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-import grpc
+import os
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from brokerd.cluster.config import TlsFiles
 from brokerd.raft.messages import NodeId
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
 SECRET_KEY = "brokerd-cluster-secret-bin"
 
-_SAN_PROPERTY = "x509_subject_alternative_name"
+ALPN = "h2"
+#: RFC 9113 §9.2.2 leaves of TLS 1.2 only these; TLS 1.3 has nothing else.
+_CIPHERS_TLS12 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-def read_files(files: TlsFiles) -> tuple[bytes, bytes, bytes]:
-    """Return key, certificate and authority in PEM; OSError if one cannot be read."""
-    return (
-        Path(files.key).read_bytes(),
-        Path(files.certificate).read_bytes(),
-        Path(files.ca).read_bytes(),
-    )
+class TlsContexts:
+    """Contexts made of the files as they are now (SEC-5).
 
+    State: the last contexts and what the files looked like then.  A rotation that is half done, or
+    that leaves something unreadable, leaves the last ones in force.  Connections that stand keep
+    what they were made with.
+    """
 
-def client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """Read the files and return credentials for one dial, so that new ones count from then on."""
-    key, certificate, ca = read_files(files)
-    return grpc.ssl_channel_credentials(ca, key, certificate)
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._seen: list[tuple[int, int, int]] = []
+        self._contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None = None
 
+    def client(self) -> ssl.SSLContext:
+        """Return the context for a dial; OSError if there has never been a good one."""
+        return self._current()[0]
 
-def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Return credentials that demand a certificate and follow the files (SEC-5)."""
+    def server(self) -> ssl.SSLContext:
+        """Return the context for a connection that was accepted; it demands a certificate."""
+        return self._current()[1]
 
-    def configuration() -> grpc.ServerCertificateConfiguration:
-        key, certificate, ca = read_files(files)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
-
-    def fetch() -> grpc.ServerCertificateConfiguration | None:
+    def _current(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         try:
-            return configuration()
-        except OSError:
-            # A rotation may be half done; the old certificate goes on.
-            logger.warning("cannot read the peer certificate files; keeping the old ones")
-            return None
+            seen = self._look()
+            if seen != self._seen or self._contexts is None:
+                # Noted first: files that are no good are complained of once.
+                self._seen = seen
+                self._contexts = (
+                    self._load(ssl.PROTOCOL_TLS_CLIENT),
+                    self._load(ssl.PROTOCOL_TLS_SERVER),
+                )
+        except OSError as error:
+            if self._contexts is None:
+                raise
+            if self._seen:
+                self._seen = []
+                logger.warning("cannot use the peer certificate files, keeping the old: %s", error)
+        return self._contexts
 
-    # None means "nothing new" to gRPC, which its type stubs do not know.
-    return grpc.dynamic_ssl_server_credentials(configuration(), cast(Any, fetch), True)
+    def _look(self) -> list[tuple[int, int, int]]:
+        files = self._files
+        found = [os.stat(path) for path in (files.certificate, files.key, files.ca)]
+        return [(state.st_ino, state.st_mtime_ns, state.st_size) for state in found]
+
+    def _load(self, protocol: int) -> ssl.SSLContext:
+        files = self._files
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(_CIPHERS_TLS12)
+        context.set_alpn_protocols([ALPN])
+        context.load_cert_chain(files.certificate, files.key)
+        context.load_verify_locations(files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # The authority may be an intermediate one.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if protocol == ssl.PROTOCOL_TLS_CLIENT:
+            # The name must be among the alternative names (SEC-4).
+            context.hostname_checks_common_name = False
+        return context
 
 
-def names_in_certificate(auth_context: Mapping[str, Iterable[bytes]]) -> set[str]:
-    """Return the verified subject alternative names of a connection's other side."""
-    return {
-        name.decode("utf-8", "replace")
-        for key, values in auth_context.items()
-        if _text(key) == _SAN_PROPERTY
-        for name in values
-    }
-
-
-def _text(key: Any) -> str:
-    return key.decode() if isinstance(key, bytes) else str(key)
+def names_in_certificate(certificate: Mapping[str, Any] | None) -> set[str]:
+    """Return the alternative names (DNS names, addresses) of a verified certificate, in the form
+    of SSLSocket.getpeercert."""
+    names = (certificate or {}).get("subjectAltName", ())
+    return {str(name) for kind, name in names if kind in ("DNS", "IP Address")}
 
 
 def is_member_certificate(names: Iterable[str], node: NodeId) -> bool:
@@ -88,12 +106,12 @@ def secret_metadata(secret: str) -> tuple[tuple[str, bytes], ...]:
     return ((SECRET_KEY, secret.encode()),) if secret else ()
 
 
-def is_secret_right(metadata: Iterable[tuple[str, Any]], secret: str) -> bool:
+def is_secret_right(metadata: Iterable[tuple[str, bytes]], secret: str) -> bool:
     """Compare in constant time (SEC-8); always true when no secret is asked for."""
     if not secret:
         return True
     shown = b""
     for key, value in metadata:
         if key == SECRET_KEY:
-            shown = value if isinstance(value, bytes) else str(value).encode()
+            shown = value
     return hmac.compare_digest(shown, secret.encode())

@@ -1,9 +1,10 @@
 """Outgoing streams: one per peer, everything for it in one frame per flush.
 
 Each member dials every other one and sends on the stream it dialled (peer.proto).  What is sent
-goes into the peer's outbox as encoded parts; `flush` wakes the senders.  A frame is built when the
-stream can take it, so batches form by what is there (hot-path rule 1).  Nothing here decides
-anything about groups: loss is reported, and the raft room probes.
+goes into the peer's outbox as encoded parts; `flush` writes them as one gRPC message, within the
+same call.  A frame is built when the socket and the peer's window can take it, so batches form by
+what is there (hot-path rule 1).  Nothing here decides anything about groups: loss is reported, and
+the raft room probes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import grpc
-
-from brokerd.cluster import frames, security
-from brokerd.cluster.config import HostConfig, TransportConfig
-from brokerd.cluster.errors import PeerRefusedError, SnapshotUnreadable
+from brokerd.cluster import frames, peer_call, security
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.errors import ClusterError, SnapshotUnreadable
+from brokerd.cluster.peer_call import PeerCall
 from brokerd.raft.messages import CATALOG_GROUP, Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
-
-METHOD = "/brokerd.v1.Peer/Exchange"
 
 #: News that nobody waits for goes with the next frame, or after this.  A frame of its own for each
 #: commit index would double the frames at one message in flight.
@@ -133,9 +131,9 @@ class _Outbox:
                 del self.notices[uid]
         self.put(frames.encode_raft(uid, message))
 
-    def take(self, frame_bytes: int) -> bytes:
-        """Return the next frame: the notices, parts up to `frame_bytes` (one goes, however large),
-        and one chunk of a snapshot.
+    def take(self, frame_bytes: int) -> tuple[list[bytes], int]:
+        """Return the next frame in pieces, and its size: the notices, parts up to `frame_bytes`
+        (one goes, however large), and one chunk of a snapshot.
 
         SnapshotUnreadable: that snapshot is given up; call again for the rest.
         """
@@ -154,7 +152,7 @@ class _Outbox:
         if self.liveness:
             pieces.append(self.liveness)
             self.liveness = b""
-        return b"".join(pieces)
+        return pieces, sum(map(len, pieces))
 
     def _take_chunk(self) -> list[bytes]:
         uid, chunks = self.snapshots[0]
@@ -184,15 +182,12 @@ class _PeerStream:
         self.is_connected = False
         self._transport = transport
         self._config = transport.config.transport
-        self._wake = asyncio.Event()
-        self._broken = asyncio.Event()
+        self._call: PeerCall | None = None
         self._backoff_s = self._config.backoff_min_s
         self._complaint = ""
         self._notice: asyncio.TimerHandle | None = None
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"peer {node}")
-
-    def wake(self) -> None:
-        self._wake.set()
+        self._loop = asyncio.get_running_loop()
+        self.task = self._loop.create_task(self._run(), name=f"peer {node}")
 
     def end(self) -> None:
         """Stop for good; await `task` afterwards."""
@@ -200,94 +195,87 @@ class _PeerStream:
             self._notice.cancel()
         self.task.cancel()
 
-    def wake_later(self) -> None:
+    def break_off(self) -> None:
+        """End the stream; a new one is dialled."""
+        if self._call is not None:
+            self._call.give_up(ConnectionAbortedError("broken off"))
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send what is there, as far as the socket and the peer's window take it."""
+        call, outbox, config = self._call, self.outbox, self._config
+        if call is None:
+            return
+        while call.can_send and not outbox.is_empty():
+            try:
+                pieces, size = outbox.take(config.frame_bytes)
+            except SnapshotUnreadable as error:
+                # Later, since this may be within a flush of the host.
+                self._loop.call_soon(self._transport.events.snapshot_unreadable, error)
+                continue
+            if size:
+                call.send_message(pieces, size)
+                call.flush()
+        if outbox.dropped and outbox.size < config.outbox_bytes // 2:
+            uids, outbox.dropped = outbox.dropped, set()
+            self._loop.call_soon(self._transport.events.messages_dropped, self.node, uids)
+
+    def pump_later(self) -> None:
         """Send what is there with the next frame, or soon."""
         if self._notice is None:
-            loop = asyncio.get_running_loop()
-            self._notice = loop.call_later(NOTICE_DELAY_S, self._notice_due)
+            self._notice = self._loop.call_later(NOTICE_DELAY_S, self._notice_due)
 
     def _notice_due(self) -> None:
         self._notice = None
         if self.outbox.notices:
-            self._wake.set()
+            self.pump()
 
-    def break_off(self) -> None:
-        """End the stream; a new one is dialled."""
-        self._broken.set()
+    # ---- the stream -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._session()
-            except grpc.aio.AioRpcError as error:
-                if not self.is_connected and error.code() is grpc.StatusCode.UNAVAILABLE:
+            except (ClusterError, TimeoutError, UnicodeError) as error:
+                self._complain(error)
+            except OSError as error:
+                if not self.is_connected:
                     self._transport.events.peer_refused(self.node)
-                self._complain(f"{error.code().name}: {error.details()}")
-            except (PeerRefusedError, TimeoutError, OSError, asyncio.InvalidStateError) as error:
-                self._complain(str(error) or type(error).__name__)
+                self._complain(error)
             if self.is_connected:
                 self._disconnected()
             await asyncio.sleep(self._backoff_s * (0.5 + self._transport.rng.random() / 2))
             self._backoff_s = min(self._backoff_s * 2, self._config.backoff_max_s)
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, error: Exception) -> None:
         """Log a reason once, not with each attempt."""
+        reason = str(error) or type(error).__name__
         if reason != self._complaint:
             self._complaint = reason
             logger.info("no stream to peer node=%s address=%s: %s", self.node, self.address, reason)
 
     async def _session(self) -> None:
-        """Dial, introduce, send until something breaks."""
-        channel = self._transport.open_channel(self.node, self.address)
-        tasks: list[asyncio.Future[object]] = []
+        """Dial, introduce, and stay until something breaks, which is raised."""
+        owner = self._transport
+        call: PeerCall | None = None
         try:
-            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)(
-                metadata=self._transport.metadata
-            )
             async with asyncio.timeout(self._config.dial_timeout_s):
-                await call.write(self._transport.hello)
-                answer = await call.read()
-            if not isinstance(answer, bytes):
-                # The stream ended without an answer: its status says why.
-                await call.code()
-                raise PeerRefusedError(f"{(await call.code()).name}: {await call.details()}")
-            self._transport.check_hello(self.node, answer)
-            self._connected()
-            tasks = [
-                asyncio.ensure_future(self._send(call)),
-                asyncio.ensure_future(call.read()),
-                asyncio.ensure_future(self._broken.wait()),
-            ]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if task is not tasks[1]:
-                    task.result()
+                call = await peer_call.dial(
+                    owner.config, owner.tls, self.node, self.address, owner.hello, self.pump
+                )
+                await call.introduce(self.node)
+            self._connected(call)
+            await asyncio.wait((call.lost,))
+            raise call.lost.result() or ConnectionResetError("it closed the connection")
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await channel.close(None)
+            self._call = None
+            if call is not None:
+                await call.end()
 
-    async def _send(self, call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
-        outbox, config = self.outbox, self._config
-        while True:
-            if outbox.is_empty():
-                self._wake.clear()
-                await self._wake.wait()
-            try:
-                frame = outbox.take(config.frame_bytes)
-            except SnapshotUnreadable as error:
-                self._transport.events.snapshot_unreadable(error)
-                continue
-            if frame:
-                await call.write(frame)
-            if outbox.dropped and outbox.size < config.outbox_bytes // 2:
-                uids, outbox.dropped = outbox.dropped, set()
-                self._transport.events.messages_dropped(self.node, uids)
-
-    def _connected(self) -> None:
+    def _connected(self, call: PeerCall) -> None:
         self.outbox = _Outbox()
-        self._broken.clear()
+        self._call = call
         self._backoff_s = self._config.backoff_min_s
         self._complaint = ""
         self.is_connected = True
@@ -301,7 +289,7 @@ class _PeerStream:
 
 
 class GrpcTransport:
-    """Streams to all peers over grpc.aio.
+    """gRPC streams to all peers.
 
     Owns one task per peer; `set_peers` starts and ends them, `close` ends all.
     """
@@ -317,8 +305,8 @@ class GrpcTransport:
         self.config = config
         self.events = events
         self.rng = rng
-        self.hello = hello_frame(node, incarnation, config)
-        self.metadata = security.secret_metadata(config.secret)
+        self.hello = frames.encode_hello(node, incarnation, config.cluster_id)
+        self.tls = security.TlsContexts(config.tls) if config.tls else None
         self._limits = config.transport
         self._streams: dict[NodeId, _PeerStream] = {}
         self._dirty: set[_PeerStream] = set()
@@ -359,24 +347,6 @@ class GrpcTransport:
         stream = self._streams.get(node)
         return stream is not None and stream.is_connected
 
-    def open_channel(self, node: NodeId, address: str) -> grpc.aio.Channel:
-        """Return a channel of its own for one dial."""
-        options = channel_options(self._limits)
-        if self.config.tls is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        # The certificate must carry the member's name, whatever address it was reached at (SEC-4).
-        options.append(("grpc.ssl_target_name_override", node))
-        credentials = security.client_credentials(self.config.tls)
-        return grpc.aio.secure_channel(address, credentials, options=options)
-
-    def check_hello(self, node: NodeId, answer: bytes) -> None:
-        """Make sure that the other side is the member that was dialled."""
-        hello = peer_pb2.PeerFrame.FromString(answer).hello
-        if hello.cluster_id != self.config.cluster_id:
-            raise PeerRefusedError(f"it belongs to cluster {hello.cluster_id!r}")
-        if hello.node != node:
-            raise PeerRefusedError(f"it is {hello.node!r}")
-
     # ---- sending --------------------------------------------------------------------------------
 
     def send_raft(self, node: NodeId, uid: int, message: Message) -> None:
@@ -395,7 +365,7 @@ class GrpcTransport:
         ):
             # Only the commit index for a follower that has everything (raft/replication.py).
             outbox.notices[uid] = message
-            stream.wake_later()
+            stream.pump_later()
             return
         elif outbox.size > self._limits.outbox_bytes:
             outbox.dropped.add(uid)
@@ -464,38 +434,11 @@ class GrpcTransport:
         for stream in self._streams.values():
             if stream.is_connected:
                 stream.outbox.liveness = self._liveness
-                stream.wake()
+                stream.pump()
 
     def flush(self) -> None:
         """See Transport."""
         if self._dirty:
             for stream in self._dirty:
-                stream.wake()
+                stream.pump()
             self._dirty.clear()
-
-
-def hello_frame(node: NodeId, incarnation: int, config: HostConfig) -> bytes:
-    """Return the first frame of a stream, in either direction."""
-    hello = peer_pb2.Hello(
-        cluster_id=config.cluster_id,
-        node=node,
-        incarnation=incarnation,
-        protocol_version=frames.PROTOCOL_VERSION,
-    )
-    return peer_pb2.PeerFrame(hello=hello).SerializeToString()
-
-
-def channel_options(limits: TransportConfig) -> list[tuple[str, int | str]]:
-    """Return gRPC's options for dialling: sizes (SEC-47), no compression (SEC-48), keep-alive."""
-    return [
-        ("grpc.max_receive_message_length", limits.receive_bytes_max),
-        ("grpc.max_send_message_length", limits.receive_bytes_max),
-        ("grpc.default_compression_algorithm", 0),
-        ("grpc.keepalive_time_ms", limits.keepalive_time_ms),
-        ("grpc.keepalive_timeout_ms", limits.keepalive_timeout_ms),
-        ("grpc.keepalive_permit_without_calls", 0),
-        # A dial of its own each time: gRPC's shared connections bring their own back-off.
-        ("grpc.use_local_subchannel_pool", 1),
-        ("grpc.enable_retries", 0),
-        ("grpc.enable_http_proxy", 0),
-    ]

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from brokerd.cluster import transport
+from brokerd.cluster import grpc_messages
 from brokerd.cluster.config import HostConfig, TlsFiles
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -168,7 +168,7 @@ async def test_certificate_of_another_authority_is_refused(tmp_path: Path) -> No
 async def exchange(port: int, *frames: bytes) -> grpc.StatusCode:
     """Send frames as a stranger would; return how the stream ended."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream(transport.METHOD)()
+        call = channel.stream_stream(grpc_messages.METHOD)()
         try:
             for frame in frames:
                 await call.write(frame)
@@ -206,11 +206,17 @@ async def test_bad_frames_end_their_stream_and_nothing_else(tmp_path: Path) -> N
 
 
 async def test_frame_over_the_receive_limit_is_refused(tmp_path: Path) -> None:
-    """SEC-47."""
+    """SEC-47; before the hello the limit is narrower."""
     config = toy_config()
     config.transport.receive_bytes_max = 10_000
+    config.transport.hello_bytes_max = 1_000
     members = await pair(tmp_path, config, toy_config())
-    assert await exchange(members[0].host.port, bytes(10_001)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    port = members[0].host.port
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await exchange(port, bytes(1_001)) is exhausted
+    fields = {"cluster_id": "toy", "node": "b", "incarnation": 9, "protocol_version": 1}
+    hello = peer_pb2.PeerFrame(hello=peer_pb2.Hello(**fields)).SerializeToString()
+    assert await exchange(port, hello, bytes(10_001)) is exhausted
     await close(members)
 
 

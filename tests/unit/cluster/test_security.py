@@ -29,11 +29,12 @@ def test_certificate_must_carry_the_members_name(names: list[str], is_member: bo
 
 
 def test_names_are_read_from_the_alternative_names_only() -> None:
-    context = {
-        "x509_common_name": [b"brokerd-1"],
-        "x509_subject_alternative_name": [b"brokerd-0", b"\xff"],
+    certificate = {
+        "subject": ((("commonName", "brokerd-1"),),),
+        "subjectAltName": (("DNS", "brokerd-0"), ("email", "brokerd-2"), ("IP Address", "::1")),
     }
-    assert security.names_in_certificate(context) == {"brokerd-0", "\ufffd"}
+    assert security.names_in_certificate(certificate) == {"brokerd-0", "::1"}
+    assert security.names_in_certificate(None) == set()
 
 
 def test_secret_must_be_shown_and_be_right() -> None:

@@ -91,14 +91,12 @@ class Confirms:
         R-PC-8: what is below the smallest undecided and the smallest nacked number becomes one ack
         with multiple; the others and all nacks go one by one.
         """
-        acks, nacks = self._acks.ranges(), self._nacks.ranges()
-        if not acks and not nacks:
-            return [], []
-        self._acks, self._nacks = RangeSet(), RangeSet()
+        acks, nacks = self._acks.take_all(), self._nacks.take_all()
         first = self._awaited.first()
         border = first.first if first is not None else self.next_sequence
-        if nacks:
-            border = min(border, nacks[0][0])
+        if not nacks:
+            return _join(acks, border), []
+        border = min(border, nacks[0][0])
         return _join(acks, border), [tag for low, high in nacks for tag in range(low, high)]
 
     @property

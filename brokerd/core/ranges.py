@@ -48,13 +48,18 @@ class RangeSet:
     __slots__ = ("_highs", "_lows")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        pairs = normalize(ranges)
+        pairs = normalize(ranges) if ranges else ()
         self._lows = [low for low, _ in pairs]
         self._highs = [high for _, high in pairs]
 
     def add(self, low: int, high: int) -> None:
         """Add [low, high)."""
         if low >= high:
+            return
+        if not self._highs or low > self._highs[-1]:
+            # What comes in order.
+            self._lows.append(low)
+            self._highs.append(high)
             return
         # All ranges that touch [low, high] melt into one.
         start = bisect_left(self._highs, low)
@@ -117,6 +122,15 @@ class RangeSet:
     def ranges(self) -> list[Range]:
         """Return the ranges, ascending."""
         return list(zip(self._lows, self._highs, strict=True))
+
+    def take_all(self) -> list[Range]:
+        """Remove everything and return it as ranges, ascending."""
+        if not self._lows:
+            return []
+        found = list(zip(self._lows, self._highs, strict=True))
+        self._lows.clear()
+        self._highs.clear()
+        return found
 
     def count(self) -> int:
         """Return how many numbers are in the set."""

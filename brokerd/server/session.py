@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
-from brokerd.core import annotations as message_annotations
 from brokerd.core import confirms, queue_commands
 from brokerd.core.message import Content
 from brokerd.server import (
@@ -257,7 +256,7 @@ class Session(ChannelDeliveries):
             return
         for _, header, body in items:
             checked = self.check(target, header)
-            kept = message_annotations.encode(checked.annotations)
+            kept = self.broker.annotate(checked.annotations)
             content = (route, checked.header, body, kept)
             self._route_known(target, checked.result, [content], checked.replies)
 
@@ -402,11 +401,9 @@ class Session(ChannelDeliveries):
         return True
 
     def _send_confirms(self) -> None:
-        if self.confirms is None or self._ended:
+        if not self.confirms or self._ended:
             return
         acks, nacks = self.confirms.take()
-        if not acks and not nacks:
-            return
         machine = self.connection.machine
         for tag, multiple in acks:
             machine.send(self.channel, methods.BasicAck(tag, multiple))

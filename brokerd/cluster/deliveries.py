@@ -33,6 +33,9 @@ class DeliveryKind(IntEnum):
     REPLY_TAKEN = 6
     #: Connections and channels of whoever has a limit (server/shared_counts.py).
     COUNTS = 7
+    #: A question to another member, and its answer (server/member_calls.py).
+    CALL = 8
+    ANSWER = 9
 
 
 #: version, flags, node size, tag size, incarnation, channel, runs, routes, messages

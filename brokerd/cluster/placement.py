@@ -5,6 +5,7 @@ Values in, values out; the caller brings the counts and the generator.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -111,3 +112,101 @@ def safe_to_stop(groups: Iterable[GroupHealth], member: NodeId) -> bool:
     its durable content returns with the member.
     """
     return not critical_groups((group for group in groups if group.voters != (member,)), member)
+
+
+def replica_counts(groups: Iterable[Iterable[str]]) -> Counter[NodeId]:
+    """Return how many replicas each member holds."""
+    return Counter(NodeId(node) for group in groups for node in group)
+
+
+def emptiest(
+    candidates: Collection[NodeId], counts: Mapping[NodeId, int], wanted: int
+) -> list[NodeId]:
+    """Return up to `wanted` of the candidates, those with the fewest replicas (R-QQ-4, R-QQ-23)."""
+    return sorted(candidates, key=lambda node: (counts.get(node, 0), node))[:wanted]
+
+
+def balanced_leaders(
+    leaders: Mapping[int, NodeId],
+    voters: Mapping[int, Collection[NodeId]],
+    running: Collection[NodeId],
+) -> list[tuple[int, NodeId]]:
+    """Return the moves (group, new leader) after which leaders are spread as evenly as the voters
+    allow, in an order in which they can be made; no group moves without need.
+
+    Evenly: no chain of moves can bring a member with the most leaders and one with the fewest
+    nearer to each other by more than one.  Only voters in `running` can lead.
+    """
+    spread = _Spread(leaders, voters, running)
+    while spread.improve():
+        pass
+    return [(uid, node) for uid, node in sorted(spread.leaders.items()) if leaders.get(uid) != node]
+
+
+class _Spread:
+    """Who leads what, and by which groups a leadership can go from one member to another."""
+
+    def __init__(
+        self,
+        leaders: Mapping[int, NodeId],
+        voters: Mapping[int, Collection[NodeId]],
+        running: Collection[NodeId],
+    ) -> None:
+        self.leaders: dict[int, NodeId] = {}
+        self._heirs: dict[int, list[NodeId]] = {}
+        self._counts: dict[NodeId, int] = dict.fromkeys(sorted(running), 0)
+        #: (from, to) -> the groups that could go, in order.
+        self._ways: dict[tuple[NodeId, NodeId], dict[int, None]] = {}
+        for uid in sorted(leaders):
+            if leaders[uid] in self._counts:
+                self._heirs[uid] = sorted(set(voters.get(uid, ())) & self._counts.keys())
+                self._lead(uid, leaders[uid])
+
+    def _lead(self, uid: int, node: NodeId) -> None:
+        before = self.leaders.get(uid)
+        for heir in self._heirs[uid]:
+            if before is not None:
+                self._ways.get((before, heir), {}).pop(uid, None)
+            if heir != node:
+                self._ways.setdefault((node, heir), {})[uid] = None
+        if before is not None:
+            self._counts[before] -= 1
+        self.leaders[uid] = node
+        self._counts[node] += 1
+
+    def improve(self) -> bool:
+        """Make the moves of one chain from a member with many leaders to one with fewer."""
+        for start in sorted(self._counts, key=lambda node: (-self._counts[node], node)):
+            chain = self._chain(start)
+            if chain:
+                for before, after in chain:
+                    self._lead(next(iter(self._ways[before, after])), after)
+                return True
+        return False
+
+    def _chain(self, start: NodeId) -> list[tuple[NodeId, NodeId]]:
+        """Return the shortest way to a member that leads at least two fewer groups."""
+        came: dict[NodeId, NodeId] = {}
+        level = [start]
+        while level:
+            following: list[NodeId] = []
+            for node in level:
+                for other in self._counts:
+                    if other == start or other in came or not self._ways.get((node, other)):
+                        continue
+                    came[other] = node
+                    if self._counts[other] + 2 <= self._counts[start]:
+                        return self._way_back(came, start, other)
+                    following.append(other)
+            level = following
+        return []
+
+    @staticmethod
+    def _way_back(
+        came: Mapping[NodeId, NodeId], start: NodeId, end: NodeId
+    ) -> list[tuple[NodeId, NodeId]]:
+        chain: list[tuple[NodeId, NodeId]] = []
+        while end != start:
+            chain.append((came[end], end))
+            end = came[end]
+        return chain[::-1]

@@ -13,6 +13,9 @@ from typing import Any
 #: Members of one queue at most (brokerd.raft.membership has the same bound).
 MEMBERS_MAX = 64
 
+#: Odd and large (2**64 over the golden ratio), so that lives and groups fall far apart.
+_SPREAD = 0x9E3779B97F4A7C15
+
 Json = dict[str, Any]
 
 
@@ -110,3 +113,12 @@ def after_change(
     if wanted is not None and set(wanted) == set(members):
         wanted = None
     return Membership(wanted, joined, False, membership.excluded)
+
+
+def log_uid(uid: int, membership: Membership, node: str) -> int:
+    """Return what the log of a replica is called on its node.
+
+    A member's second life is another log than its first: what was removed is never written again.
+    """
+    revision = membership.joined.get(node)
+    return uid if revision is None else (uid + revision * _SPREAD) % (1 << 63)

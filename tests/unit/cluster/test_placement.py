@@ -120,3 +120,68 @@ def test_member_is_critical_where_it_makes_the_majority() -> None:
 
 def test_group_of_the_member_alone_does_not_keep_it_from_stopping() -> None:
     assert placement.safe_to_stop([group(1, [N0], [N0])], N0)
+
+
+def counts_of(leaders: dict[int, NodeId]) -> list[int]:
+    return sorted(list(leaders.values()).count(node) for node in NODES)
+
+
+def after(leaders: dict[int, NodeId], voters: dict[int, list[NodeId]]) -> dict[int, NodeId]:
+    moves = placement.balanced_leaders(leaders, voters, NODES)
+    assert len({uid for uid, _ in moves}) == len(moves)
+    for uid, node in moves:
+        assert node in voters[uid]
+        assert leaders[uid] != node
+    return leaders | dict(moves)
+
+
+def test_leaders_are_spread_evenly() -> None:
+    """R-QQ-23: rebalance."""
+    leaders = dict.fromkeys(range(10), N0)
+    spread = after(leaders, dict.fromkeys(range(10), NODES))
+    assert counts_of(spread) == [2, 2, 2, 2, 2]
+    assert placement.balanced_leaders(spread, dict.fromkeys(range(10), NODES), NODES) == []
+
+
+def test_leaders_that_are_spread_as_evenly_as_can_be_stay() -> None:
+    leaders = {1: N0, 2: N0, 3: N1}
+    assert placement.balanced_leaders(leaders, {1: [N0, N1], 2: [N0, N1], 3: [N1]}, NODES) == []
+    assert placement.balanced_leaders({1: N0, 2: N0}, {1: [N0], 2: [N0]}, NODES) == []
+    assert placement.balanced_leaders({1: N0, 2: N0}, {}, NODES) == []
+
+
+def test_leadership_goes_by_a_third_member_where_there_is_no_straight_way() -> None:
+    """n0 leads three that only n1 shares; n1 leads one that n2 shares."""
+    leaders = {1: N0, 2: N0, 3: N0, 4: N1}
+    voters = {1: [N0, N1], 2: [N0, N1], 3: [N0, N1], 4: [N1, N2]}
+    spread = after(leaders, voters)
+    assert counts_of(spread) == [0, 0, 1, 1, 2]
+    assert spread[4] == N2
+
+
+def test_only_members_that_run_lead_and_only_their_leaders_move() -> None:
+    leaders = {1: N0, 2: N0, 3: N0, 4: N3}
+    voters = dict.fromkeys(leaders, NODES)
+    moves = placement.balanced_leaders(leaders, voters, [N0, N1])
+    assert [node for _, node in moves] == [N1]
+    assert moves[0][0] in (1, 2, 3)
+
+
+def test_random_spreads_end_where_no_move_helps() -> None:
+    rng = random.Random(7)
+    for _ in range(60):
+        voters = {uid: rng.sample(NODES, rng.randint(1, 5)) for uid in range(rng.randint(1, 40))}
+        leaders = {uid: rng.choice(nodes) for uid, nodes in voters.items()}
+        spread = after(leaders, voters)
+        counts = {node: list(spread.values()).count(node) for node in NODES}
+        for uid, node in spread.items():
+            for other in voters[uid]:
+                assert counts[node] - counts[other] < 2 or other == node
+
+
+def test_new_replicas_go_where_there_are_fewest() -> None:
+    """R-QQ-23"""
+    counts = placement.replica_counts([["n0", "n1"], ["n1", "n2"], ["n1"]])
+    assert counts == {N0: 1, N1: 3, N2: 1}
+    assert placement.emptiest({N0, N1, N2, N3}, counts, 2) == [N3, N0]
+    assert placement.emptiest({N1}, counts, 2) == [N1]

@@ -171,3 +171,15 @@ def test_where_a_queue_is_going_survives_a_snapshot(catalog: CatalogDriver) -> N
     assert copy.membership.wanted == ["n2", "n3", "n4"]
     assert copy.membership.excluded == ["n1"]
     assert machine.snapshot() == catalog.machine.snapshot()
+
+
+def test_each_life_of_a_replica_has_a_log_of_its_own(catalog: CatalogDriver) -> None:
+    """replication.md §2.4: a group's uid is in every record of the log."""
+    seen = set()
+    for _ in range(3):
+        grow(catalog, "n1", "n2", "n3")
+        seen.add(queue_membership.log_uid(5, queue(catalog).membership, "n3"))
+        assert queue_membership.log_uid(5, queue(catalog).membership, "n1") == 5
+        grow(catalog, "n1", "n2")
+    assert len(seen) == 3
+    assert all(1 << 16 < uid < 1 << 63 for uid in seen)

@@ -9,6 +9,8 @@ UV_VERSION := 0.13.8
 SEEDS ?= 2000
 FIRST_SEED ?= 1
 ROUNDS ?= 5
+MUTANTS ?= 400
+SEED ?= 1
 SECONDS ?= 60
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
 
@@ -39,7 +41,7 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 	@$(BIN)/python -m examples.orders.demo
 
 # One after the other: each part may use both cores, and only the last one starts two nodes.
-PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation" \
+PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
   tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
@@ -73,6 +75,9 @@ protos: setup ## generate brokerd/rpc/v1 from protos/
 sim: setup ## SEEDS=N FIRST_SEED=N: the Raft core in the simulator
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --first-seed $(FIRST_SEED)
 
+mutation: setup ## MUTANTS=N (0: all) SEED=S: would the tests notice? Raft core, log on disk, queue machine
+	@$(BIN)/python -m tools.mutation --mutants $(MUTANTS) --seed $(SEED)
+
 fuzz: setup ## SECONDS=N for each decoder: atheris, two at a time
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
@@ -100,4 +105,4 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test coverage spec-coverage lint protos sim fuzz fuzz-differential bench client-suites cluster-up cluster-down images e2e
+.PHONY: help setup lock demo test coverage spec-coverage lint protos sim mutation fuzz fuzz-differential bench client-suites cluster-up cluster-down images e2e

@@ -1,0 +1,71 @@
+"""What is mutated, and which tests have to notice.
+
+For the mutation run only.  A room's quick tests run against every mutant; its thorough ones, which
+take seconds, only against what the quick ones let live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class Room:
+    """Sources (patterns of paths) and the tests that stand guard over them."""
+
+    name: str
+    folder: str
+    sources: tuple[str, ...]
+    quick_tests: tuple[str, ...]
+    thorough_tests: tuple[str, ...]
+
+
+ROOMS = (
+    Room(
+        "raft",
+        "brokerd/raft",
+        ("brokerd/raft/*.py",),
+        ("tests/unit/raft", "tests/transcripts/raft"),
+        ("tests/simulation/test_simulation.py::test_ten_seeds_pass",),
+    ),
+    Room(
+        "storage",
+        "brokerd/storage",
+        # Not faults.py, which breaks disks on purpose, nor inspect.py, which prints.
+        tuple(
+            f"brokerd/storage/{name}.py"
+            for name in (
+                "collection",
+                "disk",
+                "entry_table",
+                "group_log",
+                "memory",
+                "records",
+                "recovery",
+                "repair",
+                "scan",
+                "segments",
+                "snapshots",
+                "wal",
+                "writer",
+            )
+        ),
+        ("tests/unit/storage",),
+        ("tests/properties/test_wal_model.py", "tests/properties/test_wal_images.py"),
+    ),
+    Room(
+        "queue",
+        "brokerd/core",
+        (
+            "brokerd/core/queue*.py",
+            "brokerd/core/consumers.py",
+            "brokerd/core/dead_letters.py",
+            "brokerd/core/deaths.py",
+            "brokerd/core/delayed.py",
+            "brokerd/core/enqueuers.py",
+            "brokerd/core/ranges.py",
+        ),
+        ("tests/unit/core", "tests/transcripts/queue"),
+        ("tests/properties/test_dead_letter_model.py", "tests/properties/test_queue_machine.py"),
+    ),
+)

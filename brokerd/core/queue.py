@@ -81,18 +81,7 @@ class QueueMachine(QueueIntake):
 
     def live_indexes(self) -> Sequence[Range]:
         """Return the log indexes that hold ready, checked-out or dead-letter messages."""
-        ranges: list[Range] = []
-        low = high = 0
-        for index in self.store.entries:
-            if index == high:
-                high += 1
-                continue
-            if low < high:
-                ranges.append((low, high))
-            low, high = index, index + 1
-        if low < high:
-            ranges.append((low, high))
-        return ranges
+        return self.store.live_indexes()
 
     def next_deadline_ms(self) -> int | None:
         """Return when a tick is due, None if time changes nothing."""
@@ -404,11 +393,11 @@ class QueueMachine(QueueIntake):
 
     def _purge(self, meta: Meta, command: None) -> bytes:
         # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
-        spans = self.store.clear() + self.delayed.clear()
-        count = sum(span.end - span.first for span in spans)
-        self.counters["purged"] += count
-        for span in spans:
+        count = self.store.purge()
+        for span in self.delayed.clear():
+            count += span.end - span.first
             self.store.release(span)
+        self.counters["purged"] += count
         return _json({"messages": count + self._lose_letters()})
 
     def _delete(self, meta: Meta, command: queue_decoders.Delete) -> bytes:

@@ -2,7 +2,9 @@
 
 Layout: version byte, u32 size of a JSON part, JSON part; then, as rows of i64, the entries and the
 ready spans (there may be a million of each); then the size columns of the entries whose messages
-differ in size, in the order of the entries, as they stood in the enqueue commands.
+differ in size, in the order of the entries, as they stood in the enqueue commands; then, in
+version 2, the columns of packed entries (queue_lanes.py), which stand in for a row of an entry and
+one of a span each.  Version 1 is written as long as nothing is packed.
 Message bodies are not in it: the snapshot goes along with the live log entries
 (replication.md §2.8).  Only `queue.py` uses it.
 """
@@ -11,6 +13,8 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from array import array
 from dataclasses import asdict
 from typing import Any
 
@@ -20,9 +24,11 @@ from brokerd.core.effects import ConsumerId
 from brokerd.core.enqueuers import EnqueuerKey
 from brokerd.core.queue_commands import QueueOptions
 from brokerd.core.queue_state import QueueState
-from brokerd.core.queue_store import Entry, Place, Span
+from brokerd.core.queue_store import Block, Entry, Place, Span, Store
 
 VERSION = 1
+#: With packed entries.
+VERSION_PACKED = 2
 
 _HEAD = struct.Struct("<BI")
 
@@ -34,22 +40,31 @@ _NONE = -1
 ENTRY_MESSAGES_MAX = 1 << 25
 #: Sizes of headers, bodies and annotations.
 COLUMNS_MAX = 3
+#: Array codes and bytes per number of a block's columns, in the order of its constructor.
+_BLOCK_COLUMNS = (("q", 8), ("q", 8), ("q", 8), ("q", 8), ("I", 4), ("I", 4))
 
 
 def encode(state: QueueState) -> bytes:
     """Return the whole replicated state."""
     blobs: list[bytes] = []
     entries: list[int] = []
-    for entry in state.store.entries.values():
+    for _, entry in sorted(state.store.entries.items()):
         columns = entry.columns or ()
         blobs += columns
         entries += (entry.index, entry.first, entry.enqueued_ms, entry.count, entry.size)
         entries.append(len(columns))
     spans: list[int] = []
-    for place, span in state.store.lanes():
-        spans += (_NONE if place is None else place, span.entry.index, span.first, span.end)
-        spans.append(_NONE if span.expires_ms is None else span.expires_ms)
-        spans += (span.level, span.acquired_count, span.delivery_count)
+    packed: list[bytes] = []
+    #: Level, how many rows of spans come before it, and how many entries it has.
+    blocks: list[tuple[int, int, int]] = []
+    for place, level, item in state.store.items():
+        if isinstance(item, Block):
+            blocks.append((level, len(spans) // _SPAN_WIDTH, len(item)))
+            packed += (_little(column).tobytes() for column in item.columns())
+            continue
+        spans += (_NONE if place is None else place, item.entry.index, item.first, item.end)
+        spans.append(_NONE if item.expires_ms is None else item.expires_ms)
+        spans += (level, item.acquired_count, item.delivery_count)
     consumers = state.consumers
     active = consumers.active
     fields: dict[str, Any] = {
@@ -77,21 +92,24 @@ def encode(state: QueueState) -> bytes:
         "deleted": state.deleted,
         "more_to_deliver": state.more_to_deliver,
     }
+    if blocks:
+        fields["blocks"] = blocks
     text = json.dumps(fields, separators=(",", ":")).encode()
     numbers = struct.pack(f"<{len(entries) + len(spans)}q", *entries, *spans)
-    return b"".join((_HEAD.pack(VERSION, len(text)), text, numbers, *blobs))
+    version = VERSION_PACKED if blocks else VERSION
+    return b"".join((_HEAD.pack(version, len(text)), text, numbers, *blobs, *packed))
 
 
 def decode_into(state: QueueState, data: bytes) -> None:
     """Fill a fresh state; raise ValueError for another version."""
     version, size = _HEAD.unpack_from(data)
-    if version != VERSION:
+    if version not in (VERSION, VERSION_PACKED):
         raise ValueError(f"queue snapshot version {version} is not known")
     at = _HEAD.size + size
     fields: dict[str, Any] = json.loads(data[_HEAD.size : at])
     state.options = QueueOptions(**fields["options"])
     state.counters.update(fields["counters"])
-    _restore_messages(state, fields["entries"], fields["spans"], data[at:])
+    _restore_messages(state, fields, memoryview(data)[at:])
     entries = state.store.entries
     _restore_consumers(state, fields)
     letters = state.letters
@@ -116,27 +134,66 @@ def decode_into(state: QueueState, data: bytes) -> None:
     state.more_to_deliver = fields["more_to_deliver"]
 
 
-def _restore_messages(state: QueueState, entry_count: int, span_count: int, data: bytes) -> None:
-    entries = state.store.entries
-    middle = 8 * _ENTRY_WIDTH * entry_count
-    at = middle + 8 * _SPAN_WIDTH * span_count
-    rows = struct.iter_unpack(f"<{_ENTRY_WIDTH}q", data[:middle])
-    for index, first, enqueued_ms, count, size, width in rows:
-        if not (0 <= count <= ENTRY_MESSAGES_MAX and 0 <= width <= COLUMNS_MAX):
-            raise ValueError(f"an entry of {count} messages in {width} columns")
-        columns = [data[at + 4 * count * i : at + 4 * count * (i + 1)] for i in range(width)]
-        at += 4 * count * width
-        if not columns:
-            columns = [size.to_bytes(4, "little") * count]
-        entries[index] = Entry(index, first, enqueued_ms, count, columns)
-    spans = data[middle : middle + 8 * _SPAN_WIDTH * span_count]
-    for row in struct.iter_unpack(f"<{_SPAN_WIDTH}q", spans):
-        place, index, first, end, expires_ms, level, acquired_count, delivery_count = row
+def _restore_messages(state: QueueState, fields: dict[str, Any], data: memoryview) -> None:
+    store = state.store
+    middle = 8 * _ENTRY_WIDTH * fields["entries"]
+    end = middle + 8 * _SPAN_WIDTH * fields["spans"]
+    at = _restore_entries(store, data, middle, end)
+    entries = store.entries
+    items: list[tuple[Place | None, int, Span | Block]] = []
+    for row in struct.iter_unpack(f"<{_SPAN_WIDTH}q", data[middle:end]):
+        place, index, first, last, expires_ms, level, acquired_count, delivery_count = row
         expiry = None if expires_ms == _NONE else expires_ms
         entry = entries[index]
-        entry.live += end - first
-        span = Span(entry, first, end, expiry, level, acquired_count, delivery_count)
-        state.store.add(span, None if place == _NONE else Place(place))
+        entry.live += last - first
+        span = Span(entry, first, last, expiry, level, acquired_count, delivery_count)
+        items.append((None if place == _NONE else Place(place), level, span))
+    blocks = fields.get("blocks")
+    if blocks is None:
+        for place_of_span, _, item in items:
+            assert isinstance(item, Span)
+            store.add(item, place_of_span)
+        return
+    merged: list[tuple[Place | None, int, Span | Block]] = []
+    done = 0
+    for level, before, count in blocks:
+        merged += items[done:before]
+        done = before
+        columns = []
+        for code, width in _BLOCK_COLUMNS:
+            column = array(code)
+            column.frombytes(data[at : at + width * count])
+            columns.append(_little(column))
+            at += width * count
+        merged.append((None, level, Block(*columns)))
+    store.restore(merged + items[done:])
+
+
+def _restore_entries(store: Store, data: memoryview, rows_end: int, blobs_start: int) -> int:
+    """Restore the entries that are not packed; return where their sizes end."""
+    at = blobs_start
+    for row in struct.iter_unpack(f"<{_ENTRY_WIDTH}q", data[:rows_end]):
+        index, first, enqueued_ms, count, size, width = row
+        if not (0 <= count <= ENTRY_MESSAGES_MAX and 0 <= width <= COLUMNS_MAX):
+            raise ValueError(f"an entry of {count} messages in {width} columns")
+        if width:
+            columns = [
+                bytes(data[at + 4 * count * i : at + 4 * count * (i + 1)]) for i in range(width)
+            ]
+            at += 4 * count * width
+            entry = Entry(index, first, enqueued_ms, count, columns)
+        else:
+            entry = Entry.of_equal_sizes(index, first, enqueued_ms, count, size)
+        store.add_entry(entry)
+    return at
+
+
+def _little(column: array[int]) -> array[int]:
+    """Turn a column between the machine's byte order and the format's."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column
 
 
 def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.enqueuers import Enqueuers
 from brokerd.core.message import Range
 from brokerd.core.queue_commands import QueueOptions
-from brokerd.core.queue_store import Place, Span, Store, append_run
+from brokerd.core.queue_store import Entry, Place, Span, Store, append_run
 
 #: Cumulative, each message counted in exactly one place (telemetry.md §6.5).
 COUNTERS = (
@@ -107,10 +107,12 @@ class QueueState:
             assert end <= first, "a message is in two places"
         assert not numbers or 0 <= numbers[0][0] < numbers[-1][1] <= self.next_number
         live: dict[int, int] = {}
+        entries: dict[int, Entry] = {}
         for span in spans:
-            assert self.store.entries[span.entry.index] is span.entry
+            assert self.store.holds(span.entry)
             live[span.entry.index] = live.get(span.entry.index, 0) + span.end - span.first
-        assert live == {index: entry.live for index, entry in self.store.entries.items()}
+            entries[span.entry.index] = span.entry
+        assert live == {index: entry.live for index, entry in entries.items()}
         counters = self.counters
         gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
         here = self.store.ready + self.unacked + self.delayed.count
@@ -409,13 +411,13 @@ class QueueState:
     def _end(self, cause: str) -> None:
         """The queue is gone: nothing is dead-lettered (R-DLX-3); each message counts once."""
         self._save_orphans()
-        spans = self.store.clear() + self.delayed.clear()
-        self.counters["purged"] += sum(span.end - span.first for span in spans)
+        delayed = self.delayed.clear()
+        self.counters["purged"] += self.store.ready + sum(s.end - s.first for s in delayed)
         self.counters["orphaned"] += self.unacked
         self._lose_letters()
         for consumer in self.consumers.clear():
             self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
-        self.store.entries.clear()
+        self.store.forget()
         self.unacked = self.unacked_bytes = 0
         self.enqueuers.clear()
         self.suspected.clear()

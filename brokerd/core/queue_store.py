@@ -1,180 +1,22 @@
-"""Where a queue's messages are: log entries, spans of them, and the lanes of ready spans.
+"""Where a queue's messages are: the entries that are alive, and the lanes of ready spans.
 
 No rule about who gets what is here; the queue machine decides, this module keeps and counts.
-The clean path has one span per log entry, whatever the entry's length; finer spans exist only
-where messages differ (own TTL, priority, returned) or where a delivery ended within an entry.
-Only `queue.py` and its parts use it.
+Entries and spans themselves are in `queue_spans.py`, what is far from both ends in
+`queue_lanes.py`.  Only `queue.py` and its parts use it.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
 
-from brokerd.core import queue_commands
-from brokerd.core.effects import Run
-from brokerd.core.ranges import Pieces
+from brokerd.core.message import Range
+from brokerd.core.queue_lanes import Block, Lane
+from brokerd.core.queue_spans import Entry, Span, append_run, runs_of
+from brokerd.core.ranges import Pieces, RangeSet
 
-
-class Entry:
-    """One log entry that still holds messages of this queue.
-
-    Message number n is at position n - first of the entry.  `first` may be negative when the
-    front of the entry was a duplicate.
-    Invariants: sizes are either all `size` (columns None), or the sums over `columns`, which are
-    added up only when an entry is first cut; `live` counts the messages that are ready, checked
-    out or waiting dead letters.
-    """
-
-    __slots__ = ("_sums", "columns", "count", "enqueued_ms", "first", "index", "live", "size")
-
-    def __init__(
-        self, index: int, first: int, enqueued_ms: int, count: int, columns: list[bytes]
-    ) -> None:
-        self.index = index
-        self.first = first
-        self.enqueued_ms = enqueued_ms
-        self.count = count
-        size = queue_commands.equal_size(columns)
-        #: Of each message, or of all together if they differ.
-        self.size = queue_commands.total_size(columns) if size is None else size
-        self.columns = columns if size is None else None
-        self._sums: array[int] | None = None
-        self.live = 0
-
-    def bytes_of(self, first: int, end: int) -> int:
-        """Return the size of the messages [first, end)."""
-        if self.columns is None:
-            return self.size * (end - first)
-        if end - first == self.count:
-            return self.size
-        sums = self._sums or self._add_up(self.columns)
-        return sums[end - self.first] - sums[first - self.first]
-
-    def fitting(self, first: int, end: int, room_bytes: int) -> int:
-        """Return how many messages from `first` on have at most `room_bytes` together."""
-        if room_bytes < 0:
-            return 0
-        if self.columns is None:
-            return min(end - first, room_bytes // self.size) if self.size else end - first
-        sums = self._sums or self._add_up(self.columns)
-        start, stop = first - self.first, end - self.first
-        return bisect_right(sums, sums[start] + room_bytes, start, stop + 1) - 1 - start
-
-    def covering(self, first: int, end: int, excess_bytes: int) -> int:
-        """Return how many messages from `first` on it takes to free `excess_bytes`."""
-        if self.columns is None:
-            return min(end - first, -(-excess_bytes // self.size)) if self.size else end - first
-        sums = self._sums or self._add_up(self.columns)
-        start, stop = first - self.first, end - self.first
-        return min(bisect_left(sums, sums[start] + excess_bytes, start, stop + 1), stop) - start
-
-    def _add_up(self, columns: list[bytes]) -> array[int]:
-        self._sums = queue_commands.cumulative_sizes(columns)
-        return self._sums
-
-
-class Span:
-    """Consecutive messages [first, end) of one entry that are alike in everything else."""
-
-    __slots__ = (
-        "acquired_count",
-        "delivery_count",
-        "end",
-        "entry",
-        "expires_ms",
-        "first",
-        "level",
-        "taken_ms",
-    )
-
-    def __init__(
-        self,
-        entry: Entry,
-        first: int,
-        end: int,
-        expires_ms: int | None = None,
-        level: int = 0,
-        acquired_count: int = 0,
-        delivery_count: int = 0,
-        taken_ms: int = 0,
-    ) -> None:
-        self.entry = entry
-        self.first = first
-        self.end = end
-        #: Fixed at enqueue, kept across requeue (R-TTL-1).
-        self.expires_ms = expires_ms
-        #: Priority (R-PRI-1), 0 where the queue has none.
-        self.level = level
-        #: How often it came back after having been handed out (R-DL-2).
-        self.acquired_count = acquired_count
-        self.delivery_count = delivery_count
-        #: When a consumer got them, rounded up (R-QQ-22); 0: nobody has them, or for as long as
-        #: they like.
-        self.taken_ms = taken_ms
-
-    def part(self, first: int, end: int) -> Span:
-        """Return a span of some of these messages."""
-        return Span(
-            self.entry,
-            first,
-            end,
-            self.expires_ms,
-            self.level,
-            self.acquired_count,
-            self.delivery_count,
-            self.taken_ms,
-        )
-
-    def joins(self, following: Span) -> bool:
-        """Return whether the two differ only in place."""
-        return (
-            self.entry is following.entry
-            and self.acquired_count == following.acquired_count
-            and self.delivery_count == following.delivery_count
-            and self.expires_ms == following.expires_ms
-            and self.level == following.level
-            and self.taken_ms == following.taken_ms
-        )
-
-    def run(self) -> Run:
-        """Return where these messages are, for effects and replies."""
-        entry = self.entry
-        return Run(
-            self.first,
-            self.end - self.first,
-            entry.index,
-            self.first - entry.first,
-            self.acquired_count,
-            self.delivery_count,
-        )
-
-    def size_bytes(self) -> int:
-        """Return the accounted size."""
-        return self.entry.bytes_of(self.first, self.end)
-
-
-def runs_of(spans: list[Span]) -> list[Run]:
-    """Return the runs of these spans in order, neighbours of one entry joined."""
-    runs: list[Run] = []
-    for span in spans:
-        append_run(runs, span)
-    return runs
-
-
-def append_run(runs: list[Run], span: Span) -> None:
-    """Append a span's run, or lengthen the last one by it."""
-    run = span.run()
-    if runs:
-        last = runs[-1]
-        alike = last.entry == run.entry and last[4:] == run[4:]
-        if alike and last.first + last.length == run.first:
-            runs[-1] = last._replace(length=last.length + run.length)
-            return
-    runs.append(run)
+__all__ = ["Block", "Entry", "Place", "Span", "Store", "append_run", "runs_of"]
 
 
 class Place(IntEnum):
@@ -197,15 +39,15 @@ class _Level:
 
     __slots__ = ("back", "fresh")
 
-    def __init__(self) -> None:
+    def __init__(self, priority: int, entries: dict[int, Entry]) -> None:
         self.back: Pieces[Span] = Pieces()
-        self.fresh: deque[Span] = deque()
+        self.fresh = Lane(priority, entries)
 
     def head(self) -> Span | None:
-        return self.back.first() or (self.fresh[0] if self.fresh else None)
+        return self.back.first() or (self.fresh.head[0] if self.fresh else None)
 
     def pop(self, limit: int) -> Span:
-        return self.back.pop(limit) if self.back else _pop(self.fresh, limit)
+        return self.back.pop(limit) if self.back else self.fresh.pop(limit)
 
 
 def _pop(lane: deque[Span], limit: int) -> Span:
@@ -228,15 +70,26 @@ def _append(lane: deque[Span], span: Span) -> None:
 class Store:
     """The entries that are alive, and the ready messages in their lanes.
 
-    Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds exactly the
-    entries with live > 0, by log index, ascending; `_order` holds exactly the levels that are not
-    empty, highest first; `_expiring` counts the ready messages that have an expiry instant.
+    Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds by log index
+    exactly the entries with live > 0 that are not packed into a block of a lane; `_live` has the
+    indexes of both; `_order` holds exactly the levels that are not empty, highest first;
+    `_expiring` counts the ready messages that have an expiry instant.
     """
 
-    __slots__ = ("_expiring", "_levels", "_order", "_returns", "entries", "ready", "ready_bytes")
+    __slots__ = (
+        "_expiring",
+        "_levels",
+        "_live",
+        "_order",
+        "_returns",
+        "entries",
+        "ready",
+        "ready_bytes",
+    )
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self._live = RangeSet()
         self.ready = 0
         self.ready_bytes = 0
         self._returns: deque[Span] = deque()
@@ -245,8 +98,13 @@ class Store:
         self._expiring = 0
 
     def add_entry(self, entry: Entry) -> None:
-        """Take over an entry that has become alive; indexes only ever rise."""
+        """Take over an entry that has become alive."""
         self.entries[entry.index] = entry
+        self._live.add(entry.index, entry.index + 1)
+
+    def live_indexes(self) -> list[Range]:
+        """Return the log indexes of all entries that are alive; kept, not gathered."""
+        return self._live.ranges()
 
     def release(self, span: Span) -> None:
         """These messages have left the queue for good."""
@@ -254,6 +112,7 @@ class Store:
         entry.live -= span.end - span.first
         if not entry.live:
             del self.entries[entry.index]
+            self._live.remove(entry.index, entry.index + 1)
 
     def add(self, span: Span, place: Place | None = None) -> None:
         """Make messages ready: new ones (place None) or returned ones."""
@@ -264,14 +123,18 @@ class Store:
         if place is Place.RETURNS:
             _append(self._returns, span)
             return
-        level = self._levels.get(span.level)
-        if level is None:
-            level = self._levels[span.level] = _Level()
-            self._order = sorted(self._levels, reverse=True)
+        level = self._level(span.level)
         if place is Place.ORIGINAL:
             level.back.add(span)
         else:
-            _append(level.fresh, span)
+            level.fresh.append(span)
+
+    def _level(self, priority: int) -> _Level:
+        level = self._levels.get(priority)
+        if level is None:
+            level = self._levels[priority] = _Level(priority, self.entries)
+            self._order = sorted(self._levels, reverse=True)
+        return level
 
     def head(self) -> Span | None:
         """Return the span with the next message to be handed out or dropped (R-PRI-4)."""
@@ -323,14 +186,29 @@ class Store:
             heads.append(head)
         return min((head.expires_ms for head in heads if head.expires_ms is not None), default=None)
 
-    def clear(self) -> list[Span]:
-        """Remove all ready messages and return them; their entries are not released."""
-        spans = list(self)
+    def purge(self) -> int:
+        """Remove all ready messages for good; return how many there were."""
+        count = self.ready
+        for level in self._levels.values():
+            for block in level.fresh.blocks():
+                for low, high in _ranges(block):
+                    self._live.remove(low, high)
+            for item in [*level.back, *level.fresh.items()]:
+                if isinstance(item, Span):
+                    self.release(item)
+        for span in self._returns:
+            self.release(span)
         self.ready = self.ready_bytes = self._expiring = 0
         self._returns.clear()
         self._levels.clear()
         self._order.clear()
-        return spans
+        return count
+
+    def forget(self) -> None:
+        """Remove everything, whoever holds it: the queue has ended."""
+        self.purge()
+        self.entries.clear()
+        self._live = RangeSet()
 
     def _pop_level(self, priority: int, limit: int) -> Span:
         level = self._levels[priority]
@@ -346,19 +224,52 @@ class Store:
         if span.expires_ms is not None:
             self._expiring -= span.end - span.first
 
-    def lanes(self) -> Iterator[tuple[Place | None, Span]]:
-        """Return all ready spans with the place that `add` needs to bring them back there."""
+    def items(self) -> Iterator[tuple[Place | None, int, Span | Block]]:
+        """Return what `restore` needs, in its order: place, level, spans and blocks."""
         for span in self._returns:
-            yield Place.RETURNS, span
+            yield Place.RETURNS, span.level, span
         for priority in self._order:
             level = self._levels[priority]
             for span in level.back:
-                yield Place.ORIGINAL, span
-            for span in level.fresh:
-                yield None, span
+                yield Place.ORIGINAL, priority, span
+            for item in level.fresh.items():
+                yield None, priority, item
+
+    def restore(self, items: list[tuple[Place | None, int, Span | Block]]) -> None:
+        """Fill a store without ready messages; the entries of the spans are there already."""
+        lanes: dict[int, list[Span | Block]] = {}
+        for place, priority, item in items:
+            if place is None:
+                lanes.setdefault(priority, []).append(item)
+            else:
+                assert isinstance(item, Span), "a block in a lane of returned messages"
+                self.add(item, place)
+        for priority, lane in lanes.items():
+            for item in lane:
+                if isinstance(item, Block):
+                    self._restore_block(item)
+                else:
+                    self.ready += item.end - item.first
+                    self.ready_bytes += item.size_bytes()
+                    if item.expires_ms is not None:
+                        self._expiring += item.end - item.first
+            self._level(priority).fresh.restore(lane)
+
+    def _restore_block(self, block: Block) -> None:
+        block.check()
+        self.ready += block.messages()
+        self.ready_bytes += block.size_bytes()
+        self._expiring += block.expiring()
+        for low, high in _ranges(block):
+            self._live.add(low, high)
 
     def __iter__(self) -> Iterator[Span]:
-        return (span for _, span in self.lanes())
+        """Yield all ready spans; those of packed entries are made for the occasion."""
+        for _, priority, item in self.items():
+            if isinstance(item, Block):
+                yield from item.spans(priority)
+            else:
+                yield item
 
     def check(self) -> None:
         """Assert what the class promises."""
@@ -370,11 +281,29 @@ class Store:
         for level in self._levels.values():
             level.back.check()
             last = max((span.end for span in level.back), default=None)
-            assert last is None or not level.fresh or last <= level.fresh[0].first
+            assert last is None or not level.fresh or last <= level.fresh.head[0].first
             assert level.fresh or level.back, "empty level kept"
-        indexes = list(self.entries)
-        assert indexes == sorted(indexes), "entries out of order"
+            level.fresh.check()
+        live = [index for low, high in self._live.ranges() for index in range(low, high)]
+        packed = [index for block in self._blocks() for index in block.indexes]
+        assert live == sorted([*self.entries, *packed]), "the live indexes are not those here"
+
+    def _blocks(self) -> Iterator[Block]:
+        return (block for level in self._levels.values() for block in level.fresh.blocks())
+
+    def holds(self, entry: Entry) -> bool:
+        """Return whether an entry is here, for checks: itself, or packed."""
+        known = self.entries.get(entry.index)
+        return known is entry or (known is None and entry.index in self._live)
 
 
 def _is_over(span: Span, now_ms: int) -> bool:
     return span.expires_ms is not None and span.expires_ms <= now_ms
+
+
+def _ranges(block: Block) -> list[Range]:
+    """Return the log indexes of a block; nearly always they are one range."""
+    indexes = block.indexes
+    if indexes[-1] - indexes[0] + 1 == len(indexes):
+        return [(indexes[0], indexes[-1] + 1)]
+    return [(index, index + 1) for index in indexes]

@@ -52,6 +52,10 @@ class RaftConfig:
     snapshot_entries: int = 4096
     #: ... or so many bytes of commands, whichever comes first: it bounds replay after a restart.
     snapshot_bytes: int = 64 * 1024 * 1024
+    #: ... but a state that is larger than this waits until the log has grown by the rest of it.
+    #: The state of a deep queue has 40 bytes per entry; written again after every 4,096 entries it
+    #: would make each publish dearer the deeper the queue is.
+    snapshot_state_bytes: int = 1024 * 1024
 
     #: A follower that got a snapshot and said nothing for so many ticks gets it again. Installing
     #: a large one takes time, so this is generous; a broken stream (PeerUnreachable) retries at

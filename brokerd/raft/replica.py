@@ -260,6 +260,8 @@ class Replica:
         #: Index of the tick command on its way, 0 if none.
         self._tick_index = 0
         self._applied_bytes = 0
+        #: Size of the last snapshot's state.
+        self._saved_bytes = 0 if snapshot is None else len(snapshot.data)
         self._is_saving = False
         #: Newest time heard of, for effects that no command caused.
         self._now_ms = 0
@@ -435,6 +437,7 @@ class Replica:
             self.machine.restore(snapshot.data)
             self._snapshot_index = snapshot.index
             self._applied_bytes = 0
+            self._saved_bytes = len(snapshot.data)
 
     def _on_snapshot_saved(self, event: SnapshotSaved) -> None:
         self._is_saving = False
@@ -549,23 +552,17 @@ class Replica:
                 applied - self._snapshot_index < config.snapshot_entries
                 and self._applied_bytes < config.snapshot_bytes
             )
+            or self._applied_bytes < self._saved_bytes - config.snapshot_state_bytes
         ):
             return
         term = log.term(applied)
         assert term is not None
         self._is_saving = True
         self._applied_bytes = 0
-        self._actions.append(
-            SaveSnapshot(
-                Snapshot(
-                    applied,
-                    term,
-                    self._node.configuration_at(applied),
-                    self.machine.snapshot(),
-                ),
-                list(self.machine.live_indexes()),
-            )
-        )
+        data = self.machine.snapshot()
+        self._saved_bytes = len(data)
+        snapshot = Snapshot(applied, term, self._node.configuration_at(applied), data)
+        self._actions.append(SaveSnapshot(snapshot, list(self.machine.live_indexes())))
 
 
 Replica._HANDLERS = {

@@ -354,3 +354,27 @@ def test_a_snapshot_is_due_at_the_very_byte() -> None:
     cluster.propose("a", "yy")
     cluster.stabilize()
     assert [a.snapshot.index for a in actions if isinstance(a, SaveSnapshot)] == [3]
+
+
+def test_a_large_state_is_not_written_again_before_the_log_has_grown_by_as_much() -> None:
+    """hot-path.md, "Scale": what a snapshot costs per command does not grow with depth."""
+    cluster = elected(snapshot_entries=1, snapshot_state_bytes=20)
+    saved: list[int] = []
+    sizes: list[int] = []
+
+    def watch(node: NodeId, action: object) -> None:
+        if node == A and isinstance(action, SaveSnapshot):
+            saved.append(action.snapshot.index)
+            sizes.append(len(action.snapshot.data))
+
+    cluster.watch = watch
+    for _ in range(12):
+        cluster.propose("a", "xx")
+        cluster.stabilize()
+    # Of 10 bytes each: all that a state has beyond 20 bytes must have come into the log first.
+    assert saved[:2] == [2, 3]
+    for before, index, following in zip(sizes, saved, saved[1:], strict=False):
+        assert 10 * (following - index) >= before - 20
+        assert 10 * (following - index - 1) < max(1, before - 20)
+    cluster.restart("a")
+    assert cluster.replicas[A]._saved_bytes == sizes[-1]

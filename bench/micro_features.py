@@ -169,6 +169,12 @@ def main() -> None:
         calls = max(200, 200_000 // bindings) if exchange_type == "headers" else 100_000
         name = f"route, {exchange_type}, {bindings} bindings"
         report(name, partial(per_call_ns, call, calls))
+    own = Annotations(ttl_ms=60_000, priority=5)
+    for form, packed in (("JSON", False), ("packed", True)):
+        encode = partial(message_annotations.encode, own, packed=packed)
+        report(f"own TTL and priority, written as {form}", partial(per_call_ns, encode, 100_000))
+        decode = partial(message_annotations.decode, encode())
+        report(f"own TTL and priority, read from {form}", partial(per_call_ns, decode, 100_000))
     report("dead letter: history of one more death", partial(per_call_ns, death, 20_000))
 
 

@@ -1,12 +1,15 @@
 """What the broker remembers beside a message's own bytes.
 
-Kept as small JSON in `Content[3]`, and only where there is something to remember, so that the
-ordinary message costs nothing.  Never sent to clients as such.
+Kept in `Content[3]`, and only where there is something to remember, so that the ordinary message
+costs nothing.  Never sent to clients as such.  Two forms stand side by side in logs: small JSON,
+and a packed one for what many messages have, their own TTL and priority; who writes the second must
+know that all members can read it (features.PACKED_ANNOTATIONS).
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import asdict, dataclass, field
 
 
@@ -47,22 +50,70 @@ class Annotations:
 
 NONE = b""
 
+_FIELDS = tuple(Annotations.__dataclass_fields__)
+#: Of these, 0 says something else than nothing.
+_ZERO_COUNTS = frozenset(("ttl_ms", "priority"))
 
-def encode(annotations: Annotations) -> bytes:
-    """Return the JSON form, b"" when there is nothing to remember."""
+#: Form (no JSON begins so), which of the two are there, TTL in milliseconds, priority.
+_PACKED = struct.Struct("<BBQB")
+_PACKED_FORM = 2
+_HAS_TTL, _HAS_PRIORITY = 1, 2
+_TTL_MAX = (1 << 64) - 1
+_PRIORITY_MAX = 255
+
+
+def encode(annotations: Annotations, *, packed: bool = False) -> bytes:
+    """Return the form for the log, b"" when there is nothing to remember.
+
+    packed: all members can read the packed form; it is taken where it can hold everything.
+    """
+    if packed and _is_packable(annotations):
+        return _pack(annotations.ttl_ms, annotations.priority)
     fields = {
-        key: value for key, value in asdict(annotations).items() if value not in (None, [], 0)
+        name: value
+        for name in _FIELDS
+        if (value := getattr(annotations, name)) is not None and (value or name in _ZERO_COUNTS)
     }
-    for name in ("ttl_ms", "priority"):
-        if getattr(annotations, name) == 0:
-            fields[name] = 0
+    if "deaths" in fields:
+        fields["deaths"] = [asdict(death) for death in annotations.deaths]
     return json.dumps(fields, separators=(",", ":")).encode() if fields else NONE
 
 
+def _is_packable(annotations: Annotations) -> bool:
+    return not (
+        annotations.deaths
+        or annotations.bcc
+        or annotations.first_death
+        or annotations.delivery_count
+        or annotations.rerouted
+    ) and (
+        0 <= (annotations.ttl_ms or 0) <= _TTL_MAX
+        and 0 <= (annotations.priority or 0) <= _PRIORITY_MAX
+    )
+
+
+def _pack(ttl_ms: int | None, priority: int | None) -> bytes:
+    if ttl_ms is None and priority is None:
+        return NONE
+    if ttl_ms is None:
+        return _PACKED.pack(_PACKED_FORM, _HAS_PRIORITY, 0, priority)
+    if priority is None:
+        return _PACKED.pack(_PACKED_FORM, _HAS_TTL, ttl_ms, 0)
+    return _PACKED.pack(_PACKED_FORM, _HAS_TTL | _HAS_PRIORITY, ttl_ms, priority)
+
+
 def decode(raw: bytes) -> Annotations:
-    """Return what `encode` was given."""
+    """Return what `encode` was given, in either form; ValueError for anything else."""
     if not raw:
         return Annotations()
+    if raw[0] == _PACKED_FORM:
+        if len(raw) != _PACKED.size:
+            raise ValueError(f"packed annotations have {_PACKED.size} bytes, not {len(raw)}")
+        _, has, ttl_ms, priority = _PACKED.unpack(raw)
+        return Annotations(
+            ttl_ms=ttl_ms if has & _HAS_TTL else None,
+            priority=priority if has & _HAS_PRIORITY else None,
+        )
     fields = json.loads(raw)
     fields["deaths"] = [Death(**death) for death in fields.get("deaths", [])]
     if "first_death" in fields:

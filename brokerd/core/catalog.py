@@ -20,6 +20,7 @@ from brokerd.core import (
     catalog_commands,
     catalog_specs,
     equivalence,
+    features,
     names,
     profiles,
     queue_membership,
@@ -106,6 +107,8 @@ class CatalogMachine:
                 "cluster_id": state.cluster_id,
                 "cluster_name": state.cluster_name,
                 "incarnations": state.incarnations,
+                "understood_features": state.understood_features,
+                "enabled_features": sorted(state.enabled_features),
                 "objects": [
                     _stored(record) for kind in names.KINDS for record in state.records(kind)
                 ],
@@ -125,6 +128,9 @@ class CatalogMachine:
         state.cluster_id = snapshot["cluster_id"]
         state.cluster_name = snapshot["cluster_name"]
         state.incarnations = snapshot["incarnations"]
+        # Not in what the first version wrote.
+        state.understood_features = snapshot.get("understood_features", {})
+        state.enabled_features = frozenset(snapshot.get("enabled_features", ()))
         for stored in snapshot["objects"]:
             state.add(_restored(stored))
         state.forget_changes(snapshot["revision"])
@@ -307,6 +313,7 @@ class CatalogMachine:
         for queue in self.state.queues():
             if node in queue.membership.excluded:
                 queue.membership.excluded.remove(node)
+        self.state.understood_features.pop(node, None)
 
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:
         vhost, name = exchange.vhost, exchange.name
@@ -382,6 +389,7 @@ class CatalogMachine:
             return catalog_checks.reply(UNCHANGED) | {"cluster_id": state.cluster_id}
         state.cluster_id = operation["cluster_id"]
         state.cluster_name = operation["cluster_name"]
+        state.enabled_features = frozenset(operation.get("features", ()))
         vhost = operation["default_vhost"]
         puts = [catalog_commands.put("vhost", "", vhost, {}, cause="admin")]
         for user in operation["users"]:
@@ -399,6 +407,11 @@ class CatalogMachine:
         state, node, incarnation = self.state, operation["node"], operation["incarnation"]
         if state.incarnations.get(node) == incarnation:
             return catalog_checks.reply(UNCHANGED)
+        understood = list(operation.get("features", ()))
+        fault = features.fault_of_member(node, understood, state.enabled_features)
+        if fault is not None:
+            return catalog_checks.reply(REFUSED, fault)
+        state.understood_features[node] = understood
         state.incarnations[node] = incarnation
         for queue in list(state.queues()):
             owner = queue.exclusive_owner
@@ -412,6 +425,18 @@ class CatalogMachine:
                 for exchange in list(topology.exchanges.values()):
                     if not exchange.durable and exchange.name in topology.exchanges:
                         changes.remove(exchange, "node-restarted")
+        return catalog_checks.reply(OK)
+
+    def _enable_features(self, operation: Json, changes: Changes) -> Json:
+        """All or none; what is enabled stays so."""
+        state = self.state
+        wanted = [name for name in operation["names"] if name not in state.enabled_features]
+        if not wanted:
+            return catalog_checks.reply(UNCHANGED)
+        fault = features.fault_of_enabling(wanted, state.members(), state.understood_features)
+        if fault is not None:
+            return catalog_checks.reply(REFUSED, fault)
+        state.enabled_features |= frozenset(wanted)
         return catalog_checks.reply(OK)
 
     def _connection_closed(self, operation: Json, changes: Changes) -> Json:
@@ -429,6 +454,7 @@ _HANDLERS: dict[str, Callable[[CatalogMachine, Json, Changes], Json]] = {
     "want_queue_members": CatalogMachine._want_queue_members,
     "bootstrap": CatalogMachine._bootstrap,
     "node_started": CatalogMachine._node_started,
+    "enable_features": CatalogMachine._enable_features,
     "connection_closed": CatalogMachine._connection_closed,
 }
 

@@ -154,6 +154,11 @@ def remove_member(name: str) -> Json:
     return delete("member", "", name, cause="admin")
 
 
+def member_state(name: str) -> str:
+    """Return the setting that says why a member takes nothing new: "maintenance" or "leaving"."""
+    return f"member_state@{name}"
+
+
 def set_setting(name: str, value: Any) -> Json:
     """Return the operation that sets (None: removes) a cluster-wide setting."""
     if value is None:
@@ -162,11 +167,16 @@ def set_setting(name: str, value: Any) -> Json:
 
 
 def bootstrap(
-    cluster_id: str, cluster_name: str, users: Sequence[Json] = (), default_vhost: str = "/"
+    cluster_id: str,
+    cluster_name: str,
+    users: Sequence[Json] = (),
+    default_vhost: str = "/",
+    features: Sequence[str] = (),
 ) -> Json:
     """Return the operation that makes a new cluster's first objects; the first one wins.
 
     users: {"name", "tags", "password_hash"}, each with all permissions in the default vhost.
+    features: feature flags that are enabled from the start.
     """
     return {
         "do": "bootstrap",
@@ -174,14 +184,23 @@ def bootstrap(
         "cluster_name": cluster_name,
         "default_vhost": default_vhost,
         "users": list(users),
+        "features": list(features),
     }
 
 
-def node_started(node: str, incarnation: int) -> Json:
+def node_started(node: str, incarnation: int, features: Sequence[str] = ()) -> Json:
     """Return what a node proposes before it serves anyone: queues that died with its predecessor
     go (exclusive and transient ones on that node; R-Q-9, R-EX-9).
+
+    features: the flags that its version understands; refused if one is enabled that it does not.
     """
-    return {"do": "node_started", "node": node, "incarnation": incarnation}
+    operation: Json = {"do": "node_started", "node": node, "incarnation": incarnation}
+    return operation | {"features": list(features)}
+
+
+def enable_features(names: Sequence[str]) -> Json:
+    """Return the operation that enables feature flags, once all members understand them."""
+    return {"do": "enable_features", "names": list(names)}
 
 
 def connection_closed(connection: ConnectionId) -> Json:
@@ -214,6 +233,7 @@ _SHAPES: dict[str, dict[str, type]] = {
     "want_queue_members": _OBJECT | {"uid": int, "add": list, "remove": list},
     "bootstrap": {"cluster_id": str, "cluster_name": str, "default_vhost": str, "users": list},
     "node_started": {"node": str, "incarnation": int},
+    "enable_features": {"names": list},
     "connection_closed": {"connection": list},
 }
 
@@ -223,9 +243,10 @@ _OPTIONAL_SHAPES: dict[str, type] = {
     "exclusive_owner": list,
     "uid": int,
     "revision": int,
+    "features": list,
 }
-#: Lists of names of nodes.
-_NODES = ("members", "add", "remove")
+#: Lists of names.
+_NAMES = ("members", "add", "remove", "names", "features")
 
 
 def malformed(operation: Any) -> str | None:
@@ -243,8 +264,8 @@ def malformed(operation: Any) -> str | None:
     for field, kind in _OPTIONAL_SHAPES.items():
         if operation.get(field) is not None and not isinstance(operation[field], kind):
             return f"operation {operation['do']}: {field} is wrong"
-    for field in shape:
-        if field in _NODES and any(type(node) is not str for node in operation[field]):
+    for field in _NAMES:
+        if any(type(name) is not str for name in operation.get(field) or ()):
             return f"operation {operation['do']}: {field} is wrong"
     connection = operation.get("connection", operation.get("exclusive_owner"))
     if connection is not None and len(connection) != len(ConnectionId._fields):

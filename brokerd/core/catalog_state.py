@@ -70,8 +70,10 @@ class CatalogState:
         "access_revision",
         "cluster_id",
         "cluster_name",
+        "enabled_features",
         "incarnations",
         "revision",
+        "understood_features",
         "vhosts",
     )
 
@@ -96,6 +98,9 @@ class CatalogState:
         self.vhosts = {}
         #: Node to the incarnation that last said it started.
         self.incarnations: dict[str, int] = {}
+        #: Node to the feature flags that it understands (features.py).
+        self.understood_features: dict[str, list[str]] = {}
+        self.enabled_features: frozenset[str] = frozenset()
         self._entries: dict[str, dict[tuple[str, str], Entry]] = {
             kind: {} for kind in names.KINDS if kind not in ("exchange", "queue", "binding")
         }

@@ -257,16 +257,29 @@ def list_feature_flags() -> None:
     chosen = settings.current()
     chosen.say("Listing feature flags ...")
     with connect(chosen) as client:
-        names = sorted(info(client).features)
-    rows = [{"name": name.replace("-", "_"), "state": "enabled"} for name in names]
+        who = info(client)
+    states = {name.replace("-", "_"): "enabled" for name in who.features}
+    states |= {flag.name: "enabled" if flag.enabled else "disabled" for flag in who.feature_flags}
+    rows = [{"name": name, "state": state} for name, state in sorted(states.items())]
     output.rows(chosen, ("name", "state"), rows, streams=False)
 
 
 @click.command(cls=settings.Command)
 @click.argument("flag")
 def enable_feature_flag(flag: str) -> None:
-    """Accepted for scripts: all members of one version have all that it has."""
+    """Enable FLAG, or all, once every member has been upgraded; it stays enabled for good.
+
+    What RabbitMQ calls a feature flag and brokerd always does is accepted.
+    """
+    from brokerd.ctl.client import connect
+    from brokerd.rpc.v1 import admin_pb2
+
     chosen = settings.current()
     chosen.say(
         "Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...'
     )
+    with connect(chosen) as client:
+        ours = [known.name for known in info(client).feature_flags]
+        if flag == "all" or flag in ours:
+            names = ours if flag == "all" else [flag]
+            client.call("EnableFeatures", admin_pb2.EnableFeaturesRequest(names=names))

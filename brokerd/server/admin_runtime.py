@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import grpc
 
-from brokerd.core import catalog_commands
+from brokerd.core import catalog_commands, features
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server import admin_client_rows, admin_objects, rpc_auth, tracing, variables
 from brokerd.server.catalog_writer import Unavailable
@@ -59,6 +59,37 @@ class RuntimeAdmin:
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error
+
+    # ---- feature flags ----------------------------------------------------------------------
+
+    def _feature_flags(self) -> list[admin_pb2.FeatureFlag]:
+        """The flags of this version, and those that a newer one has enabled."""
+        view = self._broker.view
+        known = list(features.FEATURES)
+        newer = sorted(view.enabled_features - set(features.names()))
+        known += [features.Feature(name, "", "of a newer version") for name in newer]
+        members = view.members() or {self._broker.node: ""}
+        return [
+            admin_pb2.FeatureFlag(
+                name=feature.name,
+                since=feature.since,
+                description=feature.description,
+                enabled=feature.name in view.enabled_features,
+                lacking=features.lacking(feature.name, members, view.understood_features),
+            )
+            for feature in known
+        ]
+
+    async def EnableFeatures(
+        self, request: admin_pb2.EnableFeaturesRequest, context: Context
+    ) -> admin_pb2.EnableFeaturesResponse:
+        """Enable feature flags for good; refused while a member does not understand one."""
+        await self._administrator(context)
+        wanted = list(request.names) or list(features.names())
+        reply = await self._written(context, catalog_commands.enable_features(wanted))
+        if reply["code"] == catalog_commands.REFUSED:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reply["text"])
+        return admin_pb2.EnableFeaturesResponse(enabled=wanted)
 
     # ---- connections ------------------------------------------------------------------------
 

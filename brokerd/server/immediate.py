@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from brokerd.amqp import properties
 from brokerd.amqp.values import Table
-from brokerd.core import annotations as message_annotations
 from brokerd.core import policy, queue_commands
 from brokerd.core.message import Content
 from brokerd.core.router import RouteResult
@@ -28,7 +27,7 @@ async def publish(
     """Publish a run of messages, one after the other."""
     for _, header, body in items:
         checked = session.check(target, header)
-        kept = message_annotations.encode(checked.annotations)
+        kept = session.broker.annotate(checked.annotations)
         content = (target.route, checked.header, body, kept)
         if checked.replies or not checked.result.queues:
             _send(session, target, checked.result, content, checked.replies, is_refused=False)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import grpc
 
 from brokerd.amqp import errors, methods
-from brokerd.core import annotations as message_annotations
 from brokerd.core import queue_commands
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Range, Route
@@ -270,7 +269,7 @@ class PublishStream:
             self._broker, self._caller.as_connection, target.method, header
         )
         self._confirms.number(item.sequence)
-        kept = message_annotations.encode(checked.annotations)
+        kept = self._broker.annotate(checked.annotations)
         content = (target.route, checked.header, item.body, kept)
         self._send(target, checked.result, [content], item.sequence, checked.replies)
 

@@ -28,6 +28,15 @@ class Admin:
         """End the client's channel."""
         self._channel.close()
 
+    def feature_flags(self) -> dict[str, tuple[bool, list[str]]]:
+        """Return, by name, whether a flag is enabled and who lacks it."""
+        answer = self._stub.GetInfo(admin_pb2.GetInfoRequest(), metadata=self._metadata)
+        return {flag.name: (flag.enabled, list(flag.lacking)) for flag in answer.feature_flags}
+
+    def enable_features(self) -> None:
+        """Enable all that the member knows; grpc.RpcError if another one does not."""
+        self._stub.EnableFeatures(admin_pb2.EnableFeaturesRequest(), metadata=self._metadata)
+
     def put(self, kind: str, name: str, spec: Any, vhost: str = "/") -> None:
         """Make an object."""
         self._apply(

@@ -62,6 +62,8 @@ class Member:
     ports: dict[str, int]
     env: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
+    #: The module that is run; another one for a member of another version.
+    program: str = "brokerd"
     log_path: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,7 +91,7 @@ class Member:
                 [
                     sys.executable,
                     "-m",
-                    "brokerd",
+                    self.program,
                     "serve",
                     "--node-name",
                     self.name,
@@ -149,13 +151,15 @@ class Member:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, size: int, **env: str) -> Iterator[list[Member]]:
+def cluster(
+    folder: Path, size: int, *, program: str = "brokerd", **env: str
+) -> Iterator[list[Member]]:
     """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables."""
     ports = free_ports(size * len(LISTENERS))
     members = []
     for i in range(size):
         own = dict(zip(LISTENERS, ports[i * len(LISTENERS) :], strict=False))
-        members.append(Member(f"n{i}", folder / f"n{i}", own, {}))
+        members.append(Member(f"n{i}", folder / f"n{i}", own, {}, program=program))
     peers = ",".join(f"{member.name}=127.0.0.1:{member.ports['PEER']}" for member in members)
     for member in members:
         member.env = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in member.ports.items()}

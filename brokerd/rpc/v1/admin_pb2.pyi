@@ -12,20 +12,48 @@ class GetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetInfoResponse(_message.Message):
-    __slots__ = ("cluster_id", "cluster_name", "node", "version", "features", "revision")
+    __slots__ = ("cluster_id", "cluster_name", "node", "version", "features", "revision", "feature_flags")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FLAGS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster_name: str
     node: str
     version: str
     features: _containers.RepeatedScalarFieldContainer[str]
     revision: int
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster_name: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ...) -> None: ...
+    feature_flags: _containers.RepeatedCompositeFieldContainer[FeatureFlag]
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster_name: _Optional[str] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., revision: _Optional[int] = ..., feature_flags: _Optional[_Iterable[_Union[FeatureFlag, _Mapping]]] = ...) -> None: ...
+
+class FeatureFlag(_message.Message):
+    __slots__ = ("name", "since", "description", "enabled", "lacking")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    since: str
+    description: str
+    enabled: bool
+    lacking: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., since: _Optional[str] = ..., description: _Optional[str] = ..., enabled: _Optional[bool] = ..., lacking: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EnableFeaturesRequest(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class EnableFeaturesResponse(_message.Message):
+    __slots__ = ("enabled",)
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    enabled: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, enabled: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Owner(_message.Message):
     __slots__ = ("managed_by", "resource", "uid", "deletion_policy", "protected")
@@ -212,7 +240,7 @@ class MemberStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address")
+    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address", "state")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +252,7 @@ class Member(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     running: bool
     version: str
@@ -235,7 +264,8 @@ class Member(_message.Message):
     replicas: int
     caught_up: bool
     peer_address: str
-    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    state: str
+    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class MemberStatusResponse(_message.Message):
     __slots__ = ("members", "catalog_leader")
@@ -268,20 +298,36 @@ class DrainRequest(_message.Message):
     def __init__(self, member: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class DrainResponse(_message.Message):
-    __slots__ = ("leaders_moved", "leaders_left")
+    __slots__ = ("leaders_moved", "leaders_left", "connections_closed")
     LEADERS_MOVED_FIELD_NUMBER: _ClassVar[int]
     LEADERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_CLOSED_FIELD_NUMBER: _ClassVar[int]
     leaders_moved: int
     leaders_left: int
-    def __init__(self, leaders_moved: _Optional[int] = ..., leaders_left: _Optional[int] = ...) -> None: ...
+    connections_closed: int
+    def __init__(self, leaders_moved: _Optional[int] = ..., leaders_left: _Optional[int] = ..., connections_closed: _Optional[int] = ...) -> None: ...
+
+class ReviveRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    def __init__(self, member: _Optional[str] = ...) -> None: ...
+
+class ReviveResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class MemberRequest(_message.Message):
-    __slots__ = ("name", "peer_address")
+    __slots__ = ("name", "peer_address", "force", "deadline_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     peer_address: str
-    def __init__(self, name: _Optional[str] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    force: bool
+    deadline_ms: int
+    def __init__(self, name: _Optional[str] = ..., peer_address: _Optional[str] = ..., force: _Optional[bool] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
 
 class MemberResponse(_message.Message):
     __slots__ = ("members",)
@@ -438,3 +484,151 @@ class ExportDefinitionsRequest(_message.Message):
     VHOST_FIELD_NUMBER: _ClassVar[int]
     vhost: str
     def __init__(self, vhost: _Optional[str] = ...) -> None: ...
+
+class QueueSelection(_message.Message):
+    __slots__ = ("vhost", "name", "vhost_pattern", "queue_pattern")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VHOST_PATTERN_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_PATTERN_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    vhost_pattern: str
+    queue_pattern: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., vhost_pattern: _Optional[str] = ..., queue_pattern: _Optional[str] = ...) -> None: ...
+
+class ChangeQueueMembersRequest(_message.Message):
+    __slots__ = ("change", "member", "strategy", "queues", "deadline_ms")
+    class Change(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        GROW: _ClassVar[ChangeQueueMembersRequest.Change]
+        SHRINK: _ClassVar[ChangeQueueMembersRequest.Change]
+    GROW: ChangeQueueMembersRequest.Change
+    SHRINK: ChangeQueueMembersRequest.Change
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    STRATEGY_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    change: ChangeQueueMembersRequest.Change
+    member: str
+    strategy: str
+    queues: QueueSelection
+    deadline_ms: int
+    def __init__(self, change: _Optional[_Union[ChangeQueueMembersRequest.Change, str]] = ..., member: _Optional[str] = ..., strategy: _Optional[str] = ..., queues: _Optional[_Union[QueueSelection, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class QueueMembersResult(_message.Message):
+    __slots__ = ("vhost", "name", "size", "error")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    size: int
+    error: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., size: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class QuorumStatusRequest(_message.Message):
+    __slots__ = ("vhost", "name")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class QuorumMember(_message.Message):
+    __slots__ = ("member", "state", "membership", "last_index", "commit_index", "applied_index", "snapshot_index", "term", "problem")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    state: str
+    membership: str
+    last_index: int
+    commit_index: int
+    applied_index: int
+    snapshot_index: int
+    term: int
+    problem: str
+    def __init__(self, member: _Optional[str] = ..., state: _Optional[str] = ..., membership: _Optional[str] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., term: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class QuorumStatusResponse(_message.Message):
+    __slots__ = ("leader", "members")
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    members: _containers.RepeatedCompositeFieldContainer[QuorumMember]
+    def __init__(self, leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[QuorumMember, _Mapping]]] = ...) -> None: ...
+
+class TransferLeaderRequest(_message.Message):
+    __slots__ = ("vhost", "name", "member", "deadline_ms")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    member: str
+    deadline_ms: int
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., member: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class TransferLeaderResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RebalanceLeadersRequest(_message.Message):
+    __slots__ = ("queues", "deadline_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: QueueSelection
+    deadline_ms: int
+    def __init__(self, queues: _Optional[_Union[QueueSelection, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class LeaderCount(_message.Message):
+    __slots__ = ("member", "leaders")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    leaders: int
+    def __init__(self, member: _Optional[str] = ..., leaders: _Optional[int] = ...) -> None: ...
+
+class RebalanceLeadersResponse(_message.Message):
+    __slots__ = ("moved", "left", "counts")
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    moved: int
+    left: int
+    counts: _containers.RepeatedCompositeFieldContainer[LeaderCount]
+    def __init__(self, moved: _Optional[int] = ..., left: _Optional[int] = ..., counts: _Optional[_Iterable[_Union[LeaderCount, _Mapping]]] = ...) -> None: ...
+
+class CheckQuorumRequest(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    def __init__(self, member: _Optional[str] = ...) -> None: ...
+
+class QueueName(_message.Message):
+    __slots__ = ("vhost", "name", "reason")
+    VHOST_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    vhost: str
+    name: str
+    reason: str
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CheckQuorumResponse(_message.Message):
+    __slots__ = ("critical", "syncing")
+    CRITICAL_FIELD_NUMBER: _ClassVar[int]
+    SYNCING_FIELD_NUMBER: _ClassVar[int]
+    critical: _containers.RepeatedCompositeFieldContainer[QueueName]
+    syncing: _containers.RepeatedCompositeFieldContainer[QueueName]
+    def __init__(self, critical: _Optional[_Iterable[_Union[QueueName, _Mapping]]] = ..., syncing: _Optional[_Iterable[_Union[QueueName, _Mapping]]] = ...) -> None: ...

@@ -74,6 +74,11 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Revive = channel.unary_unary(
+                '/brokerd.v1.Admin/Revive',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveResponse.FromString,
+                _registered_method=True)
         self.AddMember = channel.unary_unary(
                 '/brokerd.v1.Admin/AddMember',
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberRequest.SerializeToString,
@@ -83,6 +88,11 @@ class AdminStub:
                 '/brokerd.v1.Admin/RemoveMember',
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberResponse.FromString,
+                _registered_method=True)
+        self.EnableFeatures = channel.unary_unary(
+                '/brokerd.v1.Admin/EnableFeatures',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesResponse.FromString,
                 _registered_method=True)
         self.SetSettings = channel.unary_unary(
                 '/brokerd.v1.Admin/SetSettings',
@@ -139,6 +149,31 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.FromString,
                 _registered_method=True)
+        self.ChangeQueueMembers = channel.unary_stream(
+                '/brokerd.v1.Admin/ChangeQueueMembers',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ChangeQueueMembersRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueMembersResult.FromString,
+                _registered_method=True)
+        self.QuorumStatus = channel.unary_unary(
+                '/brokerd.v1.Admin/QuorumStatus',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusResponse.FromString,
+                _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/brokerd.v1.Admin/TransferLeader',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.RebalanceLeaders = channel.unary_unary(
+                '/brokerd.v1.Admin/RebalanceLeaders',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
+                _registered_method=True)
+        self.CheckQuorum = channel.unary_unary(
+                '/brokerd.v1.Admin/CheckQuorum',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -193,6 +228,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Revive(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AddMember(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -200,6 +241,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMember(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableFeatures(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,6 +320,37 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeQueueMembers(self, request, context):
+        """Members and leaders of quorum queues' groups (docs/concepts/quorum-queues.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QuorumStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceLeaders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckQuorum(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -316,6 +394,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.DrainRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.DrainResponse.SerializeToString,
             ),
+            'Revive': grpc.unary_unary_rpc_method_handler(
+                    servicer.Revive,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveResponse.SerializeToString,
+            ),
             'AddMember': grpc.unary_unary_rpc_method_handler(
                     servicer.AddMember,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberRequest.FromString,
@@ -325,6 +408,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RemoveMember,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberResponse.SerializeToString,
+            ),
+            'EnableFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableFeatures,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesResponse.SerializeToString,
             ),
             'SetSettings': grpc.unary_unary_rpc_method_handler(
                     servicer.SetSettings,
@@ -380,6 +468,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExportDefinitions,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.SerializeToString,
+            ),
+            'ChangeQueueMembers': grpc.unary_stream_rpc_method_handler(
+                    servicer.ChangeQueueMembers,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.ChangeQueueMembersRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueMembersResult.SerializeToString,
+            ),
+            'QuorumStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.QuorumStatus,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusResponse.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'RebalanceLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceLeaders,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.SerializeToString,
+            ),
+            'CheckQuorum': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckQuorum,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -609,6 +722,33 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def Revive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/Revive',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ReviveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def AddMember(request,
             target,
             options=(),
@@ -652,6 +792,33 @@ class Admin:
             '/brokerd.v1.Admin/RemoveMember',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.MemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/EnableFeatures',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.EnableFeaturesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -949,6 +1116,141 @@ class Admin:
             '/brokerd.v1.Admin/ExportDefinitions',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.ExportDefinitionsRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.TopologyPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeQueueMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/brokerd.v1.Admin/ChangeQueueMembers',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.ChangeQueueMembersRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.QueueMembersResult.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QuorumStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/QuorumStatus',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.QuorumStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/TransferLeader',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/RebalanceLeaders',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.RebalanceLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckQuorum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/CheckQuorum',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.FromString,
             options,
             channel_credentials,
             insecure,

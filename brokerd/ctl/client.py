@@ -87,10 +87,12 @@ class AdminClient:
         except grpc.RpcError as error:
             raise self._error(error) from error
 
-    def _stream(self, name: str, request: Any) -> Iterator[Any]:
+    def stream(self, name: str, request: Any, timeout_s: float | None = None) -> Iterator[Any]:
+        """Make a call with many answers."""
         method = getattr(self._stub, name)
+        timeout_s = timeout_s or self._timeout_s
         try:
-            yield from method(request, metadata=self._metadata, timeout=self._timeout_s)
+            yield from method(request, metadata=self._metadata, timeout=timeout_s)
         except grpc.RpcError as error:
             raise self._error(error) from error
 
@@ -119,17 +121,17 @@ class AdminClient:
     def live_rows(self, kind: str, vhost: str = "") -> list[dict[str, Any]]:
         """Return rows of live figures."""
         request = admin_pb2.ListRequest(kind=kind, vhost=vhost)
-        return [json.loads(row) for page in self._stream("List", request) for row in page.rows]
+        return [json.loads(row) for page in self.stream("List", request) for row in page.rows]
 
     def objects(self, kind: str, vhost: str = "") -> list[Any]:
         """Return the objects of a kind as the catalog has them."""
         request = admin_pb2.ListTopologyRequest(kinds=[kind], vhost=vhost)
-        return [item for page in self._stream("ListTopology", request) for item in page.objects]
+        return [item for page in self.stream("ListTopology", request) for item in page.objects]
 
     def definitions(self) -> list[tuple[str, str, str, dict[str, Any]]]:
         """Return all objects with their secrets: kind, vhost, name, spec."""
         request = admin_pb2.ExportDefinitionsRequest()
-        pages = self._stream("ExportDefinitions", request)
+        pages = self.stream("ExportDefinitions", request)
         return [
             (item.kind, item.vhost, item.name, json.loads(item.spec))
             for page in pages

@@ -98,6 +98,18 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "purge_queue",
     ),
     "definitions": ("export_definitions", "import_definitions"),
+    "quorum": (
+        "grow",
+        "shrink",
+        "add_member",
+        "delete_member",
+        "rebalance",
+        "transfer_leader",
+        "quorum_status",
+        "check_if_node_is_quorum_critical",
+        "check_if_member_is_quorum_critical",
+        "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
+    ),
     "log": ("wal",),
     "nowhere": ("version",),
 }

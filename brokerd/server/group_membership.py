@@ -1,0 +1,246 @@
+"""Members of quorum queues' groups: their leaders bring about what the catalog wants (R-QQ-23).
+
+Level-triggered: whoever leads a group looks at what is, takes one step, and looks again, so that a
+new leader goes on where the last one stopped (membership_steps.py decides, this does).  Woken by
+changes of the catalog, by leadership, by members that come up, and every few seconds where a group
+cannot go on.  Below stand the calls that people and leaving members make: grow and shrink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from brokerd.cluster import membership_steps, placement
+from brokerd.cluster.membership_steps import GroupView, Step, StepKind
+from brokerd.core import catalog_commands, effects, policy
+from brokerd.core.catalog_objects import Queue
+from brokerd.raft.messages import Configuration, NodeId
+from brokerd.server import catalog_members
+from brokerd.server.catalog_writer import Unavailable
+from brokerd.server.membership_wishes import Outcome, grow_member, shrink_member
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+__all__ = ["GroupMembership", "Outcome", "grow_member", "shrink_member"]
+
+log = logging.getLogger(__name__)
+
+#: Queues that are worked on at once; the others wait their turn.
+CHANGES_MAX = 16
+#: How often it is looked whether a learner has caught up.
+POLL_S = 0.1
+#: One queue is worked on for at most so long before others get their turn.
+TURN_S = 20.0
+#: How often a group that could not go on is looked at again.
+RETRY_S = 3.0
+
+_CHANGES = (StepKind.ADD_LEARNER, StepKind.PROMOTE, StepKind.REMOVE)
+_SAID = {
+    StepKind.RECORD_ADD: "queue '%s' in vhost '%s': member %s comes",
+    StepKind.PROMOTE: "queue '%s' in vhost '%s': member %s has caught up and votes",
+    StepKind.REMOVE: "queue '%s' in vhost '%s': member %s is taken out of the group",
+    StepKind.HAND_OVER: "queue '%s' in vhost '%s': handed over to %s",
+    StepKind.RECORD_REMOVE: "queue '%s' in vhost '%s': member %s has left",
+}
+
+
+class GroupMembership:
+    """State: queues led here that are to be looked at, are worked on, or cannot go on."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waiting: dict[int, None] = {}
+        self._working: set[int] = set()
+        #: uid -> why, for people who ask.
+        self.stuck: dict[int, str] = {}
+        self._growing: set[int] = set()
+        self._retry: asyncio.TimerHandle | None = None
+
+    # ---- what wakes it ----------------------------------------------------------------------
+
+    def wake(self, uid: int) -> None:
+        """Something about a queue led here may have changed."""
+        if not self._broker.leads(uid):
+            self.stuck.pop(uid, None)
+            return
+        self._consider_target(uid)
+        if uid in self._working or self._step(uid).kind is StepKind.DONE:
+            self.stuck.pop(uid, None)
+            return
+        self._waiting[uid] = None
+        self._begin()
+
+    def topology_changed(self, change: effects.TopologyChanged) -> None:
+        """A listener of the catalog."""
+        if change.kind == "queue":
+            self.wake(change.uid)
+        elif change.kind in ("policy", "operator_policy", "vhost", "member", "setting"):
+            self.wake_all(change.vhost)
+
+    def wake_all(self, vhost: str = "") -> None:
+        """Look at all queues that are led here (of a vhost)."""
+        for uid in list(self._broker.leaders.led):
+            queue = self._broker.queue_of(uid)
+            if queue is not None and vhost in ("", queue.vhost):
+                self.wake(uid)
+
+    def close(self) -> None:
+        """The broker ends."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    # ---- work -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._working) < CHANGES_MAX:
+            uid = next(iter(self._waiting))
+            del self._waiting[uid]
+            if uid not in self._working:
+                self._working.add(uid)
+                self._broker.spawn(self._work(uid))
+
+    async def _work(self, uid: int) -> None:
+        """Take steps until nothing is left, or nothing can be done now."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TURN_S
+        reason = ""
+        try:
+            while loop.time() < deadline:
+                step = self._step(uid)
+                reason = step.reason
+                if step.kind is StepKind.DONE:
+                    return
+                if step.kind is not StepKind.WAIT:
+                    await self._do(uid, step)
+                elif self._is_soon(uid, step):
+                    await asyncio.sleep(POLL_S)
+                else:
+                    return
+        except Unavailable as error:
+            reason = str(error)
+        finally:
+            self._working.discard(uid)
+            self._ended(uid, reason)
+
+    def _ended(self, uid: int, reason: str) -> None:
+        if self._broker.leads(uid) and self._step(uid).kind is not StepKind.DONE:
+            self.stuck[uid] = reason or "it goes on in a moment"
+            if self._retry is None and not self._broker.stopping.is_set():
+                loop = asyncio.get_running_loop()
+                self._retry = loop.call_later(RETRY_S, self._retry_stuck)
+        else:
+            self.stuck.pop(uid, None)
+        self._begin()
+
+    def _retry_stuck(self) -> None:
+        self._retry = None
+        for uid in list(self.stuck):
+            self.wake(uid)
+
+    def _is_soon(self, uid: int, step: Step) -> bool:
+        """Tell whether waiting a moment may help: a learner catches up, a change is committed."""
+        learners = self._broker.host.status_of(uid).members.learners
+        return not step.node or (step.node in learners and step.node in self._broker.host.alive())
+
+    def _step(self, uid: int) -> Step:
+        broker = self._broker
+        queue = broker.queue_of(uid)
+        if queue is None or queue.type != "quorum" or not broker.leads(uid):
+            return Step(StepKind.DONE)
+        status = broker.host.status_of(uid)
+        members = [NodeId(node) for node in queue.members]
+        is_quiet = queue.membership.wanted is None and not status.members.learners
+        if is_quiet and set(status.members.voters) == set(members):
+            return Step(StepKind.DONE)
+        view = GroupView(
+            broker.host.node,
+            members,
+            [NodeId(node) for node in queue.wanted_members],
+            status.members,
+            status.may_change,
+            frozenset(broker.host.alive()),
+            status.members_index,
+            status.last,
+            {node: status.last - lag for node, lag in status.lag.items()},
+        )
+        return membership_steps.next_step(view)
+
+    async def _do(self, uid: int, step: Step) -> None:
+        queue = self._broker.queue_of(uid)
+        assert queue is not None
+        if step.kind in _SAID:
+            log.info(_SAID[step.kind], queue.name, queue.vhost, step.node)
+        if step.kind in _CHANGES:
+            await self._change(uid, step)
+        elif step.kind is StepKind.HAND_OVER:
+            self._broker.host.transfer_leadership(uid, step.node)
+            await asyncio.sleep(POLL_S)
+        else:
+            await self._record(queue, step)
+
+    async def _change(self, uid: int, step: Step) -> None:
+        """Change the group's configuration; what is refused now is tried again."""
+        host = self._broker.host
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(accepted: bool, _: bytes, __: NodeId | None) -> None:
+            if not future.done():
+                future.set_result(accepted)
+
+        configuration: Configuration = host.status_of(uid).members
+        host.change_members(uid, membership_steps.changed(configuration, step), done)
+        try:
+            async with asyncio.timeout(TURN_S):
+                if not await future:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            # It is in the log; whether it is committed shows later.
+            return
+
+    async def _record(self, queue: Queue, step: Step) -> None:
+        members = [node for node in queue.members if node != step.node]
+        if step.kind is StepKind.RECORD_ADD:
+            members.append(step.node)
+        await self._broker.write(
+            catalog_commands.set_queue_members(
+                queue.vhost, queue.name, queue.uid, members, revision=queue.revision
+            )
+        )
+
+    # ---- a target size ----------------------------------------------------------------------
+
+    def _consider_target(self, uid: int) -> None:
+        """Policy target-group-size and x-quorum-target-group-size: grow, never shrink (R-QQ-23)."""
+        broker = self._broker
+        queue = broker.queue_of(uid)
+        if queue is None or queue.type != "quorum" or uid in self._growing:
+            return
+        target = policy.effective_queue(broker.view, queue).values.get("target-group-size")
+        if target is None or target <= len(queue.wanted_members):
+            return
+        resting = catalog_members.resting(broker)
+        running = {node for node in broker.view.members() if node in broker.host.alive()}
+        candidates = running - resting - {*queue.wanted_members, *queue.membership.excluded}
+        if not candidates:
+            return
+        counts = placement.replica_counts(other.wanted_members for other in broker.view.queues())
+        missing = target - len(queue.wanted_members)
+        chosen = placement.emptiest({NodeId(node) for node in candidates}, counts, missing)
+        self._growing.add(uid)
+        broker.spawn(self._grow(queue, [str(node) for node in chosen]))
+
+    async def _grow(self, queue: Queue, nodes: list[str]) -> None:
+        log.info("queue '%s' in vhost '%s' grows to its target size", queue.name, queue.vhost)
+        operation = catalog_commands.want_queue_members(
+            queue.vhost, queue.name, queue.uid, add=nodes, is_automatic=True
+        )
+        try:
+            await self._broker.write(operation)
+        except Unavailable:
+            self.stuck[queue.uid] = "the catalog has no majority"
+        finally:
+            self._growing.discard(queue.uid)

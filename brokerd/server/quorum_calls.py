@@ -1,0 +1,178 @@
+"""What members tell each other of quorum queues' groups, and what is made of it: who leads, how far
+each replica is, who cannot do without whom; leaders that move.
+
+The answers of single members go by member_calls.py; administration (admin_membership.py) puts them
+together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from brokerd.cluster import placement
+from brokerd.core.catalog_objects import Queue
+from brokerd.raft.messages import NodeId
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+Json: TypeAlias = dict[str, Any]
+
+#: How often it is looked whether a leader has moved.
+POLL_S = 0.1
+#: Groups that one question names.
+BATCH = 500
+
+
+def serve(broker: Broker) -> None:
+    """Answer other members' questions."""
+
+    async def replicas(question: Json) -> Json:
+        return {"rows": [row for uid in question["uids"] if (row := _replica(broker, int(uid)))]}
+
+    async def led(_: Json) -> Json:
+        host = broker.host
+        return {
+            "groups": {
+                str(uid): list(host.status_of(uid).members.voters) for uid in broker.leaders.led
+            }
+        }
+
+    async def stuck(question: Json) -> Json:
+        reasons = broker.membership.stuck
+        return {"reasons": {str(uid): reasons[uid] for uid in question["uids"] if uid in reasons}}
+
+    async def transfer(question: Json) -> Json:
+        return {"refused": _transfer(broker, question["moves"])}
+
+    for name, handler in (
+        ("replicas", replicas),
+        ("led", led),
+        ("stuck", stuck),
+        ("transfer", transfer),
+    ):
+        broker.calls.serve(name, handler)
+
+
+def _replica(broker: Broker, uid: int) -> Json | None:
+    """Return a replica here, None if there is none."""
+    host = broker.host
+    if not host.has_group(uid):
+        return None
+    status = host.status_of(uid)
+    return {
+        "uid": uid,
+        "leader": status.leader or "",
+        "is_leader": status.is_leader,
+        "term": status.term,
+        "commit": status.commit,
+        "applied": status.applied,
+        "last": status.last,
+        "snapshot": status.snapshot,
+        "voters": list(status.members.voters),
+        "learners": list(status.members.learners),
+        "damaged": status.is_damaged,
+        "error": status.error,
+    }
+
+
+def _transfer(broker: Broker, moves: list[list[Any]]) -> Json:
+    """Begin to hand over the groups that are led here; say why others cannot be."""
+    refused: Json = {}
+    alive = broker.host.alive()
+    for uid, node in moves:
+        if not broker.leads(uid):
+            refused[str(uid)] = "it is led elsewhere by now"
+        elif node not in broker.host.status_of(uid).members.voters:
+            refused[str(uid)] = f"'{node}' is no voting member of it"
+        elif node not in alive:
+            refused[str(uid)] = f"member '{node}' is down"
+        else:
+            broker.host.transfer_leadership(uid, NodeId(node))
+    return refused
+
+
+# ---- put together -------------------------------------------------------------------------------
+
+
+async def replica_rows(broker: Broker, queue: Queue) -> dict[str, Json]:
+    """Return the replicas of a queue as their own members see them."""
+    nodes = dict.fromkeys([*queue.members, *queue.wanted_members])
+    answers = await broker.calls.ask_all(nodes, "replicas", {"uids": [queue.uid]})
+    return {node: answer["rows"][0] for node, answer in answers.items() if answer["rows"]}
+
+
+async def leaders(broker: Broker) -> tuple[dict[int, NodeId], dict[int, list[NodeId]]]:
+    """Return who leads each quorum queue, and its voters, as the leaders say."""
+    answers = await broker.calls.ask_all(broker.host.alive(), "led")
+    led: dict[int, NodeId] = {}
+    voters: dict[int, list[NodeId]] = {}
+    for node, answer in answers.items():
+        for text, names in answer["groups"].items():
+            queue = broker.queue_of(int(text))
+            if queue is not None and queue.type == "quorum":
+                led[queue.uid] = NodeId(node)
+                voters[queue.uid] = [NodeId(name) for name in names]
+    return led, voters
+
+
+async def transfer_leader(broker: Broker, queue: Queue, node: str, timeout_s: float) -> str:
+    """Let `node` lead a queue; return why it does not, "" if it does."""
+    led, _ = await leaders(broker)
+    leader = led.get(queue.uid)
+    if leader is None:
+        return "the queue has no leader now: a majority of its members must be up"
+    if leader == node:
+        return ""
+    refused = await _ask_to_transfer(broker, leader, [(queue.uid, NodeId(node))])
+    if refused:
+        return refused[queue.uid]
+    missing = await _until_led(broker, {queue.uid: NodeId(node)}, timeout_s)
+    return f"'{node}' has not caught up in time; '{leader}' leads on" if missing else ""
+
+
+async def rebalance(
+    broker: Broker, queues: Collection[Queue], avoid: Collection[NodeId], timeout_s: float
+) -> tuple[int, int]:
+    """Spread the leaders of these queues evenly; return how many moved, and how many did not."""
+    led, voters = await leaders(broker)
+    chosen = {queue.uid for queue in queues}
+    moves = placement.balanced_leaders(
+        {uid: node for uid, node in led.items() if uid in chosen},
+        voters,
+        broker.host.alive() - set(avoid),
+    )
+    wanted: dict[int, NodeId] = {}
+    by_leader: dict[NodeId, list[tuple[int, NodeId]]] = {}
+    for uid, node in moves:
+        by_leader.setdefault(led[uid], []).append((uid, node))
+    for leader, batch in by_leader.items():
+        for start in range(0, len(batch), BATCH):
+            part = batch[start : start + BATCH]
+            refused = await _ask_to_transfer(broker, leader, part)
+            wanted |= {uid: node for uid, node in part if uid not in refused}
+    missing = await _until_led(broker, wanted, timeout_s)
+    return len(wanted) - missing, len(moves) - len(wanted) + missing
+
+
+async def _ask_to_transfer(
+    broker: Broker, leader: NodeId, moves: list[tuple[int, NodeId]]
+) -> dict[int, str]:
+    answer = await broker.calls.ask(leader, "transfer", {"moves": moves})
+    if answer is None:
+        return {uid: f"member '{leader}' does not answer" for uid, _ in moves}
+    return {int(uid): str(reason) for uid, reason in answer["refused"].items()}
+
+
+async def _until_led(broker: Broker, wanted: dict[int, NodeId], timeout_s: float) -> int:
+    """Wait until groups are led by whom they are to be; return how many are not."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while wanted:
+        led, _ = await leaders(broker)
+        wanted = {uid: node for uid, node in wanted.items() if led.get(uid) != node}
+        if not wanted or asyncio.get_running_loop().time() >= deadline:
+            break
+        await asyncio.sleep(POLL_S)
+    return len(wanted)

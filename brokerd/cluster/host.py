@@ -419,8 +419,10 @@ class Host:
                 self._settle(driver)
             except Exception as error:
                 self._stop_replica(driver, error)
-        self._queue.hand_over()
+        # Frames first: the leader's own write runs beside the followers' (Raft thesis §10.2.1), and
+        # the writer thread wakes when this thread has little left to do.
         self.transport.flush()
+        self._queue.hand_over()
 
     def _settle(self, driver: Driver) -> None:
         """Decide whether the clock matters to the group (replication.md §2.1)."""
@@ -472,7 +474,7 @@ class Host:
         if driver.is_volatile:
             self._volatile.persist(driver, token, hard_state, entries)
             return
-        size = sum(len(entry.data) for entry in entries)
+        size = sum([len(entry.data) for entry in entries])
         self._queue.add_write(driver, token, GroupWrite(driver.log_uid, hard_state, entries), size)
 
     def send(self, uid: int, message: Message) -> None:

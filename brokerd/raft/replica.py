@@ -383,12 +383,12 @@ class Replica:
         """Take an input; return what the driver must do, in this order."""
         actions: list[Action] = []
         self._actions = actions
-        self._HANDLERS[type(event)](self, event)
+        if type(event) is Received:
+            self._node.step(event.message)
+        else:
+            self._HANDLERS[type(event)](self, event)
         self._drain()
         return actions
-
-    def _on_received(self, event: Received) -> None:
-        self._node.step(event.message)
 
     def _on_tick(self, event: Tick) -> None:
         self._now_ms = max(self._now_ms, event.now_ms)
@@ -566,7 +566,6 @@ class Replica:
 
 
 Replica._HANDLERS = {
-    Received: Replica._on_received,
     Tick: Replica._on_tick,
     Propose: Replica._on_propose,
     Persisted: Replica._on_persisted,

@@ -75,6 +75,8 @@ class ClientConnection(asyncio.Protocol):
         #: The client has sent connection.close.
         self._took_leave = False
         self.write_paused_ms: int | None = None
+        #: The machine's phase when its deadline was last entered; None: it must be entered again.
+        self._watched_phase: object = None
         #: What the socket had not taken when it was last looked at.
         self._untaken_bytes = 0
         self.received_bytes = 0
@@ -436,7 +438,15 @@ class ClientConnection(asyncio.Protocol):
         if self.machine.wants_close and not transport.is_closing():
             self._part(transport)
             return
-        self._watch()
+        machine = self.machine
+        # Within a phase a deadline only moves away, and then the wheel's look at the old one does;
+        # what brings it nearer is that somebody closes or takes nothing.
+        if (
+            machine.phase is not self._watched_phase
+            or machine.close_at_ms is not None
+            or self.write_paused_ms is not None
+        ):
+            self._watch()
 
     def _part(self, transport: asyncio.Transport) -> None:
         """Close the socket.
@@ -453,6 +463,7 @@ class ClientConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
     def _watch(self) -> None:
+        self._watched_phase = self.machine.phase
         deadline = self.machine.next_deadline_ms
         if self.write_paused_ms is not None:
             limit = self.write_paused_ms + self.broker.config.limits.write_timeout_ms
@@ -461,6 +472,7 @@ class ClientConnection(asyncio.Protocol):
 
     def deadline_reached(self, now_ms: int) -> int | None:
         """Heartbeats, handshake time-outs, clients that take nothing."""
+        self._watched_phase = None
         if self.write_paused_ms is not None:
             untaken = self._buffered()
             if untaken < self._untaken_bytes:

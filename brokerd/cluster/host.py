@@ -333,12 +333,14 @@ class Host:
         """TransportEvents: what was sent before may be lost, so leaders probe."""
         self.liveness.connected(node)
         self._put_all(node, PeerUnreachable(node), leaders_only=True)
+        self.events.deliveries_lost(node)
         for client in self.clients:
             client.peer_connected(node)
 
     def peer_lost(self, node: NodeId) -> None:
         """TransportEvents: our stream broke."""
         self._put_all(node, PeerUnreachable(node))
+        self.events.deliveries_lost(node)
         for client in self.clients:
             client.peer_lost(node)
 
@@ -527,6 +529,7 @@ class Host:
         """Tell the log what machines still need, and let it clean up; bounded work."""
         self._inbox.expire()
         self.succession.remind()
+        self._inbox.look_again(self._drivers.values())
         for uid in list(self._moved)[: self.config.collect_groups_max]:
             del self._moved[uid]
             driver = self._drivers.get(uid)

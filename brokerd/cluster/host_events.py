@@ -33,6 +33,10 @@ class HostEvents(Protocol):
         """
         ...
 
+    def deliveries_lost(self, node: NodeId) -> None:
+        """What was sent to a node may be lost: our stream to it broke, or stands anew."""
+        ...
+
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader's delivery for a consumer of this node (deliveries.py)."""
         ...

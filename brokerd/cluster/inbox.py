@@ -7,7 +7,7 @@ messages for groups that this node is about to open.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -106,7 +106,9 @@ class Inbox:
                 if driver.is_damaged:
                     if message.kind in _REQUIRES_TRUST:
                         continue
-                    self._look_for_refill(driver, message)
+                    self._look_for_refill(driver, message.term)
+                    if message.kind is MessageKind.APPEND and message.term >= driver.replica.term:
+                        driver.refill_target = message.commit
                 driver.inputs.append(Received(message))
                 host.wake(driver)
 
@@ -121,7 +123,7 @@ class Inbox:
         if match and message.index <= match and message.term == replica.term:
             self._host.succession.renew(driver, message.sender)
 
-    def _look_for_refill(self, driver: Driver, message: Message) -> None:
+    def _look_for_refill(self, driver: Driver, term: int) -> None:
         """A damaged replica is whole when it holds what a leader of this term has committed.
 
         Only an index of the leader's own term counts: before it has committed one, it may itself
@@ -132,11 +134,15 @@ class Inbox:
         if (
             target
             and replica.applied_index >= target
-            and message.term == replica.term == driver.log.term(target)
+            and term == replica.term == driver.log.term(target)
         ):
             self._host.refilled(driver)
-        if message.kind is MessageKind.APPEND and message.term >= replica.term:
-            driver.refill_target = message.commit
+
+    def look_again(self, drivers: Iterable[Driver]) -> None:
+        """A quiet group sends nothing that would make us look; called every few seconds."""
+        for driver in drivers:
+            if driver.is_damaged and driver.error is None:
+                self._look_for_refill(driver, driver.replica.term)
 
     def _keep_early(self, uid: int, message: Message) -> None:
         if message.entries or message.snapshot is not None:

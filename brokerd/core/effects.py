@@ -77,7 +77,20 @@ class Reroute:
 
 @dataclass(slots=True)
 class LeadershipBegun:
-    """A new leader has applied all that earlier leaders left: consumers everywhere must resume."""
+    """A new leader has applied all that earlier leaders left: consumers everywhere must resume.
+
+    `consumers` were there before this term.  What an earlier leader sent them may be lost, so
+    nothing more is sent until they have resumed: it would come out of order.
+    """
+
+    consumers: tuple[ConsumerId, ...] = ()
+
+
+@dataclass(slots=True)
+class Resumed:
+    """The consumer has said what it holds; what else is checked out to it follows, in order."""
+
+    consumer: ConsumerId
 
 
 @dataclass(slots=True)

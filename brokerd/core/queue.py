@@ -67,7 +67,9 @@ class QueueMachine(QueueIntake):
         """Return what a new leader must realise again; deliveries are asked for by RESUME."""
         if self.deleted is not None:
             return [effects.QueueDeleted(self.deleted)]
-        begun: list[Any] = [effects.LeadershipBegun()]
+        # Automatic acknowledgement settles when handing out: nothing could be sent again.
+        consumers = tuple(c.id for c in self.consumers.rows() if c.registered and not c.no_ack)
+        begun: list[Any] = [effects.LeadershipBegun(consumers)]
         return [*begun, effects.DeadLettersWaiting()] if self.letters.count else begun
 
     def snapshot(self) -> bytes:
@@ -312,6 +314,7 @@ class QueueMachine(QueueIntake):
         consumer = self.consumers.get(command.consumer)
         if consumer is None:
             return _refusal(404, "consumer is not known")
+        self._effects.append(effects.Resumed(consumer.id))
         missing: list[Span] = []
         held = sorted(command.ranges)
         at = 0

@@ -403,6 +403,10 @@ class Broker:
         self.leaders.node_changed(node, incarnation, up)
         self.shared_counts.node_changed(node, up)
 
+    def deliveries_lost(self, node: NodeId) -> None:
+        """What was sent to a member may be lost."""
+        self.leaders.deliveries_lost(node)
+
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader elsewhere sent something for one of our consumers."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:

@@ -62,6 +62,8 @@ class LocalConsumer:
     user: str
     #: Present between a leader change and the new leader's answer to RESUME: what came meanwhile.
     recent: RangeSet | None = None
+    #: Beside it: what came again meanwhile, and how often each had been handed out before.
+    again: dict[int, int] = field(default_factory=dict)
     #: Deliveries carry x-acquired-count and x-delivery-count: quorum queues only (R-DL-4, R-DL-11).
     has_counts: bool = False
     #: True until the client knows that it consumes.
@@ -124,9 +126,13 @@ class DeliveryHub:
         if consumer is None:
             return
         if consumer.recent is not None:
-            parts = _without(parts, consumer.recent)
+            parts = _without(parts, consumer.recent, consumer.again)
             for run, _ in parts:
-                consumer.recent.add(run.first, run.first + run.length)
+                end = run.first + run.length
+                consumer.recent.add(run.first, end)
+                if run.acquired_count:
+                    numbers = range(run.first, end)
+                    consumer.again.update(dict.fromkeys(numbers, run.acquired_count))
             if not parts:
                 return
         consumer.sink.deliver(consumer, parts)
@@ -149,6 +155,8 @@ class DeliveryHub:
             # What came lately stays: an earlier RESUME, which may be on its way to this leader
             # too, knew nothing of it, and it may have been settled since.
             earlier = [] if consumer.recent is None else consumer.recent.ranges()
+            if not earlier:
+                consumer.again.clear()
             consumer.recent = RangeSet([*held, *earlier])
             command = queue_commands.encode_resume(consumer.id, held)
             self._send(uid, command, _Resumed(self, consumer, consumer.recent))
@@ -177,22 +185,24 @@ class _Resumed:
         # A second leader change meanwhile has begun a set of its own.
         if self.consumer.recent is self.recent:
             self.consumer.recent = None
+            self.consumer.again.clear()
 
 
-def _without(parts: list[Part], seen: RangeSet) -> list[Part]:
-    """Leave out messages whose numbers are in `seen`.
+def _without(parts: list[Part], seen: RangeSet, again: dict[int, int]) -> list[Part]:
+    """Leave out messages that came already: their numbers are in `seen`.
 
-    Only of first deliveries: whatever was given back and comes again has been counted, and is
-    flagged redelivered.
+    Whatever was given back and comes again has been counted once more; `again` says how often it
+    had been when it came last.
     """
     kept: list[Part] = []
     for run, contents in parts:
         end = run.first + run.length
-        if run.acquired_count or seen.missing(run.first, end) == [(run.first, end)]:
+        if seen.missing(run.first, end) == [(run.first, end)]:
             kept.append((run, contents))
             continue
         for offset, content in enumerate(contents):
-            if run.first + offset not in seen:
+            number = run.first + offset
+            if number not in seen or run.acquired_count > again.get(number, 0):
                 single = run._replace(
                     first=run.first + offset, length=1, position=run.position + offset
                 )

@@ -7,6 +7,7 @@ For broker.py only, which owns the queues' groups.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 #: full is noticed in between.
 DELIVERY_BYTES_MAX = 512 * 1024
 
+#: After so long a queue is told again what it refused to hear.
+OWING_S = 0.5
+
 
 class QueueLeaders:
     """State: the queues led here with their options as last told; terms of leaders elsewhere."""
@@ -36,6 +40,10 @@ class QueueLeaders:
         #: uid -> the term that this member leads.
         self.led: dict[int, int] = {}
         self._options: dict[int, queue_commands.QueueOptions] = {}
+        #: Queues that must be told something again, since it was refused.
+        self._owing: set[int] = set()
+        #: Consumers that may lack something they were sent: they get nothing until they resume.
+        self._unsure: dict[int, set[ConsumerId]] = {}
         #: Terms of the leaders of groups that have consumers here and no replica.
         self._heard_terms: dict[int, int] = {}
         #: Incarnations of the members that are up.
@@ -45,6 +53,7 @@ class QueueLeaders:
         """The queue is gone."""
         self.led.pop(uid, None)
         self._options.pop(uid, None)
+        self._unsure.pop(uid, None)
         self._heard_terms.pop(uid, None)
 
     # ---- options ----------------------------------------------------------------------------
@@ -65,7 +74,7 @@ class QueueLeaders:
             for warning in policy.option_warnings(broker.view, queue):
                 # R-ALO-1, R-LEN-4
                 broker.warn(warning)
-            broker.host.propose(uid, queue_commands.encode_update_options(options), _proposed)
+            self.propose(uid, queue_commands.encode_update_options(options))
 
     def update_vhost(self, vhost: str) -> None:
         """A policy or the vhost changed."""
@@ -74,6 +83,28 @@ class QueueLeaders:
             if queue is not None and queue.vhost == vhost:
                 self.update_options(uid)
 
+    def propose(self, uid: int, command: bytes) -> None:
+        """Propose what this leader owes its queue.
+
+        Refused, it is made good as long as this member leads (the group is overloaded, or is
+        handing leadership over in vain); another leader does the same by itself.
+        """
+
+        def done(accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
+            if not accepted and uid in self.led and uid not in self._owing:
+                self._owing.add(uid)
+                asyncio.get_running_loop().call_later(OWING_S, self._tell_again, uid)
+
+        self._broker.host.propose(uid, command, done)
+
+    def _tell_again(self, uid: int) -> None:
+        # As things are now: what was refused may be out of date.
+        self._owing.discard(uid)
+        if uid in self.led:
+            self._options.pop(uid, None)
+            self.update_options(uid)
+            self._tell_nodes(uid)
+
     # ---- who leads --------------------------------------------------------------------------
 
     def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
@@ -81,6 +112,7 @@ class QueueLeaders:
         broker = self._broker
         if not is_local:
             self.led.pop(uid, None)
+            self._unsure.pop(uid, None)
             self._options.pop(uid, None)
             broker.dead_letterer.stop(uid)
         elif broker.queue_of(uid) is not None:
@@ -105,7 +137,7 @@ class QueueLeaders:
                 command = queue_commands.encode_node_up(node, self._nodes[node])
             else:
                 command = queue_commands.encode_node_down(node)
-            broker.host.propose(uid, command, _proposed)
+            self.propose(uid, command)
 
     def heard(self, uid: int, term: int, is_announced: bool) -> None:
         """A leader of a group without replica here has sent something."""
@@ -129,7 +161,7 @@ class QueueLeaders:
                     if up
                     else queue_commands.encode_node_down(node)
                 )
-                broker.host.propose(uid, command, _proposed)
+                self.propose(uid, command)
         if not up:
             return
         # Its stream was made anew: deliveries of the queues it leads may have been lost.
@@ -139,6 +171,16 @@ class QueueLeaders:
             # Without a replica here nobody says who leads: any member may.
             if leader == node or (leader is None and queue is not None and node in queue.members):
                 broker.deliveries.leader_changed(uid)
+
+    def deliveries_lost(self, node: NodeId) -> None:
+        """What was sent to a node may be lost: its consumers resume when the stream stands again.
+
+        Until then they get nothing, or it would come before what was lost (G3).
+        """
+        for uid in self.led:
+            for consumer in self._broker.machine(uid).consumers.of_node(node):
+                if consumer.registered and not consumer.no_ack:
+                    self._unsure.setdefault(uid, set()).add(consumer.id)
 
     # ---- effects ----------------------------------------------------------------------------
 
@@ -153,6 +195,9 @@ class QueueLeaders:
         if term < self.led.get(uid, 0):
             return
         consumer = effect.consumer
+        if consumer in self._unsure.get(uid, ()):
+            # RESUME brings it, behind what is missing before it.
+            return
         parts: list[Part] = []
         size = 0
         for run in effect.runs:
@@ -184,7 +229,12 @@ class QueueLeaders:
         kind = delivery_codec.DeliveryKind.CANCELLED
         broker.host.send_delivery(NodeId(effect.consumer.node), uid, term, kind, payload)
 
-    def _leadership_begun(self, uid: int, term: int, _: effects.LeadershipBegun) -> None:
+    def _resumed(self, uid: int, _: int, effect: effects.Resumed) -> None:
+        unsure = self._unsure.get(uid)
+        if unsure is not None:
+            unsure.discard(effect.consumer)
+
+    def _leadership_begun(self, uid: int, term: int, effect: effects.LeadershipBegun) -> None:
         """All of the log is applied.
 
         Nodes without a replica hear of it by a delivery of nothing: their consumers must resume.
@@ -193,6 +243,7 @@ class QueueLeaders:
         queue = broker.queue_of(uid)
         if queue is None:
             return
+        self._unsure[uid] = set(effect.consumers)
         self._tell_nodes(uid)
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
         kind = delivery_codec.DeliveryKind.MESSAGES
@@ -225,14 +276,11 @@ def _client_nodes(machine: QueueMachine) -> set[str]:
     return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
 
 
-def _proposed(_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
-    """A refused proposal means that another leader does the same."""
-
-
 _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
     effects.Deliver: QueueLeaders._deliver,
     effects.ConsumerCancelled: QueueLeaders._cancelled,
     effects.LeadershipBegun: QueueLeaders._leadership_begun,
+    effects.Resumed: QueueLeaders._resumed,
     effects.DeadLetter: QueueLeaders._dead_letter,
     effects.Reroute: QueueLeaders._reroute,
     effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,

@@ -100,6 +100,9 @@ class Recorder:
     def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
         self.leaders.append((uid, leader, is_local))
 
+    def deliveries_lost(self, node: NodeId) -> None:
+        """The toy's deliveries are counted, not awaited."""
+
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
         self.nodes.append((node, incarnation, up))
 

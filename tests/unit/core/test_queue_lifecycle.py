@@ -179,7 +179,9 @@ def test_a_new_leader_has_all_unsettled_dead_letters_again() -> None:
     assert letters_of(q, 2) == [("rejected", 0, 2)]
     q.term = 2
     begun = q.machine.became_leader(StepMeta(9, 2, 5))
-    assert begun == [effects.LeadershipBegun(), effects.DeadLettersWaiting()]
+    consumers = tuple(consumer.id for consumer in q.machine.consumers.rows())
+    assert len(consumers) == 1
+    assert begun == [effects.LeadershipBegun(consumers), effects.DeadLettersWaiting()]
     assert letters_of(q) == [("rejected", 0, 2), ("rejected", 2, 1)]
     assert letters_of(q) == []
 

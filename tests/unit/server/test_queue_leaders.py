@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from brokerd.core.effects import ConsumerCancelled, ConsumerId, Deliver, LeadershipBegun, Run
+from brokerd.core.effects import (
+    ConsumerCancelled,
+    ConsumerId,
+    Deliver,
+    LeadershipBegun,
+    Resumed,
+    Run,
+)
 from brokerd.core.message import Content
 from brokerd.core.queue_commands import encode_node_down, encode_node_up
 from brokerd.raft.messages import NodeId
+from brokerd.server import queue_leaders
 from brokerd.server.broker import Broker
 from brokerd.server.queue_leaders import QueueLeaders
 
@@ -28,8 +38,11 @@ class Rig:
         self.resumed: list[int] = []
         self.cancelled: list[ConsumerId] = []
         self.proposed: list[bytes] = []
+        self.answers: list[Callable[[bool, bytes, NodeId | None], None]] = []
+        rows = [SimpleNamespace(id=who, registered=True, no_ack=False) for who in (HERE, FAR)]
         consumers = SimpleNamespace(
-            rows=lambda: [SimpleNamespace(id=HERE), SimpleNamespace(id=FAR)]
+            rows=lambda: rows,
+            of_node=lambda node: [row for row in rows if row.id.node == node],
         )
         machine = SimpleNamespace(consumers=consumers, enqueuers=SimpleNamespace(rows=list))
         queue = SimpleNamespace(uid=UID, vhost="/", members=("n0", "n1", "n2"))
@@ -47,12 +60,18 @@ class Rig:
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
             host=SimpleNamespace(
                 alive=lambda: {NodeId("n0")},
-                propose=lambda uid, command, done: self.proposed.append(command),
+                propose=self._propose,
                 send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
             ),
         )
         self.leaders = QueueLeaders(cast(Broker, broker))
         self.leaders.update_options = lambda uid: None  # type: ignore[method-assign]
+
+    def _propose(
+        self, uid: int, command: bytes, done: Callable[[bool, bytes, NodeId | None], None]
+    ) -> None:
+        self.proposed.append(command)
+        self.answers.append(done)
 
     def leads(self, term: int) -> None:
         self.leaders.leader_changed(UID, NodeId("n0"), term, True)
@@ -103,3 +122,53 @@ def test_a_leader_that_stepped_down_and_led_again_counts_from_its_new_term() -> 
     assert rig.delivered == []
     rig.leaders.realise(UID, 5, [Deliver(HERE, [RUN])])
     assert rig.delivered == [HERE]
+
+
+def test_a_consumer_of_earlier_terms_gets_nothing_before_it_has_resumed() -> None:
+    """G3: what it missed would come after it; RESUME brings both, in order."""
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 3, [LeadershipBegun((HERE,)), Deliver(HERE, [RUN])])
+    assert rig.delivered == []
+    rig.leaders.realise(UID, 3, [Resumed(HERE), Deliver(HERE, [RUN])])
+    assert rig.delivered == [HERE]
+
+
+def test_consumers_behind_a_broken_stream_get_nothing_before_they_have_resumed() -> None:
+    """G3"""
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.deliveries_lost(NodeId("n9"))
+    rig.leaders.realise(UID, 3, [Deliver(FAR, [RUN]), Deliver(HERE, [RUN])])
+    assert (rig.sent, rig.delivered) == ([], [HERE])
+    rig.leaders.realise(UID, 3, [Resumed(FAR), Deliver(FAR, [RUN])])
+    assert rig.sent == [(NodeId("n9"), 3)]
+
+
+async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: Any) -> None:
+    """A member may come back while leadership is handed over in vain: its consumers must go."""
+    monkeypatch.setattr(queue_leaders, "OWING_S", 0.0)
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.node_changed(NodeId("n9"), 2, False)
+    refused = rig.answers.pop()
+    rig.proposed.clear()
+    refused(False, b"", NodeId("n0"))
+    refused(False, b"", NodeId("n0"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert rig.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+
+
+async def test_a_former_leader_owes_its_queue_nothing(monkeypatch: Any) -> None:
+    monkeypatch.setattr(queue_leaders, "OWING_S", 0.0)
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.node_changed(NodeId("n9"), 2, False)
+    refused = rig.answers.pop()
+    rig.proposed.clear()
+    refused(False, b"", NodeId("n0"))
+    rig.leaders.leader_changed(UID, NodeId("n1"), 4, False)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert rig.proposed == []

@@ -63,6 +63,18 @@ async def test_a_message_that_was_given_back_is_delivered_again_after_a_leader_c
     assert channel.numbers == [0, 0]
 
 
+async def test_what_came_again_is_not_delivered_twice_by_two_resumes() -> None:
+    """R-QQ-10: two RESUMEs are answered with the same message, which was given back before."""
+    hub, channel, _ = hub_with_consumer()
+    hub.leader_changed(7)
+    hub.leader_changed(7)
+    hub.deliver(CONSUMER, [run(0, 2, acquired_count=1)])
+    hub.deliver(CONSUMER, [run(0, 2, acquired_count=1)])
+    assert channel.numbers == [0, 1]
+    hub.deliver(CONSUMER, [run(1, 1, acquired_count=2)])
+    assert channel.numbers == [0, 1, 1]
+
+
 async def test_what_was_settled_between_two_leader_changes_is_not_delivered_again() -> None:
     """R-QQ-10: the first RESUME may reach the second leader; it knows nothing of later settles."""
     hub, channel, _ = hub_with_consumer()

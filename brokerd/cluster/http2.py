@@ -324,7 +324,7 @@ class Http2Connection:
         self._data_left = size
         self._data_is_ours = is_ours
         self._data_ends = is_ours and bool(flags & END_STREAM)
-        if size and is_ours:
+        if size and is_ours and not flags & PADDED:
             if self._idle_frames:
                 self._idle_frames = max(0, self._idle_frames - IDLE_FRAMES_PER_DATA)
         else:

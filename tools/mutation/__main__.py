@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None, rooms: Sequence[Room] = ROOMS) 
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rooms", default=",".join(room.name for room in rooms))
     parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--again", type=Path, help="only what this earlier output left alive")
     parser.add_argument("--quick", action="store_true", help="without the thorough tests")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--root", type=Path, default=ROOT)
@@ -49,6 +51,9 @@ def main(arguments: Sequence[str] | None = None, rooms: Sequence[Room] = ROOMS) 
             if options.only in change.file
         ]
         say(f"{len(pool)} mutants in {', '.join(generated)} (those of wording left out)")
+        if options.again is not None:
+            alive = read_alive(options.again)
+            pool = [chosen for chosen in pool if chosen[2] in alive]
         if 0 < options.mutants < len(pool):
             pool = random.Random(options.seed).sample(pool, options.mutants)
             say(f"sample of {len(pool)}, seed {options.seed}")
@@ -61,6 +66,14 @@ def main(arguments: Sequence[str] | None = None, rooms: Sequence[Room] = ROOMS) 
             for mutant in run.run(wanted[run.room.name], say, is_thorough=not options.quick)
         ]
     return report(mutants, read_explanations(options.explained))
+
+
+def read_alive(path: Path) -> set[Change]:
+    """Return what an earlier run's output named as alive."""
+    found = re.findall(
+        r"^(?:survived|no test): (\S+) (\S+)\n- (.*)\n\+ (.*)$", path.read_text(), re.M
+    )
+    return {Change(*fields) for fields in found}
 
 
 def say(line: str) -> None:

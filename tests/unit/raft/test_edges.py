@@ -27,6 +27,7 @@ from brokerd.raft.replica import (
     PeerUnreachable,
     Received,
     SaveSnapshot,
+    TransferLeadership,
 )
 from tests.simulation.disk import FakeDisk
 from tests.unit.raft.cluster import Cluster, command, elected, hand_over, kinds
@@ -335,12 +336,33 @@ def test_a_deadline_that_was_proposed_in_vain_is_proposed_again_in_the_next_offi
     cluster.drop()
     cluster.feed("a", Received(Message(MessageKind.HEARTBEAT, B, A, 2)))
     cluster.drop()
-    cluster.elect("a")
-    assert cluster.applied("a") == ["tick"]
-    cluster.machines[A].deadline_ms = 30
+    cluster.feed("a", TransferLeadership(A))
+    for _ in range(5):
+        if not cluster.replicas[A].is_leader:
+            cluster.deliver()
+            for name in "abc":
+                cluster.sync(name)
+    # In office, and nothing is committed yet: the entry of the old term, its own first one.
+    assert cluster.replicas[A].is_leader
+    assert cluster.replicas[A].commit_index == 1
     cluster.tick("a", now_ms=30)
+    assert cluster.replicas[A].last_index == 4
     cluster.stabilize()
     assert cluster.applied("a") == ["tick", "tick"]
+
+
+def test_a_silent_member_that_needs_a_snapshot_is_left_alone_until_it_answers() -> None:
+    cluster = elected(snapshot_entries=2)
+    cluster.crash("c")
+    for text in ("one", "two", "three"):
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    progress = cluster.replicas[A]._node.replication.peers[C]
+    progress.is_active = progress.probe_sent = False
+    cluster.propose("a", "four")
+    assert progress.is_paused
+    assert kinds(cluster, "c") == []
 
 
 def test_a_snapshot_is_due_at_the_very_byte() -> None:

@@ -12,6 +12,13 @@ ROUNDS ?= 5
 MUTANTS ?= 400
 SEED ?= 1
 SECONDS ?= 60
+KILLS ?= 500
+WRITER_KILLS ?= 2000
+CHAOS_SECONDS ?= 180
+BROKERS ?= brokerd
+DECODER_SECONDS ?= 1800
+IMAGES ?= 5000000
+QUEUE_STEPS ?= 1000000
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
 
 .DEFAULT_GOAL := help
@@ -42,7 +49,7 @@ demo: setup ## the main job in the embedded mode on real input, with a table of 
 
 # One after the other: each part may use both cores, and only the last one starts two nodes.
 PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
-  tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
+  tests/chaos tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
@@ -81,6 +88,19 @@ mutation: setup ## MUTANTS=N (0: all) SEED=S: would the tests notice? Raft core,
 fuzz: setup ## SECONDS=N for each decoder: atheris, two at a time
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+# The three below take hours; each prints figures for docs/reliability.md and goes on after a failure.
+kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writer of the log
+	@status=0; $(BIN)/python -m tests.integration.wal_kill --rounds $(WRITER_KILLS) || status=1; \
+	$(BIN)/python -m tests.chaos.kills --rounds $(KILLS) --seed $(FIRST_SEED) || status=1; exit $$status
+
+chaos-nightly: setup ## CHAOS_SECONDS=N for each of 28 configurations, BROKERS="brokerd rabbitmq" (root)
+	@$(BIN)/python -m tests.chaos.run --matrix --broker $(BROKERS) --seconds $(CHAOS_SECONDS) --seed $(FIRST_SEED)
+
+fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged logs, QUEUE_STEPS=N against the model
+	@status=0; $(BIN)/python -m tests.fuzz --seconds $(DECODER_SECONDS) || status=1; \
+	$(BIN)/python -m tests.properties.wal_images --images $(IMAGES) --first-seed $(FIRST_SEED) || status=1; \
+	QUEUE_STEPS=$(QUEUE_STEPS) $(BIN)/pytest -q tests/properties/test_queue_machine.py || status=1; exit $$status
+
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)
 
@@ -105,4 +125,4 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test coverage spec-coverage lint protos sim mutation fuzz fuzz-differential bench client-suites cluster-up cluster-down images e2e
+.PHONY: help setup lock demo test coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly fuzz-differential bench client-suites cluster-up cluster-down images e2e

@@ -64,7 +64,7 @@ class BrokerdCluster:
         )
 
     def newest_log_files(self, node: Node) -> list[Path]:
-        return sorted((node.data / "wal").glob("*.seg"), key=lambda path: path.stat().st_mtime)
+        return sorted((node.data / "wal").glob("wal-*.log"), key=lambda path: path.stat().st_mtime)
 
     def leave_queue(self, node: Node, queue: str) -> None:
         self._control(node, "delete_member", queue, node.name)

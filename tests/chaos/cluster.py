@@ -104,6 +104,11 @@ class Node:
         beams = [pid for pid in pids if "beam" in Path(f"/proc/{pid}/comm").read_text()]
         return beams or pids
 
+    def last_words(self) -> str:
+        """Return the last line of what its process printed."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return lines[-1][-200:] if lines else "said nothing"
+
     def note_end(self) -> bool:
         """Tell whether it has ended by itself since it was started; counted once."""
         if not self.is_meant_to_run or self.is_running():
@@ -168,8 +173,8 @@ def start_all(nodes: list[Node]) -> None:
         return all(node.is_ready() for node in nodes)
 
     if not wait_until(all_ready, START_S, 0.3):
-        late = [node.name for node in nodes if not node.is_ready()]
-        raise ClusterError(f"{', '.join(late)} did not come back in {START_S:.0f} s")
+        late = [f"{node.name} ({node.last_words()})" for node in nodes if not node.is_ready()]
+        raise ClusterError(f"not back in {START_S:.0f} s: {', '.join(late)}")
 
 
 def control_command(command: list[str], environment: dict[str, str], seconds: float = 90.0) -> str:

@@ -27,6 +27,8 @@ LOST = (OSError, AssertionError, struct.error, ValueError, KeyError)
 CONNECT_TIMEOUT_S = 5.0
 #: Unconfirmed messages per publisher.
 WINDOW = 50
+#: A publisher sends this often, unless its rate is lower.
+TURN_S = 0.02
 #: A publisher that hears nothing for so long goes to the next member.
 PATIENCE_S = 3.0
 #: A restless consumer that gets nothing for so long goes to the next member; others stay for ever.
@@ -112,8 +114,8 @@ class Publisher(Worker):
     ) -> None:
         super().__init__(addresses, first)
         self._publisher, self._queue, self._history = number, queue, history
-        self._pause_s = 0.02
-        self._per_turn = max(1, round(per_second * self._pause_s))
+        self._per_turn = max(1, round(per_second * TURN_S))
+        self._pause_s = self._per_turn / per_second
         self._number = 0
         self.paused = threading.Event()
         #: True while nothing is in flight: `paused` has taken effect.

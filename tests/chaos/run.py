@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.chaos import brokers, network, shim
 from tests.chaos.cluster import ClusterError
 from tests.chaos.faults import FAULTS, MATRIX
-from tests.chaos.scenario import Plan, run
+from tests.chaos.scenario import RATE, Plan, run
 
 COLUMNS = {
     "title": "broker",
@@ -85,7 +85,7 @@ def plans(options: argparse.Namespace) -> list[Plan]:
     faults = list(MATRIX) if options.matrix else options.fault
     sizes = [3, 5] if options.matrix and not options.nodes else options.nodes or [3]
     return [
-        Plan(broker, fault, nodes, options.seconds, options.seed + number)
+        Plan(broker, fault, nodes, options.seconds, options.seed + number, options.rate)
         for number, (fault, nodes, broker) in enumerate(
             (fault, nodes, broker)
             for nodes in sizes
@@ -104,6 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nodes", nargs="+", type=int, choices=[3, 5])
     parser.add_argument("--seconds", type=float, default=180.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=RATE, help="per publisher and second")
     parser.add_argument("--keep", type=Path, help="folder for logs and data of violations")
     options = parser.parse_args(arguments)
     missing = [broker for broker in options.broker if not brokers.is_installed(broker)]

@@ -57,6 +57,8 @@ class Plan:
     nodes: int
     seconds: float
     seed: int
+    #: Messages per second of each of the six publishers.
+    rate: float = RATE
 
 
 @dataclass(slots=True)
@@ -116,12 +118,26 @@ def declare(node: Node, queues: Sequence[str], dead: str, replicas: int) -> None
 class Load:
     """The clients of a run.  State: threads, and the history they write."""
 
-    def __init__(self, addresses: list[Address], work: list[str], history: History) -> None:
+    def __init__(
+        self,
+        addresses: list[Address],
+        work: list[str],
+        history: History,
+        first_publisher: int = 0,
+        rate: float = RATE,
+    ) -> None:
         self.history = history
         self.work = work
         self.queues = [*work, history.dead_queue]
         self.publishers = [
-            Publisher(i, work[i % len(work)], RATE, addresses, i + i // len(work) + 1, history)
+            Publisher(
+                first_publisher + i,
+                work[i % len(work)],
+                rate,
+                addresses,
+                i + i // len(work) + 1,
+                history,
+            )
             for i in range(len(work) * PUBLISHERS_PER_QUEUE)
         ]
         # One of a queue's two consumers stays where it is as long as its connection lives.
@@ -239,7 +255,7 @@ def run(plan: Plan, say: Say, keep: Path | None = None) -> Result:
             work = declare_all(cluster, history)
             say(f"{cluster.title}, {plan.nodes} members: ready")
             world = World(cluster, random.Random(plan.seed), [*work, history.dead_queue])
-            load = Load([node.address for node in cluster.nodes], work, history)
+            load = Load([node.address for node in cluster.nodes], work, history, rate=plan.rate)
             load.start()
             try:
                 _strike_again_and_again(plan, fault, world, load, say)

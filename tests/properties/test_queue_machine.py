@@ -5,6 +5,7 @@ At least STEPS commands are tried in one run, over all kinds of queues.
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 import pytest
@@ -72,7 +73,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"alternate_exchange": "alt", "max_length": 6, "message_ttl_ms": 70},
 ]
 #: Commands tried in one run of the test.
-STEPS = 50_000
+STEPS = int(os.environ.get("QUEUE_STEPS", "50000"))
 
 
 class QueueAgainstModel(RuleBasedStateMachine):
@@ -373,7 +374,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         assert bool(ranges) == bool(here)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(max(600, STEPS // 50))
 def test_the_queue_machine_does_as_the_model_over_fifty_thousand_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -48,26 +48,28 @@ class TlsContexts:
         return self._current()[1]
 
     def _current(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        try:
-            seen = self._look()
-            if seen != self._seen or self._contexts is None:
-                # Noted first: files that are no good are complained of once.
-                self._seen = seen
+        seen = self._look()
+        if seen != self._seen or self._contexts is None:
+            # Also of files that are no good: they are complained of once, and may change again.
+            self._seen = seen
+            try:
                 self._contexts = (
                     self._load(ssl.PROTOCOL_TLS_CLIENT),
                     self._load(ssl.PROTOCOL_TLS_SERVER),
                 )
-        except OSError as error:
-            if self._contexts is None:
-                raise
-            if self._seen:
-                self._seen = []
+            except OSError as error:
+                if self._contexts is None:
+                    raise
                 logger.warning("cannot use the peer certificate files, keeping the old: %s", error)
         return self._contexts
 
     def _look(self) -> list[tuple[int, int, int]]:
+        """Return what the files look like; nothing if one is not there."""
         files = self._files
-        found = [os.stat(path) for path in (files.certificate, files.key, files.ca)]
+        try:
+            found = [os.stat(path) for path in (files.certificate, files.key, files.ca)]
+        except OSError:
+            return []
         return [(state.st_ino, state.st_mtime_ns, state.st_size) for state in found]
 
     def _load(self, protocol: int) -> ssl.SSLContext:

@@ -32,8 +32,8 @@ GROUPS = (
     ),
     Group(
         "tests.fuzz.peer_targets",
-        ("brokerd.cluster.frames", "brokerd.cluster.deliveries", "brokerd.raft", "brokerd.storage"),
-        ("peer-frames", "deliveries", "segments", "records"),
+        ("brokerd.cluster", "brokerd.raft", "brokerd.storage"),
+        ("http2-streams", "peer-frames", "deliveries", "segments", "records"),
     ),
     Group(
         "tests.fuzz.state_targets",

@@ -1,4 +1,4 @@
-"""What is fuzzed between members and on disk: peer frames, Raft messages, deliveries, the log.
+"""What is fuzzed between members and on disk: HTTP/2, peer frames, Raft messages, the log.
 
 A member is trusted no further than its certificate: what it sends is bounded and checked (SEC-50).
 Used by `tests.fuzz` only.
@@ -10,8 +10,8 @@ import random
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster import deliveries, frames
-from brokerd.cluster.errors import DeliveryFormatError, FrameError
+from brokerd.cluster import deliveries, frames, grpc_messages, http2
+from brokerd.cluster.errors import CallRefused, DeliveryFormatError, FrameError, Http2Error
 from brokerd.core.effects import Run
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import encode_configuration
@@ -37,6 +37,58 @@ from tests.unit.raft.cluster import Cluster, EchoMachine, EchoOutcome
 A, B = NodeId("a"), NodeId("b")
 SNAPSHOT_BYTES_MAX = 1 << 20
 SEGMENT_BYTES = 16_384
+
+
+#: More than what is answered to any input of a few kilobytes.
+ANSWERS_BYTES_MAX = 65_536
+
+
+def http2_stream(data: bytes) -> None:
+    """Bytes of a stranger on a peer connection, of either side, with or without a good beginning.
+
+    The first byte says which, the second how the bytes are cut.
+    """
+    is_client, begins_well = data[:1] > b"\x7f", bool(data[:1] and data[0] & 1)
+    connection = http2.Http2Connection(is_client=is_client)
+    reader = grpc_messages.MessageReader(1024)
+    size = (data[1] if len(data) > 1 else 0) or len(data) or 1
+    pieces = [data[at : at + size] for at in range(2, len(data), size)]
+    if begins_well:
+        pieces.insert(0, (b"" if is_client else http2.PREFACE) + http2.settings_frame([]))
+    try:
+        for piece in pieces:
+            for event in connection.receive(piece):
+                if isinstance(event, memoryview):
+                    assert all(len(message) <= 1024 for message in reader.feed(event))
+                elif isinstance(event, http2.HeadersReceived):
+                    grpc_messages.binary_metadata(event.headers)
+                    grpc_messages.describe_end(event.headers)
+                    grpc_messages.check_request(event.headers)
+    except (Http2Error, CallRefused):
+        pass
+    assert sum(map(len, connection.out)) < ANSWERS_BYTES_MAX
+
+
+def http2_seeds() -> list[bytes]:
+    """What a client and a server send, whole, cut, and without its beginning."""
+    client = http2.Http2Connection(is_client=True)
+    client.send_headers(grpc_messages.request_headers("http", "x:1", [("a-bin", b"secret")]))
+    client.send_data([grpc_messages.prefix(5), b"hello"], 10)
+    client.send_ping()
+    server = http2.Http2Connection(is_client=False)
+    there = b"".join(client.data_to_send())
+    server.receive(there)
+    server.send_headers(grpc_messages.response_headers())
+    server.send_headers(grpc_messages.status_headers(grpc_messages.Status.OK, ""), ends_stream=True)
+    server.send_goaway(http2.NO_ERROR, "bye")
+    back = b"".join(server.data_to_send())
+    floods = [http2.frame(http2.PING, 0, 0, bytes(8)) * 20, http2.frame(http2.RST_STREAM, 0, 1)]
+    return [
+        *(bytes((0, cut)) + there for cut in (0, 1, 50)),
+        *(bytes((255 - cut % 2, cut)) + back for cut in (0, 1, 50)),
+        *(b"\x01\x00" + flood for flood in floods),
+        b"\x01\x00" + there[len(http2.PREFACE) :],
+    ]
 
 
 def peer_frame(data: bytes) -> None:
@@ -209,6 +261,7 @@ def record_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
+    "http2-streams": Target(http2_stream, http2_seeds),
     "peer-frames": Target(peer_frame, peer_frame_seeds),
     "deliveries": Target(delivery, delivery_seeds, 1024),
     "segments": Target(segment, segment_seeds),

@@ -31,7 +31,9 @@ class Authority:
         directory.mkdir()
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self._name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, f"authority {directory.name}")]
+        )
         certificate = self._build(self._name, self._key, is_authority=True)
         self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
 

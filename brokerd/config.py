@@ -69,10 +69,22 @@ class ListenerConfig(_Section):
 
 
 class ClusterConfig(_Section):
-    """The members that form the cluster when it starts for the first time."""
+    """How a member finds its cluster; the list counts until the member knows better itself."""
 
     name: str = Field(default="brokerd", description="the same on all members; federation shows it")
-    members: str = Field(default="", description="name=host:port,… of all initial members")
+    members: str = Field(default="", description="name=host:port,… of members to find the rest by")
+    #: Names of those in `members` that found the cluster when it starts for the first time; empty:
+    #: all of them.  A member that is not among them joins the cluster that is there.
+    initial_members: str = ""
+    #: host:port at which the others reach this member; default: as `members` says, else the host's
+    #: name and the peer port.
+    address: str = ""
+    #: What a member does that was removed from the cluster and starts again: `stop` with a message,
+    #: or `wait` until it is added again (the operator's way).
+    when_removed: Literal["stop", "wait"] = "stop"
+    #: Last resort when the disks of a majority of the founders are lost: a founder with an empty
+    #: disk votes at once, for whoever has data, though it may have forgotten confirmed messages.
+    vote_with_empty_disk: bool = False
     secret: str = Field(default="", description="shared by all members; needed with several")
     #: Heartbeat from member to member, for all queues together.
     heartbeat_ms: int = Field(default=250, ge=20)

@@ -40,6 +40,11 @@ def parse_address(text: str, port_default: int = PORT_DEFAULT) -> tuple[str, int
     return host, int(port_text)
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a text can be a member's name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def format_address(host: str, port: int) -> str:
     """Join host and port the way gRPC and `parse_address` read them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -59,7 +64,7 @@ def parse_peers(text: str, port_default: int = PORT_DEFAULT) -> dict[NodeId, str
         name = name.strip()
         host, port = parse_address(address if equals else item, port_default)
         node = NodeId(name if equals else host)
-        if not _NAME.fullmatch(node):
+        if not is_name(node):
             raise AddressError(f"not a member name: {node!r}")
         if node in peers:
             raise AddressError(f"member {node!r} is listed twice")

@@ -5,9 +5,9 @@ cluster beside the first, and a node whose disk was lost voting for a leader tha
 the node itself had once acknowledged.  So:
 
 - a node with data of its own goes on with them, unless somebody who knows says that it was removed;
-- a node without data founds a cluster only if it is one of the founders and a majority of the
-  founders (itself among them) has no data either: while a majority's disks survive, those cannot be
-  the founders of a cluster that exists;
+- a node without data founds a cluster only if it is one of the founders, a majority of the founders
+  (itself among them) has no data either, and nobody who answers has any: while a majority's disks
+  survive, these cannot be the founders of a cluster that exists;
 - in all other cases it joins the cluster that is there, without a vote until it has been refilled.
 """
 
@@ -53,6 +53,7 @@ class Answer:
     """One node's answer."""
 
     standing: Standing
+    #: Its disk is not empty.
     has_data: bool = False
 
 
@@ -79,12 +80,10 @@ def course(
         return Course.CONTINUE if has_data else Course.REFILL
     if has_data:
         return Course.CONTINUE
-    if node not in founders:
+    if node not in founders or any(answer.has_data for answer in answers.values()):
         return Course.WAIT
-    empty = {
-        other
-        for other, answer in answers.items()
-        if answer.standing is Standing.UNFOUNDED and not answer.has_data
-    }
-    empty = (empty & set(founders)) | {node}
+    empty = {node}
+    for other in founders:
+        if other in answers and answers[other].standing is Standing.UNFOUNDED:
+            empty.add(other)
     return Course.FOUND if len(empty) > len(founders) // 2 else Course.WAIT

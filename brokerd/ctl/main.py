@@ -29,10 +29,15 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "wait",
         "await_online_nodes",
         "node_health_check",
-        "drain",
-        "safe_to_stop",
         "list_feature_flags",
         "enable_feature_flag",
+    ),
+    "lifecycle": (
+        "drain",
+        "revive",
+        "safe_to_stop",
+        "forget_cluster_node",
+        "add_cluster_node",
     ),
     "reports": ("status", "cluster_status", "report"),
     "runtime": (

@@ -215,41 +215,6 @@ def node_health_check() -> None:
 
 
 @click.command(cls=settings.Command)
-def drain() -> None:
-    """Let other members lead what this one leads, before it is stopped."""
-    from brokerd.ctl.client import connect
-    from brokerd.rpc.v1 import admin_pb2
-
-    chosen = settings.current()
-    deadline_ms = int(chosen.timeout_s * 1000)
-    with connect(chosen) as client:
-        answer = client.call(
-            "Drain", admin_pb2.DrainRequest(deadline_ms=deadline_ms), chosen.timeout_s + 5
-        )
-    chosen.say(f"{answer.leaders_moved} leaderships moved, {answer.leaders_left} left")
-    if answer.leaders_left:
-        raise errors.CtlError(
-            f"{answer.leaders_left} groups are still led here", errors.EXIT_TEMPORARY
-        )
-
-
-@click.command(cls=settings.Command)
-@click.argument("member", required=False)
-def safe_to_stop(member: str | None) -> None:
-    """Say whether a member can stop without any queue losing its majority; status 70 if not."""
-    from brokerd.ctl.client import connect
-    from brokerd.rpc.v1 import admin_pb2
-
-    chosen = settings.current()
-    with connect(chosen) as client:
-        name = member or info(client).node
-        answer = client.call("SafeToStop", admin_pb2.SafeToStopRequest(member=name))
-    if not answer.safe:
-        raise errors.CtlError(f"{name} must not stop now: {'; '.join(answer.reasons)}")
-    chosen.say(f"{name} can be stopped")
-
-
-@click.command(cls=settings.Command)
 def list_feature_flags() -> None:
     """List what the members can do, in the form of RabbitMQ's feature flags."""
     from brokerd.ctl.client import connect

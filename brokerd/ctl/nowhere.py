@@ -11,8 +11,8 @@ from brokerd import __version__
 from brokerd.ctl import errors, settings
 
 _CLUSTER = (
-    "members are named in the configuration (cluster.members) or come by AddMember of the Admin "
-    "service; see docs/operations.md"
+    "start the new member with the others in cluster.members and an empty data directory: it joins "
+    "by itself; forget_cluster_node takes one out; see docs/operations.md"
 )
 _MIRRORS = "there are no mirrored queues; quorum queues keep their members in step by themselves"
 _FRESH = (
@@ -22,7 +22,6 @@ _FRESH = (
 #: What to do in place of each.
 INSTEAD = {
     "join_cluster": _CLUSTER,
-    "forget_cluster_node": _CLUSTER,
     "rename_cluster_node": "a data directory belongs to one member for good; add a new member",
     "update_cluster_nodes": _CLUSTER,
     "change_cluster_node_type": "every member keeps everything on disk",

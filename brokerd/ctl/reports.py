@@ -36,6 +36,7 @@ def _status(client: AdminClient) -> Fields:
         "features": list(who.features),
         "queues_led": own.leaders if own else 0,
         "queue_replicas": own.replicas if own else 0,
+        "is_under_maintenance": bool(own and own.state == "maintenance"),
         "damaged_groups": [row["name"] for row in groups if row["damaged"] or row["error"]],
     }
 
@@ -48,7 +49,7 @@ def _show_status(fields: Fields) -> None:
             f"OS PID: {fields['pid']}",
             f"OS: {fields['os']}",
             f"Uptime (seconds): {fields['uptime']}",
-            "Is under maintenance?: false",
+            f"Is under maintenance?: {'true' if fields['is_under_maintenance'] else 'false'}",
             f"Is listening for AMQP?: {'true' if fields['is_listening'] else 'false'}",
             f"brokerd version: {fields['brokerd_version']}",
             f"RabbitMQ version: {fields['rabbitmq_version']}",
@@ -124,6 +125,10 @@ def status(unit: str | None) -> None:
 # ---- the cluster --------------------------------------------------------------------------------
 
 
+#: rabbitmqctl's words for a member's state.
+_MAINTENANCE = {"": "not under maintenance", "maintenance": "marked for maintenance"}
+
+
 def _cluster(client: AdminClient) -> Fields:
     who = members.info(client)
     answer = members.member_status(client)
@@ -142,7 +147,11 @@ def _cluster(client: AdminClient) -> Fields:
         ],
         "partitions": {},
         "versions": {who.node: {"brokerd_version": who.version}},
-        "maintenance_status": dict.fromkeys(running, "not under maintenance"),
+        "maintenance_status": {
+            row["name"]: _MAINTENANCE.get(row["state"], row["state"])
+            for row in rows
+            if row["running"]
+        },
         "listeners": {who.node: own["listeners"]},
         "feature_flags": [
             {"name": name.replace("-", "_"), "state": "enabled"} for name in sorted(who.features)
@@ -163,6 +172,7 @@ def _member_row(member: Any) -> Fields:
         "memory_limit": member.memory_limit,
         "disk_free": member.disk_free,
         "alarms": list(member.alarms),
+        "state": member.state,
     }
 
 
@@ -180,6 +190,10 @@ def _show_cluster(chosen: settings.Settings, fields: Fields) -> None:
     output.section(
         "Versions",
         [f"{node}: brokerd {row['brokerd_version']}" for node, row in fields["versions"].items()],
+    )
+    output.section(
+        "Maintenance status",
+        [f"Node: {node}, status: {text}" for node, text in fields["maintenance_status"].items()],
     )
     output.section("Alarms", [f"{row['alarm']} on node {row['node']}" for row in fields["alarms"]])
     output.section("Network Partitions", [])

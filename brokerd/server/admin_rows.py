@@ -18,7 +18,7 @@ from brokerd.core import policy, profiles
 from brokerd.core.catalog_objects import Binding, Exchange, Queue
 from brokerd.core.queue import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import admin_client_rows, listener
+from brokerd.server import admin_client_rows, catalog_members, listener
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -172,6 +172,7 @@ def members(broker: Broker, _: str) -> list[Row]:
             "peer_address": address,
             "running": name == broker.node or NodeId(name) in alive,
             "replicas": sum(1 for queue in all_queues if name in queue.members),
+            "state": catalog_members.state_of(broker, name),
         }
         if name == broker.node:
             monitor = broker.monitor

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from brokerd import __version__
-from brokerd.cluster import placement
 from brokerd.core import catalog_commands, catalog_specs, effects, names
 from brokerd.core.catalog_objects import Queue
-from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server import (
     admin_objects,
@@ -29,6 +27,8 @@ from brokerd.server import (
     topology,
     tracing,
 )
+from brokerd.server.admin_lifecycle import LifecycleAdmin
+from brokerd.server.admin_membership import MembershipAdmin
 from brokerd.server.admin_runtime import RuntimeAdmin
 from brokerd.server.catalog_writer import Unavailable
 
@@ -51,7 +51,7 @@ FEATURES = ("amqp-0-9-1", "quorum-queues", "dead-letter-at-least-once", "federat
 SETTINGS = (alarm_monitor.MEMORY_SETTING, alarm_monitor.DISK_SETTING)
 
 
-class AdminService(RuntimeAdmin, admin_pb2_grpc.AdminServicer):
+class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc.AdminServicer):
     """Owns nothing; every call authenticates first (rpc_auth.py)."""
 
     def __init__(self, broker: Broker) -> None:
@@ -78,6 +78,7 @@ class AdminService(RuntimeAdmin, admin_pb2_grpc.AdminServicer):
             version=__version__,
             features=FEATURES,
             revision=view.revision,
+            feature_flags=self._feature_flags(),
         )
 
     async def ListTopology(
@@ -327,82 +328,7 @@ class AdminService(RuntimeAdmin, admin_pb2_grpc.AdminServicer):
             page = rows[start : start + PAGE]
             yield admin_pb2.ListPage(rows=[json.dumps(row, separators=(",", ":")) for row in page])
 
-    async def MemberStatus(
-        self, request: admin_pb2.MemberStatusRequest, context: Context
-    ) -> admin_pb2.MemberStatusResponse:
-        """The members of the cluster."""
-        await self._reader(context)
-        leader = self._broker.host.leader_of(CATALOG_GROUP)
-        return admin_pb2.MemberStatusResponse(
-            members=[admin_pb2.Member(**row) for row in admin_rows.members(self._broker, "")],
-            catalog_leader=leader or "",
-        )
-
-    async def SafeToStop(
-        self, request: admin_pb2.SafeToStopRequest, context: Context
-    ) -> admin_pb2.SafeToStopResponse:
-        """May this member be stopped without any group losing its majority?"""
-        await self._reader(context)
-        broker = self._broker
-        groups = admin_rows.group_health(broker)
-        member = NodeId(request.member)
-        if placement.safe_to_stop(groups, member):
-            return admin_pb2.SafeToStopResponse(safe=True)
-        critical = placement.critical_groups(
-            (group for group in groups if group.voters != (member,)), member
-        )
-        reasons = [
-            f"{admin_rows.group_name(broker, uid)} would lose its majority" for uid in critical[:16]
-        ]
-        return admin_pb2.SafeToStopResponse(safe=False, reasons=reasons)
-
-    # ---- members ----------------------------------------------------------------------------
-
-    async def Drain(
-        self, request: admin_pb2.DrainRequest, context: Context
-    ) -> admin_pb2.DrainResponse:
-        """Move the leaderships of this member to others; call it on the member that is to stop."""
-        await self._writer(context)
-        broker = self._broker
-        if request.member and request.member != broker.node:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"this is member '{broker.node}': call Drain on '{request.member}' itself",
-            )
-        before = len(broker.transferable())
-        left = await broker.hand_over((request.deadline_ms or 10_000) / 1000)
-        return admin_pb2.DrainResponse(leaders_moved=before - left, leaders_left=left)
-
-    async def AddMember(
-        self, request: admin_pb2.MemberRequest, context: Context
-    ) -> admin_pb2.MemberResponse:
-        """Make a node a member; it joins the catalog and can hold queues."""
-        await self._writer(context)
-        return await self._change_member(
-            context, catalog_commands.put_member(request.name, request.peer_address)
-        )
-
-    async def RemoveMember(
-        self, request: admin_pb2.MemberRequest, context: Context
-    ) -> admin_pb2.MemberResponse:
-        """Take a node out; refused while it holds queues."""
-        await self._writer(context)
-        broker = self._broker
-        holding = [queue.name for queue in broker.view.queues() if request.name in queue.members]
-        if holding:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"member '{request.name}' holds {len(holding)} queues, for example '{holding[0]}'",
-            )
-        return await self._change_member(context, catalog_commands.remove_member(request.name))
-
-    async def _change_member(
-        self, context: Context, operation: dict[str, Any]
-    ) -> admin_pb2.MemberResponse:
-        reply = await self._written(context, operation)
-        if reply["code"] not in (catalog_commands.OK, catalog_commands.UNCHANGED):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reply["text"])
-        return admin_pb2.MemberResponse(members=list(self._broker.view.members()))
+    # ---- settings -----------------------------------------------------------------------------
 
     async def SetSettings(
         self, request: admin_pb2.SetSettingsRequest, context: Context

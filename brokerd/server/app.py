@@ -1,13 +1,14 @@
 """Composition root: builds one member from its configuration, starts it, stops it.
 
-Order of the start: log, catalog, peers, catalog leader, topology, listeners.  AMQP clients are let
-in only when this member knows the topology as of its start.
+Order of the start: log, peers, the cluster (joining.py), catalog leader, topology, listeners.  AMQP
+clients are let in only when this member knows the topology as of its start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -22,18 +23,19 @@ import uvloop
 
 from brokerd import __version__
 from brokerd.cluster import config as cluster_config
-from brokerd.cluster import discovery
 from brokerd.cluster.errors import ClusterError
 from brokerd.cluster.group_client import GroupClient
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig, ConfigError
-from brokerd.core import catalog_commands, profiles
+from brokerd.core import catalog_commands, features, profiles
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, identity, leadership, logs
+from brokerd.server import auth, catalog_members, identity, leadership, logs
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.doors import Doors
+from brokerd.server.health import HealthState
+from brokerd.server.joining import Joining
 from brokerd.server.listener import ListenError
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
@@ -46,6 +48,7 @@ EXIT_CONFIG = 78
 EXIT_DISK = 74
 #: A stopping member hands its leaderships over for at most this long.
 STOP_SECONDS = 5.0
+POLL_S = 0.1
 
 
 def run(config: BrokerConfig) -> int:
@@ -63,17 +66,20 @@ def run(config: BrokerConfig) -> int:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
-    async with _member(config) as (broker, health_state):
+    async with _member(config) as broker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stopping.set)
-        starting = loop.create_task(_open_doors(broker, health_state, began))
+        starting = loop.create_task(_open_doors(broker, began))
         stopping = loop.create_task(broker.stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             # A start that failed raises here and ends the process.
             doors = starting.result()
             await stopping
+            # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
+            await doors.shut()
+            await leadership.hand_over(broker, STOP_SECONDS)
             await doors.close()
         else:
             starting.cancel()
@@ -82,13 +88,15 @@ async def _serve(config: BrokerConfig) -> int:
     if broker.failure is not None:
         log.critical("the disk failed, this member ends: %s", broker.failure)
         return EXIT_DISK
+    if broker.removed is not None:
+        raise broker.removed
     log.info("stopped")
     return 0
 
 
 @contextlib.asynccontextmanager
-async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
-    """Build everything up to the running catalog group; tear it down in reverse."""
+async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
+    """Build everything that the start needs; tear it down in reverse."""
     node = NodeId(config.node_name)
     incarnation = identity.claim(config.data_dir, node, time.time_ns() // 1_000_000)
     print(f"brokerd {__version__}: member {node}, data in {config.data_dir}", file=sys.stderr)
@@ -109,16 +117,16 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Broker, Any]]:
             node, incarnation, wal, _host_config(config), broker, broker.random, broker.clock_ms
         )
         broker.attach(host, GroupClient(host, broker.random))
-        members = _initial_members(config, node)
+        broker.joining = joining = Joining(broker, host.config)
         bind = _peer_bind(config)
         try:
-            await host.start(members, bind)
+            await host.start({}, bind, joining.describe)
         except OSError as error:
             raise ListenError(f"cannot listen on {bind} for peers: {error}") from error
-        broker.groups.set_members(CATALOG_GROUP, members)
-        host.open_group(CATALOG_GROUP, list(members), broker.catalog)
+        known = wal.log(CATALOG_GROUP)
+        await joining.open_if_data(bool(known.initial_state()[1].voters or known.last_index()))
         try:
-            yield broker, None
+            yield broker
         finally:
             await leadership.hand_over(broker, STOP_SECONDS)
             broker.close()
@@ -142,33 +150,19 @@ def _host_config(config: BrokerConfig) -> cluster_config.HostConfig:
     )
 
 
-def _initial_members(config: BrokerConfig, node: NodeId) -> dict[NodeId, str]:
-    if not config.cluster.members:
-        return {node: f"127.0.0.1:{config.port('peer')}"}
-    members = discovery.parse_peers(config.cluster.members)
-    if node not in members:
-        raise ConfigError(
-            f"cluster.members does not name this member, '{node}'; it names {', '.join(members)}"
-        )
-    if len(members) > 1 and not config.cluster.secret and not config.peer_tls.cert_file:
-        raise ConfigError(
-            "several members need cluster.secret (the same on all) or peer_tls.cert_file"
-        )
-    return members
-
-
 def _peer_bind(config: BrokerConfig) -> str:
     """A lone member's peer port is on loopback only: nobody else has business there."""
     port = config.port("peer")
     host = config.node.bind
     if not host:
-        host = "[::]" if config.cluster.members else "127.0.0.1"
+        is_alone = not (config.cluster.members or config.cluster.address)
+        host = "127.0.0.1" if is_alone else "[::]"
     elif ":" in host:
         host = f"[{host}]"
     return f"{host}:{port}"
 
 
-async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
+async def _open_doors(broker: Broker, began: float) -> Doors:
     from brokerd.server import health, metrics
 
     config = broker.config
@@ -182,8 +176,7 @@ async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
             doors.http = await health.start(app, config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
-    state.reason = "waiting for a majority of the members"
-    await _join(broker)
+    await _join(broker, state)
     state.started = True
     monitor = AlarmMonitor(broker)
     broker.monitor = monitor
@@ -203,28 +196,39 @@ async def _open_doors(broker: Broker, _: Any, began: float) -> Doors:
     return doors
 
 
-async def _join(broker: Broker) -> None:
-    """Wait for the catalog, make its first objects, open this member's queues."""
-    config = broker.config
+async def _join(broker: Broker, state: HealthState) -> None:
+    """Find the cluster, wait for the catalog, make its first objects, open this member's queues."""
+    joining = broker.joining
+    assert joining is not None
+    joining.say = functools.partial(setattr, state, "reason")
+    await joining.settle()
+    state.reason = "waiting for a majority of the members"
+    broker.spawn(broker.catalog_members.run())
+    while not (broker.view.cluster_id or joining.may_found):  # noqa: ASYNC110
+        # The catalog comes from its leader, and nothing tells when it is here.
+        await asyncio.sleep(POLL_S)
     while True:
         try:
             if not broker.view.cluster_id:
                 await broker.write(await _bootstrap(broker))
-            await broker.write(catalog_commands.node_started(broker.node, broker.incarnation))
+            started = await broker.write(
+                catalog_commands.node_started(broker.node, broker.incarnation, features.names())
+            )
+            if started["code"] == catalog_commands.REFUSED:
+                raise ConfigError(f"{started['text']}; start the version that it ran before")
             break
         except Unavailable:
             log.info("waiting for a majority of the members to answer")
-    initial = _initial_members(config, NodeId(broker.node))
-    known = broker.view.members()
-    missing = initial if not known else {NodeId(broker.node): initial[NodeId(broker.node)]}
-    operations = [
-        catalog_commands.put_member(node, address)
-        for node, address in missing.items()
-        if known.get(node) != address
-    ]
+    operations = joining.first_records()
+    # Maintenance ends with the restart that it was for.
+    if catalog_members.state_of(broker, broker.node) == catalog_members.MAINTENANCE:
+        setting = catalog_commands.member_state(broker.node)
+        operations.append(catalog_commands.set_setting(setting, None))
     if operations:
         await broker.write({"do": "batch", "operations": operations})
     broker.load_topology()
+    broker.refill.started()
+    joining.watch()
 
 
 async def _bootstrap(broker: Broker) -> dict[str, Any]:
@@ -259,4 +263,6 @@ async def _bootstrap(broker: Broker) -> dict[str, Any]:
                 "password_hash": await broker.checker.hash(password),
             }
         )
-    return catalog_commands.bootstrap(os.urandom(16).hex(), broker.config.cluster.name, users)
+    return catalog_commands.bootstrap(
+        os.urandom(16).hex(), broker.config.cluster.name, users, features=features.names()
+    )

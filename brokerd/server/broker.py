@@ -18,7 +18,17 @@ from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig
-from brokerd.core import alarms, catalog_checks, catalog_commands, effects, queue_commands
+from brokerd.core import (
+    alarms,
+    catalog_checks,
+    catalog_commands,
+    effects,
+    features,
+    queue_commands,
+    queue_membership,
+)
+from brokerd.core import annotations as message_annotations
+from brokerd.core.annotations import Annotations
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import ConnectionId, Queue
 from brokerd.core.effects import ConsumerId
@@ -28,14 +38,19 @@ from brokerd.core.queue import QueueMachine
 from brokerd.core.refusals import Refused
 from brokerd.core.router import Router, RouteResult
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, leadership
+from brokerd.server import auth, leadership, quorum_calls
 from brokerd.server.alarm_monitor import AlarmMonitor
+from brokerd.server.catalog_members import CatalogMembers
 from brokerd.server.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.connections import Connections
 from brokerd.server.delivery import DeliveryHub, Got
 from brokerd.server.dlx_worker import DeadLetterer
+from brokerd.server.group_membership import GroupMembership
+from brokerd.server.joining import Joining
+from brokerd.server.member_calls import MemberCalls
 from brokerd.server.message_views import MessageViews
 from brokerd.server.queue_leaders import QueueLeaders
+from brokerd.server.refill import Refill
 from brokerd.server.repeated_warnings import RepeatedWarnings
 from brokerd.server.reply_to import Replies
 from brokerd.server.shared_counts import SharedCounts
@@ -60,7 +75,7 @@ class Doors(Protocol):
 
     is_open: bool
 
-    async def pause(self) -> int:
+    async def pause(self, reason: str = ...) -> int:
         """Send AMQP clients away and stop listening; return how many there were."""
         ...
 
@@ -108,6 +123,10 @@ class Broker:
         self.shared_counts = SharedCounts(self)
         self.connections.changed = self.shared_counts.changed
         self.leaders = QueueLeaders(self)
+        self.membership = GroupMembership(self)
+        self.topology_listeners.append(self.membership.topology_changed)
+        self.calls = MemberCalls(self)
+        quorum_calls.serve(self)
         self.dead_letterer = DeadLetterer(self)
         self.tracer = Tracer(self)
         self.variables = Variables(config)
@@ -117,6 +136,11 @@ class Broker:
         self.monitor: AlarmMonitor | None = None
         self.stopping = asyncio.Event()
         self.failure: BaseException | None = None
+        #: Set when this member learns that it is none any more (joining.py).
+        self.removed: Exception | None = None
+        self.joining: Joining | None = None
+        self.refill = Refill(self)
+        self.catalog_members = CatalogMembers(self)
         self._last_uid = 0
         self._queues: dict[int, Queue] = {}
         self._views = MessageViews(self._entry_data)
@@ -161,6 +185,7 @@ class Broker:
         """End what the broker runs by itself."""
         for task in self._tasks:
             task.cancel()
+        self.membership.close()
         self.wheel.close()
 
     # ---- access -----------------------------------------------------------------------------
@@ -234,9 +259,15 @@ class Broker:
 
     def members_changed(self) -> None:
         """Dial the members that the catalog names."""
-        addresses = {NodeId(name): address for name, address in self.view.members().items()}
-        if addresses:
-            self.spawn(self.host.set_peers(addresses))
+        members = self.view.members()
+        if not members:
+            return
+        addresses = {NodeId(name): address for name, address in members.items()}
+        if self.joining is not None:
+            addresses = self.joining.to_dial(members)
+        self.groups.set_members(CATALOG_GROUP, addresses)
+        self.spawn(self.host.set_peers(addresses))
+        self.catalog_members.wake()
 
     def load_topology(self) -> None:
         """Open what the catalog says after a start or an installed snapshot."""
@@ -246,6 +277,8 @@ class Broker:
             self._open(queue)
         for uid in known:
             self._close(uid)
+        # Queues that were deleted, and groups that let go of this member, while it was away.
+        self.host.forget_logs(())
         self.topology_revision += 1
         self.tracer.load()
         self.members_changed()
@@ -260,16 +293,31 @@ class Broker:
                 self.leaders.update_options(queue.uid)
 
     def _open(self, queue: Queue) -> None:
-        self._queues[queue.uid] = queue
-        self.groups.set_members(queue.uid, [NodeId(name) for name in queue.members])
-        is_member = self.node in queue.members
-        if is_member and not self.host.has_group(queue.uid):
+        uid, membership = queue.uid, queue.membership
+        self._queues[uid] = queue
+        members = [NodeId(name) for name in queue.members]
+        self.groups.set_members(uid, members)
+        log_uid = queue_membership.log_uid(uid, membership, self.node)
+        driver = self.host.driver_of(uid)
+        if driver is not None and (self.node not in members or driver.log_uid != log_uid):
+            self._close_replica(uid)
+        if self.node in members and not self.host.has_group(uid):
+            # Once the members have changed, only a log or a leader can say who they are.
+            first = members if membership.is_founding else []
             machine = QueueMachine(queue.name)
-            members = [NodeId(name) for name in queue.members]
-            self.host.open_group(queue.uid, members, machine, volatile=not queue.durable)
-            if queue.members[0] == self.node:
+            volatile = not queue.durable
+            self.host.open_group(uid, first, machine, volatile=volatile, log_uid=log_uid)
+            self.refill.opened(uid, len(members))
+            if members[0] == self.node:
                 # The first member is the leader that the locator chose (R-QQ-5).
-                self.host.transfer_leadership(queue.uid, NodeId(self.node))
+                self.host.transfer_leadership(uid, NodeId(self.node))
+
+    def _close_replica(self, uid: int) -> None:
+        """The queue goes on without this member, whose clients go on with the queue."""
+        self.leaders.replica_closed(uid, self.host.status_of(uid).term)
+        self.dead_letterer.stop(uid)
+        self.host.close_group(uid, forget=True)
+        self.deliveries.leader_changed(uid)
 
     def _close(self, uid: int) -> None:
         self._queues.pop(uid, None)
@@ -349,6 +397,11 @@ class Broker:
         nobody = ConsumerId("", 0, 0, "")
         return reply + b"\n" + delivery_codec.encode(nobody, [(run, self.contents(uid, run))])
 
+    def annotate(self, kept: Annotations) -> bytes:
+        """Return a message's annotations in the form that all members can read."""
+        is_packed = features.PACKED_ANNOTATIONS in self.view.enabled_features
+        return message_annotations.encode(kept, packed=is_packed)
+
     transferable, hand_over = leadership.transferable, leadership.hand_over
 
     def link_rows(self) -> list[dict[str, Any]]:
@@ -401,6 +454,8 @@ class Broker:
         if not up:
             self.set_alarms(node, frozenset())
         self.leaders.node_changed(node, incarnation, up)
+        if up:
+            self.membership.wake_all()
         self.shared_counts.node_changed(node, up)
 
     def deliveries_lost(self, node: NodeId) -> None:
@@ -427,6 +482,8 @@ class Broker:
             self.replies.answered(payload)
         elif kind == delivery_codec.DeliveryKind.COUNTS:
             self.shared_counts.received(sender, payload)
+        elif kind in (delivery_codec.DeliveryKind.CALL, delivery_codec.DeliveryKind.ANSWER):
+            self.calls.received(sender, kind, payload)
 
     def liveness_received(
         self,

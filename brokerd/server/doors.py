@@ -23,8 +23,11 @@ from brokerd.server.listener import AmqpListener
 log = logging.getLogger(__name__)
 
 SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
+STOPPED = "stopped by stop_app; start_app opens the listeners again"
 #: How long clients may take to answer connection.close before their sockets are dropped.
 GOODBYE_S = 3.0
+#: The same when the process ends, which drops them anyway.
+STOP_GOODBYE_S = 0.5
 POLL_S = 0.02
 
 
@@ -51,17 +54,17 @@ class Doors:
         self.state.ready = True
         self.state.reason = ""
 
-    async def pause(self) -> int:
+    async def pause(self, reason: str = STOPPED) -> int:
         """Send AMQP clients away and stop listening; return how many there were."""
         async with self._changing:
             if not self.is_open:
                 return 0
             self.is_open = False
             self.state.ready = False
-            self.state.reason = "stopped by stop_app; start_app opens the listeners again"
+            self.state.reason = reason
             await self.federation.stop()
             await self.listener.stop()
-            count = await self._send_clients_away()
+            count = await self._send_clients_away(GOODBYE_S)
             await self._end_transients()
             return count
 
@@ -72,11 +75,11 @@ class Doors:
                 self.federation = Supervisor(BrokerTopology(self._broker))
                 await self.open()
 
-    async def _send_clients_away(self) -> int:
+    async def _send_clients_away(self, patience_s: float) -> int:
         connections = self._broker.connections
         clients = connections.all()
         connections.close_all(SHUTDOWN)
-        deadline = asyncio.get_running_loop().time() + GOODBYE_S
+        deadline = asyncio.get_running_loop().time() + patience_s
         # Sockets close one by one, and nothing tells when the last one has.
         while len(connections) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
@@ -108,12 +111,17 @@ class Doors:
             except Unavailable:
                 log.warning("stop_app: no majority; transient objects stay")
 
+    async def shut(self) -> None:
+        """Take nobody new; those who are here stay."""
+        self.state.ready = False
+        self.state.reason = "this member stops"
+        await self.listener.stop()
+
     async def close(self) -> None:
         """Say goodbye to clients, then stop listening."""
         await self.federation.stop()
         await self.listener.stop()
-        self._broker.connections.close_all(SHUTDOWN)
-        await asyncio.sleep(0)
+        await self._send_clients_away(STOP_GOODBYE_S)
         await self.grpc.stop()
         await self.telemetry.close()
         if self.http is not None:

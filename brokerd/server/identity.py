@@ -44,7 +44,7 @@ def claim(data_dir: Path, name: str, now_ms: int) -> int:
     incarnation = max(fresh, last + 1) if isinstance(last, int) else fresh
     text = json.dumps({"name": name, "format": 1, "incarnation": incarnation})
     try:
-        _replace(file, text)
+        replace(file, text)
     except OSError as error:
         if not file.exists():
             raise _unusable(data_dir, error) from error
@@ -56,7 +56,7 @@ def _unusable(data_dir: Path, error: OSError) -> ConfigError:
     return ConfigError(f"cannot use the data directory {data_dir}: {error.strerror}")
 
 
-def _replace(file: Path, text: str) -> None:
+def replace(file: Path, text: str) -> None:
     """Write all or nothing: a power cut leaves the old text or the new one."""
     new = file.with_suffix(".new")
     try:

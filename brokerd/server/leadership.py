@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from brokerd.raft.messages import NodeId
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 POLL_S = 0.1
 
 
-def transferable(broker: Broker) -> list[int]:
-    """Return the groups led here that another member that is up could lead."""
-    others = broker.host.alive() - {NodeId(broker.node)}
+def transferable(broker: Broker, avoid: Collection[NodeId] = ()) -> list[int]:
+    """Return the groups led here that another member that is up could lead, `avoid` aside."""
+    others = broker.host.alive() - {NodeId(broker.node), *avoid}
     found = []
     for uid in broker.host.groups():
         status = broker.host.status_of(uid)
@@ -29,17 +30,17 @@ def transferable(broker: Broker) -> list[int]:
     return found
 
 
-async def hand_over(broker: Broker, timeout_s: float) -> int:
-    """Give leaderships away; return how many are left."""
+async def hand_over(broker: Broker, timeout_s: float, avoid: Collection[NodeId] = ()) -> int:
+    """Give leaderships away, but not to `avoid`; return how many are left."""
     if broker.failure is not None:
         return 0
     deadline = time.monotonic() + timeout_s
-    while (led := transferable(broker)) and time.monotonic() < deadline:
-        alive = broker.host.alive()
+    while (led := transferable(broker, avoid)) and time.monotonic() < deadline:
+        others = broker.host.alive() - {NodeId(broker.node), *avoid}
         for uid in led:
             status = broker.host.status_of(uid)
             target = min(
-                (node for node in status.members.voters if node in alive and node != broker.node),
+                (node for node in status.members.voters if node in others),
                 key=lambda node: (status.lag.get(node, 1 << 62), node),
             )
             broker.host.transfer_leadership(uid, target)

@@ -15,6 +15,7 @@ from brokerd.cluster.errors import GroupGone
 from brokerd.core import catalog_commands, policy, queue_commands
 from brokerd.core.catalog_objects import ConnectionId, Owner, Queue
 from brokerd.raft.messages import NodeId
+from brokerd.server import catalog_members
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -36,8 +37,11 @@ def choose_members(broker: Broker, vhost: str, name: str, spec: dict[str, Any]) 
     if spec["type"] != "quorum":
         return [broker.node]
     here = NodeId(broker.node)
-    nodes = {NodeId(node) for node in broker.view.members()} or {here}
-    running = broker.host.alive() | {here}
+    resting = catalog_members.resting(broker)
+    leaving = {node for node in resting if catalog_members.is_leaving(broker, node)}
+    nodes = {NodeId(node) for node in broker.view.members()} - leaving or {here}
+    # Who is in maintenance counts as one that is down: it fills up a group, and leads none.
+    running = (broker.host.alive() | {here}) - resting
     queues = list(broker.view.queues())
     replicas = Counter(NodeId(node) for queue in queues for node in queue.members)
     size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")

@@ -27,11 +27,16 @@ def test_founders_need_a_majority_of_empty_founders() -> None:
     assert course(A, (A, B), False, {}) is Course.WAIT
 
 
-@pytest.mark.parametrize("other", [WITH_DATA, UNSURE])
+@pytest.mark.parametrize("other", [WITH_DATA, UNSURE, Answer(Standing.UNKNOWN)])
 def test_a_founder_whose_disk_is_empty_does_not_found_beside_one_that_has_data(
     other: Answer,
 ) -> None:
     assert course(A, FOUNDERS, False, {B: other}) is Course.WAIT
+
+
+def test_one_founder_with_data_outweighs_a_majority_of_empty_ones() -> None:
+    """Two of three disks are lost: what the third holds must not be overruled unasked."""
+    assert course(A, FOUNDERS, False, {B: EMPTY, C: UNSURE}) is Course.WAIT
 
 
 def test_a_node_that_is_no_founder_never_founds() -> None:

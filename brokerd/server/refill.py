@@ -1,0 +1,87 @@
+"""A member whose disk is new in a cluster that is not: its replicas have no vote until refilled.
+
+An earlier disk of this member may have acknowledged what this one does not hold; a vote given in
+that state could elect a leader that does not hold it either (replication.md §1, G8).  So every
+group that is opened before the member has started, and that somebody else can refill, is doubted;
+the state outlives a crash.  Used by joining.py and broker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from brokerd.core import catalog_commands, queue_commands
+from brokerd.raft.messages import CATALOG_GROUP
+from brokerd.server import remembered
+
+if TYPE_CHECKING:
+    from brokerd.server.broker import Broker
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+#: Groups that are reminded in one round.
+NUDGES_MAX = 64
+
+
+class Refill:
+    """State: the groups that were doubted.  Idle unless `begin` was called."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.is_on = False
+        self._doubted: set[int] = set()
+
+    def begin(self) -> None:
+        """Groups that are opened from now on are doubted, until the member has started."""
+        self.is_on = True
+
+    def opened(self, uid: int, member_count: int) -> None:
+        """A group was opened.  Nobody could refill one without other members."""
+        driver = self._broker.host.driver_of(uid)
+        if self.is_on and member_count != 1 and driver is not None and not driver.is_volatile:
+            driver.doubt()
+            self._doubted.add(uid)
+
+    def started(self) -> None:
+        """What existed before this member came is open; what is created from now on is its own."""
+        if self.is_on:
+            self.is_on = False
+            self._broker.spawn(self._run())
+
+    def left(self) -> list[int]:
+        """Return the groups that are not refilled yet."""
+        host = self._broker.host
+        found = []
+        for uid in self._doubted:
+            driver = host.driver_of(uid)
+            if driver is not None and driver.error is None and driver.must_refill:
+                found.append(uid)
+        return found
+
+    async def _run(self) -> None:
+        """Wait until all are refilled, and remember it."""
+        while left := self.left():
+            for uid in left[:NUDGES_MAX]:
+                self._nudge(uid)
+            await asyncio.sleep(POLL_S)
+        broker = self._broker
+        kept = remembered.load(broker.config.data_dir)
+        kept.is_refilling = False
+        remembered.save(broker.config.data_dir, kept)
+        log.info("refilled: this member votes in all of its %d groups", len(self._doubted))
+        self._doubted.clear()
+
+    def _nudge(self, uid: int) -> None:
+        """A quiet group sends nothing; what its leader says of a command that changes nothing lets
+        the replica here see that it holds everything (cluster/inbox.py).
+        """
+        command = (
+            catalog_commands.encode_batch([])
+            if uid == CATALOG_GROUP
+            else queue_commands.encode_tick()
+        )
+        if self._broker.groups.pending_bytes(uid) == 0:
+            self._broker.send_to_queue(uid, command)

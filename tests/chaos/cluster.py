@@ -106,8 +106,8 @@ class Node:
 
     def last_words(self) -> str:
         """Return the last line of what its process printed."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return lines[-1][-200:] if lines else "said nothing"
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return text.strip().rpartition("\n")[2][-200:] or "said nothing"
 
     def note_end(self) -> bool:
         """Tell whether it has ended by itself since it was started; counted once."""

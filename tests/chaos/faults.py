@@ -45,6 +45,7 @@ class Fault:
 class Partition(Fault):
     """Members that do not hear each other."""
 
+    lasts_s, calm_s = 12.0, 8.0
     needs_namespaces = True
 
     def __init__(self, shape: str) -> None:

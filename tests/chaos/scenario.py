@@ -284,8 +284,10 @@ def _strike_again_and_again(plan: Plan, fault: Fault, world: World, load: Load, 
             what = fault.begin(world)
             wait_until(lambda: False, fault.lasts_s - (time.monotonic() - begin_s))
             fault.end(world)
-            start_all(world.nodes)
-            history.faults.append(FaultSpan(what, begin_s, time.monotonic()))
+            try:
+                start_all(world.nodes)
+            finally:
+                history.faults.append(FaultSpan(what, begin_s, time.monotonic()))
             say(
                 f"{len(history.faults):3d}. {plan.fault} {what}: "
                 f"{len(history.confirmed):,} confirmed"

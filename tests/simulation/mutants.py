@@ -16,6 +16,7 @@ from brokerd.raft.messages import Entry, HardState, Message, MessageKind
 from brokerd.raft.node import RaftNode
 from brokerd.raft.progress import Progress
 from brokerd.raft.replication import Replication
+from tests.simulation.world import World
 
 
 def _too_small_majority(voter_count: int) -> int:
@@ -87,6 +88,34 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "overtaken-writes-trusted": (RaftNode, "truncate", _trust_overtaken_writes),
     "votes-for-anyone": (RaftLog, "is_up_to_date", _always_up_to_date),
 }
+
+#: Name -> the profile in which it shows soonest, and how many seeds it may take.
+BUDGETS = {
+    "too-small-quorum": ("mixed", 5),
+    "acknowledgement-before-sync": ("mixed", 10),
+    "vote-not-persisted": ("duels", 400),
+    "leader-counts-own-unsynced": ("duels", 10),
+    "commits-old-terms": ("figure-8", 200),
+    "unclamped-heartbeat-commit": ("figure-8", 40),
+    "no-previous-term-check": ("figure-8", 40),
+    "blind-truncation": ("duels", 60),
+    "overtaken-writes-trusted": ("duels", 250),
+    "votes-for-anyone": ("figure-8", 40),
+}
+#: The ones of every run: those that are found soon.
+CI = {"too-small-quorum", "acknowledgement-before-sync", "leader-counts-own-unsynced"}
+
+
+def hunt(name: str) -> int | None:
+    """Return how many seeds it took to find a planted bug; None: it was missed."""
+    profile, budget = BUDGETS[name]
+    with planted(name):
+        for seed in range(1, budget + 1):
+            try:
+                World(seed, profile=profile).run()
+            except Exception:
+                return seed
+    return None
 
 
 @contextmanager

@@ -1,0 +1,254 @@
+"""Publishing and consuming clients: the real Publisher and DeliveryHub, driven as channels do.
+
+A client lives on a member and dies with it; its next life has another channel.  The oracle checks
+what it was told: a confirm is a promise (G1), a settled message does not come again (G4), and first
+deliveries come in order (G3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from brokerd.cluster.group_client import ReplyStatus
+from brokerd.core import queue_commands
+from brokerd.core.effects import ConsumerId
+from brokerd.core.message import Range
+from brokerd.core.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.ranges import normalize
+from brokerd.server.delivery import LocalConsumer, Part
+from brokerd.server.publishing import Publisher
+
+if TYPE_CHECKING:
+    from tests.simulation.broker.member import SimBroker, SimMember
+    from tests.simulation.broker.world import BrokerWorld
+
+#: Message bodies: most are small, some fill a good part of a log segment.
+PADDINGS = (0, 0, 20, 200, 1_500)
+
+
+class _Client:
+    """What both kinds share: a home member and lives."""
+
+    def __init__(self, world: BrokerWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.life = 0
+        self.home: SimMember | None = None
+        self.broker: SimBroker | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether the home's process is the one that the client was born in."""
+        return self.home is not None and self.home.broker is not None and self._is_born_here()
+
+    def _is_born_here(self) -> bool:
+        return self.home is not None and self.home.broker is self.broker
+
+    def attach(self) -> None:
+        """Begin a life on some member that is up, or try again soon."""
+        world = self.world
+        candidates = [member for member in world.members.values() if member.is_up]
+        if self.is_alive or not world.is_open:
+            return
+        if not candidates:
+            world.kernel.after(100, self.attach)
+            return
+        self.home = world.rng.choice(candidates)
+        self.broker = self.home.broker
+        self.life += 1
+        with self.home.loop.entered():
+            self._begin()
+
+    def _begin(self) -> None:
+        raise AssertionError("each kind has its own")
+
+
+class SimPublisher(_Client):
+    """A channel in confirm mode."""
+
+    def __init__(self, world: BrokerWorld, name: str) -> None:
+        super().__init__(world, name)
+        rng = world.rng
+        self.pause_ms = rng.choice((60, 150, 400))
+        self.batch = rng.choice((1, 1, 3))
+        self.window = rng.choice((1, 4, 12))
+        self.confirmed_at_ms = 0
+        self._channel = 0
+        self._publisher: Publisher | None = None
+        self._number = 0
+        #: The channel's number -> body and queues that have not answered.
+        self._open: dict[int, tuple[bytes, int]] = {}
+
+    def _begin(self) -> None:
+        broker = self.broker
+        assert broker is not None
+        self._channel = broker.next_uid()
+        self._number = 0
+        self._open = {}
+        self._publisher = Publisher(
+            broker.groups, broker.node, broker.incarnation, self._channel, self._answered
+        )
+        self._next_later()
+
+    def _next_later(self) -> None:
+        assert self.home is not None
+        pause_ms = 1 + self.world.rng.random() * self.pause_ms
+        self.home.loop.call_later(pause_ms / 1000, self._publish)
+
+    def _publish(self) -> None:
+        world, publisher = self.world, self._publisher
+        if not world.is_publishing or publisher is None:
+            return
+        self._next_later()
+        if len(self._open) >= self.window:
+            return
+        if world.strikes(world.scenario.channel_ends):
+            self._end()
+            return
+        queue = world.rng.choice(world.open_queues)
+        for _ in range(1 + world.rng.randrange(self.batch)):
+            self._number += 1
+            padding = b"x" * world.rng.choice(PADDINGS)
+            body = b"%s.%d/%d/%s" % (self.name.encode(), self.life, self._number, padding)
+            world.oracle.published.add((queue.uid, body))
+            self._open[self._number] = (body, queue.uid)
+            publisher.add([queue], [(("", queue.name), b"", body, b"")], self._number)
+        publisher.flush()
+
+    def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
+        for first, count, accepted in outcomes:
+            for number in range(first, first + count):
+                body, uid = self._open.pop(number)
+                if number < first + accepted:
+                    self.world.on_confirmed(self, uid, body)
+
+    def _end(self) -> None:
+        """Close the channel and begin anew."""
+        broker, publisher = self.broker, self._publisher
+        assert broker is not None
+        assert publisher is not None
+        publisher.close()
+        down = queue_commands.encode_channel_down(broker.node, broker.incarnation, self._channel)
+        for uid in publisher.queue_uids:
+            broker.groups.send(uid, down, _ignore)
+        self._publisher = self.home = self.broker = None
+        self.world.kernel.after(20, self.attach)
+
+
+class SimConsumer(_Client):
+    """A consumer with acknowledgements."""
+
+    def __init__(self, world: BrokerWorld, name: str, uid: int) -> None:
+        super().__init__(world, name)
+        rng = world.rng
+        self.uid = uid
+        self.prefetch = rng.choice((1, 5, 20))
+        self.work_ms = rng.choice((10, 50, 300))
+        self.id = ConsumerId("", 0, 0, "")
+        self._held: dict[int, int] = {}
+        self._settled: set[int] = set()
+        self._newest = -1
+
+    def _begin(self) -> None:
+        broker = self.broker
+        assert broker is not None
+        self.id = ConsumerId(broker.node, broker.incarnation, broker.next_uid(), "t")
+        self._held = {}
+        self._settled = set()
+        self._newest = -1
+        queue = self.world.queues[self.uid]
+        local = LocalConsumer(
+            self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
+        )
+        broker.deliveries.add(local)
+        checkout = Checkout(self.id, self.prefetch, False, False, 0, "guest")
+        broker.groups.send(self.uid, queue_commands.encode_checkout(checkout), _ignore)
+
+    # ---- Sink -----------------------------------------------------------------------------------
+
+    def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        """See delivery.Sink."""
+        if consumer.id != self.id or not self._is_born_here():
+            return
+        world, oracle = self.world, self.world.oracle
+        fresh: list[int] = []
+        for run, contents in parts:
+            for number, content in enumerate(contents, run.first):
+                oracle.on_received(self.uid, number, content[2])
+                where = f"queue {self.uid} message {number} to {self.name}"
+                oracle.require(number not in self._settled, f"{where}: settled and again (G4)")
+                oracle.require(number not in self._held, f"{where}: delivered twice")
+                if run.acquired_count == 0:
+                    oracle.require(
+                        number > self._newest, f"{where}: came after {self._newest} (G3)"
+                    )
+                    self._newest = number
+                self._held[number] = run.acquired_count
+                fresh.append(number)
+        world.record("deliver", self.name, self.uid, fresh)
+        delay_ms = 1 + world.rng.random() * self.work_ms
+        assert self.home is not None
+        self.home.loop.call_later(delay_ms / 1000, self._settle, fresh)
+
+    def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
+        """See delivery.Sink."""
+        if consumer.id == self.id:
+            self._leave()
+
+    def held(self, consumer: LocalConsumer) -> list[Range]:
+        """See delivery.Sink."""
+        return normalize((number, number + 1) for number in self._held)
+
+    # ---- settling -------------------------------------------------------------------------------
+
+    def _settle(self, numbers: list[int]) -> None:
+        world, broker = self.world, self.broker
+        mine = [number for number in numbers if number in self._held]
+        if broker is None or not self._is_born_here() or not mine:
+            return
+        if world.is_chaotic and world.strikes(world.scenario.channel_ends):
+            self._end()
+            return
+        kind, cause = Kind.SETTLE, 0
+        if world.is_chaotic and world.strikes(0.3):
+            kind, cause = world.rng.choice(_REFUSALS)
+            if kind == Kind.DISCARD and not world.queues[self.uid].targets:
+                kind, cause = Kind.SETTLE, 0
+        for number in mine:
+            del self._held[number]
+        ranges = normalize((number, number + 1) for number in mine)
+        command = queue_commands.encode_ranges(kind, self.id, ranges, cause)
+        is_settle, consumer_id = kind == Kind.SETTLE, self.id
+
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            if is_settle and consumer_id == self.id:
+                ledger = world.oracle.ledgers[self.uid]
+                self._settled.update(n for n in mine if n in ledger.settled)
+
+        broker.groups.send(self.uid, command, answered)
+
+    def _end(self) -> None:
+        """Close the channel: what it holds goes back."""
+        broker = self.broker
+        assert broker is not None
+        broker.deliveries.remove(self.id)
+        down = queue_commands.encode_channel_down(*self.id[:3])
+        broker.groups.send(self.uid, down, _ignore)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.home = self.broker = None
+        self.id = ConsumerId("", 0, 0, "")
+        self.world.kernel.after(30, self.attach)
+
+
+_REFUSALS = (
+    (Kind.RETURN, ReturnCause.NACK),
+    (Kind.RETURN, ReturnCause.REJECT),
+    (Kind.DISCARD, ReturnCause.REJECT),
+)
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The answer says nothing of use."""

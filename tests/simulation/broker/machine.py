@@ -1,0 +1,52 @@
+"""The real queue machine, watched."""
+
+from __future__ import annotations
+
+from brokerd.core.machine import Meta, Outcome
+from brokerd.core.queue import QueueMachine
+from brokerd.raft.messages import NodeId
+from tests.simulation.broker.oracle import Oracle
+
+
+class WatchedQueue(QueueMachine):
+    """A QueueMachine that tells the oracle what it does."""
+
+    def __init__(self, name: str, oracle: Oracle, node: NodeId, uid: int) -> None:
+        super().__init__(name)
+        self._oracle = oracle
+        self._node = node
+        self._uid = uid
+        #: The last command's index.
+        self.applied_index = 0
+
+    def apply(self, meta: Meta, command: bytes) -> Outcome:
+        """See QueueMachine."""
+        before = self._oracle.before(self, self._uid, meta.index, command)
+        outcome = super().apply(meta, command)
+        self.applied_index = meta.index
+        self._oracle.after(
+            self._node,
+            self,
+            self._uid,
+            meta,
+            command,
+            outcome.reply,
+            outcome.effects,
+            before,
+        )
+        return outcome
+
+    def snapshot(self) -> bytes:
+        """See QueueMachine."""
+        data = super().snapshot()
+        if self.applied_index:
+            self._oracle.on_snapshot(self._node, self._uid, self.applied_index, data)
+        return data
+
+    def restore(self, data: bytes) -> None:
+        """See QueueMachine."""
+        super().restore(data)
+        self.applied_index = 0
+        self._oracle.require(
+            super().snapshot() == data, f"{self._node}: a snapshot does not bring its state back"
+        )

@@ -1,0 +1,337 @@
+"""One simulated broker process: the real host, log, group client, publishers and deliveries.
+
+What is simulated: the disk, the network, the clock, the writer's thread.  What is left out: AMQP,
+the catalog, routing.  `SimBroker` is what cluster and server rooms see of brokerd/server/broker.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from brokerd.cluster import deliveries as delivery_codec
+from brokerd.cluster import write_queue
+from brokerd.cluster.config import ClientConfig
+from brokerd.cluster.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.host import Host
+from brokerd.core import effects, queue_commands
+from brokerd.core.message import Content
+from brokerd.core.queue_commands import QueueOptions
+from brokerd.raft.messages import NodeId
+from brokerd.server.delivery import DeliveryHub
+from brokerd.server.dlx_worker import Letter, Worker
+from brokerd.server.message_views import MessageViews
+from brokerd.server.queue_leaders import QueueLeaders
+from brokerd.storage.errors import CorruptLog
+from brokerd.storage.wal import WriteAheadLog
+from tests.simulation.broker.disk import SimDisk
+from tests.simulation.broker.kernel import MemberLoop
+from tests.simulation.broker.machine import WatchedQueue
+from tests.simulation.broker.streams import SimTransport
+from tests.simulation.broker.writes import SimWriteQueue
+
+if TYPE_CHECKING:
+    from tests.simulation.broker.world import BrokerWorld, SimQueue
+
+
+class SimLeaders(QueueLeaders):
+    """Options come from the scenario instead of catalog and policies."""
+
+    def update_options(self, uid: int) -> None:
+        """See QueueLeaders."""
+        queue = self._broker.queue_of(uid)
+        if queue is not None:
+            command = queue_commands.encode_update_options(queue.options)  # type: ignore[attr-defined]
+            self.propose(uid, command)
+
+
+class SimWorker(Worker):
+    """Routes to the scenario's targets instead of through the router."""
+
+    def _addressed(self, letter: Letter, options: QueueOptions) -> Any:
+        broker: Any = self._broker
+        (_, header, body, notes) = broker.contents(self._uid, letter.run)[0]
+        world: BrokerWorld = broker.world
+        targets = tuple(world.queues[uid] for uid in world.queues[self._uid].targets)
+        for target in targets:
+            world.oracle.published.add((target.uid, body))
+        return targets, (("dlx", "dead"), header, body, notes)
+
+
+class SimLetters:
+    """The workers of one member (server/dlx_worker.py: DeadLetterer)."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+        self._workers: dict[int, Worker] = {}
+
+    def wake(self, uid: int) -> None:
+        """See DeadLetterer."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            worker = self._workers[uid] = SimWorker(self._broker, uid)  # type: ignore[arg-type]
+            self._broker.spawn(worker.run())
+        worker.wake()
+
+    def stop(self, uid: int) -> None:
+        """See DeadLetterer."""
+        worker = self._workers.pop(uid, None)
+        if worker is not None:
+            worker.stop()
+
+    def publish(self, uid: int, effect: effects.DeadLetter) -> None:
+        """No queue of the simulation dead-letters at most once."""
+        raise AssertionError(f"queue {uid} drops messages: {effect}")
+
+
+class SimBroker:
+    """The broker of one process life, as host, leaders, hub and workers see it."""
+
+    def __init__(self, member: SimMember, host_of: Callable[[SimBroker], Host]) -> None:
+        self.world = member.world
+        self.node = member.id
+        self.incarnation = member.incarnation
+        self._member = member
+        self._last_uid = 0
+        self.host = host_of(self)
+        self.groups = GroupClient(
+            self.host,
+            member.rng,
+            ClientConfig(retry_max_ms=200, inflight_commands=member.world.scenario.window),
+        )
+        self.deliveries = DeliveryHub(self._resume)
+        self.leaders = SimLeaders(self)  # type: ignore[arg-type]
+        self.dead_letterer = SimLetters(self)
+        self._views = MessageViews(self._entry_data)
+        for queue in self.world.queues.values():
+            self.groups.set_members(queue.uid, [NodeId(node) for node in queue.members])
+
+    # ---- what the rooms ask for -----------------------------------------------------------------
+
+    def next_uid(self) -> int:
+        """See Broker."""
+        self._last_uid += 1
+        return self._last_uid
+
+    def spawn(self, work: Any) -> None:
+        """See Broker."""
+        self._member.loop.create_task(work)
+
+    def warn(self, text: str) -> None:
+        """See Broker."""
+        self.world.record("warn", self.node, text)
+
+    def queue_of(self, uid: int) -> SimQueue | None:
+        """See Broker."""
+        return self.world.queues.get(uid)
+
+    def machine(self, uid: int) -> Any:
+        """See Broker."""
+        return self.host.machine_of(uid)
+
+    def leads(self, uid: int) -> bool:
+        """See Broker."""
+        return uid in self.leaders.led
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        """See Broker."""
+        return await self.groups.request(uid, command, 600.0)
+
+    def contents(self, uid: int, run: effects.Run) -> list[Content]:
+        """See Broker."""
+        found = self._views.contents(uid, run)
+        self.world.oracle.require(
+            found is not None or self._member.is_victim,
+            f"{self.node}: entry {run.entry} of queue {uid} is live but not in the log",
+        )
+        if found is None:
+            raise AssertionError(f"entry {run.entry} is gone")
+        return found
+
+    def _entry_data(self, uid: int, index: int) -> bytes | None:
+        return self.host.entry_data(uid, index)
+
+    def _resume(self, uid: int, command: bytes, done: Callable[[bool], None]) -> None:
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            done("refused" not in queue_commands.decode_reply(reply))
+
+        self.groups.send(uid, command, answered)
+
+    # ---- HostEvents -----------------------------------------------------------------------------
+
+    def realise(self, uid: int, term: int, todo: list[Any]) -> None:
+        """See HostEvents."""
+        self.leaders.realise(uid, term, todo)
+
+    def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
+        """See HostEvents."""
+        world = self.world
+        world.record("leader", self.node, uid, leader, term, is_local)
+        if is_local:
+            driver = self.host.driver_of(uid)
+            world.oracle.on_leader(self.node, uid, term, driver is not None and driver.is_damaged)
+        self.leaders.leader_changed(uid, leader, term, is_local)
+
+    def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
+        """See HostEvents."""
+        self.world.record("node", self.node, node, incarnation, up)
+        self.leaders.node_changed(node, incarnation, up)
+
+    def deliveries_lost(self, node: NodeId) -> None:
+        """See HostEvents."""
+        self.leaders.deliveries_lost(node)
+
+    def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        """See HostEvents."""
+        if kind == delivery_codec.DeliveryKind.MESSAGES:
+            consumer, parts = delivery_codec.decode(payload)
+            if not self.host.has_group(uid):
+                self.leaders.heard(uid, term, is_announced=not parts)
+            self.deliveries.deliver(consumer, parts)
+        else:
+            self.deliveries.cancelled(*delivery_codec.decode_cancelled(payload))
+
+    def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
+        """See HostEvents."""
+        return reply
+
+    def liveness_received(self, *_: Any) -> None:
+        """See HostEvents."""
+
+    def failed(self, error: BaseException) -> None:
+        """See HostEvents."""
+        self._member.world.disk_failed(self._member, error)
+
+
+class SimMember:
+    """A member with its disk; `broker` is None while its process is down."""
+
+    def __init__(self, world: BrokerWorld, node: NodeId, root: Path) -> None:
+        self.world = world
+        self.id = node
+        self.directory = root / node
+        self.disk = SimDisk(trash=root / f"{node}.trash")
+        self.directory.mkdir()
+        self.disk.trash.mkdir()
+        self.rng = random.Random(world.rng.getrandbits(64))
+        self.incarnation = 0
+        self.loop = MemberLoop(world.kernel)
+        self.loop.is_dead = True
+        self.wal: WriteAheadLog | None = None
+        self.broker: SimBroker | None = None
+        self.is_slow = False
+        #: Damage may happen here and nowhere else: only a majority's disks must survive (G1).
+        self.is_victim = False
+        self.skew_ms = 0
+        #: Groups that were opened here.
+        self.uids: set[int] = set()
+        self._writes: SimWriteQueue | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether the process runs."""
+        return self.broker is not None
+
+    @property
+    def host(self) -> Host:
+        """Return the host of the running process."""
+        assert self.broker is not None
+        return self.broker.host
+
+    def enter(self, function: Any, *arguments: Any) -> None:
+        """Call a function on the member's loop, soon."""
+        if self.is_up:
+            self.loop.call_soon(function, *arguments)
+
+    def _clock_ms(self) -> int:
+        return 1_000_000 + self.world.kernel.now_ms + self.skew_ms
+
+    def _sync_ms(self) -> float:
+        slow_ms = 150.0 if self.is_slow else 0.0
+        return 0.2 + self.rng.random() * self.world.scenario.sync_ms_max + slow_ms
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover the log and run; a log that cannot be used leaves the member down."""
+        if self.is_up:
+            return
+        self.incarnation += 1
+        self.disk.repair()
+        self.loop = MemberLoop(self.world.kernel)
+        notes: list[str] = []
+        try:
+            self.wal = WriteAheadLog.open(
+                self.directory, self.world.wal_config(self.id), notes.append, disk=self.disk
+            )
+        except CorruptLog as error:
+            self.world.oracle.require(self.is_victim, f"{self.id} cannot start: {error}")
+            self.world.record("corrupt", self.id)
+            return
+        self.world.record("start", self.id, self.incarnation, len(notes))
+        damaged = [uid for uid in self.wal.groups() if self.wal.log(uid).damaged]
+        self.world.oracle.require(
+            not damaged or self.is_victim, f"{self.id} takes a torn write for damage: {notes}"
+        )
+        with self.loop.entered():
+            self.broker = SimBroker(self, partial(self._new_host, self.wal))
+            for uid in sorted(self.uids):
+                self.open_group(uid)
+            host = self.broker.host
+            others = [node for node in self.world.members if node != self.id]
+            host.liveness.set_nodes(others, host.now_ms())
+            host._ticked_ms = host.now_ms()
+            host._tick()
+        self.world.wires.started(self.id)
+        self.world.on_started(self)
+
+    def _new_host(self, wal: WriteAheadLog, broker: SimBroker) -> Host:
+        queues: list[SimWriteQueue] = []
+
+        def new_queue(*arguments: Any) -> SimWriteQueue:
+            queue = SimWriteQueue(*arguments, loop=self.loop, sync_ms=self._sync_ms)
+            queues.append(queue)
+            return queue
+
+        with mock.patch.object(write_queue, "WriteQueue", new_queue):
+            host = Host(
+                self.id,
+                self.incarnation,
+                wal,
+                self.world.host_config,
+                broker,
+                self.rng,
+                self._clock_ms,
+            )
+        host.transport = SimTransport(self.id, self.world.wires, host)  # type: ignore[assignment]
+        self._writes = queues[0]
+        return host
+
+    def open_group(self, uid: int) -> None:
+        """Start the replica here: a founder knows the first members, others wait to be added."""
+        queue = self.world.queues[uid]
+        self.uids.add(uid)
+        founders: Sequence[NodeId] = [NodeId(node) for node in queue.founders]
+        machine = WatchedQueue(queue.name, self.world.oracle, self.id, uid)
+        with self.loop.entered():
+            self.host.open_group(uid, founders if self.id in queue.founders else [], machine)
+
+    def crash(self) -> None:
+        """The process and the machine under it stop at once."""
+        if self.broker is None:
+            return
+        self.world.record("crash", self.id, self.incarnation)
+        assert self.wal is not None
+        assert self._writes is not None
+        self.broker = None
+        with self.loop.entered():
+            self._writes.crash(self.disk, self.rng)
+        self.loop.kill()
+        self.wal.close()
+        self.wal = None
+        self.disk.cut_power(self.rng)
+        self.world.wires.ended(self.id)

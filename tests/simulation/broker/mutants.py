@@ -1,0 +1,328 @@
+"""Planted bugs of the log, the queue machine, memberships and the rooms around them.
+
+As in ../mutants.py: one function is wrong while the context manager is open, and a simulator that
+does not notice has a blind spot (design/replication.md §5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from brokerd.cluster.host import Host
+from brokerd.cluster.inbox import Inbox
+from brokerd.core import queue, queue_commands, queue_snapshot
+from brokerd.core.dead_letters import DeadLetters
+from brokerd.core.enqueuers import Enqueuers
+from brokerd.core.queue import QueueMachine
+from brokerd.core.queue_commands import Kind
+from brokerd.core.queue_state import QueueState
+from brokerd.raft import membership
+from brokerd.raft.messages import Configuration
+from brokerd.raft.node import RaftNode
+from brokerd.server.delivery import DeliveryHub
+from brokerd.server.dlx_worker import Worker
+from brokerd.server.queue_leaders import QueueLeaders
+from brokerd.storage import scan
+from brokerd.storage.disk import Disk
+from brokerd.storage.group_log import GroupLog
+from brokerd.storage.writer import GroupWrite, LogWriter
+from tests.simulation.broker.disk import SimDisk
+from tests.simulation.broker.world import BrokerWorld
+
+#: Whose attribute (or key), which, and what stands there instead.
+Plant = tuple[Any, str | Kind, Any]
+
+
+# ---- the log ------------------------------------------------------------------------------------
+
+
+def _no_sync(disk: Disk, descriptor: int) -> None:
+    """The writer reports what only the kernel holds."""
+
+
+def _never_damage(scanner: Any, offset: int, why: str) -> None:
+    """Recovery passes over what it cannot read, silently."""
+
+
+def _always_torn(scanner: Any, start: int, end: int) -> bool:
+    return True
+
+
+_write = LogWriter.write
+
+
+def _write_without_hard_state(writer: LogWriter, writes: Sequence[GroupWrite]) -> None:
+    kept = [write.hard_state for write in writes]
+    for write in writes:
+        write.hard_state = None
+    _write(writer, writes)
+    for write, hard_state in zip(writes, kept, strict=True):
+        write.hard_state = hard_state
+
+
+_set_live = GroupLog.set_live
+
+
+def _live_without_the_first(log: GroupLog, live: Any) -> Any:
+    ranges = list(live or ())
+    return _set_live(log, [(ranges[0][0] + 1, ranges[0][1]), *ranges[1:]] if ranges else live)
+
+
+_snapshot = GroupLog.snapshot
+
+
+def _snapshot_without_live(log: GroupLog) -> Any:
+    snapshot = _snapshot(log)
+    if snapshot is not None:
+        snapshot.live = []
+    return snapshot
+
+
+def _no_directory_sync(disk: SimDisk, path: object) -> None:
+    """Creations and renames are left to the kernel's leisure."""
+
+
+# ---- the queue machine --------------------------------------------------------------------------
+
+
+def _expect_anything(enqueuers: Enqueuers, key: object) -> int:
+    """Every batch counts as new: duplicates are enqueued again."""
+    return _last_first[0]
+
+
+_last_first = [1]
+_enqueue = queue._HANDLERS[Kind.ENQUEUE]
+
+
+def _enqueue_twice(machine: QueueMachine, meta: Any, command: Any) -> bytes:
+    _last_first[0] = command.head.first_sequence or 1
+    return _enqueue(machine, meta, command)
+
+
+_take_all = QueueState._take_all
+
+
+def _forget_taken(state: QueueState, consumer: Any) -> Any:
+    """What a dead consumer held is gone."""
+    for span in _take_all(state, consumer):
+        state.store.release(span)
+        state.counters["ack"] += span.end - span.first
+    return []
+
+
+_encode = queue_snapshot.encode
+
+
+def _encode_without_held(state: QueueState) -> bytes:
+    """The snapshot counts what is checked out as ready no more, and as held by nobody."""
+    kept = [(consumer, consumer.held) for consumer in state.consumers.rows()]
+    for consumer, held in kept:
+        consumer.held = type(held)()
+    try:
+        return _encode(state)
+    finally:
+        for consumer, held in kept:
+            consumer.held = held
+
+
+_put_back = QueueState._put_back
+
+
+def _reset_counts(state: QueueState, spans: list[Any], counts: bool, asked: bool = False) -> None:
+    for span in spans:
+        span.delivery_count = 0
+    _put_back(state, spans, counts, asked)
+
+
+def _no_limit(state: QueueState, spans: list[Any], counts: bool, asked: bool = False) -> None:
+    limit, state.options.delivery_limit = state.options.delivery_limit, None
+    try:
+        _put_back(state, spans, counts, asked)
+    finally:
+        state.options.delivery_limit = limit
+
+
+def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:
+    """A settlement is answered and forgotten."""
+    return b""
+
+
+_checkout = DeadLetters.checkout
+
+
+def _checkout_once(letters: DeadLetters, count: int, term: int) -> Any:
+    """A new leader's worker does not get what the last one's had taken."""
+    letters.taken_term = term
+    return _checkout(letters, count, term)
+
+
+# ---- beside the leader --------------------------------------------------------------------------
+
+
+async def _settle_before_confirms(worker: Worker, copies: list[Any]) -> None:
+    """Letters count as confirmed when they are sent."""
+    task = asyncio.get_running_loop().create_task(_send(worker, copies))
+    for letter, target, _ in copies:
+        letter.confirmed.add(target.uid)
+    del task
+
+
+_send = Worker._send
+
+
+def _deliver_at_once(leaders: QueueLeaders, uid: int, term: int, effect: Any) -> None:
+    leaders._unsure.pop(uid, None)
+    _deliver(leaders, uid, term, effect)
+
+
+_deliver = QueueLeaders._deliver
+
+
+def _propose_once(leaders: QueueLeaders, uid: int, command: bytes) -> None:
+    leaders._broker.host.propose(uid, command, lambda *_: None)
+
+
+def _resume_with_nothing(hub: DeliveryHub, uid: int) -> None:
+    """Consumers do not ask for what got lost with the old leader."""
+    for consumer in list(hub._by_group.get(uid, {}).values()):
+        held = [(0, 1 << 62)]
+        command = queue_commands.encode_resume(consumer.id, held)
+        hub._send(uid, command, lambda _: None)
+
+
+# ---- members ------------------------------------------------------------------------------------
+
+
+def _any_change(current: Configuration, wanted: Configuration) -> str | None:
+    return None
+
+
+def _damaged_is_trusted(inbox: Inbox, driver: Any, term: int) -> None:
+    """A damaged replica counts as refilled at once."""
+    inbox._host.refilled(driver)
+
+
+_open_group = Host.open_group
+
+
+def _open_undamaged(host: Host, uid: int, members: Any, machine: Any, **options: Any) -> None:
+    _open_group(host, uid, members, machine, **options)
+    driver = host.driver_of(uid)
+    assert driver is not None
+    driver.is_damaged = False
+
+
+_propose_configuration = RaftNode.propose_configuration
+
+
+def _two_changes(node: RaftNode, configuration: Configuration) -> int | str:
+    """A change does not wait for the one before it."""
+    committed = node.log.committed
+    try:
+        node.log.committed = node.log.last
+        return _propose_configuration(node, configuration)
+    finally:
+        node.log.committed = committed
+
+
+#: Name -> what is replaced, the profile in which it shows soonest, and how many seeds it may take.
+MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
+    "log-acknowledges-before-sync": ([(SimDisk, "data_sync", _no_sync)], "power", 10),
+    "log-passes-over-damage": ([(scan._Scanner, "_lose", _never_damage)], "decay", 60),
+    "log-cuts-damage-off": ([(scan._Scanner, "_is_torn", _always_torn)], "decay", 60),
+    "log-loses-hard-state": ([(LogWriter, "write", _write_without_hard_state)], "power", 60),
+    "log-collects-live-entries": ([(GroupLog, "set_live", _live_without_the_first)], "power", 10),
+    "snapshot-without-live-entries": (
+        [(GroupLog, "snapshot", _snapshot_without_live)],
+        "decay",
+        60,
+    ),
+    "directory-not-synced": ([(SimDisk, "sync_directory", _no_directory_sync)], "power", 20),
+    "duplicates-accepted": (
+        [
+            (Enqueuers, "expected", _expect_anything),
+            (queue._HANDLERS, Kind.ENQUEUE, _enqueue_twice),
+        ],
+        "power",
+        40,
+    ),
+    "settle-forgotten": ([(queue._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
+    "held-not-in-snapshot": ([(queue_snapshot, "encode", _encode_without_held)], "decay", 20),
+    "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),
+    "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "consumers", 40),
+    "delivery-limit-ignored": ([(QueueState, "_put_back", _no_limit)], "consumers", 40),
+    "letter-settled-before-confirm": (
+        [(Worker, "_send", _settle_before_confirms)],
+        "consumers",
+        20,
+    ),
+    "letters-of-the-last-term-kept": ([(DeadLetters, "checkout", _checkout_once)], "consumers", 80),
+    "new-leader-delivers-at-once": ([(QueueLeaders, "_deliver", _deliver_at_once)], "mixed", 200),
+    "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "consumers", 100),
+    "consumers-do-not-resume": (
+        [(DeliveryHub, "leader_changed", _resume_with_nothing)],
+        "consumers",
+        20,
+    ),
+    "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
+    "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),
+    "damaged-member-votes": ([(Host, "open_group", _open_undamaged)], "decay", 100),
+    "damaged-member-trusted-early": (
+        [(Inbox, "_look_for_refill", _damaged_is_trusted)],
+        "decay",
+        100,
+    ),
+}
+#: The ones of every run: those that are found soon.
+CI = {
+    "log-acknowledges-before-sync",
+    "log-collects-live-entries",
+    "settle-forgotten",
+    "held-not-in-snapshot",
+    "dead-consumers-messages-lost",
+    "letter-settled-before-confirm",
+    "delivery-count-reset",
+}
+
+
+def hunt(name: str) -> int | None:
+    """Return how many seeds it took to find a planted bug; None: it was missed."""
+    _, profile, budget = MUTANTS[name]
+    with planted(name):
+        for seed in range(1, budget + 1):
+            try:
+                BrokerWorld(seed, profile=profile).run()
+            except Exception:
+                return seed
+    return None
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug for the length of a with-block."""
+    undo: list[Callable[[], None]] = []
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        for owner, attribute, replacement in MUTANTS[name][0]:
+            undo.append(_replace(owner, attribute, replacement))
+        yield
+    finally:
+        for step in reversed(undo):
+            step()
+        logging.disable(disabled)
+
+
+def _replace(owner: Any, attribute: Any, replacement: Any) -> Callable[[], None]:
+    if isinstance(owner, dict):
+        before = owner[attribute]
+        owner[attribute] = replacement
+        return lambda: owner.__setitem__(attribute, before)
+    is_own = attribute in vars(owner)
+    before = getattr(owner, attribute)
+    setattr(owner, attribute, replacement)
+    return lambda: setattr(owner, attribute, before) if is_own else delattr(owner, attribute)

@@ -1,0 +1,264 @@
+"""What must always hold of queues, checked as members apply commands (G1 to G6, G8).
+
+The first member that applies an index writes what happened into the ledger of the group; every
+other member must see the same.  `require` remembers the first violation, since the rooms under test
+catch exceptions of their own accord.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from brokerd.core import effects, queue_commands
+from brokerd.core.machine import Meta
+from brokerd.core.queue import QueueMachine
+from brokerd.core.queue_commands import EnqueueView, Kind
+from brokerd.raft.messages import NodeId
+from tests.simulation.checkers import Violation
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a message went into a queue."""
+
+    body: bytes
+    index: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The history of one queue."""
+
+    #: Queue names of its dead letter targets; empty: no dead lettering.
+    targets: tuple[int, ...] = ()
+    #: index -> what its application brought.
+    applied: dict[int, tuple[object, ...]] = field(default_factory=dict)
+    #: index -> checksum of the snapshot there.
+    snapshots: dict[int, int] = field(default_factory=dict)
+    messages: dict[int, Place] = field(default_factory=dict)
+    #: body -> numbers; more than one only for what may be repeated (dead letters).
+    numbers: dict[bytes, list[int]] = field(default_factory=dict)
+    settled: dict[int, int] = field(default_factory=dict)
+    buried: dict[int, int] = field(default_factory=dict)
+    #: number -> (acquired, delivered) as last handed out.
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: publisher -> its newest message here.
+    newest: dict[bytes, int] = field(default_factory=dict)
+    #: index -> checksum of the command, of messages that are still here.
+    entries: dict[int, int] = field(default_factory=dict)
+    #: index -> messages of it that are still here.
+    alive: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Before:
+    """What must be known of a machine before a command to judge what it did."""
+
+    next_number: int
+    held: list[int]
+    letters: list[int]
+
+
+class Oracle:
+    """Ledgers of all queues, and what clients were told."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[int, Ledger] = {}
+        self.violation: Violation | None = None
+        #: (queue, body) as published by clients; dead letters are added as they are buried.
+        self.published: set[tuple[int, bytes]] = set()
+        self.confirmed: set[tuple[int, bytes]] = set()
+        self.leader_of_term: dict[tuple[int, int], NodeId] = {}
+
+    def require(self, condition: object, text: str) -> None:
+        """Remember and raise a violation unless the condition holds."""
+        if not condition:
+            violation = Violation(text)
+            if self.violation is None:
+                self.violation = violation
+            raise violation
+
+    # ---- consensus ------------------------------------------------------------------------------
+
+    def on_leader(self, node: NodeId, uid: int, term: int, is_damaged: bool) -> None:
+        """One leader per term; no damaged one (G8)."""
+        other = self.leader_of_term.setdefault((uid, term), node)
+        self.require(other == node, f"{other} and {node} both lead term {term} of queue {uid}")
+        self.require(not is_damaged, f"damaged {node} was elected in queue {uid} (G8)")
+
+    # ---- machines -------------------------------------------------------------------------------
+
+    def before(self, machine: QueueMachine, uid: int, index: int, command: bytes) -> Before | None:
+        """Look at a machine before a command; None: another member has been here before."""
+        if index in self.ledgers[uid].applied:
+            return None
+        held: list[int] = []
+        letters: list[int] = []
+        kind = command[1]
+        if kind == Kind.SETTLE:
+            consumer_id, ranges, _ = queue_commands.decode_ranges(command)
+            consumer = machine.consumers.get(consumer_id)
+            if consumer is not None:
+                held = _within(consumer.held, ranges)
+        elif kind == Kind.DEAD_LETTERS_SETTLE:
+            ranges = queue_commands.decode_json(command)["ranges"]
+            letters = _within((letter.span for letter in machine.letters), ranges)
+        return Before(machine.next_number, held, letters)
+
+    def after(
+        self,
+        node: NodeId,
+        machine: QueueMachine,
+        uid: int,
+        meta: Meta,
+        command: bytes,
+        reply: bytes,
+        todo: Sequence[Any],
+        before: Before | None,
+    ) -> None:
+        """Compare with others, or write the ledger."""
+        ledger = self.ledgers[uid]
+        counters = tuple(machine.counters.values())
+        gauges = (machine.store.ready, machine.unacked, machine.letters.count, len(todo))
+        value = (meta.term, meta.now_ms, crc32(command), crc32(reply), counters, gauges)
+        known = ledger.applied.setdefault(meta.index, value)
+        self.require(
+            known == value,
+            f"replicas differ: {node} at {meta.index} of queue {uid} (kind {command[1]}): "
+            f"{value}, before it was {known}",
+        )
+        if before is None:
+            return
+        if machine.next_number > before.next_number:
+            self._enqueued(ledger, uid, meta.index, command, before.next_number, machine)
+        for number in before.held:
+            self._gone(ledger, number)
+            ledger.settled[number] = meta.index
+        if before.letters:
+            left = set(_within((letter.span for letter in machine.letters), [(0, 1 << 62)]))
+            for number in before.letters:
+                if number not in left:
+                    self._buried(ledger, uid, number, meta.index)
+        for effect in todo:
+            if isinstance(effect, effects.Deliver):
+                self._delivered(ledger, uid, meta.index, effect, machine)
+
+    def _enqueued(
+        self,
+        ledger: Ledger,
+        uid: int,
+        index: int,
+        command: bytes,
+        first: int,
+        machine: QueueMachine,
+    ) -> None:
+        view = EnqueueView(command)
+        count = machine.next_number - first
+        ledger.entries[index] = crc32(command)
+        ledger.alive[index] = count
+        # What was taken over is the end of the batch: the front may be repeated.  No queue of the
+        # simulation has a limit that refuses the rear.
+        for offset, content in enumerate(view.contents(view.count - count, count)):
+            body = content[2]
+            self.require((uid, body) in self.published, f"queue {uid}: {body!r} is invented (G2)")
+            ledger.messages[first + offset] = Place(body, index)
+            ledger.numbers.setdefault(body, []).append(first + offset)
+            if view.first_sequence:
+                publisher, _, rest = body.partition(b"/")
+                sequence = int(rest.partition(b"/")[0])
+                last = ledger.newest.get(publisher, 0)
+                self.require(
+                    sequence > last,
+                    f"queue {uid}: {body[:20]!r} came after {last} of the same channel (G3)",
+                )
+                ledger.newest[publisher] = sequence
+
+    def _gone(self, ledger: Ledger, number: int) -> None:
+        index = ledger.messages[number].index
+        ledger.alive[index] -= 1
+        if not ledger.alive[index]:
+            del ledger.alive[index], ledger.entries[index]
+
+    def _buried(self, ledger: Ledger, uid: int, number: int, index: int) -> None:
+        """G6: not before every target has it."""
+        body = ledger.messages[number].body
+        for target in ledger.targets:
+            self.require(
+                body in self.ledgers[target].numbers,
+                f"queue {uid}: dead letter {body[:20]!r} was dropped before queue {target} had it "
+                "(G6)",
+            )
+        self._gone(ledger, number)
+        ledger.buried[number] = index
+
+    def _delivered(
+        self, ledger: Ledger, uid: int, index: int, effect: effects.Deliver, machine: QueueMachine
+    ) -> None:
+        limit = machine.options.delivery_limit
+        for run in effect.runs:
+            for number in range(run.first, run.first + run.length):
+                where = f"queue {uid} message {number} at {index}"
+                self.require(number in ledger.messages, f"{where}: delivered, never enqueued (G2)")
+                self.require(number not in ledger.settled, f"{where}: settled and again (G4)")
+                self.require(number not in ledger.buried, f"{where}: buried and again (G6)")
+                counts = (run.acquired_count, run.delivery_count)
+                last = ledger.counts.get(number, (0, 0))
+                self.require(
+                    counts[0] >= last[0] and counts[1] >= last[1],
+                    f"{where}: delivery count fell from {last} to {counts} (G5)",
+                )
+                self.require(
+                    limit is None or counts[1] <= limit, f"{where}: over the limit {limit} (G5)"
+                )
+                ledger.counts[number] = counts
+
+    def on_snapshot(self, node: NodeId, uid: int, index: int, data: bytes) -> None:
+        """Machines at equal index have equal bytes."""
+        checksum = crc32(data)
+        known = self.ledgers[uid].snapshots.setdefault(index, checksum)
+        self.require(known == checksum, f"{node}: state at {index} of queue {uid} differs")
+
+    # ---- clients --------------------------------------------------------------------------------
+
+    def on_received(self, uid: int, number: int, body: bytes) -> None:
+        """A client got a message: it is the one that was enqueued under this number."""
+        place = self.ledgers[uid].messages.get(number)
+        self.require(place is not None, f"queue {uid}: client got unknown message {number} (G2)")
+        assert place is not None
+        self.require(
+            place.body == body,
+            f"queue {uid}: message {number} is {place.body[:20]!r}, client got {body[:20]!r}",
+        )
+
+    def unsettled(self, uid: int) -> list[int]:
+        """Return the entries that must be readable: those with messages that are still here."""
+        return sorted(self.ledgers[uid].alive)
+
+    def on_end(self) -> None:
+        """G1: every confirmed message was settled by a consumer, here or as a dead letter."""
+        for uid, body in self.confirmed:
+            self.require(
+                self._is_accounted(uid, body),
+                f"queue {uid}: confirmed {body[:20]!r} is lost (G1)",
+            )
+
+    def _is_accounted(self, uid: int, body: bytes) -> bool:
+        ledger = self.ledgers[uid]
+        for number in ledger.numbers.get(body, ()):
+            if number in ledger.settled:
+                return True
+            if number in ledger.buried:
+                return all(self._is_accounted(target, body) for target in ledger.targets)
+        return False
+
+
+def _within(spans: Any, ranges: Sequence[Sequence[int]]) -> list[int]:
+    return [
+        number
+        for span in spans
+        for low, high in ranges
+        for number in range(max(span.first, low), min(span.end, high))
+    ]

@@ -1,0 +1,574 @@
+"""The whole broker simulated: members with their real log, several queues, clients, and a nemesis.
+
+A seed decides everything.  After `chaos_ms` everything is healed: service must resume within 5 s
+(G9), and then consumers must be able to empty every queue, so that the oracle can say what became
+of each confirmed message (G1).  The core alone, on a worse network, is simulated in ../world.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from zlib import crc32
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.host import Host
+from brokerd.core.queue_commands import QueueOptions
+from brokerd.raft.config import RaftConfig
+from brokerd.raft.messages import Configuration, NodeId
+from brokerd.storage import records, segments
+from brokerd.storage.config import SEGMENT_BYTES_MIN
+from brokerd.storage.errors import StorageError
+from brokerd.storage.wal import WalConfig
+from tests.simulation.broker.clients import SimConsumer, SimPublisher
+from tests.simulation.broker.disk import flip_bit
+from tests.simulation.broker.kernel import Kernel
+from tests.simulation.broker.member import SimMember
+from tests.simulation.broker.oracle import Ledger, Oracle
+from tests.simulation.broker.streams import Wires
+from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
+
+RESUME_MS = 5_000
+#: With publishers silent, consumers must have emptied every queue so soon after that.
+DRAIN_MS = 40_000
+
+
+@dataclass(slots=True)
+class SimQueue:
+    """A quorum queue, as the catalog would describe it."""
+
+    uid: int
+    name: str
+    founders: list[str]
+    options: QueueOptions
+    targets: tuple[int, ...] = ()
+    vhost: str = "/"
+    #: Who belongs to it now.
+    members: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scenario:
+    """What a seed stands for."""
+
+    node_count: int
+    queue_count: int
+    dead_letters: bool
+    chaos_ms: int
+    delay_ms_max: float
+    sync_ms_max: float
+    partitions: bool
+    crashes: bool
+    breaks: bool
+    slow_disks: bool
+    disk_errors: bool
+    bit_flips: bool
+    transfers: bool
+    membership: bool
+    clock_jumps: bool
+    channel_ends: float
+    #: Chance of dying just after having confirmed something.
+    crash_after_confirm: float
+    delivery_limit: int | None
+    snapshot_entries: int
+    publisher_count: int
+    window: int
+
+    @classmethod
+    def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
+        """Draw a scenario; `profile` names one of PROFILES instead of the drawn one."""
+        scenario = cls(
+            node_count=rng.choice((3, 3, 3, 4)),
+            queue_count=rng.choice((1, 1, 2)),
+            dead_letters=rng.random() < 0.5,
+            chaos_ms=rng.randrange(1_500, 4_000),
+            delay_ms_max=rng.choice((1.0, 5.0, 40.0)),
+            sync_ms_max=rng.choice((0.5, 4.0, 40.0)),
+            partitions=rng.random() < 0.5,
+            crashes=rng.random() < 0.8,
+            breaks=rng.random() < 0.3,
+            slow_disks=rng.random() < 0.3,
+            disk_errors=rng.random() < 0.3,
+            bit_flips=rng.random() < 0.3,
+            transfers=rng.random() < 0.3,
+            membership=rng.random() < 0.25,
+            clock_jumps=rng.random() < 0.2,
+            channel_ends=rng.choice((0.0, 0.0, 0.03)),
+            crash_after_confirm=rng.choice((0.0, 0.0, 0.03)),
+            delivery_limit=rng.choice((2, 5)),
+            snapshot_entries=rng.choice((5, 20, 4096)),
+            publisher_count=rng.choice((1, 2)),
+            window=rng.choice((1, 16)),
+        )
+        return replace(scenario, **PROFILES[profile or "mixed"])
+
+
+_QUIET: dict[str, Any] = {
+    "partitions": False,
+    "crashes": False,
+    "breaks": False,
+    "slow_disks": False,
+    "disk_errors": False,
+    "bit_flips": False,
+    "transfers": False,
+    "membership": False,
+    "clock_jumps": False,
+    "channel_ends": 0.0,
+    "crash_after_confirm": 0.0,
+}
+PROFILES: dict[str, dict[str, Any]] = {
+    "mixed": {},
+    #: Nothing goes wrong.
+    "fair": _QUIET,
+    #: Power cuts and little else: what the log promises.
+    "power": _QUIET | {"crashes": True, "crash_after_confirm": 0.1, "sync_ms_max": 4.0},
+    #: One member's disk decays.
+    "decay": _QUIET | {"crashes": True, "bit_flips": True, "snapshot_entries": 5},
+    #: Members come and go.
+    "members": _QUIET | {"membership": True, "crashes": True, "partitions": True, "node_count": 4},
+    #: Consumers and their members die.
+    "consumers": _QUIET
+    | {"crashes": True, "channel_ends": 0.05, "dead_letters": True, "transfers": True},
+}
+
+
+class BrokerWorld:
+    """One simulated cluster.  `trace` gets a line per event."""
+
+    def __init__(
+        self, seed: int, trace: Callable[[str], None] | None = None, profile: str | None = None
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.scenario = Scenario.of_seed(self.rng, profile)
+        self.kernel = Kernel()
+        self.oracle = Oracle()
+        self.is_open = True
+        self.is_publishing = True
+        self.is_chaotic = True
+        self._trace = trace
+        self._digest = hashlib.blake2b(digest_size=16)
+        scenario = self.scenario
+        self.wires = Wires(self.kernel, self.rng, scenario.delay_ms_max)
+        #: Draws the cuts; of its network only `blocked` is used.
+        self._cuts = FakeNetwork(self.rng, NetworkFaults())
+        self._cuts.blocked = self.wires.blocked
+        self.host_config = HostConfig(
+            raft=RaftConfig(
+                snapshot_entries=scenario.snapshot_entries,
+                snapshot_resend_ticks=20,
+                commit_record_entries=self.rng.choice((1, 8, 64)),
+                append_entries_max=self.rng.choice((1, 1024)),
+                inflight_max=self.rng.choice((4, 64)),
+            ),
+            collect_interval_ms=400,
+        )
+        self._cache_bytes = self.rng.choice((0, 4_000, 1 << 20))
+        names = [NodeId(f"n{i}") for i in range(scenario.node_count)]
+        self.queues = self._new_queues(names)
+        self.open_queues = [queue for queue in self.queues.values() if queue.name != "dead"]
+        self.oracle.ledgers = {
+            queue.uid: Ledger(targets=queue.targets) for queue in self.queues.values()
+        }
+        self.members: dict[NodeId, SimMember] = {}
+        self._names = names
+        self._victim = self.rng.choice(names)
+        self.publishers = [SimPublisher(self, f"p{i}") for i in range(scenario.publisher_count)]
+        self.consumers = [
+            SimConsumer(self, f"c{queue.uid}{i}", queue.uid)
+            for queue in self.queues.values()
+            for i in range(self.rng.choice((1, 2)))
+        ]
+
+    def _new_queues(self, names: list[NodeId]) -> dict[int, SimQueue]:
+        scenario = self.scenario
+        queues: dict[int, SimQueue] = {}
+        dead_uid = 100
+        count = scenario.queue_count + scenario.dead_letters
+        for number in range(count):
+            founders = [str(name) for name in sorted(self.rng.sample(names, 3))]
+            options = QueueOptions(queue_type="quorum", disconnected_timeout_ms=2_000)
+            is_dead = scenario.dead_letters and number == count - 1
+            uid = dead_uid if is_dead else number + 10
+            queue = SimQueue(uid, "dead" if is_dead else f"q{uid}", founders, options)
+            queue.members = list(founders)
+            if scenario.dead_letters and number == 0:
+                options.dead_letter_exchange = "dlx"
+                options.at_least_once = True
+                options.overflow = "reject-publish"
+                options.delivery_limit = scenario.delivery_limit
+                options.delivery_count_mode = self.rng.choice(("3.x", "4.0", "4.3"))
+                queue.targets = (dead_uid,)
+            queues[uid] = queue
+        return queues
+
+    def wal_config(self, node: NodeId) -> WalConfig:
+        """Return settings that make the log rotate, recycle and rewrite all the time."""
+        return WalConfig(
+            node_id=node,
+            segment_bytes=SEGMENT_BYTES_MIN,
+            prepare_ahead=False,
+            recycled_segments_max=1,
+            cache_bytes=self._cache_bytes,
+        )
+
+    # ---- record ---------------------------------------------------------------------------------
+
+    def record(self, what: str, *details: object) -> None:
+        """Add to the hash that two runs must share, and to the trace."""
+        line = f"{self.kernel.now_us} {what} {details}"
+        self._digest.update(line.encode())
+        if self._trace is not None:
+            self._trace(line)
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything recorded."""
+        return self._digest.hexdigest()
+
+    @property
+    def event_count(self) -> int:
+        """How much happened."""
+        return self.kernel.event_count
+
+    def strikes(self, chance: float) -> bool:
+        """Draw whether something with this chance happens now."""
+        return chance > 0.0 and self.rng.random() < chance
+
+    # ---- what members and clients report --------------------------------------------------------
+
+    def on_confirmed(self, publisher: SimPublisher, uid: int, body: bytes) -> None:
+        """A publisher was told that its message is safe."""
+        self.record("confirm", publisher.name, uid, body[:16])
+        self.oracle.confirmed.add((uid, body))
+        publisher.confirmed_at_ms = self.kernel.now_ms
+        if self.is_chaotic and self.strikes(self.scenario.crash_after_confirm):
+            victims = [member for member in self.members.values() if member.is_up]
+            self.kernel.after(0, self._crash, self.rng.choice(victims))
+
+    def disk_failed(self, member: SimMember, error: BaseException) -> None:
+        """A member's log failed: its process ends, and is started again when the disk is well."""
+        self.record("disk failed", member.id)
+        self.kernel.after(0, self._crash, member)
+
+    def on_started(self, member: SimMember) -> None:
+        """White box: what is in a queue is readable in a majority of its members' logs."""
+        for queue in self.queues.values():
+            if not self.scenario.membership:
+                self._look_into_logs(queue)
+
+    def _look_into_logs(self, queue: SimQueue) -> None:
+        ledger = self.oracle.ledgers[queue.uid]
+        alive = self.oracle.unsettled(queue.uid)
+        for index in alive[:4] + alive[4:][-12:]:
+            wanted = ledger.entries[index]
+            holding = doubtful = 0
+            for name in queue.members:
+                member = self.members[NodeId(name)]
+                if member.wal is None:
+                    doubtful += 1
+                elif _holds(member, queue.uid, index, wanted):
+                    holding += 1
+                elif member.is_victim:
+                    doubtful += 1
+            self.oracle.require(
+                holding + doubtful > len(queue.members) // 2,
+                f"entry {index} of queue {queue.uid} is readable in {holding} of "
+                f"{len(queue.members)} logs (G1)",
+            )
+
+    # ---- what goes wrong ------------------------------------------------------------------------
+
+    def _nemesis(self) -> None:
+        if not self.is_chaotic:
+            return
+        scenario = self.scenario
+        choices: list[Callable[[], None]] = []
+        if scenario.partitions:
+            choices += [self._partition, self._partition, self._mend]
+        if scenario.crashes:
+            choices += [self._crash_one] * 2
+        if scenario.breaks:
+            choices.append(self._break_stream)
+        if scenario.slow_disks:
+            choices.append(self._toggle_disk)
+        if scenario.disk_errors:
+            choices.append(self._fail_disk)
+        if scenario.bit_flips:
+            choices.append(self._decay)
+        if scenario.transfers:
+            choices.append(self._transfer)
+        if scenario.membership:
+            choices += [self._change_members] * 3
+        if scenario.clock_jumps:
+            choices.append(self._jump)
+        if choices:
+            self.rng.choice(choices)()
+        self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
+
+    def _partition(self) -> None:
+        kind = self.rng.choice(sorted(PARTITIONS))
+        self._cuts.partition(self._names, kind)
+        self.record("partition", kind, sorted(self.wires.blocked))
+
+    def _mend(self) -> None:
+        self.record("mend")
+        self.wires.blocked.clear()
+
+    def _crash(self, member: SimMember, down_ms: int | None = None) -> None:
+        if not member.is_up:
+            return
+        member.crash()
+        if down_ms is None:
+            down_ms = self.rng.choice((50, 300, 1_500))
+        self.kernel.after(down_ms, member.start)
+        for client in [*self.publishers, *self.consumers]:
+            if client.home is member:
+                self.kernel.after(self.rng.randrange(300), client.attach)
+
+    def _crash_one(self) -> None:
+        members = [member for member in self.members.values() if member.is_up]
+        if not members:
+            return
+        leaders = [member for member in members if member.broker and member.broker.leaders.led]
+        if self.strikes(0.1):
+            # The whole rack.
+            for member in members:
+                self._crash(member)
+            return
+        self._crash(self.rng.choice(leaders if leaders and self.strikes(0.6) else members))
+
+    def _break_stream(self) -> None:
+        sender, to = self.rng.sample(self._names, 2)
+        self.record("break", sender, to)
+        self.wires.break_off(sender, to)
+
+    def _toggle_disk(self) -> None:
+        member = self.members[self.rng.choice(self._names)]
+        member.is_slow = not member.is_slow
+
+    def _fail_disk(self) -> None:
+        member = self.members[self.rng.choice(self._names)]
+        faults = member.disk.faults
+        kind = self.rng.choice(("write", "sync", "full"))
+        self.record("disk", member.id, kind)
+        if kind == "write":
+            faults.write_fails_at = self.rng.randrange(1, 6)
+        elif kind == "sync":
+            faults.sync_fails_at = self.rng.randrange(1, 6)
+        else:
+            faults.space_bytes = self.rng.randrange(3_000)
+
+    def _decay(self) -> None:
+        """One bit of the victim's disk flips while its process is down."""
+        member = self.members[self._victim]
+        if member.is_up:
+            self._crash(member)
+        member.is_victim = True
+        where = flip_bit(member.directory, self.rng, records.SEGMENT_DATA_START)
+        self.record("flip", member.id, where)
+
+    def _transfer(self) -> None:
+        queue = self.rng.choice(list(self.queues.values()))
+        leader = self._leader(queue.uid)
+        if leader is not None:
+            to = NodeId(self.rng.choice(queue.members))
+            self.record("transfer", queue.uid, leader.id, to)
+            leader.host.transfer_leadership(queue.uid, to)
+
+    def _jump(self) -> None:
+        member = self.members[self.rng.choice(self._names)]
+        member.skew_ms = self.rng.randrange(-5_000, 5_000)
+        self.record("jump", member.id, member.skew_ms)
+
+    def _leader(self, uid: int) -> SimMember | None:
+        leading = [
+            (driver.term, member.id)
+            for member in self.members.values()
+            if member.broker is not None
+            and (driver := member.host.driver_of(uid)) is not None
+            and driver.is_leader
+        ]
+        return self.members[max(leading)[1]] if leading else None
+
+    def _change_members(self) -> None:
+        """Add as learner, promote who has caught up, or take one out while three are left."""
+        queue = self.rng.choice(list(self.queues.values()))
+        leader = self._leader(queue.uid)
+        driver = None if leader is None else leader.host.driver_of(queue.uid)
+        if leader is None or driver is None:
+            return
+        current = driver.replica.configuration
+        voters, learners = set(current.voters), set(current.learners)
+        outside = [name for name in self._names if name not in voters | learners]
+        for learner in sorted(learners):
+            if (driver.replica.match_of(learner) or 0) >= driver.replica.commit_index:
+                learners.discard(learner)
+                voters.add(learner)
+                break
+        else:
+            if outside:
+                newcomer = self.rng.choice(outside)
+                member = self.members[newcomer]
+                if not member.is_up:
+                    return
+                if not member.host.has_group(queue.uid):
+                    member.open_group(queue.uid)
+                learners.add(newcomer)
+                queue.members = sorted({*queue.members, newcomer})
+            elif len(voters) > 3:
+                voters.discard(self.rng.choice(sorted(voters)))
+        wanted = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
+        if wanted == current:
+            return
+        self.record("change", queue.uid, leader.id, wanted.voters, wanted.learners)
+        with leader.loop.entered():
+            leader.host.change_members(queue.uid, wanted, _nothing)
+        for member in self.members.values():
+            if member.broker is not None:
+                member.broker.groups.set_members(
+                    queue.uid, [NodeId(name) for name in queue.members]
+                )
+
+    def _heal(self) -> None:
+        self.record("heal")
+        self.is_chaotic = False
+        self.wires.blocked.clear()
+        for member in self.members.values():
+            member.is_slow = False
+            member.disk.repair()
+            member.start()
+
+    # ---- running --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the whole scenario; raise Violation if a property breaks."""
+        base = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        root = Path(tempfile.mkdtemp(prefix="brokerd-sim-", dir=base))
+        salts = random.Random(self.rng.getrandbits(32))
+
+        def new_salt() -> int:
+            return int.from_bytes(bytes(salts.randrange(1, 256) for _ in range(4)), "little")
+
+        try:
+            with mock.patch.object(segments, "new_salt", new_salt):
+                self._run(root)
+        finally:
+            for member in self.members.values():
+                member.loop.kill()
+                if member.wal is not None:
+                    member.wal.close()
+            self.kernel.outside.kill()
+            shutil.rmtree(root)
+
+    def _run(self, root: Path) -> None:
+        for node in self._names:
+            self.members[node] = SimMember(self, node, root)
+            self.wires.add(node, self.members[node])
+        for node, member in self.members.items():
+            member.uids = {uid for uid, queue in self.queues.items() if node in queue.founders}
+            self.kernel.after(self.rng.randrange(100), member.start)
+        for client in [*self.publishers, *self.consumers]:
+            self.kernel.after(100 + self.rng.randrange(500), client.attach)
+        heal_ms = self.scenario.chaos_ms
+        self.kernel.after(500, self._nemesis)
+        self.kernel.after(heal_ms, self._heal)
+        self._run_until(heal_ms)
+        while self.kernel.now_ms < heal_ms + RESUME_MS and any(
+            publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers
+        ):
+            self._run_until(self.kernel.now_ms + 100)
+        for publisher in self.publishers:
+            self.oracle.require(
+                publisher.confirmed_at_ms > heal_ms,
+                f"{publisher.name} got no confirm within {RESUME_MS} ms after heal (G9)",
+            )
+        self.is_publishing = False
+        self._drain()
+        self.oracle.on_end()
+        self._compare_replicas()
+
+    def _run_until(self, end_ms: int) -> None:
+        self.kernel.run_until(end_ms)
+        for member in self.members.values():
+            self._look_for_stopped(member)
+        if self.oracle.violation is not None:
+            raise self.oracle.violation
+
+    def _look_for_stopped(self, member: SimMember) -> None:
+        if member.broker is None:
+            return
+        for uid in member.uids:
+            driver = member.host.driver_of(uid)
+            error = None if driver is None else driver.error
+            if error is not None and not (member.is_victim and isinstance(error, StorageError)):
+                raise error
+
+    def _drain(self) -> None:
+        obstacle = None
+        end_ms = self.kernel.now_ms + DRAIN_MS
+        while self.kernel.now_ms < end_ms:
+            self._run_until(self.kernel.now_ms + 500)
+            obstacle = self._obstacle()
+            if obstacle is None:
+                return
+        self.oracle.require(False, f"after {DRAIN_MS} ms of rest: {obstacle}")
+
+    def _obstacle(self) -> str | None:
+        """Return what is still in a queue, or who lags behind; None: all is at rest."""
+        for uid, queue in self.queues.items():
+            leader = self._leader(uid)
+            if leader is None:
+                return f"queue {uid} has no leader"
+            host: Host = leader.host
+            machine: Any = host.machine_of(uid)
+            driver = host.driver_of(uid)
+            assert driver is not None
+            left = (machine.store.ready, machine.unacked, machine.letters.count)
+            if any(left):
+                return f"queue {uid} holds ready, unacked, letters: {left}"
+            wanted = driver.replica.applied_index
+            for name in driver.replica.configuration.voters:
+                member = self.members[name]
+                if member.broker is None or not member.host.has_group(uid):
+                    if not member.is_victim:
+                        return f"{name} is not up in queue {queue.uid}"
+                    continue
+                replica = member.host.driver_of(uid)
+                assert replica is not None
+                if replica.error is None and replica.replica.applied_index != wanted:
+                    return f"{name} has not applied {wanted} of queue {uid}"
+                if replica.is_damaged:
+                    return f"{name} is still damaged in queue {uid}"
+        return None
+
+    def _compare_replicas(self) -> None:
+        """All replicas, at rest, are equal byte by byte (checked by WatchedQueue.snapshot)."""
+        for member in self.members.values():
+            if member.broker is None:
+                continue
+            for uid in sorted(member.uids):
+                driver = member.host.driver_of(uid)
+                if driver is not None and driver.error is None:
+                    driver.machine.snapshot()
+                    driver.machine.check_invariants()
+
+
+def _holds(member: SimMember, uid: int, index: int, checksum: int) -> bool:
+    assert member.wal is not None
+    try:
+        data = member.wal.log(uid).entry_data(index)
+    except StorageError:
+        return False
+    return data is not None and crc32(data[8:]) == checksum
+
+
+def _nothing(_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
+    """A refused change is tried again by chance."""

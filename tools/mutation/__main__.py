@@ -41,16 +41,16 @@ def main(arguments: Sequence[str] | None = None, rooms: Sequence[Room] = ROOMS) 
     chosen = [room for room in rooms if room.name in options.rooms.split(",")]
     with tempfile.TemporaryDirectory(prefix="brokerd-mutation-") as folder:
         runs = [
-            RoomRun(options.root, Path(folder) / room.name, room, options.jobs) for room in chosen
+            RoomRun(options.root, Path(folder) / room.name, room, options.jobs, options.only)
+            for room in chosen
         ]
         generated = {run.room.name: run.generate() for run in runs}
         pool = [
             (room, name, change)
             for room, changes in generated.items()
             for name, change in sorted(changes.items())
-            if options.only in change.file
         ]
-        say(f"{len(pool)} mutants in {', '.join(generated)} (those of wording left out)")
+        say(f"{len(pool)} mutants in {', '.join(generated)}; wording and invariants left out")
         if options.again is not None:
             alive = read_alive(options.again)
             pool = [chosen for chosen in pool if chosen[2] in alive]

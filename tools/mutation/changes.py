@@ -37,6 +37,11 @@ class Change:
             match[1] for match in _SENTENCE.finditer(self.before)
         )
 
+    @property
+    def is_oracle(self) -> bool:
+        """In a function that asserts invariants for tests: weaker, it still holds."""
+        return self.function.rpartition(".")[2] in ("check", "check_invariants")
+
     def __str__(self) -> str:
         return f"{self.file} {self.function}\n- {self.before}\n+ {self.after}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Room:
-    """Sources (patterns of paths) and the tests that stand guard over them."""
+    """Sources and the tests that stand guard over them; paths may be patterns."""
 
     name: str
     folder: str
@@ -65,7 +65,12 @@ ROOMS = (
             "brokerd/core/enqueuers.py",
             "brokerd/core/ranges.py",
         ),
-        ("tests/unit/core", "tests/transcripts/queue"),
+        (
+            "tests/unit/core/test_queue_*.py",
+            "tests/unit/core/test_deaths.py",
+            "tests/unit/core/test_ranges.py",
+            "tests/transcripts/queue",
+        ),
         ("tests/properties/test_dead_letter_model.py", "tests/properties/test_queue_machine.py"),
     ),
 )

@@ -46,18 +46,18 @@ class Mutant:
 class RoomRun:
     """A copy of the tree in `folder` with one room's mutants."""
 
-    def __init__(self, root: Path, folder: Path, room: Room, jobs: int) -> None:
+    def __init__(self, root: Path, folder: Path, room: Room, jobs: int, only: str = "") -> None:
         self.room = room
         self.folder = folder
         self.mutants = folder / "mutants"
         self._jobs = jobs
         _copy(root, folder)
         (folder / "pyproject.toml").write_text(
-            (root / "pyproject.toml").read_text() + _settings(room, folder)
+            (root / "pyproject.toml").read_text() + _settings(room, folder, only)
         )
 
     def generate(self) -> dict[str, Change]:
-        """Make all mutants of the room; return those that change more than words."""
+        """Make all mutants of the room; return those that change what the code does."""
         # The second name matches nothing: mutants, the map of tests, and a clean run.
         first = self._mutmut("none")
         files = self._files()
@@ -66,7 +66,11 @@ class RoomRun:
         found: dict[str, Change] = {}
         for file in files:
             found |= read_changes(self.mutants, file)
-        return {name: change for name, change in found.items() if not change.is_wording}
+        return {
+            name: change
+            for name, change in found.items()
+            if not change.is_wording and not change.is_oracle
+        }
 
     def run(
         self, wanted: dict[str, Change], report: Callable[[str], None], *, is_thorough: bool
@@ -136,23 +140,33 @@ def _copy(root: Path, folder: Path) -> None:
             shutil.copytree(root / name, folder / name, ignore=ignored, dirs_exist_ok=True)
 
 
-def _settings(room: Room, folder: Path) -> str:
+def _settings(room: Room, folder: Path, only: str) -> str:
     def items(values: Sequence[str]) -> str:
         return json.dumps(list(values))
 
+    sources = [name for name in _expanded(room.sources, folder) if only in name]
+    tests = _expanded(room.quick_tests, folder)
     copied = [name for name in COPIED if (folder / name).is_dir()]
     return (
         "\n[tool.mutmut]\n"
         f"source_paths = {items([room.folder])}\n"
-        f"only_mutate = {items(room.sources)}\n"
+        f"only_mutate = {items(sources)}\n"
         f"also_copy = {items(copied)}\n"
-        f"pytest_add_cli_args_test_selection = {items(room.quick_tests)}\n"
+        f"pytest_add_cli_args_test_selection = {items(tests)}\n"
         'pytest_add_cli_args = ["-p", "no:randomly", "-p", "no:cacheprovider"]\n'
         "use_git_change_detection = false\n"
         "track_dependencies = false\n"
         # Seconds of patience beyond what the tests took: the machine may be busy.
         "timeout_constant = 3.0\n"
     )
+
+
+def _expanded(patterns: Sequence[str], folder: Path) -> list[str]:
+    return [
+        path.relative_to(folder).as_posix()
+        for pattern in patterns
+        for path in sorted(folder.glob(pattern))
+    ]
 
 
 def _environment(folder: Path) -> dict[str, str]:

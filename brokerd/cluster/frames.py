@@ -7,9 +7,9 @@ Everything but the large byte fields is encoded by protobuf itself.  For transpo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from brokerd.cluster.errors import FrameError
 from brokerd.raft.messages import Configuration, Entry, Message, MessageKind, NodeId, Snapshot
@@ -237,15 +237,37 @@ class _Assembly:
     live: list[Entry] = field(default_factory=list)
 
 
+class Spool(Protocol):
+    """Where live entries go as they come (snapshot_spool.py)."""
+
+    def begin(self, group: int, snapshot: Snapshot, node: NodeId) -> None:
+        """A snapshot begins."""
+        ...
+
+    def take(self, group: int, entries: list[Entry]) -> None:
+        """Some of its live entries; FrameError if they cannot be."""
+        ...
+
+    def complete(self, group: int) -> Collection[Entry] | None:
+        """That was all; return what stands for it, None if nobody wants it."""
+        ...
+
+    def drop(self, group: int) -> None:
+        """It will not be completed."""
+        ...
+
+
 class SnapshotAssembler:
     """Puts the chunks of one stream together again.
 
     A sender finishes one snapshot before it begins the next, so one assembly per stream is enough;
-    what does not continue it is dropped, and the raft room sends the snapshot again.
+    what does not continue it is dropped, and the raft room sends the snapshot again.  With a spool
+    the live entries go there and the message comes without them.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, spool: Spool | None = None) -> None:
         self._bytes_max = bytes_max
+        self._spool = spool
         self._assembly: _Assembly | None = None
 
     def add(self, raft: peer_pb2.RaftMessage, sender: NodeId, to: NodeId) -> Message | None:
@@ -257,7 +279,10 @@ class SnapshotAssembler:
                 tuple(NodeId(name) for name in chunk.learners),
             )
             empty = Snapshot(chunk.index, chunk.term, configuration, b"")
+            self._drop()
             self._assembly = _Assembly(raft.group, raft.term, empty)
+            if self._spool is not None:
+                self._spool.begin(raft.group, empty, sender)
         assembly = self._assembly
         if assembly is None:
             return None
@@ -268,21 +293,33 @@ class SnapshotAssembler:
             chunk.index,
             chunk.term,
         ) or assembly.chunks != chunk.chunk:
-            self._assembly = None
+            self._drop()
             return None
         assembly.chunks += 1
         assembly.data.append(chunk.data)
+        assembly.size += len(chunk.data)
         live = [_decode_entry(entry) for entry in chunk.live]
-        assembly.live += live
-        assembly.size += len(chunk.data) + sum(len(entry.data) for entry in live)
+        if self._spool is not None:
+            self._spool.take(raft.group, live)
+        else:
+            assembly.live += live
+            assembly.size += sum(len(entry.data) for entry in live)
         if assembly.size > self._bytes_max:
-            self._assembly = None
+            self._drop()
             raise FrameError(f"snapshot of group {raft.group} exceeds {self._bytes_max} bytes")
         if not chunk.last:
             return None
         self._assembly = None
+        live_entries = assembly.live if self._spool is None else self._spool.complete(raft.group)
+        if live_entries is None:
+            return None
         snapshot.data = b"".join(assembly.data)
-        snapshot.live = assembly.live
+        snapshot.live = live_entries
         message = decode_raft(raft, sender, to)
         message.snapshot = snapshot
         return message
+
+    def _drop(self) -> None:
+        if self._assembly is not None and self._spool is not None:
+            self._spool.drop(self._assembly.uid)
+        self._assembly = None

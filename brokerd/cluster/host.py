@@ -83,9 +83,9 @@ class Host:
         self._rng = rng
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._inbox = Inbox(self)
-        self.succession = Succession(self)
         self._queue = write_queue.WriteQueue(wal, self._written, self._disk_failed)
+        self._inbox = Inbox(self, wal, self._queue)
+        self.succession = Succession(self)
         self._volatile = VolatileStore(self.wake)
         self._volatile_raft = replace(
             config.raft, snapshot_bytes=min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
@@ -117,10 +117,10 @@ class Host:
         """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial;
         answer nodes that start and ask by `describe`.  OSError: an address cannot be bound.
         """
-        service = peer_service.PeerService(
+        service = self._service = peer_service.PeerService(
             self.node, self.incarnation, self.config, self.is_peer, self._inbox, describe
         )
-        self._service = service
+        self._inbox.spool.throttle = service.hold_reading
         for address in bind.split(","):
             self.port = service.bind(address.strip())
         self._ticked_ms = self.now_ms()

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from brokerd.cluster.driver import Driver
 from brokerd.cluster.frames import SnapshotAssembler, decode_raft
+from brokerd.cluster.snapshot_spool import SnapshotSpool
+from brokerd.cluster.write_queue import WriteQueue
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.raft.replica import Received
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.storage.wal import WriteAheadLog
 
 if TYPE_CHECKING:
     from brokerd.cluster.host import Host
@@ -34,18 +37,26 @@ _REQUIRES_TRUST = frozenset({MessageKind.PRE_VOTE, MessageKind.VOTE, MessageKind
 class Inbox:
     """Implements FrameSink for the host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
         self._host = host
+        self.spool = SnapshotSpool(wal, queue, host.config.raft, self._log_of)
         self._assemblers: dict[NodeId, SnapshotAssembler] = {}
         self._early: dict[int, list[Message]] = {}
         self._early_before: dict[int, list[Message]] = {}
+
+    def _log_of(self, uid: int) -> int | None:
+        driver = self._host.driver_of(uid)
+        return None if driver is None or driver.is_volatile else driver.log_uid
 
     # ---- FrameSink ------------------------------------------------------------------------------
 
     def stream_opened(self, node: NodeId, incarnation: int) -> None:
         """A member's stream begins: its answers to our requests may be lost with the last one."""
         host = self._host
-        self._assemblers[node] = SnapshotAssembler(host.config.transport.snapshot_bytes_max)
+        self.spool.node_lost(node)
+        self._assemblers[node] = SnapshotAssembler(
+            host.config.transport.snapshot_bytes_max, self.spool
+        )
         for client in host.clients:
             client.peer_lost(node)
         host.node_heard(node, incarnation)
@@ -53,6 +64,7 @@ class Inbox:
     def stream_closed(self, node: NodeId) -> None:
         """The stream ended; silence or refused connections will say whether the node is gone."""
         self._assemblers.pop(node, None)
+        self.spool.node_lost(node)
 
     def frame_received(self, node: NodeId, frame: peer_pb2.PeerFrame) -> None:
         """Take one frame; FrameError ends the stream."""
@@ -163,6 +175,7 @@ class Inbox:
     def expire(self) -> None:
         """Drop what has been kept for a round; called every few seconds."""
         self._early_before, self._early = self._early, {}
+        self.spool.sweep()
 
     # ---- requests -------------------------------------------------------------------------------
 

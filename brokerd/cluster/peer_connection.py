@@ -69,6 +69,15 @@ class PeerConnection(asyncio.Protocol):
         """End the call for a message or header that is not allowed."""
         self.give_up(error)
 
+    def hold_reading(self, is_held: bool) -> None:
+        """Leave what comes to the socket's buffers for a while."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            if is_held:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
     # ---- asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:

@@ -245,6 +245,12 @@ class PeerService:
             earlier.give_up(None)
         self.sink.stream_opened(node, incarnation)
 
+    def hold_reading(self, node: NodeId, is_held: bool) -> None:
+        """Stop reading a member's stream, or go on: this node cannot take more just now."""
+        connection = self._current.get(node)
+        if connection is not None:
+            connection.hold_reading(is_held)
+
     def ended(self, connection: _IncomingStream) -> None:
         """The stream hands nothing over any more."""
         node = connection.node

@@ -16,10 +16,13 @@ from typing import Protocol
 from brokerd.cluster.driver import Driver
 from brokerd.raft.messages import Configuration, HardState, Snapshot
 from brokerd.raft.replica import SnapshotSaved
+from brokerd.storage.staging import StagedChunk
 from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
 
 #: One write to the log takes so many bytes at most; more goes in the next one.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
+#: Of a snapshot on its way in it takes less: the bytes stand in memory three times meanwhile.
+STAGED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Step(Protocol):
@@ -87,6 +90,23 @@ class InstallStep:
         self.driver.is_damaged = is_damaged or self.driver.must_refill
         self.driver.persisted(self.token, [])
         return [self.driver]
+
+
+@dataclass(slots=True)
+class StageStep:
+    """Live entries of snapshots that are on their way in: one write, one fdatasync."""
+
+    written: Callable[[int], None]
+    chunks: list[StagedChunk] = field(default_factory=list)
+    size: int = 0
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.stage(self.chunks)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.staged(self.chunks)
+        self.written(self.size)
+        return []
 
 
 @dataclass(slots=True)
@@ -179,6 +199,15 @@ class WriteQueue:
         last.writes.append(write)
         last.acks.append((driver, token))
         last.size += size
+
+    def add_chunk(self, chunk: StagedChunk, written: Callable[[int], None]) -> None:
+        """Add to the live entries that wait; `written` is told how many bytes came to the disk."""
+        last = self._waiting[-1] if self._waiting else None
+        if not isinstance(last, StageStep) or last.size + chunk.size > STAGED_BYTES_MAX:
+            last = StageStep(written)
+            self._waiting.append(last)
+        last.chunks.append(chunk)
+        last.size += chunk.size
 
     def add(self, step: Step) -> None:
         """Add any other work, behind what waits."""

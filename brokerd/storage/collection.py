@@ -137,7 +137,7 @@ def execute(writer: LogWriter, work: Collection) -> None:
             batch += _farewell(writer, drop)
         if batch:
             writer.append(batch)
-        copies = iter(record for record in batch if record.kind in (records.ENTRY, records.LIVE))
+        copies = iter(record for record in batch if record.kind in records.ENTRY_KINDS)
         for move in work.moves:
             for number, moved in enumerate(move.moved):
                 if moved is not None:
@@ -162,14 +162,14 @@ def _copy(writer: LogWriter, move: Move) -> list[Record]:
         if len(data) != length or len(image) < HEADER_BYTES:
             move.moved.append(None)
             continue
-        (_, _, checksum, _, uid, found, term, birth, _, kind, entry_kind, _) = HEADER.unpack_from(
-            image
+        (_, _, checksum, _, uid, found, term, birth, _, kind, entry_kind, flags) = (
+            HEADER.unpack_from(image)
         )
         if (uid, found) != (move.uid, index) or records.crc(data) != checksum:
             move.moved.append(None)
             continue
         birth = birth or place(move.segment, offset)
-        batch.append(Record(kind, uid, index, term, data, entry_kind, birth))
+        batch.append(Record(kind, uid, index, term, data, entry_kind, birth, flags))
         move.moved.append((0, 0))
     return batch
 

@@ -14,7 +14,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import google_crc32c
 
@@ -22,7 +22,9 @@ from brokerd.raft.messages import Configuration, HardState, NodeId
 from brokerd.storage.errors import CorruptLog, UnknownFormat
 
 MAGIC = b"BRKDWAL\n"
-FORMAT_VERSION = 1
+#: 2: STAGED records.
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 
 #: Record kinds.
 BATCH = 1  # starts every write: index = its number, birth = bytes of the write
@@ -34,6 +36,12 @@ REMOVE = 6
 SEGMENTS = 7  # data = ids of the segment files that must exist
 SEAL = 8  # nothing follows in this file; index = id of the next segment
 LOST = 9  # data = places where records of unknown groups were lost; index 1: accepted as gone
+#: An entry of a snapshot that is on its way; flags = number of the staging (staging.py).
+STAGED = 10
+#: Stagings of a group are told apart by a number that begins again after this.
+STAGINGS_MAX = 0xFFFF
+#: Records whose data is an entry's.
+ENTRY_KINDS = frozenset((ENTRY, LIVE, STAGED))
 
 KIND_NAMES = {
     BATCH: "batch",
@@ -45,6 +53,7 @@ KIND_NAMES = {
     SEGMENTS: "segments",
     SEAL: "seal",
     LOST: "lost",
+    STAGED: "staged",
 }
 
 #: marker, header checksum | data checksum, length, uid, index, term, birth, offset, kind,
@@ -112,15 +121,15 @@ def decode_segment_header(image: bytes, name: str) -> SegmentHeader:
         if checksum != int.from_bytes(copy[-4:], "little"):
             continue
         _, version, size, segment, salt, fresh, length, node = SEGMENT_HEADER.unpack_from(copy)
-        if version != FORMAT_VERSION:
+        if version not in READABLE_VERSIONS:
             unknown = version
             continue
         node_id = node[:length].decode()
         good.append(SegmentHeader(segment, size, salt, bool(fresh), node_id, checksum))
     if not good and unknown is not None:
         raise UnknownFormat(
-            f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION}. "
-            "Start the version that wrote it; nothing was changed"
+            f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION} "
+            "and before. Start the version that wrote it; nothing was changed"
         )
     if not good:
         raise CorruptLog(f"{name}: both copies of the segment header are unreadable")
@@ -139,9 +148,10 @@ def encode_record(
     data: bytes = b"",
     entry_kind: int = 0,
     birth: int = 0,
+    flags: int = 0,
 ) -> bytes:
     """Return one record; the hot path in wal.py has this unrolled."""
-    body = BODY.pack(crc(data), len(data), uid, index, term, birth, offset, kind, entry_kind, 0)
+    body = BODY.pack(crc(data), len(data), uid, index, term, birth, offset, kind, entry_kind, flags)
     return FRONT.pack(salt, crc_extend(seed, body)) + body + data
 
 
@@ -160,6 +170,8 @@ class GroupState:
     healed: list[int] = field(default_factory=list)
     #: Places of damage that still stand.
     lost: list[int] = field(default_factory=list)
+    #: Number of the staging whose entries came with the snapshot; 0: none.
+    staging: int = 0
 
 
 class _GroupJson(TypedDict):
@@ -170,6 +182,7 @@ class _GroupJson(TypedDict):
     tail: int
     healed: list[int]
     lost: list[int]
+    staging: NotRequired[int]
     reset: bool
 
 
@@ -184,6 +197,7 @@ def encode_group_state(state: GroupState, *, reset: bool) -> bytes:
         "tail": state.tail,
         "healed": state.healed,
         "lost": state.lost,
+        "staging": state.staging,
         "reset": reset,
     }
     return json.dumps(value, separators=(",", ":")).encode()
@@ -204,6 +218,7 @@ def decode_group_state(data: bytes) -> tuple[GroupState, bool]:
         value["tail"],
         value["healed"],
         value["lost"],
+        value.get("staging", 0),
     )
     return state, value["reset"]
 

@@ -23,6 +23,15 @@ Row = tuple[int, int, int, int, int, int]
 
 
 @dataclass(slots=True)
+class StagedEntries:
+    """Entries that count only if a later record adopts them (staging.py)."""
+
+    table: EntryTable = field(default_factory=EntryTable)
+    #: Index -> place of those whose data fails its checksum.
+    bad: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RecoveredGroup:
     """One group as the records tell it."""
 
@@ -38,6 +47,10 @@ class RecoveredGroup:
     lost: set[int] = field(default_factory=set)
     snapshot: snapshots.SnapshotFile | None = None
     unreadable: dict[int, int] = field(default_factory=dict)
+    #: By number of the staging.
+    staged: dict[int, StagedEntries] = field(default_factory=dict)
+    #: Number of the newest staging, adopted or not.
+    last_staging: int = 0
 
 
 @dataclass(slots=True)
@@ -187,6 +200,8 @@ def _apply(recovery: Recovery, where: int, row: Row) -> None:
             group.bad[index] = where
         if kinds >> 8 & 0xFF == EntryKind.CONFIG:
             group.config_indexes.append(index)
+    elif kind == records.STAGED:
+        _stage(group, where, row)
     elif kinds & BAD:
         group.bad_states[where] = kind
     elif kind == records.HARD_STATE:
@@ -202,6 +217,44 @@ def _apply(recovery: Recovery, where: int, row: Row) -> None:
         payload = recovery.scans[where >> 32].payloads[where & 0xFFFFFFFF]
         group.state, reset = records.decode_group_state(payload)
         _cut(group, 0 if reset else group.state.tail + 1)
+        number, most = group.state.staging, records.STAGINGS_MAX
+        if (number - group.last_staging) % most < most // 2:
+            group.last_staging = number
+        staged = group.staged.pop(number, None)
+        if staged is not None:
+            _adopt(group, staged)
+
+
+def _stage(group: RecoveredGroup, where: int, row: Row) -> None:
+    _, index, term, _, extent, kinds = row
+    number = kinds >> 16 & 0xFFFF
+    staged = group.staged.get(number)
+    if staged is None:
+        staged = group.staged[number] = StagedEntries()
+        group.last_staging = number
+    staged.table.append(index, term, where >> 32, extent >> 32, extent & 0xFFFFFFFF)
+    if kinds & BAD:
+        staged.bad[index] = where
+
+
+def _adopt(group: RecoveredGroup, staged: StagedEntries) -> None:
+    """The snapshot that these entries belong to is installed.
+
+    The record that said so first may be gone with its segment, and another repeats it: then
+    entries that came behind the snapshot are here already.
+    """
+    border, later = staged.table.last(), group.table
+    for position, index in enumerate(later.indexes):
+        if index > border:
+            staged.table.append(
+                index,
+                later.terms.get(index),
+                later.segments.get(index),
+                later.offsets[position],
+                later.lengths[position],
+            )
+    group.table = staged.table
+    group.bad = staged.bad | {at: place for at, place in group.bad.items() if at > border}
 
 
 def _cut(group: RecoveredGroup, index: int) -> None:

@@ -4,9 +4,9 @@ For recovery.py and inspect.py.  The question it must answer right: is an unread
 that was under way at the crash (nobody was told it was done, it may be cut off) or damage to
 something that had been synced (it must be reported)?  Writes are serial, each starts with a BATCH
 record and is synced before the next starts.  So damage with a later BATCH behind it was synced.
-In the last write, a spot counts as torn only if it looks like one: in a zero-filled segment some
-disk sector of it must still be zero; in a recycled one, where the leftovers look like anything, it
-must be more than a single flipped bit away from a valid record.
+In the last write, a spot counts as torn only if it looks like one: it must be more than a single
+flipped bit away from a valid record, and in a zero-filled segment some disk sector of it must
+still be zero (in a recycled one the leftovers look like anything).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Scanner:
         return is_intact and bool(offset == position)
 
     def _take_entries(self) -> None:
-        """Take intact ENTRY and BATCH records as long as there are any; all else is for _take.
+        """Take intact entries and BATCH records as long as there are any; all else is for _take.
 
         Nothing here that _take would not do: this is the loop that recovery spends its time in.
         """
@@ -141,7 +141,7 @@ class _Scanner:
             data_start = position + HEADER_BYTES
             if (
                 marker != salt
-                or kind > records.ENTRY
+                or (kind > records.LIVE and kind != records.STAGED)
                 or offset != position
                 or crc_extend(seed, image[position + 8 : data_start]) != checksum
             ):
@@ -157,7 +157,8 @@ class _Scanner:
             else:
                 if birth:
                     scan.moved.append(len(scan.rows))
-                extend((uid, index, term, birth, position << 32 | length, 2 | fields[10] << 8))
+                kinds = kind | fields[10] << 8 | fields[11] << 16
+                extend((uid, index, term, birth, position << 32 | length, kinds))
             position = end
         self.position = position
 
@@ -232,11 +233,14 @@ class _Scanner:
     def _is_torn(self, start: int, end: int) -> bool:
         if not self.is_tail or self._next_header(start + 1, records.BATCH) is not None:
             return False
+        # A sector of one set bit is all zeros without it.
+        if self._is_one_bit_off(start, end):
+            return False
         if not self.header.fresh:
-            return not self._is_one_bit_off(start, end)
+            return True
         end = min(max(end, self.batch_end), len(self.image))
         for sector in range(start - start % SECTOR_BYTES, end, SECTOR_BYTES):
-            if not any(self.image[max(start, sector) : min(end, sector + SECTOR_BYTES)]):
+            if not any(self.image[max(start, sector) : sector + SECTOR_BYTES]):
                 return True
         return False
 

@@ -10,11 +10,13 @@ event loop, the files to the writer thread, and the hot path needs no lock betwe
     write(writes)                         written(writes)
     save_snapshot(uid, snapshot, live)    snapshot_saved(uid, snapshot, live)
     install_snapshot(uid, snapshot, hs)   snapshot_installed(uid, snapshot, hs)
+    stage(chunks)                         staged(chunks)         of a snapshot that is to come
     mark_refilled(uid)                    refilled(uid)
     collect_write(work)                   collected(work)        before both: work = collect()
 
     any thread, complete in themselves:   bootstrap, remove_group, stats
-    event loop only:                      log, groups, set_live, collect and every GroupLog
+    event loop only:                      log, groups, set_live, collect, begin_staging, give_up
+                                          and every GroupLog
     either, when nothing else runs:       open, close
 
 The loop parts must be called in the order in which the writer parts ran, with the same objects.
@@ -36,7 +38,7 @@ from pathlib import Path
 
 from brokerd.raft import membership
 from brokerd.raft.messages import Configuration, HardState, Snapshot
-from brokerd.storage import collection, records, recovery, snapshots
+from brokerd.storage import collection, records, recovery, snapshots, staging
 from brokerd.storage.collection import Collection, Ledger
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk
@@ -44,6 +46,7 @@ from brokerd.storage.errors import CorruptLog, DamagedEntry, DirectoryLocked, St
 from brokerd.storage.group_log import DecodeConfiguration, EntryCache, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
+from brokerd.storage.staging import StagedChunk, Staging
 from brokerd.storage.writer import GroupWrite, LogWriter, Record, WriterState
 
 __all__ = ["Collection", "GroupWrite", "WalConfig", "WalStats", "WriteAheadLog"]
@@ -86,6 +89,8 @@ class WriteAheadLog:
         #: Hand-over from other threads to the event loop (deque operations are atomic).
         self._removed: deque[int] = deque()
         self._installed: deque[tuple[int, int, int]] = deque()
+        #: Number of each group's newest staging.
+        self._stagings: dict[int, int] = {}
         #: Snapshot files that nobody reads any more; the writer thread deletes them.
         self._obsolete: deque[Path] = deque()
 
@@ -148,6 +153,7 @@ class WriteAheadLog:
             log.config_indexes = recovered.config_indexes
             log.snapshot_index = state.snapshot_index
             log.snapshot_term = state.snapshot_term
+            self._stagings[uid] = recovered.last_staging
             log.lost = set(recovered.lost)
             log.unreadable = recovered.unreadable
             if recovered.snapshot is not None:
@@ -209,18 +215,38 @@ class WriteAheadLog:
         self._forget_snapshot(log)
         self._ledger.free(log.compact(snapshot, live))
 
+    def begin_staging(self, uid: int) -> Staging:
+        """Begin to take in a snapshot's live entries; staging.extend makes chunks of them."""
+        number = self._stagings[uid] = staging.following(self._stagings.get(uid, 0))
+        return Staging(uid, number)
+
+    def staged(self, chunks: Sequence[StagedChunk]) -> None:
+        """Take over where stage() has put the chunks."""
+        for chunk in chunks:
+            staging.settle(self._ledger, chunk)
+
+    def give_up(self, staged: Staging) -> None:
+        """Nobody will install what was staged: it is garbage."""
+        staging.give_up(self._ledger, staged)
+
     def snapshot_installed(self, uid: int, snapshot: Snapshot, hard_state: HardState) -> None:
         """Show the group as the leader's snapshot left it."""
+        staged = staging.of(snapshot)
         placed = self._installed.popleft()
         assert placed[0] == uid, "snapshot_installed in another order than install_snapshot"
         _, segment, offset = placed
         if snapshot.live:
             self._ledger.note_seen(segment)
         if uid in self._writer.state.removed:
+            if staged is not None:
+                self.give_up(staged)
             return
         log = self.log(uid)
         self._forget_snapshot(log)
         self._ledger.free(log.reset(snapshot, hard_state))
+        if staged is not None:
+            staged.is_over = True
+            log.table, log.live = staged.table, staged.live
         if snapshot.live:
             freed, size = log.put(list(snapshot.live), segment, offset)
             assert not freed, "an installed log was not empty"
@@ -285,16 +311,26 @@ class WriteAheadLog:
             self._writer.append([self._writer.group_record(uid)])
         self._delete_obsolete()
 
+    def stage(self, chunks: Sequence[StagedChunk]) -> None:
+        """Write live entries of snapshots that are on their way, with one sync."""
+        staging.write(self._writer, chunks)
+
     def install_snapshot(self, uid: int, snapshot: Snapshot, hard_state: HardState) -> None:
-        """Replace the group by a leader's snapshot; its live entries are appended to the log."""
+        """Replace the group by a leader's snapshot: its live entries were staged (StagedEntries),
+        or come with it and are appended here.
+        """
+        staged = staging.of(snapshot)
         with self._writer.lock:
             state = self._state(uid)
             live = coalesce([entry.index for entry in snapshot.live])
+            if staged is not None:
+                live = staged.live
             self._write_snapshot(uid, snapshot, live)
             state.hard_state = hard_state
             state.configuration = snapshot.configuration
             state.snapshot_index, state.snapshot_term = snapshot.index, snapshot.term
             state.tail = snapshot.index
+            state.staging = 0 if staged is None else staged.number
             log = self._groups.get(uid)
             _heal(state, log)
             batch = [self._writer.group_record(uid, reset=True)]

@@ -43,6 +43,7 @@ class Record:
     data: bytes = b""
     entry_kind: int = 0
     birth: int = 0
+    flags: int = 0
     segment: int = 0
     offset: int = 0
 
@@ -153,7 +154,7 @@ class LogWriter:
             elif record.uid:
                 self.state.segment_groups[self.active.segment].add(record.uid)
             record.segment, record.offset = self.active.segment, position
-            if record.kind in (records.ENTRY, records.LIVE):
+            if record.kind in records.ENTRY_KINDS:
                 self.issued[record.segment] = self.issued.get(record.segment, 0) + 1
             parts.append(self._encode(record, position))
             position += len(parts[-1])
@@ -199,6 +200,7 @@ class LogWriter:
             record.data,
             record.entry_kind,
             record.birth,
+            record.flags,
         )
 
     def _begin(self, size: int) -> tuple[list[bytes], int]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.raft.messages import HardState, NodeId
-from brokerd.storage import records
+from brokerd.storage import records, recovery
+from brokerd.storage.disk import Disk
 from brokerd.storage.errors import StorageFailed
 from brokerd.storage.faults import FaultyDisk
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
@@ -415,3 +416,26 @@ def test_unfinished_write_into_a_recycled_segment_is_cut_off(tmp_path: Path) -> 
     assert everything(log, 5) == before
     assert not log.log(5).damaged, notes
     log.close()
+
+
+@pytest.mark.parametrize("distance", [4, 24, 48, 52])
+def test_a_flipped_bit_beside_a_sector_border_is_not_taken_for_an_unfinished_write(
+    tmp_path: Path, distance: int
+) -> None:
+    """The part of a header behind the border may have one bit only: without it, it is zeros."""
+    log = open_log(tmp_path)
+    put(log, 5, entry(1))
+    # The next write's first record begins so many bytes before a sector.
+    border = -(log._writer.active.end + 2 * 56 + distance) % 512
+    put(log, 5, entry(2, size=border + 512))
+    start = log._writer.active.end
+    assert (start + distance) % 512 == 0
+    put(log, 5, entry(3))
+    log.close()
+    path = segment_paths(tmp_path)[-1]
+    for offset in range(start, start + 56):
+        for bit in range(8):
+            flip(path, offset, bit)
+            found = recovery.recover(tmp_path, Disk(), "a")
+            assert found.lost or found.groups[5].lost, (offset, bit)
+            flip(path, offset, bit)

@@ -24,6 +24,7 @@ class Feature:
 
 
 PACKED_ANNOTATIONS = "packed_annotations"
+QUEUE_MEMBERSHIP = "queue_membership"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -31,6 +32,11 @@ FEATURES = (
         PACKED_ANNOTATIONS,
         "0.1.0",
         "own TTL and priority of a message stand beside it as numbers, not as JSON",
+    ),
+    Feature(
+        QUEUE_MEMBERSHIP,
+        "0.1.0",
+        "quorum queues grow, shrink and reach a target size while they work",
     ),
 )
 

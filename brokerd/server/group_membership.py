@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.cluster import membership_steps, placement
 from brokerd.cluster.membership_steps import GroupView, Step, StepKind
-from brokerd.core import catalog_commands, effects, policy
+from brokerd.core import catalog_commands, effects, features, policy
 from brokerd.core.catalog_objects import Queue
 from brokerd.raft.messages import Configuration, NodeId
 from brokerd.server import catalog_members
@@ -218,6 +218,8 @@ class GroupMembership:
         broker = self._broker
         queue = broker.queue_of(uid)
         if queue is None or queue.type != "quorum" or uid in self._growing:
+            return
+        if features.QUEUE_MEMBERSHIP not in broker.view.enabled_features:
             return
         target = policy.effective_queue(broker.view, queue).values.get("target-group-size")
         if target is None or target <= len(queue.wanted_members):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.cluster import membership_steps
-from brokerd.core import catalog_commands, patterns
+from brokerd.core import catalog_commands, features, patterns
 from brokerd.core.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
 
@@ -79,6 +79,7 @@ async def grow_member(
     """
     if strategy not in STRATEGIES:
         raise MembershipError(f"unknown strategy '{strategy}'; there are all and even")
+    _require_feature(broker)
     _require_running(broker, node)
     chosen = [
         queue
@@ -100,14 +101,25 @@ async def shrink_member(
     """Take `node` out of each quorum queue's group (of `queues`), and wait until it is; it may be
     down.  Queues that cannot do without it are among the outcomes, with the reason.
 
-    Unavailable: the catalog has no majority.
+    MembershipError: not in this cluster.  Unavailable: the catalog has no majority.
     """
     chosen = [
         queue
         for queue in (matching_queues(broker) if queues is None else queues)
         if node in queue.members or node in queue.wanted_members
     ]
+    if chosen:
+        _require_feature(broker)
     return await _Wishes(broker, node, False, report).run(chosen, timeout_s)
+
+
+def _require_feature(broker: Broker) -> None:
+    """A member of an earlier version could not read what the catalog is to be told."""
+    if features.QUEUE_MEMBERSHIP not in broker.view.enabled_features:
+        raise MembershipError(
+            f"the feature flag '{features.QUEUE_MEMBERSHIP}' is not enabled: upgrade all members, "
+            "then run enable_feature_flag all"
+        )
 
 
 def _require_running(broker: Broker, node: str) -> None:

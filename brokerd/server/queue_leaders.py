@@ -56,6 +56,11 @@ class QueueLeaders:
         self._unsure.pop(uid, None)
         self._heard_terms.pop(uid, None)
 
+    def replica_closed(self, uid: int, term: int) -> None:
+        """This member holds no replica any more; who leads in a later term is heard of, then."""
+        self.forget(uid)
+        self._heard_terms[uid] = term
+
     # ---- options ----------------------------------------------------------------------------
 
     def update_options(self, uid: int) -> None:
@@ -245,6 +250,7 @@ class QueueLeaders:
             return
         self._unsure[uid] = set(effect.consumers)
         self._tell_nodes(uid)
+        broker.membership.wake(uid)
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
         kind = delivery_codec.DeliveryKind.MESSAGES
         for node in {consumer.id.node for consumer in broker.machine(uid).consumers.rows()}:

@@ -58,6 +58,7 @@ class Rig:
                 leader_changed=self.resumed.append,
             ),
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
+            membership=SimpleNamespace(wake=lambda uid: None),
             host=SimpleNamespace(
                 alive=lambda: {NodeId("n0")},
                 propose=self._propose,

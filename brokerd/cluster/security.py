@@ -19,6 +19,9 @@ from brokerd.raft.messages import NodeId
 
 logger = logging.getLogger(__name__)
 
+# It logs every header it codes, and with them the secret (SEC-20).
+logging.getLogger("hpack").setLevel(logging.WARNING)
+
 SECRET_KEY = "brokerd-cluster-secret-bin"
 
 ALPN = "h2"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
+import logging
 from pathlib import Path
 
 import grpc
@@ -109,10 +111,17 @@ async def close(members: list[Member]) -> None:
         await member.close()
 
 
-async def test_members_with_the_same_secret_talk(tmp_path: Path) -> None:
-    members = await pair(tmp_path, toy_config(secret="one"), toy_config(secret="one"))
+async def test_members_with_the_same_secret_talk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And it is never logged, neither as it is nor as it travels (SEC-20)."""
+    caplog.set_level(logging.DEBUG)
+    members = await pair(tmp_path, toy_config(secret="verysecret"), toy_config(secret="verysecret"))
     assert await works(members)
     await close(members)
+    assert "stream to peer stands" in caplog.text
+    assert "verysecret" not in caplog.text
+    assert base64.b64encode(b"verysecret").decode().rstrip("=") not in caplog.text
 
 
 async def test_wrong_secret_is_refused(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ async def test_member_talks_to_a_grpc_server(tmp_path: Path, with_tls: bool) -> 
     assert [int.from_bytes(p[:4], "big") for p in listener.deliveries] == list(range(len(sizes)))
     assert [len(p) - 4 for p in listener.deliveries] == sizes
     await server.stop(None)
+    await server.wait_for_termination()
     await until(lambda: not member.host.transport.is_connected(B))
     await member.close()
 
@@ -190,6 +191,7 @@ async def test_peer_that_does_not_read_holds_no_more_than_its_budget(tmp_path: P
     await until(lambda: transport.is_connected(B))
     await member.close()
     await server.stop(None)
+    await server.wait_for_termination()
 
 
 # ---- hostile sockets ----------------------------------------------------------------------------

@@ -87,7 +87,9 @@ class Namespaces:
                 raise NoNamespaces(f"{program} is not installed (apt-get install {program})")
         pid = os.getpid()
         self._names = [f"chaos-{pid}-{i}" for i in range(count)]
-        self._bridge = f"ch{pid}"
+        self._hub = f"chaos-{pid}-hub"
+        #: How clients get in.
+        self._door = f"chaos{pid}"
         # 10.213/16: nothing else of ours uses it; runs beside each other differ in the third byte.
         self._prefix = f"10.213.{pid % 250}"
         try:
@@ -98,14 +100,23 @@ class Namespaces:
             raise NoNamespaces(f"cannot be made: {said.decode().strip()}") from error
 
     def _build(self) -> None:
-        _run("ip", "link", "add", self._bridge, "type", "bridge")
-        _run("ip", "addr", "add", f"{self._prefix}.1/24", "dev", self._bridge)
-        _run("ip", "link", "set", self._bridge, "up")
+        # The bridge has a namespace too: the machine's own rules for forwarding, a container
+        # network's for instance, do not concern it there.
+        hub = ("ip", "-n", self._hub)
+        _run("ip", "netns", "add", self._hub)
+        _run(*hub, "link", "add", "bridge0", "type", "bridge")
+        _run(*hub, "link", "set", "bridge0", "up")
+        pair = ("type", "veth", "peer", "name", "outside", "netns", self._hub)
+        _run("ip", "link", "add", self._door, *pair)
+        _run(*hub, "link", "set", "outside", "master", "bridge0", "up")
+        _run("ip", "addr", "add", f"{self._prefix}.1/24", "dev", self._door)
+        _run("ip", "link", "set", self._door, "up")
         for i, name in enumerate(self._names):
-            outer = f"{self._bridge}v{i}"
             _run("ip", "netns", "add", name)
-            _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", name)
-            _run("ip", "link", "set", outer, "master", self._bridge, "up")
+            _run(
+                *hub, "link", "add", f"to{i}", "type", "veth", "peer", "name", "eth0", "netns", name
+            )
+            _run(*hub, "link", "set", f"to{i}", "master", "bridge0", "up")
             inside = ("ip", "-n", name)
             _run(*inside, "addr", "add", f"{self.host(i)}/24", "dev", "eth0")
             _run(*inside, "link", "set", "eth0", "up")
@@ -134,8 +145,10 @@ class Namespaces:
 
     def close(self) -> None:
         """Take everything away that was made."""
-        commands: list[Sequence[str]] = [("ip", "netns", "del", name) for name in self._names]
-        commands += [("ip", "link", "del", self._bridge)]
+        # Interfaces go with their namespaces.
+        names = [*self._names, self._hub]
+        commands: list[Sequence[str]] = [("ip", "netns", "del", name) for name in names]
+        commands += [("ip", "link", "del", self._door)]
         for command in commands:
             with contextlib.suppress(subprocess.CalledProcessError, OSError):
                 _run(*command)

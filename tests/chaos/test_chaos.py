@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.chaos import network
@@ -19,15 +21,15 @@ RATE = 25.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_member_that_is_cut_off_costs_no_confirmed_message() -> None:
+def test_a_member_that_is_cut_off_costs_no_confirmed_message(tmp_path: Path) -> None:
     """G1, G2, G3, G6, G9: a partition under load with dead letters, then everything is drained."""
     lines: list[str] = []
     try:
-        result = run(Plan("brokerd", "random-node", 3, SECONDS, SEED, RATE), lines.append)
+        result = run(Plan("brokerd", "random-node", 3, SECONDS, SEED, RATE), lines.append, tmp_path)
     except network.NoNamespaces as error:
         # Without root nothing can be cut, but a member can be killed.
         lines.append(str(error))
-        result = run(Plan("brokerd", "kill", 3, SECONDS, SEED, RATE), lines.append)
+        result = run(Plan("brokerd", "kill", 3, SECONDS, SEED, RATE), lines.append, tmp_path)
     assert result.verdict.violations == [], (result.row(), lines)
     assert result.faults
     assert result.verdict.confirmed > 100

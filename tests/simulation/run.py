@@ -80,6 +80,7 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
     first, count = arguments.first_seed, arguments.seeds
     started = reported = time.monotonic()
     failed: list[int] = []
+    done = 0
     seeds = range(first, first + count)
     results = _all(arguments.world, seeds, arguments.profile, arguments.processes)
     for done, (seed, failure) in enumerate(results, 1):
@@ -87,16 +88,16 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
             failed.append(seed)
             print(f"seed {seed}: {failure}", flush=True)
         now = time.monotonic()
+        if arguments.minutes and now - started >= 60 * arguments.minutes:
+            break
         if now - reported >= PROGRESS_S and done < count:
             reported = now
             rate = done / (now - started)
             left_s = (count - done) / rate
             print(f"{done} seeds, {rate:.1f}/s, about {left_s:.0f} s left", flush=True)
-    print(
-        f"{arguments.world}: seeds {first} to {first + count - 1} in "
-        f"{time.monotonic() - started:.0f} s"
-    )
-    print(f"{count - len(failed)} passed, {len(failed)} failed")
+    last = f"up to {first + count - 1}" if done == count else f"{done} of them, time was up,"
+    print(f"{arguments.world}: seeds from {first} on, {last} in {time.monotonic() - started:.0f} s")
+    print(f"{done - len(failed)} passed, {len(failed)} failed")
     if failed:
         extra = f" --profile {arguments.profile}" if arguments.profile else ""
         replay = f"python -m tests.simulation.run --world {arguments.world}{extra} --trace --seed"
@@ -138,6 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--profile", help="this kind of scenario instead of a drawn one")
     parser.add_argument("--processes", type=int, choices=range(1, PROCESSES_MAX + 1), default=1)
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so long")
     parser.add_argument("--seed", type=int, help="run just this one")
     parser.add_argument("--trace", action="store_true", help="print every event")
     parser.add_argument("--mutants", help="hunt planted bugs instead: all, ci, or names")

@@ -70,7 +70,7 @@ class SimPublisher(_Client):
     def __init__(self, world: BrokerWorld, name: str) -> None:
         super().__init__(world, name)
         rng = world.rng
-        self.pause_ms = rng.choice((60, 150, 400))
+        self.pause_ms = rng.choice((60, 150, 400)) / world.scenario.haste
         self.batch = rng.choice((1, 1, 3))
         self.window = rng.choice((1, 4, 12))
         self.confirmed_at_ms = 0
@@ -144,7 +144,7 @@ class SimConsumer(_Client):
         rng = world.rng
         self.uid = uid
         self.prefetch = rng.choice((1, 5, 20))
-        self.work_ms = rng.choice((10, 50, 300))
+        self.work_ms = rng.choice((10, 50, 300)) / world.scenario.haste
         self.id = ConsumerId("", 0, 0, "")
         self._held: dict[int, int] = {}
         self._settled: set[int] = set()

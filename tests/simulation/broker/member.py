@@ -21,12 +21,12 @@ from brokerd.cluster.host import Host
 from brokerd.core import effects, queue_commands
 from brokerd.core.message import Content
 from brokerd.core.queue_commands import QueueOptions
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import HardState, NodeId
 from brokerd.server.delivery import DeliveryHub
 from brokerd.server.dlx_worker import Letter, Worker
 from brokerd.server.message_views import MessageViews
 from brokerd.server.queue_leaders import QueueLeaders
-from brokerd.storage.errors import CorruptLog
+from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from tests.simulation.broker.disk import SimDisk
 from tests.simulation.broker.kernel import MemberLoop
@@ -230,6 +230,8 @@ class SimMember:
         #: Groups that were opened here.
         self.uids: set[int] = set()
         self._writes: SimWriteQueue | None = None
+        #: By group: the last index, and the hard state, that others were told is on this disk.
+        self._promised: dict[int, tuple[int, HardState]] = {}
 
     @property
     def is_up(self) -> bool:
@@ -277,6 +279,7 @@ class SimMember:
         self.world.oracle.require(
             not damaged or self.is_victim, f"{self.id} takes a torn write for damage: {notes}"
         )
+        self._look_for_broken_promises(self.wal)
         with self.loop.entered():
             self.broker = SimBroker(self, partial(self._new_host, self.wal))
             for uid in sorted(self.uids):
@@ -288,6 +291,49 @@ class SimMember:
             host._tick()
         self.world.wires.started(self.id)
         self.world.on_started(self)
+
+    def _look_for_broken_promises(self, wal: WriteAheadLog) -> None:
+        """White box: what was on disk is there, or known to be damaged (G8)."""
+        require, ledgers = self.world.oracle.require, self.world.oracle.ledgers
+        for uid, (last_index, promised) in self._promised.items():
+            log = wal.log(uid)
+            if log.damaged:
+                continue
+            where = f"{self.id}, queue {uid}"
+            # What was not committed may have been overwritten by a write under way.
+            committed = max(ledgers[uid].applied, default=0)
+            wanted = min(last_index, committed)
+            require(log.last_index() >= wanted, f"{where}: silently lost committed entry {wanted}")
+            found = log.hard_state
+            is_same = found.term > promised.term or (
+                found.term == promised.term and promised.vote in (None, found.vote)
+            )
+            require(is_same, f"{where}: was {promised}, is {found} after a restart")
+
+    def look_at_live_entries(self) -> None:
+        """White box: the log here holds every message that the machine here refers to.
+
+        Not of a machine that has something to catch up with: what was settled may be gone.
+        """
+        assert self.wal is not None
+        for uid in sorted(self.uids):
+            driver = self.host.driver_of(uid)
+            if driver is None or driver.error is not None or self.wal.log(uid).damaged:
+                continue
+            if driver.replica.applied_index < max(
+                self.world.oracle.ledgers[uid].applied, default=0
+            ):
+                continue
+            for low, high in driver.machine.live_indexes():
+                for index in range(low, high):
+                    try:
+                        data = driver.entry_data(index)
+                    except DamagedEntry:
+                        data = None
+                    self.world.oracle.require(
+                        data is not None or self.is_victim,
+                        f"{self.id}: entry {index} of queue {uid} is live, its log has it not",
+                    )
 
     def _new_host(self, wal: WriteAheadLog, broker: SimBroker) -> Host:
         queues: list[SimWriteQueue] = []
@@ -327,6 +373,10 @@ class SimMember:
         self.world.record("crash", self.id, self.incarnation)
         assert self.wal is not None
         assert self._writes is not None
+        self._promised = {
+            uid: (self.wal.log(uid).last_index(), self.wal.log(uid).hard_state)
+            for uid in self.wal.groups()
+        }
         self.broker = None
         with self.loop.entered():
             self._writes.crash(self.disk, self.rng)

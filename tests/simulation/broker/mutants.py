@@ -14,8 +14,7 @@ from typing import Any
 
 from brokerd.cluster.host import Host
 from brokerd.cluster.inbox import Inbox
-from brokerd.core import queue, queue_commands, queue_snapshot
-from brokerd.core.dead_letters import DeadLetters
+from brokerd.core import effects, queue, queue_commands, queue_snapshot
 from brokerd.core.enqueuers import Enqueuers
 from brokerd.core.queue import QueueMachine
 from brokerd.core.queue_commands import Kind
@@ -23,10 +22,11 @@ from brokerd.core.queue_state import QueueState
 from brokerd.raft import membership
 from brokerd.raft.messages import Configuration
 from brokerd.raft.node import RaftNode
+from brokerd.server import queue_leaders
 from brokerd.server.delivery import DeliveryHub
 from brokerd.server.dlx_worker import Worker
 from brokerd.server.queue_leaders import QueueLeaders
-from brokerd.storage import scan
+from brokerd.storage import recovery, scan
 from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
 from brokerd.storage.writer import GroupWrite, LogWriter
@@ -34,7 +34,7 @@ from tests.simulation.broker.disk import SimDisk
 from tests.simulation.broker.world import BrokerWorld
 
 #: Whose attribute (or key), which, and what stands there instead.
-Plant = tuple[Any, str | Kind, Any]
+Plant = tuple[Any, Any, Any]
 
 
 # ---- the log ------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def _no_sync(disk: Disk, descriptor: int) -> None:
     """The writer reports what only the kernel holds."""
 
 
-def _never_damage(scanner: Any, offset: int, why: str) -> None:
+def _never_damage(*_: Any) -> None:
     """Recovery passes over what it cannot read, silently."""
 
 
@@ -151,15 +151,6 @@ def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:
     return b""
 
 
-_checkout = DeadLetters.checkout
-
-
-def _checkout_once(letters: DeadLetters, count: int, term: int) -> Any:
-    """A new leader's worker does not get what the last one's had taken."""
-    letters.taken_term = term
-    return _checkout(letters, count, term)
-
-
 # ---- beside the leader --------------------------------------------------------------------------
 
 
@@ -232,13 +223,13 @@ def _two_changes(node: RaftNode, configuration: Configuration) -> int | str:
 #: Name -> what is replaced, the profile in which it shows soonest, and how many seeds it may take.
 MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "log-acknowledges-before-sync": ([(SimDisk, "data_sync", _no_sync)], "power", 10),
-    "log-passes-over-damage": ([(scan._Scanner, "_lose", _never_damage)], "decay", 60),
+    "log-passes-over-damage": ([(recovery, "_damage", _never_damage)], "decay", 60),
     "log-cuts-damage-off": ([(scan._Scanner, "_is_torn", _always_torn)], "decay", 60),
     "log-loses-hard-state": ([(LogWriter, "write", _write_without_hard_state)], "power", 60),
     "log-collects-live-entries": ([(GroupLog, "set_live", _live_without_the_first)], "power", 10),
     "snapshot-without-live-entries": (
         [(GroupLog, "snapshot", _snapshot_without_live)],
-        "decay",
+        "lag",
         60,
     ),
     "directory-not-synced": ([(SimDisk, "sync_directory", _no_directory_sync)], "power", 20),
@@ -260,13 +251,16 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "consumers",
         20,
     ),
-    "letters-of-the-last-term-kept": ([(DeadLetters, "checkout", _checkout_once)], "consumers", 80),
-    "new-leader-delivers-at-once": ([(QueueLeaders, "_deliver", _deliver_at_once)], "mixed", 200),
+    "new-leader-delivers-at-once": (
+        [(queue_leaders._EFFECTS, effects.Deliver, _deliver_at_once)],
+        "order",
+        60,
+    ),
     "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "consumers", 100),
     "consumers-do-not-resume": (
         [(DeliveryHub, "leader_changed", _resume_with_nothing)],
-        "consumers",
-        20,
+        "order",
+        60,
     ),
     "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
     "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),

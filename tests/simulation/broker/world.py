@@ -81,6 +81,8 @@ class Scenario:
     snapshot_entries: int
     publisher_count: int
     window: int
+    #: Clients are so many times as fast as they drew.
+    haste: int
 
     @classmethod
     def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
@@ -107,6 +109,7 @@ class Scenario:
             snapshot_entries=rng.choice((5, 20, 4096)),
             publisher_count=rng.choice((1, 2)),
             window=rng.choice((1, 16)),
+            haste=1,
         )
         return replace(scenario, **PROFILES[profile or "mixed"])
 
@@ -132,6 +135,30 @@ PROFILES: dict[str, dict[str, Any]] = {
     "power": _QUIET | {"crashes": True, "crash_after_confirm": 0.1, "sync_ms_max": 4.0},
     #: One member's disk decays.
     "decay": _QUIET | {"crashes": True, "bit_flips": True, "snapshot_entries": 5},
+    #: Members miss so much that they need a snapshot, and others crash.
+    "lag": _QUIET
+    | {
+        "crashes": True,
+        "partitions": True,
+        "snapshot_entries": 5,
+        "window": 16,
+        "delay_ms_max": 1.0,
+        "sync_ms_max": 0.5,
+    },
+    #: Deliveries are under way when leaders and streams end.
+    "order": _QUIET
+    | {
+        "crashes": True,
+        "transfers": True,
+        "breaks": True,
+        "delay_ms_max": 40.0,
+        "sync_ms_max": 0.5,
+        "queue_count": 1,
+        "dead_letters": False,
+        "publisher_count": 2,
+        "window": 16,
+        "haste": 4,
+    },
     #: Members come and go.
     "members": _QUIET | {"membership": True, "crashes": True, "partitions": True, "node_count": 4},
     #: Consumers and their members die.
@@ -311,6 +338,7 @@ class BrokerWorld:
             choices.append(self._jump)
         if choices:
             self.rng.choice(choices)()
+        self._look_at_live_entries()
         self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
 
     def _partition(self) -> None:
@@ -437,6 +465,11 @@ class BrokerWorld:
                     queue.uid, [NodeId(name) for name in queue.members]
                 )
 
+    def _look_at_live_entries(self) -> None:
+        for member in self.members.values():
+            if member.is_up:
+                member.look_at_live_entries()
+
     def _heal(self) -> None:
         self.record("heal")
         self.is_chaotic = False
@@ -491,6 +524,7 @@ class BrokerWorld:
                 f"{publisher.name} got no confirm within {RESUME_MS} ms after heal (G9)",
             )
         self.is_publishing = False
+        self._look_at_live_entries()
         self._drain()
         self.oracle.on_end()
         self._compare_replicas()

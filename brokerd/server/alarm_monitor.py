@@ -96,6 +96,7 @@ class AlarmMonitor:
         self.memory_used, self.memory_total = sample.used, sample.total
         self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
         self.disk_free = free or 0
+        broker.caches.memory_seen(sample.used, self.memory_limit)
         was_on = self._watermark.is_on
         for line in self._watermark.sample(sample.used):
             log.warning("%s", line)

@@ -116,6 +116,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
         host = Host(
             node, incarnation, wal, _host_config(config), broker, broker.random, broker.clock_ms
         )
+        broker.caches.limit_log_cache = wal.limit_cache
         broker.attach(host, GroupClient(host, broker.random))
         broker.joining = joining = Joining(broker, host.config)
         bind = _peer_bind(config)

@@ -48,7 +48,7 @@ from brokerd.server.dlx_worker import DeadLetterer
 from brokerd.server.group_membership import GroupMembership
 from brokerd.server.joining import Joining
 from brokerd.server.member_calls import MemberCalls
-from brokerd.server.message_views import MessageViews
+from brokerd.server.message_views import BodyCaches, MessageViews
 from brokerd.server.queue_leaders import QueueLeaders
 from brokerd.server.refill import Refill
 from brokerd.server.repeated_warnings import RepeatedWarnings
@@ -144,6 +144,7 @@ class Broker:
         self._last_uid = 0
         self._queues: dict[int, Queue] = {}
         self._views = MessageViews(self._entry_data)
+        self.caches = BodyCaches(self._views)
         self._warnings = RepeatedWarnings()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -277,11 +278,27 @@ class Broker:
             self._open(queue)
         for uid in known:
             self._close(uid)
-        # Queues that were deleted, and groups that let go of this member, while it was away.
-        self.host.forget_logs(())
+        # A catalog that is not whole may not know them any more.
+        if not self.host.status_of(CATALOG_GROUP).is_damaged:
+            # Queues that were deleted, and groups that let go of this member, while it was away.
+            self.host.forget_logs(())
+        self.catalog.on_restored = self._catalog_restored
         self.topology_revision += 1
         self.tracer.load()
         self.members_changed()
+
+    def _catalog_restored(self) -> None:
+        """This member was far behind: its leader's snapshot says what is, not what changed."""
+
+        def reload() -> None:
+            self.load_topology()
+            for uid in list(self.leaders.led):
+                self.leaders.update_options(uid)
+            self.membership.wake_all()
+            self.dead_letterer.topology_changed()
+            self.catalog_writer.applied()
+
+        asyncio.get_running_loop().call_soon(reload)
 
     def _queue_changed(self, change: effects.TopologyChanged) -> None:
         queue = self.view.queue(change.vhost, change.name)

@@ -42,6 +42,15 @@ class EntryCache:
             recent[entry.index] = entry
             order.append((recent, entry))
             self.used_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
+        self._shrink()
+
+    def limit(self, bytes_max: int) -> None:
+        """Keep no more than this from now on."""
+        self.bytes_max = bytes_max
+        self._shrink()
+
+    def _shrink(self) -> None:
+        order = self.order
         while self.used_bytes > self.bytes_max and order:
             holder, oldest = order.popleft()
             self.used_bytes -= len(oldest.data) + ENTRY_OVERHEAD_BYTES

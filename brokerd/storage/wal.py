@@ -15,8 +15,8 @@ event loop, the files to the writer thread, and the hot path needs no lock betwe
     collect_write(work)                   collected(work)        before both: work = collect()
 
     any thread, complete in themselves:   bootstrap, remove_group, stats
-    event loop only:                      log, groups, set_live, collect, begin_staging, give_up
-                                          and every GroupLog
+    event loop only:                      log, groups, set_live, collect, begin_staging, give_up,
+                                          limit_cache and every GroupLog
     either, when nothing else runs:       open, close
 
 The loop parts must be called in the order in which the writer parts ran, with the same objects.
@@ -258,6 +258,11 @@ class WriteAheadLog:
         log = self._groups.get(uid)
         if log is not None:
             self._ledger.free(log.set_live(live))
+
+    def limit_cache(self, bytes_max: int | None) -> None:
+        """Bound the memory of recent entries, at once; None: as configured."""
+        configured = self._config.cache_bytes
+        self._cache.limit(configured if bytes_max is None else min(bytes_max, configured))
 
     def collect(self) -> Collection | None:
         """Choose a bounded piece of cleaning; hand it to collect_write, then to collected."""

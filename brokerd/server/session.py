@@ -118,7 +118,10 @@ class Session(ChannelDeliveries):
             if type(event) is events.PublishesReceived:
                 class_id, method_id = 60, 40
                 self._publishes(event.items)
-            elif type(event) is events.AcksReceived:
+                return
+            # A get, say, finds what the channel published before.
+            self.publisher.flush()
+            if type(event) is events.AcksReceived:
                 class_id, method_id = 60, 80
                 self._acks(event.acks)
             elif type(event) is events.MethodReceived:
@@ -232,7 +235,7 @@ class Session(ChannelDeliveries):
                     break
                 self._publish_run(target, run)
         finally:
-            self.publisher.flush()
+            self.publisher.offer()
             self._send_confirms()
 
     def _ask_first(

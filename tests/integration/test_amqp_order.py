@@ -32,6 +32,16 @@ def raw(member: Member) -> Iterator[RawClient]:
         yield made
 
 
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_a_method_finds_all_that_its_channel_published_before(raw: RawClient, kind: str) -> None:
+    """R-CH-5: publishes that wait to go together are not overtaken."""
+    queue = raw.declare(1, f"behind-{kind}", durable=True, arguments={"x-queue-type": kind})
+    for number in range(200):
+        raw.send(1, publish(1, "", queue, b"%d" % number))
+        if number % 20 == 19:
+            assert raw.count(1, queue) == number + 1
+
+
 def test_a_pipeline_is_done_to_its_end_before_channel_and_connection_close(
     member: Member, raw: RawClient
 ) -> None:

@@ -57,6 +57,44 @@ def test_one_read_becomes_one_batch_per_queue_with_numbers_without_gaps() -> Non
     assert made.queue_uids == [1, 2]
 
 
+def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> None:
+    """Hot path rule 1: what is there when the previous one ends goes together, in order."""
+    made, groups, outcomes, flight = publisher()
+    for number in range(1, 6):
+        made.add([_Queue(1)], [CONTENT], number)
+        made.offer()
+    made.add([_Queue(2)], [CONTENT], 6)
+    made.offer()
+    rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
+    assert rows == [(1, 1, 1), (1, 2, 1), (2, 1, 1)]
+    # What waits counts against the connection's budget as well.
+    assert sum(flight) == 6 * (len(CONTENT[1]) + len(CONTENT[2]))
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    groups.sent[0][2](ReplyStatus.OK, taken)
+    uid, view, answer = groups.sent[3]
+    assert (uid, view.first_sequence, view.count) == (1, 3, 3)
+    groups.sent[1][2](ReplyStatus.OK, taken)
+    answer(ReplyStatus.OK, queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 3))
+    assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 3, 3)]
+    made.add([_Queue(1)], [CONTENT], 7)
+    made.offer()
+    assert len(groups.sent) == 5
+
+
+def test_nothing_waits_when_something_else_follows_or_the_channel_ends() -> None:
+    made, groups, _, _ = publisher()
+    for number in range(1, 5):
+        made.add([_Queue(1)], [CONTENT], number)
+        made.offer()
+    made.flush()
+    assert [view.count for _, view, _ in groups.sent] == [1, 1, 2]
+    made.add([_Queue(1)], [CONTENT], 5)
+    made.offer()
+    assert len(groups.sent) == 3
+    made.close()
+    assert [view.first_sequence for _, view, _ in groups.sent] == [1, 2, 3, 5]
+
+
 def test_batches_are_cut_at_their_limit() -> None:
     made, groups, _, _ = publisher()
     for first in range(1, BATCH_MESSAGES_MAX + 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -134,6 +135,21 @@ def test_scaling_does_not_change_the_template() -> None:
     assert after["spec"]["replicas"] == 5
     assert after["metadata"]["annotations"][naming.INITIAL_REPLICAS] == "3"
     assert members.stateful_set(context(), replicas=2)["spec"]["replicas"] == 2
+    # Newcomers ask the founders; who was removed waits for the operator.
+    newcomer = environment(context(3, replicas=5))
+    assert "prod-3" not in newcomer["BROKERD_CLUSTER_MEMBERS"]
+    assert newcomer["BROKERD_CLUSTER_ADDRESS"].startswith("$(POD_NAME).")
+    assert newcomer["BROKERD_CLUSTER_WHEN_REMOVED"] == "wait"
+
+
+def test_members_are_restarted_by_the_operator_only_and_counted_while_stopped() -> None:
+    running = members.stateful_set(context(3, replicas=5), 4)
+    assert running["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert running["metadata"]["annotations"][naming.MEMBERS] == "4"
+    stopped = dataclasses.replace(context(3, replicas=0), members=5)
+    made = members.stateful_set(stopped, 0)
+    assert made["spec"]["replicas"] == 0
+    assert made["metadata"]["annotations"][naming.MEMBERS] == "5"
 
 
 def test_stateful_set_starts_in_parallel_and_keeps_volumes() -> None:

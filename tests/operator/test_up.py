@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from brokerd_operator.broker.client import AdminClient, Target
+from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.local import dry_run
 from brokerd_operator.local.environment import RUNNING_FILE, Environment
@@ -282,3 +283,36 @@ def _wait(check: object, deadline_s: float = READY_S) -> None:
     while not check():
         assert time.monotonic() < end, "timed out"
         pause.wait(0.05)
+
+
+async def until_members(environment: Environment, wanted: int) -> None:
+    """Wait until so many members run, are on the broker's list, and the resource says so."""
+    async with asyncio.timeout(2 * READY_S):
+        while True:
+            cluster = environment.clusters["prod"]
+            client = admin(environment)
+            try:
+                listed = [member.name for member in await client.members()]
+            except BrokerError:
+                listed = []
+            finally:
+                await client.close()
+            reasons = {state.reason for state in environment.conditions()}
+            if len(cluster.ready) == len(listed) == wanted and reasons == {"Available", "Applied"}:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_members_are_added_and_taken_away_one_by_one(
+    environment: Environment, directory: Path
+) -> None:
+    """Operator.md §5.10 a: nothing is lost, and the data of who went are kept."""
+    queue = resource("Queue", "kept", type="quorum")
+    write(directory, "more.yaml", queue)
+    await until_names(environment, "queue", {"q", "kept"})
+    for replicas in (3, 1, 2):
+        write(directory, "cluster.yaml", resource("BrokerCluster", "prod", replicas=replicas))
+        await until_members(environment, replicas)
+    assert await names(environment, "queue") == ["kept", "q"]
+    data_dir = environment.clusters["prod"].members[0].data_dir.parent
+    assert {"prod-0", "prod-1", "prod-2"} <= {path.name for path in data_dir.iterdir()}

@@ -29,6 +29,8 @@ OPERATIONS_MAX = 256
 CALL_TIMEOUT_S = 15.0
 #: An apply of 256 operations may wait for elections; the broker itself gives up after 20 s.
 APPLY_TIMEOUT_S = 60.0
+#: A member that leaves has its replicas copied elsewhere; what takes longer is asked for again.
+REMOVE_MS = 60_000
 _OPTIONS = [
     ("grpc.max_receive_message_length", 17 * 1024 * 1024),
     # A member that is killed must be noticed while a watch stands.
@@ -285,6 +287,39 @@ class AdminClient:
             )
         )
         return list(reply.members)
+
+    async def add_member(self, name: str, peer_address: str) -> None:
+        """Put a member on the list; it takes part when it runs."""
+        request = admin_pb2.MemberRequest(name=name, peer_address=peer_address)
+        await self._call(
+            lambda stub: stub.AddMember(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+        )
+
+    async def remove_member(self, name: str) -> None:
+        """Take a member out of all queues and off the list; may be repeated."""
+        request = admin_pb2.MemberRequest(name=name, deadline_ms=REMOVE_MS)
+        timeout_s = REMOVE_MS / 1000 + CALL_TIMEOUT_S
+        await self._call(
+            lambda stub: stub.RemoveMember(request, metadata=self._metadata, timeout=timeout_s)
+        )
+
+    async def reasons_against_stopping(self, name: str) -> list[str]:
+        """Ask every member whether it minds; each knows of the queues that it leads."""
+        found: list[str] = []
+        for address in self.target.addresses:
+            async with self._open(address) as channel:
+                stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    reply = await stub.SafeToStop(
+                        admin_pb2.SafeToStopRequest(member=name),
+                        metadata=self._metadata,
+                        timeout=CALL_TIMEOUT_S,
+                    )
+                except grpc.aio.AioRpcError as error:
+                    raise errors.translate(error, address) from error
+                if not reply.safe:
+                    found += list(reply.reasons) or [f"{address} says no"]
+        return found
 
     async def set_settings(self, settings: dict[str, str], *, all_members: bool = True) -> None:
         """Change runtime settings."""

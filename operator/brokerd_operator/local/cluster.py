@@ -13,18 +13,22 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from brokerd_operator import conditions
+from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
 from brokerd_operator.engine.keys import Body
 from brokerd_operator.engine.shell import ClusterReport
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
 from brokerd_operator.local.ports import LOOPBACK, PortReservations, Ports
+from brokerd_operator.reconcile import scaling
+from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind
 from brokerd_operator.specs import broker_cluster
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import ClusterAddress, Meta, Reference
@@ -34,18 +38,23 @@ log = logging.getLogger(__name__)
 #: Made by the members themselves; may only log in from loopback.
 GUEST = "guest"
 STATE_FILE = "cluster.json"
+#: Until the next look at a cluster whose members come or go, and at one where that was refused.
+STEP_AGAIN_S = 0.5
+REFUSED_AGAIN_S = 10.0
 
 
 @dataclass(slots=True)
 class LocalCluster:
-    """One BrokerCluster. `initial` members formed it; their number cannot change yet."""
+    """One BrokerCluster. `initial` are the names of the members that founded it."""
 
     name: str
     namespace: str
     data_dir: Path
     secret: str
     offsets: dict[str, int] = field(default_factory=dict)
+    initial: list[str] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
+    ports: dict[str, Ports] = field(default_factory=dict)
     spec: BrokerClusterSpec | None = None
 
     @property
@@ -85,10 +94,10 @@ class LocalClusters:
             if cluster is None:
                 cluster = self._load(meta)
                 self.clusters[key] = cluster
-            refused = self._apply(cluster, meta, spec)
+            step, problem = await self._apply(cluster, meta, spec)
             if not spec.replicas:
                 await asyncio.gather(*(member.stop() for member in cluster.running))
-        return self._report(cluster, meta, spec, refused)
+        return self._report(cluster, meta, spec, step, problem)
 
     async def teardown(self, body: Body, meta: Meta) -> bool:
         """Stop the members; their data stays unless retention says Delete."""
@@ -109,12 +118,7 @@ class LocalClusters:
 
     async def target(self, reference: Reference) -> Target | None:
         cluster = self.clusters.get(reference.key)
-        if cluster is None or not cluster.running:
-            return None
-        # Ready ones first: a member that waits for a majority answers, but knows nothing yet.
-        ordered = sorted(cluster.running, key=lambda member: member.state is not MemberState.READY)
-        addresses = tuple(f"{LOOPBACK}:{member.grpc_port}" for member in ordered)
-        return Target(addresses, GUEST, GUEST)
+        return None if cluster is None else _target(cluster)
 
     async def address(self, reference: Reference) -> ClusterAddress | None:
         cluster = self.clusters.get(reference.key)
@@ -137,71 +141,125 @@ class LocalClusters:
                 kept = json.loads(file.read_text())
                 cluster.secret = str(kept["secret"])
                 cluster.offsets = {str(k): int(v) for k, v in kept["offsets"].items()}
+                cluster.initial = [str(n) for n in kept.get("initial", cluster.offsets)]
             except (OSError, ValueError, KeyError, AttributeError) as error:
                 raise EmbeddedError(f"{file} cannot be read: {error!r}") from error
         return cluster
 
     def _save(self, cluster: LocalCluster) -> None:
-        text = json.dumps({"secret": cluster.secret, "offsets": cluster.offsets}, indent=1)
+        kept = {"secret": cluster.secret, "offsets": cluster.offsets, "initial": cluster.initial}
+        text = json.dumps(kept, indent=1)
         write_private(cluster.data_dir / STATE_FILE, text)
 
-    def _apply(self, cluster: LocalCluster, meta: Meta, spec: BrokerClusterSpec) -> str:
-        """Make and start members; why the number of replicas was not honoured, if it was not."""
+    async def _apply(
+        self, cluster: LocalCluster, meta: Meta, spec: BrokerClusterSpec
+    ) -> tuple[Step, str]:
+        """Make and start members, and take the next step towards their number; the step, and why
+        it failed.
+        """
         cluster.spec = spec
         if not spec.replicas:
-            return ""
-        initial = len(cluster.members) or len(cluster.offsets)
+            return Step(StepKind.DONE), ""
         if not cluster.members:
             names = list(cluster.offsets) or list(spec.member_names(meta))
+            cluster.initial = cluster.initial or names
             self._make_members(cluster, names, spec)
         for member in cluster.members:
             if member.state is MemberState.STOPPED:
                 member.start()
-        if initial and initial != spec.replicas:
-            return (
-                f"the cluster was formed with {initial} members; a change to {spec.replicas} "
-                "is not possible yet in the embedded mode"
+        ready = frozenset(member.name for member in cluster.ready)
+        target = _target(cluster) if ready else None
+        step = scaling.next_step(
+            Fleet(
+                meta.name,
+                spec.replicas,
+                len(cluster.members),
+                listed=await members.listed(target),
+                ready=ready,
             )
-        return ""
+        )
+        return step, await self._take(cluster, spec, step)
+
+    async def _take(self, cluster: LocalCluster, spec: BrokerClusterSpec, step: Step) -> str:
+        """Take one step; "" or why not."""
+        if step.kind is StepKind.RESIZE:
+            await self._resize(cluster, spec, step.count)
+            return ""
+        target = _target(cluster, without=step.member)
+        if step.kind not in (StepKind.ADD, StepKind.REMOVE) or target is None:
+            return ""
+        address = f"{LOOPBACK}:{self._ports(cluster, step.member).peer}"
+        problem = await members.carry_out(target, step, address)
+        if step.kind is StepKind.REMOVE and not problem:
+            for member in cluster.members:
+                if member.name == step.member:
+                    # It ends by itself, and would be started again to be told so.
+                    member.kill(signal.SIGTERM)
+        return problem
+
+    async def _resize(self, cluster: LocalCluster, spec: BrokerClusterSpec, count: int) -> None:
+        """Run so many members. The data of those that go are kept."""
+        while len(cluster.members) > count:
+            member = cluster.members.pop()
+            await member.stop()
+            self._reservations.release(cluster.offsets.pop(member.name))
+            cluster.ports.pop(member.name, None)
+        while len(cluster.members) < count:
+            name = f"{cluster.name}-{len(cluster.members)}"
+            self._ports(cluster, name)
+            cluster.members.append(self._make_member(cluster, spec, name))
+            cluster.members[-1].start()
+        self._save(cluster)
+
+    def _ports(self, cluster: LocalCluster, name: str) -> Ports:
+        """The ports of a member, chosen when they are first asked for."""
+        if name not in cluster.ports:
+            wanted = cluster.offsets.get(name)
+            cluster.ports[name] = self._reservations.reserve(wanted, self._first_offset)
+            cluster.offsets[name] = cluster.ports[name].offset
+        return cluster.ports[name]
 
     def _make_members(
         self, cluster: LocalCluster, names: list[str], spec: BrokerClusterSpec
     ) -> None:
-        ports: dict[str, Ports] = {}
-        for name in names:
-            wanted = cluster.offsets.get(name)
-            ports[name] = self._reservations.reserve(wanted, self._first_offset)
         first = names[0]
         wanted_offset = cluster.offsets.get(first, self._first_offset)
+        cluster.ports = {}
+        for name in names:
+            self._ports(cluster, name)
         is_first = len(self.clusters) == 1
-        if is_first and ports[first].offset != wanted_offset:
+        if is_first and cluster.offsets[first] != wanted_offset:
             self._say(
                 f"port {5672 + wanted_offset} (or one that goes with it) is in use by another "
-                f"program; {first} listens on {ports[first].amqp} instead"
+                f"program; {first} listens on {cluster.ports[first].amqp} instead"
             )
-        cluster.offsets = {name: item.offset for name, item in ports.items()}
         self._save(cluster)
-        peers = ",".join(f"{name}={LOOPBACK}:{item.peer}" for name, item in ports.items())
-        environment = member_environment(cluster, spec, peers)
-        reference = Reference("BrokerCluster", cluster.namespace, cluster.name)
-        cluster.members = [
-            Member(
-                name,
-                item,
-                cluster.data_dir / name,
-                environment,
-                functools.partial(self._changed, reference),
-            )
-            for name, item in ports.items()
-        ]
+        cluster.members = [self._make_member(cluster, spec, name) for name in names]
+
+    def _make_member(self, cluster: LocalCluster, spec: BrokerClusterSpec, name: str) -> Member:
+        peers = ",".join(f"{each}={LOOPBACK}:{ports.peer}" for each, ports in cluster.ports.items())
+        return Member(
+            name,
+            cluster.ports[name],
+            cluster.data_dir / name,
+            member_environment(cluster, spec, peers),
+            functools.partial(
+                self._changed, Reference("BrokerCluster", cluster.namespace, cluster.name)
+            ),
+        )
 
     # ---- status -------------------------------------------------------------------------------
 
     def _report(
-        self, cluster: LocalCluster, meta: Meta, spec: BrokerClusterSpec, refused: str
+        self,
+        cluster: LocalCluster,
+        meta: Meta,
+        spec: BrokerClusterSpec,
+        step: Step,
+        problem: str,
     ) -> ClusterReport:
         total, ready = len(cluster.running), len(cluster.ready)
-        reason, message = _verdict(cluster, spec, refused)
+        reason, message = _verdict(cluster, spec, step, problem)
         has_majority = ready * 2 > total and ready > 0
         generation = meta.generation
         found = [
@@ -230,15 +288,34 @@ class LocalClusters:
             "endpoints": {"amqp": ",".join(endpoints)} if endpoints else None,
             "notApplied": list(broker_cluster.not_applied_locally(spec)) or None,
         }
-        return ClusterReport(reason, message, tuple(found), fields)
+        again_s = None
+        if step.kind is not StepKind.DONE:
+            again_s = REFUSED_AGAIN_S if problem else STEP_AGAIN_S
+        return ClusterReport(reason, message, tuple(found), fields, again_s)
 
 
-def _verdict(cluster: LocalCluster, spec: BrokerClusterSpec, refused: str) -> tuple[str, str]:
+def _target(cluster: LocalCluster, without: str = "") -> Target | None:
+    """How the administration of the members is reached, of one aside."""
+    running = [member for member in cluster.running if member.name != without]
+    if not running:
+        return None
+    # Ready ones first: a member that waits for a majority answers, but knows nothing yet.
+    ordered = sorted(running, key=lambda member: member.state is not MemberState.READY)
+    addresses = tuple(f"{LOOPBACK}:{member.grpc_port}" for member in ordered)
+    return Target(addresses, GUEST, GUEST)
+
+
+def _verdict(
+    cluster: LocalCluster, spec: BrokerClusterSpec, step: Step, problem: str
+) -> tuple[str, str]:
     total, ready = len(cluster.running), len(cluster.ready)
     if not spec.replicas:
         return "Stopped", "replicas is 0; the data is kept"
-    if refused:
-        return "ImmutableChange", refused
+    if problem:
+        return "BrokerRefused", f"{scaling.said(step)}: {problem}"
+    if step.kind is not StepKind.DONE and ready * 2 > total:
+        text = f"{ready} of {total} members are ready; {scaling.said(step)}"
+        return "Progressing", text
     problems = [member.problem for member in cluster.members if member.problem]
     if ready == total:
         return "Available", f"{ready} of {total} members are ready"
@@ -260,6 +337,10 @@ def member_environment(
         "BROKERD_CLUSTER_NAME": f"{cluster.namespace}/{cluster.name}",
         "BROKERD_CLUSTER_SECRET": cluster.secret,
         "BROKERD_CLUSTER_MEMBERS": peers,
+        "BROKERD_CLUSTER_INITIAL_MEMBERS": ",".join(
+            name for name in cluster.initial if name in cluster.ports
+        ),
+        "BROKERD_CLUSTER_WHEN_REMOVED": "wait",
         "BROKERD_NODE_BIND": LOOPBACK,
         "BROKERD_AUTH_CREATE_GUEST": "true",
         "BROKERD_QUEUES_DEFAULT_TYPE": spec.queues.default_queue_type,

@@ -1,9 +1,9 @@
 """The StatefulSet of a BrokerCluster and its ServiceAccount. PURE.
 
 Members find each other by DNS names of the headless Service, so all pods start at once (Parallel);
-each is configured by its environment only. A rolling update goes from the highest ordinal down and
-waits for each member's readiness, which means "caught up" (operator.md section 5.10 g), so it keeps
-a majority.
+each is configured by its environment only, which names the members that founded the cluster: others
+join those. Kubernetes restarts nobody by itself (OnDelete): the operator does, one by one, when the
+broker says that no queue loses its majority (reconcile/scaling.py).
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ def stateful_set(context: Context, replicas: int | None = None) -> Manifest:
     spec = context.spec
     metadata = naming.metadata(context, context.name)
     initial = context.initial_replicas or spec.replicas
-    metadata["annotations"] = {naming.INITIAL_REPLICAS: str(initial)}
+    count = spec.replicas if replicas is None else replicas
+    metadata["annotations"] = {
+        naming.INITIAL_REPLICAS: str(initial),
+        naming.MEMBERS: str(count or context.members or initial),
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": metadata,
         "spec": {
             "serviceName": context.nodes_service,
-            "replicas": spec.replicas if replicas is None else replicas,
+            "replicas": count,
             "podManagementPolicy": "Parallel",
-            "updateStrategy": {"type": "RollingUpdate"},
+            "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": spec.storage.retention,
                 "whenScaled": "Retain",
@@ -142,6 +146,8 @@ def environment(context: Context) -> list[Manifest]:
         "BROKERD_NODE_BIND": _bind(context),
         "BROKERD_CLUSTER_NAME": f"{context.namespace}/{context.name}",
         "BROKERD_CLUSTER_MEMBERS": context.initial_members(),
+        "BROKERD_CLUSTER_ADDRESS": context.peer_address("$(POD_NAME)"),
+        "BROKERD_CLUSTER_WHEN_REMOVED": "wait",
         "BROKERD_AUTH_ADMIN_PASSWORD_FILE": f"{ADMIN_DIR}/password",
         "BROKERD_AUTH_CREATE_GUEST": "false",
         "BROKERD_TLS_CERT_FILE": f"{TLS_DIR}/tls.crt",

@@ -34,6 +34,9 @@ MEMBERS_MAX = 9
 #: Kept on the StatefulSet: members that formed the cluster when it started for the first time.
 INITIAL_REPLICAS = "brokerd.io/initial-replicas"
 
+#: Kept on the StatefulSet: members that there were before the cluster was stopped (replicas 0).
+MEMBERS = "brokerd.io/members"
+
 _READ_BY_OWNER_AND_GROUP = 0o440
 
 
@@ -56,6 +59,8 @@ class Context:
     operator_namespace: str
     #: Members at the very first start; None while there is no StatefulSet yet.
     initial_replicas: int | None = None
+    #: Members that ran last; None while there were none yet.
+    members: int | None = None
 
     @property
     def name(self) -> str:
@@ -120,7 +125,11 @@ class Context:
         """`name=host:port,…` of the members that form the cluster at its first start."""
         count = self.initial_replicas or self.spec.replicas or 1
         members = (f"{self.name}-{ordinal}" for ordinal in range(count))
-        return ",".join(f"{name}={self.member_host(name)}:{PORT_PEER}" for name in members)
+        return ",".join(f"{name}={self.peer_address(name)}" for name in members)
+
+    def peer_address(self, member: str) -> str:
+        """Where the other members reach a member."""
+        return f"{self.member_host(member)}:{PORT_PEER}"
 
     def grpc_addresses(self) -> tuple[str, ...]:
         """host:port of the administration of every member."""

@@ -8,10 +8,11 @@ BrokerCluster by owner references, so its deletion needs no work here.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokerd_operator import conditions
+from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
 from brokerd_operator.engine.keys import Body
 from brokerd_operator.engine.shell import ClusterReport
@@ -19,6 +20,8 @@ from brokerd_operator.manifests import cluster as cluster_manifests
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.manifests.naming import Context
+from brokerd_operator.reconcile import scaling
+from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind
 from brokerd_operator.settings import Settings
 from brokerd_operator.sources import certificates
 from brokerd_operator.sources.api import Api, Json, path_of
@@ -29,7 +32,10 @@ from brokerd_operator.specs.model import ClusterAddress, Meta, Reference
 
 #: What was applied last, so that an unchanged object costs a GET and no write.
 APPLIED_HASH = "brokerd.io/applied-hash"
+#: Of the template that a pod was made from.
+REVISION_LABEL = "controller-revision-hash"
 WAITING_AGAIN_S = 5.0
+STEP_AGAIN_S = 1.0
 STEADY_AGAIN_S = 300.0
 
 
@@ -48,9 +54,15 @@ class KubernetesClusters:
         stateful_set = await self._api.get(
             path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
         )
-        initial = _initial_replicas(stateful_set)
+        initial = _annotated(stateful_set, naming.INITIAL_REPLICAS)
+        before = _annotated(stateful_set, naming.MEMBERS) or initial
         context = Context(
-            meta, spec, self._settings.images, self._settings.namespace, initial or None
+            meta,
+            spec,
+            self._settings.images,
+            self._settings.namespace,
+            initial or None,
+            before or None,
         )
         missing = await self._missing_secrets(context)
         if missing:
@@ -58,8 +70,11 @@ class KubernetesClusters:
                 "WaitingForSecret", f"Secret {missing} does not exist", again_s=WAITING_AGAIN_S
             )
         await self._make_secrets(context)
-        refused = bool(initial and spec.replicas not in (0, initial))
-        manifests = cluster_manifests.objects(context, initial if refused else None)
+        step, problem = await self._step(context, stateful_set or {})
+        count = _replicas(stateful_set or {})
+        manifests = cluster_manifests.objects(
+            context, step.count if step.kind is StepKind.RESIZE else count
+        )
         for manifest in manifests:
             await self._apply(manifest)
         await self._remove_others(context, manifests)
@@ -67,7 +82,53 @@ class KubernetesClusters:
             path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
         )
         self._contexts[key] = context
-        return await self._report(context, stateful_set or {}, refused)
+        return await self._report(context, stateful_set or {}, step, problem)
+
+    async def _step(self, context: Context, stateful_set: Json) -> tuple[Step, str]:
+        """Take the next step that is the broker's or a pod's; the step, and why it failed."""
+        pods = await self._pods(context) if stateful_set else []
+        current = _replicas(stateful_set)
+        ready = frozenset(_pod_name(pod) for pod in pods if is_pod_serving(pod))
+        target = await self._target(context, current) if ready else None
+        fleet = Fleet(
+            context.name,
+            context.spec.replicas,
+            current,
+            context.members or 0,
+            await members.listed(target) if context.spec.replicas else None,
+            ready,
+            outdated(stateful_set, pods),
+        )
+        step = scaling.next_step(fleet)
+        if step.kind not in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
+            return step, ""
+        problem = ""
+        if step.kind is not StepKind.RESTART or step.member in ready:
+            asked = await self._target(context, current, without=step.member)
+            if asked is not None:
+                address = context.peer_address(step.member)
+                problem = await members.carry_out(asked, step, address)
+        if step.kind is StepKind.RESTART and not problem:
+            await self._api.delete(path_of("v1", "Pod", context.namespace, step.member))
+        return step, problem
+
+    async def _target(self, context: Context, count: int, without: str = "") -> Target | None:
+        """How the first `count` members' administration is reached."""
+        login = await self._secret(context, context.admin_secret)
+        names = [f"{context.name}-{ordinal}" for ordinal in range(count)]
+        addresses = tuple(
+            f"{context.member_host(name)}:{naming.PORT_GRPC}" for name in names if name != without
+        )
+        if not addresses or "username" not in login or "password" not in login:
+            return None
+        tls = context.spec.tls
+        ca = await self._secret(context, tls.ca_secret_name or context.tls_secret)
+        return Target(
+            addresses,
+            login["username"].decode(),
+            login["password"].decode(),
+            ca.get("ca.crt", b""),
+        )
 
     async def teardown(self, body: Body, meta: Meta) -> bool:
         """The garbage collector follows the owner references; volumes go by their retention."""
@@ -79,17 +140,7 @@ class KubernetesClusters:
         context = self._contexts.get(reference.key)
         if context is None or not self._ready.get(reference.key):
             return None
-        login = await self._secret(context, context.admin_secret)
-        if "username" not in login or "password" not in login:
-            return None
-        tls = context.spec.tls
-        ca = await self._secret(context, tls.ca_secret_name or context.tls_secret)
-        return Target(
-            context.grpc_addresses(),
-            login["username"].decode(),
-            login["password"].decode(),
-            ca.get("ca.crt", b""),
-        )
+        return await self._target(context, context.members or context.spec.replicas)
 
     async def address(self, reference: Reference) -> ClusterAddress | None:
         context = self._contexts.get(reference.key)
@@ -192,16 +243,17 @@ class KubernetesClusters:
 
     # ---- status -------------------------------------------------------------------------------
 
-    async def _report(self, context: Context, stateful_set: Json, refused: bool) -> ClusterReport:
+    async def _report(
+        self, context: Context, stateful_set: Json, step: Step, problem: str
+    ) -> ClusterReport:
         meta, spec = context.meta, context.spec
         state = stateful_set.get("status") or {}
         pods = await self._pods(context)
-        running = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-        # A terminating pod counts as not ready (CO#1993).
-        ready = sum(1 for pod in running if is_pod_ready(pod))
+        ready = sum(1 for pod in pods if is_pod_serving(pod))
         self._ready[f"{meta.namespace}/{meta.name}"] = ready
-        total = int((stateful_set.get("spec") or {}).get("replicas") or 0)
-        reason, message = _verdict(spec, total, ready, refused, context.initial_replicas)
+        total = _replicas(stateful_set)
+        old = outdated(stateful_set, pods)
+        reason, message = _verdict(spec, total, ready, step, problem)
         generation = meta.generation
         text = f"{ready} of {total} members are ready"
         has_majority = ready * 2 > total and ready > 0
@@ -233,7 +285,10 @@ class KubernetesClusters:
                 generation,
             ),
         )
-        again = STEADY_AGAIN_S if is_whole or not total else WAITING_AGAIN_S
+        is_steady = step.kind is StepKind.DONE and not old and not is_behind(stateful_set)
+        again = STEADY_AGAIN_S if is_steady and (is_whole or not total) else WAITING_AGAIN_S
+        if step.kind not in (StepKind.DONE, StepKind.WAIT) and not problem:
+            again = STEP_AGAIN_S
         return ClusterReport(reason, message, found, fields, again)
 
     async def _pods(self, context: Context) -> list[Json]:
@@ -243,27 +298,53 @@ class KubernetesClusters:
 
 
 def _verdict(
-    spec: BrokerClusterSpec, total: int, ready: int, refused: bool, initial: int | None
+    spec: BrokerClusterSpec, total: int, ready: int, step: Step, problem: str
 ) -> tuple[str, str]:
-    if refused:
-        return (
-            "ImmutableChange",
-            f"the cluster was formed with {initial} members; a change to {spec.replicas} is not "
-            "possible yet (0 stops it)",
-        )
     if not spec.replicas:
         return ("Stopped", "replicas is 0; the volumes are kept")
     text = f"{ready} of {total} members are ready"
-    if ready * 2 > total:
+    if problem:
+        return ("BrokerRefused", f"{text}; {scaling.said(step)}: {problem}")
+    if ready * 2 <= total:
+        return ("WaitingForMembers", text)
+    if step.kind is StepKind.DONE:
         return ("Available", text)
-    return ("WaitingForMembers", text)
+    return ("Progressing", f"{text}; {scaling.said(step)}")
 
 
-def _initial_replicas(stateful_set: Json | None) -> int:
+def _replicas(stateful_set: Json) -> int:
+    return int((stateful_set.get("spec") or {}).get("replicas") or 0)
+
+
+def _annotated(stateful_set: Json | None, name: str) -> int:
     if stateful_set is None:
         return 0
-    text = (stateful_set["metadata"].get("annotations") or {}).get(naming.INITIAL_REPLICAS, "")
+    text = (stateful_set["metadata"].get("annotations") or {}).get(name, "")
     return int(text) if text.isdecimal() else 0
+
+
+def is_behind(stateful_set: Json) -> bool:
+    """Whether the controller has not looked at the newest template yet."""
+    generation = (stateful_set.get("metadata") or {}).get("generation") or 0
+    return int((stateful_set.get("status") or {}).get("observedGeneration") or 0) < generation
+
+
+def outdated(stateful_set: Json, pods: Sequence[Json]) -> list[str]:
+    """Names of pods that were made from an older template; none while that is not known."""
+    newest = (stateful_set.get("status") or {}).get("updateRevision")
+    if not newest or is_behind(stateful_set):
+        return []
+    return [
+        _pod_name(pod)
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and (pod["metadata"].get("labels") or {}).get(REVISION_LABEL, newest) != newest
+    ]
+
+
+def is_pod_serving(pod: Json) -> bool:
+    """Ready, and not on its way out (CO#1993)."""
+    return is_pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
 def is_pod_ready(pod: Json) -> bool:

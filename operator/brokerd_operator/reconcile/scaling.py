@@ -1,0 +1,149 @@
+"""The next step from the members a BrokerCluster has to those it is to have. PURE.
+
+One step at a time from what is observed now, so that any pass goes on where another one stopped.
+Members are numbered; the highest ordinals come last and go first. A newcomer is on the broker's
+list before it runs, a leaver is off the list before it stops: then no majority is ever counted over
+members that are only starting or already gone. A member with an old template is restarted when
+everybody else is well and the broker says that no queue loses its majority (operator.md section
+5.10 a, b). For the cluster drivers of `sources/` and `local/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class StepKind(Enum):
+    """What is to be done next."""
+
+    DONE = "done"
+    #: Something has to happen first; `reason` says what.
+    WAIT = "wait"
+    #: Put `member` on the broker's list, or take it off.
+    ADD = "add"
+    REMOVE = "remove"
+    #: Run `count` members.
+    RESIZE = "resize"
+    #: Restart `member`, if the broker says that it may stop.
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step."""
+
+    kind: StepKind
+    member: str = ""
+    count: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A BrokerCluster as it is."""
+
+    #: Members are called `<name>-<ordinal>`.
+    name: str
+    desired: int
+    #: How many members are to run now, ready or not.
+    current: int
+    #: How many ran before the cluster was stopped (replicas 0); 0: it never ran.
+    before: int = 0
+    #: The broker's list; None: it cannot be asked now.
+    listed: frozenset[str] | None = None
+    ready: frozenset[str] = frozenset()
+    #: Members that run with an old template, in any order.
+    outdated: Collection[str] = ()
+
+    def member(self, ordinal: int) -> str:
+        """The name of a member."""
+        return f"{self.name}-{ordinal}"
+
+    @property
+    def running(self) -> list[str]:
+        """Names of the members that are to run now."""
+        return [self.member(ordinal) for ordinal in range(self.current)]
+
+
+def next_step(fleet: Fleet) -> Step:
+    """Return what is to be done next."""
+    if not fleet.desired:
+        return Step(StepKind.RESIZE, count=0) if fleet.current else Step(StepKind.DONE)
+    if not fleet.current:
+        # As many as there were, since a majority of those must be back before any change.
+        return Step(StepKind.RESIZE, count=fleet.before or fleet.desired)
+    if fleet.listed is None:
+        if fleet.current == fleet.desired and not fleet.outdated:
+            return Step(StepKind.DONE)
+        return _restart_down(fleet) or Step(StepKind.WAIT, reason="no member can be asked yet")
+    step = _scale(fleet, fleet.listed)
+    return step or _roll(fleet)
+
+
+def _scale(fleet: Fleet, listed: frozenset[str]) -> Step | None:
+    kept = range(min(fleet.current, fleet.desired))
+    for ordinal in kept:
+        # It was on its way out when the number was raised again.
+        if fleet.member(ordinal) not in listed:
+            return Step(StepKind.ADD, fleet.member(ordinal))
+    if fleet.desired > fleet.current:
+        newcomer = fleet.member(fleet.current)
+        if newcomer not in listed:
+            return Step(StepKind.ADD, newcomer)
+        return Step(StepKind.RESIZE, newcomer, fleet.current + 1)
+    strangers = _above(fleet, listed, fleet.desired)
+    if strangers:
+        return Step(StepKind.REMOVE, strangers[0])
+    if fleet.desired < fleet.current:
+        return Step(StepKind.RESIZE, count=fleet.desired)
+    return None
+
+
+def _above(fleet: Fleet, names: Collection[str], count: int) -> Sequence[str]:
+    """Names with an ordinal of at least `count`, the highest first."""
+    found = []
+    for name in names:
+        prefix, _, ordinal = name.rpartition("-")
+        if prefix == fleet.name and ordinal.isdecimal() and int(ordinal) >= count:
+            found.append((int(ordinal), name))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _roll(fleet: Fleet) -> Step:
+    outdated = _above(fleet, fleet.outdated, 0)
+    if not outdated:
+        return Step(StepKind.DONE)
+    down = _restart_down(fleet)
+    if down is not None:
+        return down
+    for name in fleet.running:
+        if name not in fleet.ready:
+            return Step(StepKind.WAIT, name, reason=f"{name} is not ready yet")
+    return Step(StepKind.RESTART, outdated[0])
+
+
+def _restart_down(fleet: Fleet) -> Step | None:
+    """Who is down with an old template gets the new one at once: nothing is lost by it, and the old
+    one may be why.
+    """
+    for name in _above(fleet, fleet.outdated, 0):
+        if name not in fleet.ready:
+            return Step(StepKind.RESTART, name)
+    return None
+
+
+_SAID = {
+    StepKind.ADD: "{member} is added to the cluster",
+    StepKind.REMOVE: "{member} leaves the cluster",
+    StepKind.RESIZE: "{count} members are to run",
+    StepKind.RESTART: "{member} is restarted with the new template",
+    StepKind.WAIT: "{reason}",
+    StepKind.DONE: "",
+}
+
+
+def said(step: Step) -> str:
+    """Return a step in words, for a condition."""
+    return _SAID[step.kind].format(member=step.member, count=step.count, reason=step.reason)

@@ -65,6 +65,8 @@ class CatalogMachine:
         # The only switch that the state itself depends on; commands have the same outcome under
         # every profile.
         self.state = CatalogState(profile.headers_numeric_equality == "loose", changes_max)
+        #: Told when a snapshot has replaced the state: there are no effects of what changed.
+        self.on_restored: Callable[[], None] | None = None
 
     # The shape of a replicated machine.
 
@@ -134,6 +136,8 @@ class CatalogMachine:
         for stored in snapshot["objects"]:
             state.add(_restored(stored))
         state.forget_changes(snapshot["revision"])
+        if self.on_restored is not None:
+            self.on_restored()
 
     def overview(self) -> Json:
         """Return counts."""

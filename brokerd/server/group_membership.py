@@ -56,7 +56,9 @@ class GroupMembership:
         self._working: set[int] = set()
         #: uid -> why, for people who ask.
         self.stuck: dict[int, str] = {}
-        self._growing: set[int] = set()
+        #: Queues that may be below their target size, and the task that looks after them.
+        self._small: dict[int, None] = {}
+        self._growing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
 
     # ---- what wakes it ----------------------------------------------------------------------
@@ -217,32 +219,53 @@ class GroupMembership:
         """Policy target-group-size and x-quorum-target-group-size: grow, never shrink (R-QQ-23)."""
         broker = self._broker
         queue = broker.queue_of(uid)
-        if queue is None or queue.type != "quorum" or uid in self._growing:
+        if queue is None or self._missing(queue) <= 0:
             return
-        if features.QUEUE_MEMBERSHIP not in broker.view.enabled_features:
-            return
-        target = policy.effective_queue(broker.view, queue).values.get("target-group-size")
-        if target is None or target <= len(queue.wanted_members):
-            return
-        resting = catalog_members.resting(broker)
+        self._small[uid] = None
+        if self._growing is None:
+            self._growing = broker.spawn(self._grow_small())
+
+    def _missing(self, queue: Queue) -> int:
+        """Return how many members a queue is below its target size."""
+        view = self._broker.view
+        # A deleted queue's vhost may be gone, too.
+        if (
+            queue.type != "quorum"
+            or view.queue(queue.vhost, queue.name) is not queue
+            or features.QUEUE_MEMBERSHIP not in view.enabled_features
+        ):
+            return 0
+        target = policy.effective_queue(view, queue).values.get("target-group-size", 0)
+        return int(target) - len(queue.wanted_members)
+
+    async def _grow_small(self) -> None:
+        """One queue after the other, so that each sees where the last one's replicas went."""
+        broker = self._broker
+        try:
+            while self._small:
+                uid = next(iter(self._small))
+                del self._small[uid]
+                queue = broker.queue_of(uid)
+                if queue is not None and broker.leads(uid):
+                    await self._grow(queue)
+        except Unavailable as error:
+            log.warning("queues do not grow to their target size now: %s", error)
+        finally:
+            self._growing = None
+
+    async def _grow(self, queue: Queue) -> None:
+        broker = self._broker
         running = {node for node in broker.view.members() if node in broker.host.alive()}
-        candidates = running - resting - {*queue.wanted_members, *queue.membership.excluded}
-        if not candidates:
+        running -= {*queue.wanted_members, *queue.membership.excluded}
+        candidates = {NodeId(node) for node in running} - catalog_members.resting(broker)
+        missing = self._missing(queue)
+        if missing <= 0 or not candidates:
             return
         counts = placement.replica_counts(other.wanted_members for other in broker.view.queues())
-        missing = target - len(queue.wanted_members)
-        chosen = placement.emptiest({NodeId(node) for node in candidates}, counts, missing)
-        self._growing.add(uid)
-        broker.spawn(self._grow(queue, [str(node) for node in chosen]))
-
-    async def _grow(self, queue: Queue, nodes: list[str]) -> None:
+        chosen = placement.emptiest(candidates, counts, missing)
         log.info("queue '%s' in vhost '%s' grows to its target size", queue.name, queue.vhost)
-        operation = catalog_commands.want_queue_members(
-            queue.vhost, queue.name, queue.uid, add=nodes, is_automatic=True
+        await broker.write(
+            catalog_commands.want_queue_members(
+                queue.vhost, queue.name, queue.uid, add=chosen, is_automatic=True
+            )
         )
-        try:
-            await self._broker.write(operation)
-        except Unavailable:
-            self.stuck[queue.uid] = "the catalog has no majority"
-        finally:
-            self._growing.discard(queue.uid)

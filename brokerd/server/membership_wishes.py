@@ -220,12 +220,16 @@ class _Wishes:
 
     async def _votes(self, pending: dict[int, Queue]) -> dict[int, int]:
         """Return the queues in which the new member votes, as it says itself: how many do."""
-        uids = list(pending)[:BATCH]
-        answer = await self._broker.calls.ask(self._node, "replicas", {"uids": uids})
+        uids = list(pending)
         found = {}
-        for row in (answer or {}).get("rows", []):
-            if self._node in row["voters"]:
-                found[int(row["uid"])] = len(row["voters"])
+        for start in range(0, len(uids), BATCH):
+            part = {"uids": uids[start : start + BATCH]}
+            answer = await self._broker.calls.ask(self._node, "replicas", part)
+            if answer is None:
+                break
+            for row in answer["rows"]:
+                if self._node in row["voters"]:
+                    found[int(row["uid"])] = len(row["voters"])
         return found
 
     async def _give_up(self, pending: dict[int, Queue]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.core import alarms, arguments, catalog_commands, declare, names, policy
 from brokerd.core import annotations as message_annotations
+from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import Owner, Record
 from brokerd.core.profiles import profile
 from tests.unit.core.catalog_driver import OTHER, OWN, VHOST, CatalogDriver, is_refused
@@ -273,3 +274,12 @@ def test_small_parts_answer_for_what_they_do_not_know() -> None:
     assert alarms.DiskAlarm().interval_ms() == alarms.DISK_INTERVAL_MS_MAX
     watermark = alarms.WatermarkMachine(profile("reference"))
     assert "Unknown total memory size" in watermark.configure("0.5", None)[0]
+
+
+def test_whoever_follows_the_catalog_is_told_of_a_snapshot(catalog: CatalogDriver) -> None:
+    """What changed before it has no effects: the member was too far behind."""
+    catalog.queue("q")
+    behind, seen = CatalogMachine(), []
+    behind.on_restored = lambda: seen.append(behind.state.queue(VHOST, "q"))
+    behind.restore(catalog.machine.snapshot())
+    assert [queue is not None for queue in seen] == [True]

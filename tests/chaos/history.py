@@ -60,6 +60,8 @@ class History:
     attempted: dict[MessageKey, str] = field(default_factory=dict)
     #: Time of each positive confirm.
     confirmed: dict[MessageKey, float] = field(default_factory=dict)
+    #: Time of the latest confirm of each queue.
+    latest: dict[str, float] = field(default_factory=dict)
     nacked: set[MessageKey] = field(default_factory=set)
     deliveries: list[Delivery] = field(default_factory=list)
     #: Bodies that are none of ours.

@@ -162,6 +162,8 @@ class Publisher(Worker):
         if method.multiple:
             tags = [tag for tag in waiting if tag <= method.delivery_tag]
         at_s = time.monotonic()
+        if isinstance(method, methods.BasicAck):
+            self._history.latest[self._queue] = at_s
         for tag in tags:
             key = waiting.pop(tag)
             if isinstance(method, methods.BasicAck):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from brokerd.cluster import deliveries as delivery_codec
@@ -108,7 +108,7 @@ class QueueLeaders:
         if uid in self.led:
             self._options.pop(uid, None)
             self.update_options(uid)
-            self._tell_nodes(uid)
+            self._tell_nodes(uid, self._nodes)
 
     # ---- who leads --------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class QueueLeaders:
         if leader is not None:
             broker.deliveries.leader_changed(uid)
 
-    def _tell_nodes(self, uid: int) -> None:
+    def _tell_nodes(self, uid: int, others: Iterable[str] = ()) -> None:
         """A new leader's queue learns which nodes are up, in which incarnation.
 
         Not before all of the log is applied: after a restart the machine knows nobody until then,
@@ -135,7 +135,7 @@ class QueueLeaders:
         """
         broker = self._broker
         alive = broker.host.alive()
-        for node in sorted(_client_nodes(broker.machine(uid))):
+        for node in sorted(_client_nodes(broker.machine(uid)).union(others)):
             if node == broker.node:
                 command = queue_commands.encode_node_up(node, broker.incarnation)
             elif NodeId(node) in alive and node in self._nodes:
@@ -143,6 +143,10 @@ class QueueLeaders:
             else:
                 command = queue_commands.encode_node_down(node)
             self.propose(uid, command)
+
+    def _is_behind(self, uid: int) -> bool:
+        driver = self._broker.host.driver_of(uid)
+        return driver is not None and driver.replica.applied_index < driver.replica.last_index
 
     def heard(self, uid: int, term: int, is_announced: bool) -> None:
         """A leader of a group without replica here has sent something."""
@@ -160,7 +164,8 @@ class QueueLeaders:
         if up:
             self._nodes[node] = incarnation
         for uid in list(self.led):
-            if node in _client_nodes(broker.machine(uid)):
+            # A command on its way may be the node's first, and be applied after its death.
+            if self._is_behind(uid) or node in _client_nodes(broker.machine(uid)):
                 command = (
                     queue_commands.encode_node_up(node, incarnation)
                     if up

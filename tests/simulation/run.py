@@ -118,14 +118,11 @@ def _run_mutants(wanted: str) -> int:
         if name not in chosen:
             continue
         started = time.monotonic()
-        seed = room.hunt(name)
-        print(
-            f"{name}: "
-            + ("MISSED" if seed is None else f"found by its seed number {seed}")
-            + f", {time.monotonic() - started:.1f} s",
-            flush=True,
-        )
-        if seed is None:
+        found = room.hunt(name)
+        took = f"{time.monotonic() - started:.1f} s"
+        verdict = "MISSED" if found is None else f"found by seed number {found[0]}: {found[1]}"
+        print(f"{name} ({took}): {verdict}", flush=True)
+        if found is None:
             missed.append(name)
     print(f"{len(chosen) - len(missed)} found, {len(missed)} missed")
     return 1 if missed else 0

@@ -172,8 +172,7 @@ class SimBroker:
         world = self.world
         world.record("leader", self.node, uid, leader, term, is_local)
         if is_local:
-            driver = self.host.driver_of(uid)
-            world.oracle.on_leader(self.node, uid, term, driver is not None and driver.is_damaged)
+            world.oracle.on_leader(self.node, uid, term, self._member.is_damaged(uid))
         self.leaders.leader_changed(uid, leader, term, is_local)
 
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
@@ -232,6 +231,8 @@ class SimMember:
         self._writes: SimWriteQueue | None = None
         #: By group: the last index, and the hard state, that others were told is on this disk.
         self._promised: dict[int, tuple[int, HardState]] = {}
+        #: By damaged group: what must be here again before it counts as whole.
+        self._owed: dict[int, int] = {}
 
     @property
     def is_up(self) -> bool:
@@ -243,6 +244,16 @@ class SimMember:
         """Return the host of the running process."""
         assert self.broker is not None
         return self.broker.host
+
+    def is_damaged(self, uid: int) -> bool:
+        """Tell whether the log lost something of a group and was not refilled since."""
+        return self.wal is not None and self.wal.log(uid).damaged
+
+    def on_vote(self, uid: int) -> None:
+        """A vote leaves."""
+        self.world.oracle.require(
+            not self.is_damaged(uid), f"damaged {self.id} votes in queue {uid} (G8)"
+        )
 
     def enter(self, function: Any, *arguments: Any) -> None:
         """Call a function on the member's loop, soon."""
@@ -297,12 +308,13 @@ class SimMember:
         require, ledgers = self.world.oracle.require, self.world.oracle.ledgers
         for uid, (last_index, promised) in self._promised.items():
             log = wal.log(uid)
-            if log.damaged:
-                continue
             where = f"{self.id}, queue {uid}"
             # What was not committed may have been overwritten by a write under way.
             committed = max(ledgers[uid].applied, default=0)
             wanted = min(last_index, committed)
+            if log.damaged:
+                self._owed[uid] = max(wanted, self._owed.get(uid, 0))
+                continue
             require(log.last_index() >= wanted, f"{where}: silently lost committed entry {wanted}")
             found = log.hard_state
             is_same = found.term > promised.term or (
@@ -310,12 +322,25 @@ class SimMember:
             )
             require(is_same, f"{where}: was {promised}, is {found} after a restart")
 
+    def _look_at_refilled(self, wal: WriteAheadLog) -> None:
+        """White box: a log that counts as whole again holds what was lost."""
+        for uid, wanted in list(self._owed.items()):
+            if not wal.log(uid).damaged:
+                del self._owed[uid]
+                found = wal.log(uid).last_index()
+                self.world.oracle.require(
+                    found >= wanted,
+                    f"{self.id}: queue {uid} counts as refilled up to {found}, {wanted} was "
+                    "committed here before (G8)",
+                )
+
     def look_at_live_entries(self) -> None:
         """White box: the log here holds every message that the machine here refers to.
 
         Not of a machine that has something to catch up with: what was settled may be gone.
         """
         assert self.wal is not None
+        self._look_at_refilled(self.wal)
         for uid in sorted(self.uids):
             driver = self.host.driver_of(uid)
             if driver is None or driver.error is not None or self.wal.log(uid).damaged:
@@ -331,7 +356,7 @@ class SimMember:
                     except DamagedEntry:
                         data = None
                     self.world.oracle.require(
-                        data is not None or self.is_victim,
+                        data is not None,
                         f"{self.id}: entry {index} of queue {uid} is live, its log has it not",
                     )
 
@@ -353,7 +378,7 @@ class SimMember:
                 self.rng,
                 self._clock_ms,
             )
-        host.transport = SimTransport(self.id, self.world.wires, host)  # type: ignore[assignment]
+        host.transport = SimTransport(self.id, self.world.wires, host, self.on_vote)  # type: ignore[assignment]
         self._writes = queues[0]
         return host
 

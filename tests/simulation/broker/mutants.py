@@ -283,15 +283,15 @@ CI = {
 }
 
 
-def hunt(name: str) -> int | None:
-    """Return how many seeds it took to find a planted bug; None: it was missed."""
+def hunt(name: str) -> tuple[int, str] | None:
+    """Return how many seeds it took to find a planted bug, and how it showed; None: missed."""
     _, profile, budget = MUTANTS[name]
     with planted(name):
         for seed in range(1, budget + 1):
             try:
                 BrokerWorld(seed, profile=profile).run()
-            except Exception:
-                return seed
+            except Exception as error:
+                return seed, f"{type(error).__name__}: {error}"
     return None
 
 

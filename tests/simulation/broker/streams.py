@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.cluster import frames
@@ -211,7 +211,11 @@ class Wires:
 class SimTransport:
     """brokerd.cluster.transport.Transport over Wires."""
 
-    def __init__(self, node: NodeId, wires: Wires, host: Host) -> None:
+    def __init__(
+        self, node: NodeId, wires: Wires, host: Host, on_vote: Callable[[int], None]
+    ) -> None:
+        """on_vote(uid) is told of each vote that leaves."""
+        self._on_vote = on_vote
         self._node = node
         self._wires = wires
         self._host = host
@@ -234,6 +238,8 @@ class SimTransport:
         """See Transport."""
         if not self.is_connected(node):
             return
+        if message.kind is MessageKind.VOTE_REPLY and not message.reject:
+            self._on_vote(uid)
         if message.kind is not MessageKind.SNAPSHOT:
             self._put(node, frames.encode_raft(uid, message))
             return

@@ -427,12 +427,28 @@ class BrokerWorld:
         return self.members[max(leading)[1]] if leading else None
 
     def _change_members(self) -> None:
-        """Add as learner, promote who has caught up, or take one out while three are left."""
+        """Have one who believes to lead change its members, perhaps several times at once."""
         queue = self.rng.choice(list(self.queues.values()))
-        leader = self._leader(queue.uid)
-        driver = None if leader is None else leader.host.driver_of(queue.uid)
-        if leader is None or driver is None:
+        leading = [
+            member
+            for member in self.members.values()
+            if member.broker is not None and queue.uid in member.broker.leaders.led
+        ]
+        if leading:
+            leader = self.rng.choice(leading)
+            for number in range(self.rng.choice((1, 1, 3))):
+                self.kernel.after(15 * number, self._change_member, queue, leader)
+
+    def _change_member(self, queue: SimQueue, leader: SimMember) -> None:
+        """Add as learner, promote who has caught up, or take one out while three are left."""
+        driver = leader.host.driver_of(queue.uid) if leader.is_up else None
+        if driver is None or not driver.is_leader:
             return
+        changes = [at for at, _ in driver.replica._node._history._items]
+        self.oracle.require(
+            sum(at > driver.replica.commit_index for at in changes) < 2,
+            f"{leader.id} has two changes of queue {queue.uid} under way (Raft thesis §4.1)",
+        )
         current = driver.replica.configuration
         voters, learners = set(current.voters), set(current.learners)
         outside = [name for name in self._names if name not in voters | learners]

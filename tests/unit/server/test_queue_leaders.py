@@ -38,6 +38,7 @@ class Rig:
         self.resumed: list[int] = []
         self.cancelled: list[ConsumerId] = []
         self.proposed: list[bytes] = []
+        self.replica = SimpleNamespace(applied_index=9, last_index=9)
         self.answers: list[Callable[[bool, bytes, NodeId | None], None]] = []
         rows = [SimpleNamespace(id=who, registered=True, no_ack=False) for who in (HERE, FAR)]
         consumers = SimpleNamespace(
@@ -56,10 +57,12 @@ class Rig:
                 deliver=lambda consumer, parts: self.delivered.append(consumer),
                 cancelled=lambda consumer, cause: self.cancelled.append(consumer),
                 leader_changed=self.resumed.append,
+                groups=list,
             ),
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
             membership=SimpleNamespace(wake=lambda uid: None),
             host=SimpleNamespace(
+                driver_of=lambda uid: SimpleNamespace(replica=self.replica),
                 alive=lambda: {NodeId("n0")},
                 propose=self._propose,
                 send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
@@ -173,3 +176,14 @@ async def test_a_former_leader_owes_its_queue_nothing(monkeypatch: Any) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert rig.proposed == []
+
+
+def test_a_queue_with_commands_on_their_way_hears_of_nodes_that_it_does_not_know_yet() -> None:
+    """One of them may register a consumer of the node's earlier life, which would never end."""
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.node_changed(NodeId("n5"), 2, True)
+    assert rig.proposed == []
+    rig.replica.last_index = 10
+    rig.leaders.node_changed(NodeId("n5"), 3, True)
+    assert rig.proposed == [encode_node_up("n5", 3)]

@@ -471,6 +471,16 @@ def test_members_settings_and_parameters(catalog: CatalogDriver) -> None:
     assert catalog.view.parameters("/", "federation-upstream") == {"u/1": {"uri": "amqp://h"}}
 
 
+def test_the_state_of_a_member_is_a_setting_of_its_name(catalog: CatalogDriver) -> None:
+    """Older members keep settings that they do not know, so nothing else had to be added."""
+    name = catalog_commands.member_state("n1")
+    assert name == "member_state@n1"
+    catalog.do(catalog_commands.set_setting(name, "leaving"))
+    assert catalog.view.setting(name) == "leaving"
+    catalog.do(catalog_commands.set_setting(name, None))
+    assert catalog.view.setting(name, "") == ""
+
+
 def test_queue_members_change_only_for_the_queue_that_was_meant(catalog: CatalogDriver) -> None:
     catalog.put("queue", "q", {"type": "quorum"}, uid=5, members=["n1"])
     assert catalog.do(catalog_commands.set_queue_members("/", "q", 4, ["n2"]))["code"] == (

@@ -64,7 +64,7 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_names_what_nobody_noticed(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`a >= b` to `a > b` is equivalent; `a + 1` to `a + 2` nobody sees; `a - 1` one test does."""
     arguments = ["--root", str(toy), "--explained", str(toy / "explained.txt"), "--mutants", "0"]

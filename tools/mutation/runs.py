@@ -144,8 +144,15 @@ def _settings(room: Room, folder: Path, only: str) -> str:
     def items(values: Sequence[str]) -> str:
         return json.dumps(list(values))
 
-    sources = [name for name in _expanded(room.sources, folder) if only in name]
+    sources = [
+        name
+        for name in _expanded(room.sources, folder)
+        if any(part in name for part in only.split(","))
+    ]
     tests = _expanded(room.quick_tests, folder)
+    arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "--timeout", "0"]
+    for name in room.left_out:
+        arguments += ["--deselect", name]
     copied = [name for name in COPIED if (folder / name).is_dir()]
     return (
         "\n[tool.mutmut]\n"
@@ -153,7 +160,7 @@ def _settings(room: Room, folder: Path, only: str) -> str:
         f"only_mutate = {items(sources)}\n"
         f"also_copy = {items(copied)}\n"
         f"pytest_add_cli_args_test_selection = {items(tests)}\n"
-        'pytest_add_cli_args = ["-p", "no:randomly", "-p", "no:cacheprovider"]\n'
+        f"pytest_add_cli_args = {items(arguments)}\n"
         "use_git_change_detection = false\n"
         "track_dependencies = false\n"
         # Seconds of patience beyond what the tests took: the machine may be busy.

@@ -109,6 +109,32 @@ def test_an_unreadable_entry_does_not_keep_the_next_one_from_being_moved(tmp_pat
     log.close()
 
 
+def test_an_entry_that_the_device_refuses_does_not_keep_the_next_one_from_being_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [(5, 7)])
+    group = log.log(7)
+    bad = group.table.offsets[group.table.find(5)]
+    read = log._files.disk.read
+
+    def refusing(descriptor: int, size: int, offset: int) -> bytes:
+        if offset == bad:
+            raise OSError("cannot be read")
+        return read(descriptor, size, offset)
+
+    work = log.collect()
+    assert work is not None
+    monkeypatch.setattr(log._files.disk, "read", refusing)
+    log.collect_write(work)
+    log.collected(work)
+    assert group.table.segments.get(5) == 1
+    assert group.table.segments.get(6) > 1
+    assert group.damaged
+    log.close()
+
+
 def test_a_segment_that_cannot_be_retired_is_fatal_and_says_why(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path, disk=disk)

@@ -76,7 +76,8 @@ class BrokerdCluster:
         # Asked at another member, as one would who takes this one away.
         other = (node.index + 1) % len(self.nodes)
         address = f"{self.network.host(other)}:{self.network.ports(other)['GRPC']}"
-        command = [sys.executable, "-m", "brokerd.ctl.main", "--node", address, *words]
+        brokerctl = "from brokerd.ctl.main import main; main()"
+        command = [sys.executable, "-c", brokerctl, "--node", address, *words]
         control_command(command, {"PYTHONPATH": str(REPOSITORY)})
 
     def close(self) -> None:

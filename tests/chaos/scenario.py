@@ -19,10 +19,10 @@ from pathlib import Path
 from brokerd.amqp import methods
 from brokerd.amqp.values import Table
 from tests.chaos import brokers, network, shim
-from tests.chaos.checker import Verdict, judge
+from tests.chaos.checker import Verdict, judge, missing
 from tests.chaos.cluster import Cluster, ClusterError, Node, World, start_all
 from tests.chaos.faults import FAULTS, DiskFull, Fault
-from tests.chaos.history import Delivery, FaultSpan, History
+from tests.chaos.history import FaultSpan, History
 from tests.chaos.load import (
     LOST,
     Address,
@@ -169,11 +169,9 @@ class Load:
         """Wait until all is received and the queues are empty; the history says what is left."""
 
         def everything_came() -> bool:
-            # A copy: consumers go on appending.
-            verdict = judge(dataclasses.replace(self.history, deliveries=self._deliveries()))
-            if verdict.lost or verdict.unburied:
+            if missing(self.history):
                 return False
-            latest = max((delivery.at_s for delivery in self._deliveries()[-50:]), default=0.0)
+            latest = max((delivery.at_s for delivery in self.history.deliveries[-50:]), default=0.0)
             return time.monotonic() - latest > 2.0
 
         wait_until(everything_came, DRAIN_S, 1.0)
@@ -187,9 +185,6 @@ class Load:
             return all(count == 0 for counts in self.history.left.values() for count in counts)
 
         wait_until(nothing_left, 20.0, 1.0)
-
-    def _deliveries(self) -> list[Delivery]:
-        return list(self.history.deliveries)
 
     def stop_consuming(self) -> None:
         for consumer in self.consumers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.checker import Verdict, judge
+from tests.chaos.checker import Verdict, judge, missing
 from tests.chaos.history import (
     REJECT_EVERY,
     Delivery,
@@ -169,3 +169,10 @@ def test_a_dead_letter_that_is_published_again_is_a_new_message() -> None:
     history.deliveries.append(Delivery("dead", 8, key, 0, False, 9.0))
     verdict = judge(history)
     assert (verdict.duplicates, verdict.violations) == (1, [])
+
+
+def test_what_is_missing_is_what_would_be_lost_or_not_dead_lettered() -> None:
+    assert missing(sound()) == 0
+    assert missing(without(sound(), 5, "work")) == 1
+    assert missing(without(sound(), REJECT_EVERY, "dead")) == 1
+    assert missing(without(sound(), REJECT_EVERY, "work")) == 0

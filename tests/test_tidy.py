@@ -363,6 +363,7 @@ OWN_DECISIONS = (
 )
 
 
+@pytest.mark.timeout(300)  # every test of the house is read
 def test_each_decision_of_our_own_has_a_test() -> None:
     """R-OPEN-7: nobody else's behaviour proves these."""
     found = coverage(spec_coverage.ROOT)

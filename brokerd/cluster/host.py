@@ -550,7 +550,7 @@ class Host:
         driver.refill_target = 0
         if self._wal.log(driver.log_uid).unreadable:
             return
-        logger.warning("damaged replica was refilled group=%x", driver.uid)
+        logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
         self._queue.add(write_queue.RefillStep(driver))
 
     # ---- the clock ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -253,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status (errors.py)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    name = settings.STAND_IN if settings.is_stand_in() else "brokerctl"
+    name = Path(sys.argv[0]).name if settings.is_stand_in() else "brokerctl"
     try:
         status: Any = brokerctl.main(args=list(given), prog_name=name, standalone_mode=False)
     except errors.BadArgument as error:

@@ -43,6 +43,11 @@ _membership = click.option(
 _errors_only = click.option("--errors-only", is_flag=True, help="Show only queues that failed.")
 
 
+def _member(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return a member's name; of a node as Erlang names it (name@host) that is the host."""
+    return None if value is None else value.rpartition("@")[2]
+
+
 def _patterns(command: F) -> F:
     vhost = click.option(
         "--vhost-pattern", default="", metavar="REGEX", help="Only vhosts that match."
@@ -54,7 +59,7 @@ def _patterns(command: F) -> F:
 
 
 @click.command(cls=settings.Command)
-@click.argument("node")
+@click.argument("node", callback=_member)
 @click.argument("strategy", type=click.Choice(["all", "even"]))
 @_patterns
 @_membership
@@ -83,7 +88,7 @@ def grow(
 
 
 @click.command(cls=settings.Command)
-@click.argument("node")
+@click.argument("node", callback=_member)
 @_patterns
 @_errors_only
 def shrink(node: str, vhost_pattern: str, queue_pattern: str, errors_only: bool) -> None:
@@ -101,7 +106,7 @@ def shrink(node: str, vhost_pattern: str, queue_pattern: str, errors_only: bool)
 
 @click.command(cls=settings.Command)
 @click.argument("queue")
-@click.argument("node")
+@click.argument("node", callback=_member)
 @_membership
 def add_member(queue: str, node: str, membership: str) -> None:
     """Give NODE a replica of one quorum queue."""
@@ -113,7 +118,7 @@ def add_member(queue: str, node: str, membership: str) -> None:
 
 @click.command(cls=settings.Command)
 @click.argument("queue")
-@click.argument("node")
+@click.argument("node", callback=_member)
 def delete_member(queue: str, node: str) -> None:
     """Take NODE, which may be down, out of one quorum queue."""
     from brokerd.rpc.v1 import admin_pb2
@@ -175,7 +180,7 @@ def _change_one(change: Any, queue: str, node: str) -> None:
 
 @click.command(cls=settings.Command)
 @click.argument("queue")
-@click.argument("node")
+@click.argument("node", callback=_member)
 def transfer_leader(queue: str, node: str) -> None:
     """Let NODE, which holds a replica of it, lead a quorum queue."""
     from brokerd.ctl.client import connect
@@ -278,7 +283,7 @@ def _verdict(found: list[str], bad: str, good: str) -> None:
 
 
 @click.command(cls=settings.Command)
-@click.argument("node", required=False)
+@click.argument("node", required=False, callback=_member)
 def check_if_node_is_quorum_critical(node: str | None) -> None:
     """Check whether a quorum queue would lose its majority if NODE stopped; status 69 if so."""
     from brokerd.ctl.client import connect

@@ -25,13 +25,14 @@ TIMEOUT_S = 60.0
 TIMEOUT_S_MAX = 86_400.0
 #: name@host=HOST:PORT of each member, comma-separated: for scripts that name Erlang nodes.
 NODES_VARIABLE = "BROKERD_NODES"
-STAND_IN = "rabbitmqctl"
+#: Names of links to this program that scripts know it by.
+STAND_INS = ("rabbitmqctl", "rabbitmq-queues")
 HELP = ["-h", "--help", "-?"]
 
 
 def is_stand_in() -> bool:
-    """Tell whether this program was called as rabbitmqctl, by a link of that name."""
-    return Path(sys.argv[0]).name == STAND_IN
+    """Tell whether this program was called as rabbitmqctl or its like, by a link of that name."""
+    return Path(sys.argv[0]).name in STAND_INS
 
 
 @dataclass(slots=True)

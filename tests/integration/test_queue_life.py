@@ -180,7 +180,10 @@ def test_queue_grows_moves_and_shrinks_under_load(members: list[Member]) -> None
     assert leader(members[0], "orders") == "n2"
     publisher.goes_on()
     # The leader goes, and with it the replica of the consumer's member.
-    assert done(members[0], "shrink", "n2", "--queue-pattern", "^orders$") == "/\torders\t2\tok\n"
+    assert (
+        done(members[0], "shrink", "rabbit@n2", "--queue-pattern", "^orders$")
+        == "/\torders\t2\tok\n"
+    )
     assert set(status(members[2], "orders")) == {"n0", "n1"}
     assert leader(members[2], "orders") in ("n0", "n1")
     publisher.goes_on()

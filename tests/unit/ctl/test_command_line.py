@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from brokerd.ctl import errors, main, output, settings
+from brokerd.ctl import errors, main, output, quorum, settings
 from brokerd.ctl.settings import Settings
 
 
@@ -192,3 +192,21 @@ def test_a_command_of_another_distribution_runs(
     monkeypatch.setattr(main, "_foreign", lambda: {"theirs": point})
     assert main.run(["theirs", "--help"]) == errors.EXIT_OK
     assert "Ask a member" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "stands_in"),
+    [("rabbitmqctl", True), ("/usr/bin/rabbitmq-queues", True), ("brokerctl", False)],
+)
+def test_called_by_the_names_of_rabbitmqs_tools_it_stands_in_for_them(
+    name: str, stands_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [name])
+    assert settings.is_stand_in() is stands_in
+
+
+@pytest.mark.parametrize("node", ["n1", "rabbit@n1"])
+def test_members_are_named_as_they_are_or_as_erlang_names_nodes(node: str) -> None:
+    argument = click.Argument(["node"])
+    assert quorum._member(click.Context(main.brokerctl), argument, node) == "n1"
+    assert quorum._member(click.Context(main.brokerctl), argument, None) is None

@@ -14,10 +14,11 @@ _ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 def listen(address: str) -> list[socket.socket]:
     """Return listening sockets for all addresses of "host:port", on one port; port 0 for any.
 
-    "[::]" takes IPv4 too, and means that alone where there is no IPv6.  OSError: impossible.
+    "[::]", or no host, takes IPv4 too, and means that alone where there is no IPv6.  OSError: it
+    cannot be done.
     """
     host, _, port_text = address.rpartition(":")
-    host = host.strip("[]")
+    host = host.strip("[]") or "::"
     if not port_text.isdecimal():
         raise OSError(f"not an address: {address!r}")
     try:
@@ -29,7 +30,7 @@ def listen(address: str) -> list[socket.socket]:
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     listeners: list[socket.socket] = []
     absent: OSError | None = None
     try:

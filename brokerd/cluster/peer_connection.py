@@ -106,7 +106,7 @@ class PeerConnection(asyncio.Protocol):
         except Http2Error as error:
             connection.send_goaway(error.code, str(error))
             self.flush()
-            self.give_up(error)
+            self._hang_up(error)
             return
         if connection.out:
             self.flush()
@@ -175,6 +175,14 @@ class PeerConnection(asyncio.Protocol):
             self._reason = reason
         if self._transport is not None:
             self._transport.abort()
+
+    def _hang_up(self, reason: Exception) -> None:
+        """Close when the socket has taken what was said last; who does not read it shows no sign of
+        life either."""
+        self._reason = self._reason or reason
+        self.takes_messages = False
+        if self._transport is not None:
+            self._transport.close()
 
     # ---- signs of life --------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeAlias
@@ -165,10 +164,10 @@ class PeerService:
                 ssl=context,
                 ssl_handshake_timeout=self.config.transport.tls_timeout_s if context else None,
             )
-        except (OSError, ssl.SSLError) as error:
+        except OSError as error:
             found.close()
             self.forget_stranger(connection)
-            self.complain(f"TLS: {error}", connection.address)
+            self.complain(f"handshake: {str(error) or type(error).__name__}", connection.address)
         except asyncio.CancelledError:
             found.close()
             raise

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import uvloop
 
 from brokerd.cluster.errors import ClusterError
@@ -30,12 +31,18 @@ async def answer(member: Member, order: dict[str, Any]) -> dict[str, Any]:
                 return {"reply": (await member.client.request(UID, command, 10)).decode()}
             except ClusterError as error:
                 return {"error": str(error)}
+        case "fill":
+            value = b"v" * order["size"]
+            for number in range(order["count"]):
+                await member.client.request(UID, b"fill%d=" % (number % 4) + value, 30)
+            return {"rss": psutil.Process().memory_info().rss}
         case "status":
             machine = member.machines[UID]
             return {
                 "leader": status.leader,
                 "is_leader": status.is_leader,
                 "values": machine.values,
+                "count": machine.count,
                 "alive": sorted(member.host.alive()),
             }
     raise ValueError(order)

@@ -251,6 +251,11 @@ def test_a_snapshot_file_of_any_length_is_refused_by_name(tmp_path: Path) -> Non
     for length in range(len(image)):
         with pytest.raises(CorruptLog, match="the-name"):
             snapshots.decode(image[:length], "the-name")
+    # Too short for its head, though the checksum fits.
+    short = image[: snapshots.HEAD.size - 6]
+    short += records.crc(short).to_bytes(4, "little")
+    with pytest.raises(CorruptLog, match="the-name"):
+        snapshots.decode(short, "the-name")
     path = tmp_path / "short.snap"
     path.write_bytes(image[:60])
     with pytest.raises(CorruptLog, match=r"short\.snap"):

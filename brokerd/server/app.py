@@ -228,7 +228,9 @@ async def _join(broker: Broker, state: HealthState) -> None:
     if operations:
         await broker.write({"do": "batch", "operations": operations})
     broker.load_topology()
-    broker.refill.started()
+    if broker.refill.is_on:
+        state.reason = "the disk of this member was empty and is being refilled"
+    await broker.refill.started()
     joining.watch()
 
 

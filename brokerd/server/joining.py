@@ -113,10 +113,13 @@ class Joining:
     # ---- this member --------------------------------------------------------------------------
 
     async def open_if_data(self, has_data: bool) -> None:
-        """Open the catalog of a member that has data; one without data talks to nobody yet."""
+        """Open the catalog of a member that has data; one without may be a founder, whom the
+        other founders dial before it has decided.
+        """
         self.has_data = has_data
-        if has_data:
+        if has_data or self._node in self._founders:
             await self._broker.host.set_peers(self.peers())
+        if has_data:
             if self._kept.is_refilling:
                 self._broker.refill.begin()
             # Nothing may have been founded before the crash: then the founders go on with that.
@@ -141,7 +144,6 @@ class Joining:
             if course is Course.FOUND:
                 log.info("founding a cluster with %s", ", ".join(self._founders))
                 self.may_found = True
-                await self._broker.host.set_peers(self.peers())
                 self._open(self._founders)
                 return
             if course is Course.REFILL:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_S = 1.0
+POLL_S = 0.3
+#: How long a start waits for the refill.
+PATIENCE_S = 60.0
 #: Groups that are reminded in one round.
 NUDGES_MAX = 64
 
@@ -45,11 +47,19 @@ class Refill:
             driver.doubt()
             self._doubted.add(uid)
 
-    def started(self) -> None:
-        """What existed before this member came is open; what is created from now on is its own."""
-        if self.is_on:
-            self.is_on = False
-            self._broker.spawn(self._run())
+    async def started(self, patience_s: float = PATIENCE_S) -> None:
+        """What existed before this member came is open; what is created from now on is its own.
+
+        Waits for the refill, since a member that counts as ready and has no vote could be what a
+        majority was counted on; not for ever, since a group may have nobody to refill from.
+        """
+        if not self.is_on:
+            return
+        self.is_on = False
+        work = self._broker.spawn(self._run())
+        await asyncio.wait({work}, timeout=patience_s)
+        if left := self.left():
+            log.warning("%d groups are not refilled yet, and have no vote here", len(left))
 
     def left(self) -> list[int]:
         """Return the groups that are not refilled yet."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from brokerd.core import queue_commands
 from brokerd.core.consumers import UNLIMITED, Consumer, Consumers
 from brokerd.core.effects import ConsumerId
 from brokerd.core.queue_spans import Entry, Span
+from tests.unit.core.queue_driver import QueueDriver
 
 
 def joined(
@@ -216,3 +218,27 @@ def test_a_snapshot_brings_everyone_back_in_place() -> None:
     restored.elect()
     restored.check()
     assert served(restored, 2) == "aa"
+
+
+def test_a_new_consumer_has_no_settings() -> None:
+    consumer = Consumer(ConsumerId("n1", 7, 1, "a"))
+    assert (consumer.prefetch, consumer.priority, consumer.order) == (0, 0, 0)
+    assert (consumer.timeout_ms, consumer.user) == (None, "")
+    flags = (consumer.no_ack, consumer.exclusive, consumer.registered, consumer.suspected)
+    assert flags == (False, False, False, False)
+
+
+def test_the_messages_of_a_second_lost_node_return_as_well() -> None:
+    """R-QQ-16: one node was given up long ago, another one is lost later."""
+    driver = QueueDriver(queue_type="quorum", disconnected_timeout_ms=60_000)
+    for node in ("n2", "n3"):
+        driver.consume(node, prefetch=2, node=node)
+    driver.fill(4)
+    driver.send(queue_commands.encode_node_down("n2"))
+    driver.tick(60_000)
+    assert (driver.ready, driver.unacked) == (2, 2)
+    driver.send(queue_commands.encode_node_down("n3"))
+    driver.tick(59_999)
+    assert (driver.ready, driver.unacked) == (2, 2)
+    driver.tick(1)
+    assert (driver.ready, driver.unacked) == (4, 0)

@@ -73,7 +73,7 @@ def _all(
         yield from map(_failure_of, jobs)
         return
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap_unordered(_failure_of, jobs, chunksize=20)
+        yield from pool.imap_unordered(_failure_of, jobs, chunksize=5)
 
 
 def _run_seeds(arguments: argparse.Namespace) -> int:

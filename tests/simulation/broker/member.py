@@ -88,6 +88,13 @@ class SimLetters:
         raise AssertionError(f"queue {uid} drops messages: {effect}")
 
 
+class SimWishes:
+    """Who is to be a member of what is the nemesis's affair here."""
+
+    def wake(self, uid: int) -> None:
+        """See server/group_membership.py."""
+
+
 class SimBroker:
     """The broker of one process life, as host, leaders, hub and workers see it."""
 
@@ -106,6 +113,7 @@ class SimBroker:
         self.deliveries = DeliveryHub(self._resume)
         self.leaders = SimLeaders(self)  # type: ignore[arg-type]
         self.dead_letterer = SimLetters(self)
+        self.membership = SimWishes()
         self._views = MessageViews(self._entry_data)
         for queue in self.world.queues.values():
             self.groups.set_members(queue.uid, [NodeId(node) for node in queue.members])
@@ -165,7 +173,13 @@ class SimBroker:
 
     def realise(self, uid: int, term: int, todo: list[Any]) -> None:
         """See HostEvents."""
-        self.leaders.realise(uid, term, todo)
+        try:
+            self.leaders.realise(uid, term, todo)
+        except Exception as error:
+            # The driver would log it and go on.
+            if not self._member.is_victim:
+                self.world.kernel.failure = error
+            raise
 
     def leader_changed(self, uid: int, leader: NodeId | None, term: int, is_local: bool) -> None:
         """See HostEvents."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.broker.mutants import CI, MUTANTS, hunt, planted
-from tests.simulation.broker.world import PROFILES, BrokerWorld
+from tests.simulation.broker.scenario import PROFILES
+from tests.simulation.broker.world import BrokerWorld
 from tests.simulation.run import main, quiet, run_seed
 
 

@@ -1,4 +1,4 @@
-"""What a seed of the broker world stands for: how large, how bad, and which faults.  For world.py."""
+"""What a seed of the broker world stands for: how large, how bad, which faults.  For world.py."""
 
 from __future__ import annotations
 

@@ -91,12 +91,18 @@ async def dial(
     """Connect a socket, with TLS if there is `tls`; OSError if nobody answers."""
     host, port = parse_address(address)
     context = None if tls is None else tls.client()
-    _, call = await asyncio.get_running_loop().create_connection(
-        lambda: PeerCall(config, address, hello, can_send_again),
-        host,
-        port,
-        ssl=context,
-        # The certificate must carry the member's name, whatever address it was reached at (SEC-4).
-        server_hostname=None if context is None else node,
-    )
+    call = PeerCall(config, address, hello, can_send_again)
+    try:
+        await asyncio.get_running_loop().create_connection(
+            lambda: call,
+            host,
+            port,
+            ssl=context,
+            # The certificate must carry the member's name, whatever its address (SEC-4).
+            server_hostname=None if context is None else node,
+        )
+    except BaseException:
+        # Cancelled just when it stood: the loop closes the socket without a word to the protocol.
+        call.abandon()
+        raise
     return call

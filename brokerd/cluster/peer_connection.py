@@ -176,6 +176,10 @@ class PeerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Forget a connection that nobody will hear of any more."""
+        self.connection_lost(None)
+
     def _hang_up(self, reason: Exception) -> None:
         """Close when the socket has taken what was said last; who does not read it shows no sign of
         life either."""

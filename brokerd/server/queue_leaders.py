@@ -158,6 +158,15 @@ class QueueLeaders:
         if known or is_announced:
             deliveries.leader_changed(uid)
 
+    def is_stale(self, uid: int, term: int) -> bool:
+        """Tell whether a leader sent something that has been succeeded since.
+
+        A cut network may hold back what it sent until the cut has healed.  By then its successor
+        has sent the same again (RESUME), and the client may have settled it.
+        """
+        driver = self._broker.host.driver_of(uid)
+        return term < (self._heard_terms.get(uid, 0) if driver is None else driver.term)
+
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
         """A member is heard again, or suspected."""
         broker = self._broker

@@ -201,6 +201,8 @@ class SimBroker:
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """See HostEvents."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
+            if self.leaders.is_stale(uid, term):
+                return
             consumer, parts = delivery_codec.decode(payload)
             if not self.host.has_group(uid):
                 self.leaders.heard(uid, term, is_announced=not parts)

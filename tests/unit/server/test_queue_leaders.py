@@ -39,6 +39,7 @@ class Rig:
         self.cancelled: list[ConsumerId] = []
         self.proposed: list[bytes] = []
         self.replica = SimpleNamespace(applied_index=9, last_index=9)
+        self.driver: Any = SimpleNamespace(replica=self.replica, term=3)
         self.answers: list[Callable[[bool, bytes, NodeId | None], None]] = []
         rows = [SimpleNamespace(id=who, registered=True, no_ack=False) for who in (HERE, FAR)]
         consumers = SimpleNamespace(
@@ -58,11 +59,12 @@ class Rig:
                 cancelled=lambda consumer, cause: self.cancelled.append(consumer),
                 leader_changed=self.resumed.append,
                 groups=list,
+                has_group=lambda uid: True,
             ),
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
             membership=SimpleNamespace(wake=lambda uid: None),
             host=SimpleNamespace(
-                driver_of=lambda uid: SimpleNamespace(replica=self.replica),
+                driver_of=lambda uid: self.driver,
                 alive=lambda: {NodeId("n0")},
                 propose=self._propose,
                 send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
@@ -90,6 +92,24 @@ def test_a_new_leader_does_not_send_what_an_earlier_one_may_have_sent() -> None:
     assert rig.resumed == [UID]
     rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN]), Deliver(FAR, [RUN])])
     assert (rig.delivered, rig.sent) == ([HERE], [(NodeId("n9"), 3)])
+
+
+def test_what_a_cut_network_held_back_of_a_succeeded_leader_is_stale() -> None:
+    """R-QQ-10: its successor has sent it again, and it may have been settled since."""
+    rig = Rig()
+    assert rig.leaders.is_stale(UID, 2)
+    assert not rig.leaders.is_stale(UID, 3)
+    assert not rig.leaders.is_stale(UID, 4)
+
+
+def test_nodes_without_a_replica_know_a_succeeded_leader_by_what_came_since() -> None:
+    """R-QQ-10"""
+    rig = Rig()
+    rig.driver = None
+    assert not rig.leaders.is_stale(UID, 1)
+    rig.leaders.heard(UID, 2, is_announced=True)
+    assert rig.leaders.is_stale(UID, 1)
+    assert not rig.leaders.is_stale(UID, 2)
 
 
 def test_cancellations_of_earlier_terms_are_told_again() -> None:

@@ -232,6 +232,10 @@ def _stage(group: RecoveredGroup, where: int, row: Row) -> None:
     if staged is None:
         staged = group.staged[number] = StagedEntries()
         group.last_staging = number
+    # A copy that cleaning has made comes right behind its original while that is still there: as
+    # with other entries the newest copy counts, and an index stands in the table once.
+    staged.table.cut(index)
+    staged.bad.pop(index, None)
     staged.table.append(index, term, where >> 32, extent >> 32, extent & 0xFFFFFFFF)
     if kinds & BAD:
         staged.bad[index] = where

@@ -173,6 +173,41 @@ def test_installed_entries_stay_wherever_cleaning_puts_them(tmp_path: Path) -> N
     log.close()
 
 
+@pytest.mark.parametrize("is_flipped", [False, True])
+def test_installed_entries_that_stand_in_two_segments_are_found(
+    tmp_path: Path, is_flipped: bool
+) -> None:
+    """The process ends between moving them and dropping the segment they came from.
+
+    What happens to the original afterwards is nobody's concern any more.
+    """
+    config = small(rewrite_below_percent=90)
+    log = open_log(tmp_path, config)
+    install(log, stage(log, 4, 5, 8, size=300), 9)
+    put_range(log, UID, 10, 60, size=300)
+    origin = log.log(UID).table.segments.get(4)
+    work = log.collect()
+    assert work is not None
+    assert [(move.segment, list(move.indexes)[:3]) for move in work.moves] == [(origin, [4, 5, 8])]
+    log.collect_write(work)
+    log.close()
+    path = segment_paths(tmp_path)[0]
+    if is_flipped:
+        flip(path, find(path, entry(5, 1, 300).data))
+    for _ in range(2):
+        log = open_log(tmp_path, config)
+        group = log.log(UID)
+        assert list(group.table.indexes) == [4, 5, 8, *range(10, 60)]
+        assert live(log) == {index: entry(index, 1, 300).data for index in (4, 5, 8)}
+        assert not group.damaged
+        log.close()
+    log = open_log(tmp_path)
+    collect_all(log)
+    assert origin not in log._files.sizes
+    assert set(live(log)) == {4, 5, 8}
+    log.close()
+
+
 def test_a_flipped_bit_in_a_staged_entry_is_damage_once_it_counts(tmp_path: Path) -> None:
     """G8"""
     log = open_log(tmp_path)

@@ -22,6 +22,10 @@ from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
+#: Numbers of commands begin at random below this many bits, so that those of two lives of a node
+#: do not meet; on the wire they have 64 bits.
+FIRST_ID_BITS = 62
+
 
 class ReplyStatus(IntEnum):
     """How a command ended."""
@@ -112,7 +116,8 @@ class GroupClient:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[int, _Group] = {}
         self._by_id: dict[int, tuple[_Group, _Command]] = {}
-        self._next_id = 0
+        # An earlier life of this node may still be answered: its numbers must not be ours.
+        self._next_id = rng.getrandbits(FIRST_ID_BITS)
         network.listen(self)
 
     # ---- callers --------------------------------------------------------------------------------

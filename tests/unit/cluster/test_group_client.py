@@ -126,7 +126,7 @@ async def test_everything_on_the_way_goes_again_in_order_after_a_change_of_leade
     assert bench.network.commands() == [b"1", b"2", b"3"]
     bench.reply(OK, at=0)
     bench.client.leader_changed(UID, B)
-    assert bench.network.sent[3:] == [(B, 2, b"2"), (B, 3, b"3")]
+    assert bench.network.sent[3:] == [(B, *sent[1:]) for sent in bench.network.sent[1:3]]
     bench.reply(OK)
     bench.reply(OK, at=-2)
     assert len(bench.answers) == 3
@@ -137,8 +137,9 @@ async def test_late_answer_to_an_earlier_attempt_counts_and_late_refusal_does_no
     bench.client.leader_changed(UID, A)
     bench.send(b"1", b"2")
     bench.client.leader_changed(UID, B)
-    bench.client.reply_received(A, 1, OK, None, b"late")
-    bench.client.reply_received(A, 2, NOT_LEADER, C, b"")
+    first, second = (number for _, number, _ in bench.network.sent[:2])
+    bench.client.reply_received(A, first, OK, None, b"late")
+    bench.client.reply_received(A, second, NOT_LEADER, C, b"")
     assert bench.answers == [(ReplyStatus.OK, b"late")]
     assert [node for node, _, _ in bench.network.sent] == [A, A, B, B]
     bench.client.reply_received(B, 1, OK, None, b"twice")
@@ -262,3 +263,19 @@ async def test_command_that_no_group_would_take_is_refused_here() -> None:
     client.set_members(UID, (A,))
     with pytest.raises(ValueError, match="too large"):
         client.send(UID, bytes(11), lambda *_: None)
+
+
+async def test_an_answer_to_an_earlier_life_of_this_node_answers_nothing() -> None:
+    """G1: a leader may answer after a restart what was asked before it; the streams are new."""
+    before, after = ScriptedNetwork(), ScriptedNetwork()
+    answers: list[bytes] = []
+    for seed, network in ((1, before), (2, after)):
+        client = GroupClient(network, random.Random(seed))
+        client.set_members(UID, (A, B, C))
+        client.send(UID, b"new", lambda _, reply: answers.append(reply))
+    (target, number, _) = before.sent[0]
+    client.reply_received(target, number, OK, None, b"old")
+    assert answers == []
+    (target, number, _) = after.sent[0]
+    client.reply_received(target, number, OK, None, b"mine")
+    assert answers == [b"mine"]

@@ -88,11 +88,9 @@ class LinkPublisher:
         if self._closed:
             return
         self._closed = True
-        self._publisher.close()
         broker = self._broker
         command = queue_commands.encode_channel_down(broker.node, broker.incarnation, self._channel)
-        for uid in self._publisher.queue_uids:
-            broker.send_to_queue(uid, command)
+        self._publisher.leave(command)
 
     def _answered(self, runs: list[tuple[int, int, int]]) -> None:
         waiting = self._waiting

@@ -175,12 +175,10 @@ class PublishStream:
             await rpc_errors.abort(self._context, problem)
 
     def _end(self) -> None:
-        self._publisher.close()
         command = queue_commands.encode_channel_down(
             self._broker.node, self._broker.incarnation, self._uid
         )
-        for uid in self._publisher.queue_uids:
-            self._broker.send_to_queue(uid, command)
+        self._publisher.leave(command)
 
     # ---- in ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ the channel's own numbers were taken over or refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
@@ -88,11 +88,8 @@ class Publisher:
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
-
-    @property
-    def queue_uids(self) -> list[int]:
-        """Return the groups that know this publisher and must be told when it ends."""
-        return list(self._sequences)
+        #: What a queue is told when the last batch for it has its answer; b"": nothing.
+        self._farewell = b""
 
     def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
         """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
@@ -139,6 +136,19 @@ class Publisher:
         self.flush()
         self._closed = True
 
+    def leave(self, farewell: bytes, others: Iterable[int] = ()) -> None:
+        """Tell the queues that know this publisher, and `others`, that its channel has ended.
+
+        Not before they have answered all of its batches: a batch that goes again after a change of
+        leader, behind a farewell that arrived, would be new to a queue that has forgotten the
+        channel, and be taken over twice (R-QQ-8).
+        """
+        self.close()
+        self._farewell = farewell
+        for uid in dict.fromkeys([*self._sequences, *others]):
+            if uid not in self._on_way:
+                self._groups.send(uid, farewell, _ignore)
+
     def _send(self, uid: int, batch: _Batch) -> None:
         count = len(batch.contents)
         first = 0
@@ -165,14 +175,15 @@ class Publisher:
     ) -> None:
         if self._in_flight is not None:
             self._in_flight(-size)
-        if self._closed:
-            return
-        self._outcome(self._outcomes(uid, numbers, status, reply))
+        if not self._closed:
+            self._outcome(self._outcomes(uid, numbers, status, reply))
         on_way = self._on_way.pop(uid) - 1
         if on_way:
             self._on_way[uid] = on_way
         if (batch := self._batches.pop(uid, None)) is not None:
             self._send(uid, batch)
+        elif self._farewell and not on_way:
+            self._groups.send(uid, self._farewell, _ignore)
 
     def _outcomes(
         self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes
@@ -196,3 +207,7 @@ class Publisher:
             outcomes.append((first, count, taken))
             accepted -= taken
         return outcomes
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The farewell needs no answer."""

@@ -205,13 +205,11 @@ class Session(ChannelDeliveries):
         for consumer in self.consumers.values():
             self.broker.deliveries.remove(consumer.id)
         self.consumers.clear()
-        self.groups.update(self.publisher.queue_uids)
         self._backlog.clear()
         command = queue_commands.encode_channel_down(
             self.broker.node, self.broker.incarnation, self.uid
         )
-        for uid in self.groups:
-            self.broker.send_to_queue(uid, command)
+        self.publisher.leave(command, self.groups)
 
     # ---- publishing -------------------------------------------------------------------------
 

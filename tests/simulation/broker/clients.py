@@ -128,10 +128,8 @@ class SimPublisher(_Client):
         broker, publisher = self.broker, self._publisher
         assert broker is not None
         assert publisher is not None
-        publisher.close()
         down = queue_commands.encode_channel_down(broker.node, broker.incarnation, self._channel)
-        for uid in publisher.queue_uids:
-            broker.groups.send(uid, down, _ignore)
+        publisher.leave(down)
         self._publisher = self.home = self.broker = None
         self.world.kernel.after(20, self.attach)
 

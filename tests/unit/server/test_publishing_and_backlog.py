@@ -19,6 +19,7 @@ from brokerd.server.publishing import BATCH_MESSAGES_MAX, Publisher
 
 ROUTE = ("", "q")
 CONTENT: Content = (ROUTE, b"\0\0", b"body", b"")
+FAREWELL = queue_commands.encode_channel_down("n", 1, 5)
 
 
 class _Groups:
@@ -26,8 +27,12 @@ class _Groups:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
+        self.farewells: list[int] = []
 
     def send(self, uid: int, command: bytes, done: Any) -> None:
+        if command == FAREWELL:
+            self.farewells.append(uid)
+            return
         self.sent.append((uid, queue_commands.EnqueueView(command), done))
 
 
@@ -54,7 +59,6 @@ def test_one_read_becomes_one_batch_per_queue_with_numbers_without_gaps() -> Non
     rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
     assert rows == [(1, 1, 4), (2, 1, 3), (1, 5, 1)]
     assert all(size > 0 for size in flight)
-    assert made.queue_uids == [1, 2]
 
 
 def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> None:
@@ -112,7 +116,8 @@ def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None
     groups.sent[0][2](ReplyStatus.GONE, b"")
     assert outcomes == [(1, 2, 2), (9, 1, 1)]
     assert sum(flight) == 0
-    assert made.queue_uids == []
+    made.leave(FAREWELL)
+    assert groups.farewells == []
 
 
 def test_after_the_end_outcomes_interest_nobody() -> None:
@@ -123,6 +128,36 @@ def test_after_the_end_outcomes_interest_nobody() -> None:
     groups.sent[0][2](ReplyStatus.GONE, b"")
     assert outcomes == []
     assert sum(flight) == 0
+
+
+def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches() -> None:
+    """R-QQ-8: a batch that goes again behind the farewell would be new to the queue."""
+    made, groups, outcomes, _ = publisher()
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    for uid, number in ((1, 1), (1, 2), (2, 3)):
+        made.add([_Queue(uid)], [CONTENT], number)
+        made.flush()
+    groups.sent[2][2](ReplyStatus.OK, taken)
+    made.add([_Queue(1)], [CONTENT], 4)
+    made.leave(FAREWELL, [2, 3])
+    assert groups.farewells == [2, 3]
+    for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
+        assert groups.farewells == [2, 3]
+        answer(ReplyStatus.OK, taken)
+    assert groups.farewells == [2, 3, 1]
+    assert outcomes == [(3, 1, 1)]
+
+
+def test_a_channel_that_ends_within_its_own_answer_says_farewell_once() -> None:
+    """R-QQ-8."""
+    groups = _Groups()
+    made: Publisher
+    made = Publisher(cast(GroupClient, groups), "n", 1, 5, lambda _: made.leave(FAREWELL))
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.flush()
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    groups.sent[0][2](ReplyStatus.OK, taken)
+    assert groups.farewells == [1]
 
 
 class _Sink:

@@ -545,11 +545,11 @@ class Host:
     def refilled(self, driver: Driver) -> None:
         """A damaged replica holds everything that its leader has committed (inbox.py).
 
-        Live entries that cannot be read come back with a snapshot only.
+        Live entries that cannot be read come back with a snapshot only, or are settled one day.
         """
-        driver.refill_target = 0
         if self._wal.log(driver.log_uid).unreadable:
             return
+        driver.refill_target = 0
         logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
         self._queue.add(write_queue.RefillStep(driver))
 

@@ -142,10 +142,13 @@ class Inbox:
         not know how far its predecessor had come (Raft thesis §3.6.2).
         """
         replica = driver.replica
-        target = driver.refill_target
+        if not driver.refill_target:
+            return
+        # A snapshot that has been made since takes the terms of what it covers; its own index was
+        # committed as well, and later.
+        target = max(driver.refill_target, driver.log.first_index() - 1)
         if (
-            target
-            and replica.applied_index >= target
+            replica.applied_index >= target
             and term == replica.term == driver.log.term(target)
         ):
             self._host.refilled(driver)

@@ -1,0 +1,133 @@
+"""When a damaged replica counts as whole again, in a group in which nothing moves any more (G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.driver import Driver
+from brokerd.cluster.host import Host
+from brokerd.cluster.inbox import Inbox
+from brokerd.cluster.write_queue import RefillStep, WriteQueue
+from brokerd.storage.group_log import GroupLog
+from brokerd.storage.wal import WriteAheadLog
+from tests.unit.storage.builders import (
+    entry,
+    find,
+    flip,
+    open_log,
+    put_range,
+    save,
+    segment_paths,
+)
+
+UID = 7
+
+
+@dataclass
+class FakeReplica:
+    applied_index: int
+    term: int = 1
+
+
+@dataclass
+class FakeDriver:
+    log: GroupLog
+    replica: FakeReplica
+    refill_target: int
+    uid: int = UID
+    log_uid: int = UID
+    is_damaged: bool = True
+    error: Exception | None = None
+
+
+@dataclass
+class FakeHost:
+    """The half of the host that decides about refills; steps for the writer are kept."""
+
+    _wal: WriteAheadLog
+    config: HostConfig = field(default_factory=HostConfig)
+    steps: list[Any] = field(default_factory=list)
+
+    @property
+    def _queue(self) -> FakeHost:
+        return self
+
+    def add(self, step: Any) -> None:
+        self.steps.append(step)
+
+    def refilled(self, driver: Driver) -> None:
+        Host.refilled(cast(Host, self), driver)
+
+
+class Bed:
+    """A member that cannot read entry 3, which its snapshot at 5 refers to."""
+
+    def __init__(self, wal: WriteAheadLog, applied_index: int, target: int) -> None:
+        self.wal = wal
+        self.host = FakeHost(wal)
+        self.inbox = Inbox(cast(Host, self.host), wal, cast(WriteQueue, self.host))
+        self.driver = FakeDriver(wal.log(UID), FakeReplica(applied_index), target)
+
+    def look_again(self) -> list[type]:
+        self.inbox.look_again([cast(Driver, self.driver)])
+        return [type(step) for step in self.host.steps]
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[WriteAheadLog]:
+    log = open_log(tmp_path)
+    put_range(log, UID, 1, 6)
+    save(log, UID, 5, [(3, 4)])
+    put_range(log, UID, 6, 9)
+    log.close()
+    path = segment_paths(tmp_path)[0]
+    flip(path, find(path, entry(3).data))
+    log = open_log(tmp_path)
+    assert set(log.log(UID).unreadable) == {3}
+    yield log
+    log.close()
+
+
+def test_a_quiet_replica_is_whole_once_the_message_that_it_cannot_read_is_settled(
+    wal: WriteAheadLog,
+) -> None:
+    """The leader sent its last message while the entry was still needed."""
+    bed = Bed(wal, applied_index=8, target=8)
+    assert bed.look_again() == []
+    wal.set_live(UID, [])
+    assert not wal.log(UID).damaged
+    assert bed.look_again() == [RefillStep]
+    assert bed.look_again() == [RefillStep]
+
+
+def test_a_snapshot_made_since_stands_for_what_the_leader_had_committed(
+    wal: WriteAheadLog,
+) -> None:
+    bed = Bed(wal, applied_index=7, target=6)
+    assert bed.look_again() == []
+    save(wal, UID, 7, [])
+    assert bed.look_again() == [RefillStep]
+
+
+def test_a_snapshot_of_an_earlier_term_does_not(wal: WriteAheadLog) -> None:
+    """A leader may not know how far its predecessor had come (Raft thesis §3.6.2)."""
+    bed = Bed(wal, applied_index=7, target=6)
+    save(wal, UID, 7, [])
+    bed.driver.replica.term = 2
+    assert bed.look_again() == []
+
+
+@pytest.mark.parametrize(("applied_index", "target"), [(7, 8), (8, 0)])
+def test_a_replica_that_has_not_what_its_leader_has_committed_waits(
+    wal: WriteAheadLog, applied_index: int, target: int
+) -> None:
+    """Or that has not heard what that is."""
+    wal.set_live(UID, [])
+    bed = Bed(wal, applied_index, target)
+    assert bed.look_again() == []

@@ -64,6 +64,8 @@ class LocalConsumer:
     recent: RangeSet | None = None
     #: Beside it: what came again meanwhile, and how often each had been handed out before.
     again: dict[int, int] = field(default_factory=dict)
+    #: RESUMEs that have no answer yet.
+    resumes: int = 0
     #: Deliveries carry x-acquired-count and x-delivery-count: quorum queues only (R-DL-4, R-DL-11).
     has_counts: bool = False
     #: True until the client knows that it consumes.
@@ -121,9 +123,17 @@ class DeliveryHub:
         return consumer
 
     def deliver(self, consumer_id: ConsumerId, parts: list[Part]) -> None:
-        """Pass a leader's delivery on; unknown consumers have ended meanwhile."""
+        """Pass a leader's delivery on; unknown consumers have ended meanwhile.
+
+        No parts: the leader holds messages back until it hears what the consumer has.
+        """
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
+            return
+        if not parts:
+            # One that is on its way arrives: the group client does not give up.
+            if not consumer.resumes:
+                self._ask(consumer)
             return
         if consumer.recent is not None:
             parts = _without(parts, consumer.recent, consumer.again)
@@ -151,15 +161,19 @@ class DeliveryHub:
     def leader_changed(self, uid: int) -> None:
         """Tell the new leader what each consumer holds, so that it sends again what got lost."""
         for consumer in list(self._by_group.get(uid, {}).values()):
-            held = consumer.sink.held(consumer)
-            # What came lately stays: an earlier RESUME, which may be on its way to this leader
-            # too, knew nothing of it, and it may have been settled since.
-            earlier = [] if consumer.recent is None else consumer.recent.ranges()
-            if not earlier:
-                consumer.again.clear()
-            consumer.recent = RangeSet([*held, *earlier])
-            command = queue_commands.encode_resume(consumer.id, held)
-            self._send(uid, command, _Resumed(self, consumer, consumer.recent))
+            self._ask(consumer)
+
+    def _ask(self, consumer: LocalConsumer) -> None:
+        held = consumer.sink.held(consumer)
+        # What came lately stays: an earlier RESUME, which may be on its way to this leader too,
+        # knew nothing of it, and it may have been settled since.
+        earlier = [] if consumer.recent is None else consumer.recent.ranges()
+        if not earlier:
+            consumer.again.clear()
+        consumer.recent = RangeSet([*held, *earlier])
+        consumer.resumes += 1
+        command = queue_commands.encode_resume(consumer.id, held)
+        self._send(consumer.uid, command, _Resumed(self, consumer, consumer.recent))
 
 
 @dataclass(slots=True)
@@ -175,6 +189,7 @@ class _Resumed:
     recent: RangeSet
 
     def __call__(self, is_known: bool) -> None:
+        self.consumer.resumes -= 1
         if not is_known:
             # The queue gave it up meanwhile: the client must know that nothing comes any more.
             self.hub.cancelled(self.consumer.id, "lost by its queue")

@@ -31,6 +31,9 @@ DELIVERY_BYTES_MAX = 512 * 1024
 #: After so long a queue is told again what it refused to hear.
 OWING_S = 0.5
 
+#: After so long consumers that have not resumed are asked to, again and again.
+REMIND_S = 2.0
+
 
 class QueueLeaders:
     """State: the queues led here with their options as last told; terms of leaders elsewhere."""
@@ -44,6 +47,7 @@ class QueueLeaders:
         self._owing: set[int] = set()
         #: Consumers that may lack something they were sent: they get nothing until they resume.
         self._unsure: dict[int, set[ConsumerId]] = {}
+        self._is_reminding = False
         #: Terms of the leaders of groups that have consumers here and no replica.
         self._heard_terms: dict[int, int] = {}
         #: Incarnations of the members that are up.
@@ -197,9 +201,40 @@ class QueueLeaders:
         Until then they get nothing, or it would come before what was lost (G3).
         """
         for uid in self.led:
-            for consumer in self._broker.machine(uid).consumers.of_node(node):
-                if consumer.registered and not consumer.no_ack:
-                    self._unsure.setdefault(uid, set()).add(consumer.id)
+            consumers = self._broker.machine(uid).consumers.of_node(node)
+            unsure = [c.id for c in consumers if c.registered and not c.no_ack]
+            if unsure:
+                self._unsure.setdefault(uid, set()).update(unsure)
+                self._remind_later()
+
+    def _remind_later(self) -> None:
+        if not self._is_reminding:
+            self._is_reminding = True
+            asyncio.get_running_loop().call_later(REMIND_S, self._remind)
+
+    def _remind(self) -> None:
+        """Ask consumers that have not resumed to do so, by a delivery of nothing.
+
+        What should have made them (an announcement, a new stream, their own replica's word) may
+        have been lost or have come too early; nobody is left in silence for that.
+        """
+        self._is_reminding = False
+        alive = self._broker.host.alive()
+        for uid, unsure in list(self._unsure.items()):
+            term = self.led.get(uid)
+            if term is None or not unsure:
+                del self._unsure[uid]
+                continue
+            log.info("%d consumers have not resumed group=%x", len(unsure), uid)
+            consumers = self._broker.machine(uid).consumers
+            for consumer_id in sorted(unsure):
+                consumer = consumers.get(consumer_id)
+                if consumer is None or not consumer.registered:
+                    unsure.discard(consumer_id)
+                elif NodeId(consumer_id.node) in alive:
+                    self._send_parts(uid, term, consumer_id, [])
+        if self._unsure:
+            self._remind_later()
 
     # ---- effects ----------------------------------------------------------------------------
 
@@ -263,6 +298,8 @@ class QueueLeaders:
         if queue is None:
             return
         self._unsure[uid] = set(effect.consumers)
+        if effect.consumers:
+            self._remind_later()
         self._tell_nodes(uid)
         broker.membership.wake(uid)
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])

@@ -20,6 +20,7 @@ from brokerd.core.queue_commands import encode_node_down, encode_node_up
 from brokerd.raft.messages import NodeId
 from brokerd.server import queue_leaders
 from brokerd.server.broker import Broker
+from brokerd.server.delivery import Part
 from brokerd.server.queue_leaders import QueueLeaders
 
 UID = 7
@@ -34,6 +35,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.delivered: list[ConsumerId] = []
+        self.reminded: list[ConsumerId] = []
         self.sent: list[tuple[NodeId, int]] = []
         self.resumed: list[int] = []
         self.cancelled: list[ConsumerId] = []
@@ -41,10 +43,14 @@ class Rig:
         self.replica = SimpleNamespace(applied_index=9, last_index=9)
         self.driver: Any = SimpleNamespace(replica=self.replica, term=3)
         self.answers: list[Callable[[bool, bytes, NodeId | None], None]] = []
-        rows = [SimpleNamespace(id=who, registered=True, no_ack=False) for who in (HERE, FAR)]
+        self.alive = {NodeId("n0")}
+        rows = self.rows = {
+            who: SimpleNamespace(id=who, registered=True, no_ack=False) for who in (HERE, FAR)
+        }
         consumers = SimpleNamespace(
-            rows=lambda: rows,
-            of_node=lambda node: [row for row in rows if row.id.node == node],
+            rows=rows.values,
+            of_node=lambda node: [row for row in rows.values() if row.id.node == node],
+            get=rows.get,
         )
         machine = SimpleNamespace(consumers=consumers, enqueuers=SimpleNamespace(rows=list))
         queue = SimpleNamespace(uid=UID, vhost="/", members=("n0", "n1", "n2"))
@@ -55,7 +61,7 @@ class Rig:
             machine=lambda uid: machine,
             contents=lambda uid, run: [CONTENT] * run.length,
             deliveries=SimpleNamespace(
-                deliver=lambda consumer, parts: self.delivered.append(consumer),
+                deliver=self._deliver,
                 cancelled=lambda consumer, cause: self.cancelled.append(consumer),
                 leader_changed=self.resumed.append,
                 groups=list,
@@ -65,7 +71,7 @@ class Rig:
             membership=SimpleNamespace(wake=lambda uid: None),
             host=SimpleNamespace(
                 driver_of=lambda uid: self.driver,
-                alive=lambda: {NodeId("n0")},
+                alive=lambda: self.alive,
                 propose=self._propose,
                 send_delivery=lambda node, uid, term, kind, payload: self.sent.append((node, term)),
             ),
@@ -78,6 +84,9 @@ class Rig:
     ) -> None:
         self.proposed.append(command)
         self.answers.append(done)
+
+    def _deliver(self, consumer: ConsumerId, parts: list[Part]) -> None:
+        (self.delivered if parts else self.reminded).append(consumer)
 
     def leads(self, term: int) -> None:
         self.leaders.leader_changed(UID, NodeId("n0"), term, True)
@@ -148,7 +157,7 @@ def test_a_leader_that_stepped_down_and_led_again_counts_from_its_new_term() -> 
     assert rig.delivered == [HERE]
 
 
-def test_a_consumer_of_earlier_terms_gets_nothing_before_it_has_resumed() -> None:
+async def test_a_consumer_of_earlier_terms_gets_nothing_before_it_has_resumed() -> None:
     """G3: what it missed would come after it; RESUME brings both, in order."""
     rig = Rig()
     rig.leads(term=3)
@@ -158,7 +167,7 @@ def test_a_consumer_of_earlier_terms_gets_nothing_before_it_has_resumed() -> Non
     assert rig.delivered == [HERE]
 
 
-def test_consumers_behind_a_broken_stream_get_nothing_before_they_have_resumed() -> None:
+async def test_consumers_behind_a_broken_stream_get_nothing_before_they_have_resumed() -> None:
     """G3"""
     rig = Rig()
     rig.leads(term=3)
@@ -167,6 +176,68 @@ def test_consumers_behind_a_broken_stream_get_nothing_before_they_have_resumed()
     assert (rig.sent, rig.delivered) == ([], [HERE])
     rig.leaders.realise(UID, 3, [Resumed(FAR), Deliver(FAR, [RUN])])
     assert rig.sent == [(NodeId("n9"), 3)]
+
+
+async def turns(count: int = 20) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_consumers_that_do_not_resume_are_asked_until_they_have(monkeypatch: Any) -> None:
+    """Whatever should have made them resume was lost: nobody is left in silence (R-QQ-10)."""
+    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    rig = Rig()
+    rig.alive.add(NodeId("n9"))
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 3, [LeadershipBegun((HERE, FAR))])
+    announced = len(rig.sent)
+    await turns()
+    assert len(rig.reminded) > 1
+    assert len(rig.sent) > announced + 1
+    assert set(rig.sent) == {(NodeId("n9"), 3)}
+    rig.leaders.realise(UID, 3, [Resumed(HERE), Resumed(FAR)])
+    rig.reminded.clear()
+    rig.sent.clear()
+    await turns()
+    assert (rig.reminded, rig.sent) == ([], [])
+    assert not rig.leaders._is_reminding
+
+
+async def test_consumers_behind_a_broken_stream_are_asked_when_their_node_lives(
+    monkeypatch: Any,
+) -> None:
+    """Their RESUME may have come before this member noticed that the stream had broken."""
+    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    rig = Rig()
+    rig.leads(term=3)
+    rig.leaders.deliveries_lost(NodeId("n9"))
+    await turns()
+    assert rig.sent == []
+    rig.alive.add(NodeId("n9"))
+    await turns()
+    assert (NodeId("n9"), 3) in rig.sent
+
+
+async def test_nobody_asks_consumers_that_have_gone_or_of_queues_led_elsewhere(
+    monkeypatch: Any,
+) -> None:
+    monkeypatch.setattr(queue_leaders, "REMIND_S", 0.0)
+    rig = Rig()
+    rig.alive.add(NodeId("n9"))
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 3, [LeadershipBegun((HERE, FAR))])
+    rig.rows[HERE].registered = False
+    del rig.rows[FAR]
+    rig.sent.clear()
+    await turns()
+    assert (rig.reminded, rig.sent) == ([], [])
+    assert not rig.leaders._is_reminding
+    rig.rows[HERE].registered = True
+    rig.leaders.realise(UID, 3, [LeadershipBegun((HERE,))])
+    rig.leaders.leader_changed(UID, NodeId("n1"), 4, False)
+    await turns()
+    assert rig.reminded == []
+    assert not rig.leaders._is_reminding
 
 
 async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: Any) -> None:

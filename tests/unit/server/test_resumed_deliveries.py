@@ -95,3 +95,25 @@ async def test_a_consumer_that_the_new_leader_does_not_know_is_cancelled() -> No
     answers[0](False)
     assert channel.cancelled == ["lost by its queue"]
     assert len(hub) == 0
+
+
+async def test_a_consumer_that_is_asked_by_its_queues_leader_resumes() -> None:
+    """R-QQ-10: a delivery of nothing says that the leader waits; one RESUME under way is enough."""
+    hub, channel, answers = hub_with_consumer()
+    hub.deliver(CONSUMER, [run(0, 1)])
+    hub.deliver(CONSUMER, [])
+    hub.deliver(CONSUMER, [])
+    assert len(answers) == 1
+    answers[0](True)
+    hub.deliver(CONSUMER, [])
+    assert len(answers) == 2
+    hub.deliver(CONSUMER, [run(0, 2)])
+    assert channel.numbers == [0, 1]
+
+
+async def test_a_consumer_that_is_asked_while_it_resumes_does_not_ask_twice() -> None:
+    hub, _, answers = hub_with_consumer()
+    hub.leader_changed(7)
+    hub.deliver(CONSUMER, [])
+    hub.deliver(CONSUMER._replace(channel=2), [])
+    assert len(answers) == 1

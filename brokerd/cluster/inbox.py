@@ -43,6 +43,8 @@ class Inbox:
         self._assemblers: dict[NodeId, SnapshotAssembler] = {}
         self._early: dict[int, list[Message]] = {}
         self._early_before: dict[int, list[Message]] = {}
+        #: Members whose new stream has brought nothing yet.
+        self._unheard: set[NodeId] = set()
 
     def _log_of(self, uid: int) -> int | None:
         driver = self._host.driver_of(uid)
@@ -59,6 +61,7 @@ class Inbox:
         )
         for client in host.clients:
             client.peer_lost(node)
+        self._unheard.add(node)
         host.node_heard(node, incarnation)
 
     def stream_closed(self, node: NodeId) -> None:
@@ -70,6 +73,12 @@ class Inbox:
         """Take one frame; FrameError ends the stream."""
         host = self._host
         host.node_heard(node)
+        if node in self._unheard:
+            # The member did not know before now that its stream stands, and what it answered until
+            # then went nowhere: whoever asked after `stream_opened` would wait for ever.
+            self._unheard.discard(node)
+            for client in host.clients:
+                client.peer_lost(node)
         if frame.raft:
             self._take_raft(node, frame.raft)
             if frame.replies:
@@ -119,8 +128,7 @@ class Inbox:
                     if message.kind in _REQUIRES_TRUST:
                         continue
                     self._look_for_refill(driver, message.term)
-                    if message.kind is MessageKind.APPEND and message.term >= driver.replica.term:
-                        driver.refill_target = message.commit
+                    self._note_refill_target(driver, message)
                 driver.inputs.append(Received(message))
                 host.wake(driver)
 
@@ -135,6 +143,15 @@ class Inbox:
         if match and message.index <= match and message.term == replica.term:
             self._host.succession.renew(driver, message.sender)
 
+    def _note_refill_target(self, driver: Driver, message: Message) -> None:
+        """A leader says what it has committed: at least what its snapshot covers."""
+        if message.term < driver.replica.term:
+            return
+        if message.kind is MessageKind.APPEND:
+            driver.refill_target = message.commit
+        elif message.snapshot is not None:
+            driver.refill_target = max(driver.refill_target, message.snapshot.index)
+
     def _look_for_refill(self, driver: Driver, term: int) -> None:
         """A damaged replica is whole when it holds what a leader of this term has committed.
 
@@ -147,10 +164,7 @@ class Inbox:
         # A snapshot that has been made since takes the terms of what it covers; its own index was
         # committed as well, and later.
         target = max(driver.refill_target, driver.log.first_index() - 1)
-        if (
-            replica.applied_index >= target
-            and term == replica.term == driver.log.term(target)
-        ):
+        if replica.applied_index >= target and term == replica.term == driver.log.term(target):
             self._host.refilled(driver)
 
     def look_again(self, drivers: Iterable[Driver]) -> None:

@@ -293,7 +293,6 @@ class GroupLog:
         self._recent.clear()
         self.config_indexes.clear()
         self.unreadable.clear()
-        self.lost.clear()
         self.snapshot_index = snapshot.index
         self.snapshot_term = snapshot.term
         self.configuration = snapshot.configuration

@@ -24,7 +24,8 @@ StorageFailed from any of them is fatal: the log refuses everything after it, th
 
 Damage: `GroupLog.damaged` True means that something synced could not be read back.  Such a member
 must neither vote nor lead; the leader sends it what is missing (entries from last_index() + 1 or a
-snapshot), and when it has caught up the driver calls mark_refilled/refilled.
+snapshot), and when it has caught up the driver calls mark_refilled/refilled.  An installed snapshot
+alone heals only entries that could not be read: it may be older than what was lost.
 """
 
 from __future__ import annotations
@@ -336,8 +337,7 @@ class WriteAheadLog:
             state.snapshot_index, state.snapshot_term = snapshot.index, snapshot.term
             state.tail = snapshot.index
             state.staging = 0 if staged is None else staged.number
-            log = self._groups.get(uid)
-            _heal(state, log)
+            _replace(state, self._groups.get(uid))
             batch = [self._writer.group_record(uid, reset=True)]
             batch += [
                 Record(records.LIVE, uid, entry.index, entry.term, entry.data, entry.kind)
@@ -453,6 +453,17 @@ class WriteAheadLog:
             return snapshots.read(self._files.disk, path).snapshot
         except (OSError, CorruptLog) as error:
             raise DamagedEntry(uid, index, path.name) from error
+
+
+def _replace(state: GroupState, log: GroupLog | None) -> None:
+    """A snapshot comes instead of the entries that cannot be read.
+
+    It does not make good what else was lost: the leader's newest snapshot may be older than what
+    this member had acknowledged.
+    """
+    if log is not None:
+        state.healed = sorted({*state.healed, *log.unreadable.values()})
+        state.lost = sorted({*state.lost, *log.lost})
 
 
 def _heal(state: GroupState, log: GroupLog | None) -> None:

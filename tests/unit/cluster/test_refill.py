@@ -14,12 +14,14 @@ from brokerd.cluster.driver import Driver
 from brokerd.cluster.host import Host
 from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.write_queue import RefillStep, WriteQueue
+from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.storage.group_log import GroupLog
 from brokerd.storage.wal import WriteAheadLog
 from tests.unit.storage.builders import (
     entry,
     find,
     flip,
+    install,
     open_log,
     put_range,
     save,
@@ -27,6 +29,7 @@ from tests.unit.storage.builders import (
 )
 
 UID = 7
+A, B = NodeId("a"), NodeId("b")
 
 
 @dataclass
@@ -131,3 +134,21 @@ def test_a_replica_that_has_not_what_its_leader_has_committed_waits(
     wal.set_live(UID, [])
     bed = Bed(wal, applied_index, target)
     assert bed.look_again() == []
+
+
+@pytest.mark.parametrize(
+    ("term", "snapshot_term", "is_whole"), [(1, 1, False), (2, 1, False), (2, 2, True)]
+)
+def test_a_snapshot_counts_if_it_reaches_into_its_leaders_term(
+    wal: WriteAheadLog, term: int, snapshot_term: int, is_whole: bool
+) -> None:
+    """Otherwise more was committed than it holds, perhaps with this member's help (G8).
+
+    Nothing may follow it in a group at rest.
+    """
+    bed = Bed(wal, applied_index=9, target=0)
+    bed.driver.replica.term = 2
+    snapshot = install(wal, UID, 9, snapshot_term, [])
+    message = Message(MessageKind.SNAPSHOT, A, B, term, 9, snapshot_term, snapshot=snapshot)
+    bed.inbox._note_refill_target(cast(Driver, bed.driver), message)
+    assert bed.look_again() == [RefillStep] * is_whole

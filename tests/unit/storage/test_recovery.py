@@ -339,6 +339,8 @@ def test_lost_snapshot_empties_and_damages_its_group_only(tmp_path: Path, how: s
         log.close()
     log = open_log(tmp_path)
     install(log, 5, 20, 4, [entry(3)])
+    log.mark_refilled(5)
+    log.refilled(5)
     assert not log.log(5).damaged
     log, _ = reopened(log, tmp_path)
     assert not log.log(5).damaged
@@ -346,7 +348,10 @@ def test_lost_snapshot_empties_and_damages_its_group_only(tmp_path: Path, how: s
     log.close()
 
 
-def test_installed_snapshot_heals_a_damaged_group(tmp_path: Path) -> None:
+def test_damage_outlives_an_installed_snapshot_until_the_leader_has_refilled_the_rest(
+    tmp_path: Path,
+) -> None:
+    """G8: the leader's newest snapshot may be older than what was acknowledged here and lost."""
     log = open_log(tmp_path)
     put_range(log, 5, 1, 11)
     path, offset = entry_at(tmp_path, 4)
@@ -354,11 +359,20 @@ def test_installed_snapshot_heals_a_damaged_group(tmp_path: Path) -> None:
     flip(path, offset - 20)
     log = open_log(tmp_path)
     assert log.log(5).damaged
-    install(log, 5, 20, 4, [entry(3)])
+    install(log, 5, 6, 4, [entry(3)])
+    assert log.log(5).damaged
+    for _ in range(2):
+        log, _ = reopened(log, tmp_path)
+        assert log.log(5).damaged
+        assert log.log(5).last_index() == 6
+    put_range(log, 5, 7, 11, term=4)
+    log.mark_refilled(5)
+    log.refilled(5)
     assert not log.log(5).damaged
     log, _ = reopened(log, tmp_path)
     assert not log.log(5).damaged
-    assert log.log(5).last_index() == 20
+    assert log.log(5).last_index() == 10
+    assert log.log(5).entry_data(3) == entry(3).data
     log.close()
 
 

@@ -339,6 +339,9 @@ class BrokerWorld:
             f"{leader.id} has two changes of queue {queue.uid} under way (Raft thesis §4.1)",
         )
         current = driver.replica.configuration
+        if self.strikes(0.2):
+            self._change_two(queue, leader, current)
+            return
         voters, learners = set(current.voters), set(current.learners)
         outside = [name for name in self._names if name not in voters | learners]
         for learner in sorted(learners):
@@ -369,6 +372,28 @@ class BrokerWorld:
                 member.broker.groups.set_members(
                     queue.uid, [NodeId(name) for name in queue.members]
                 )
+
+    def _change_two(self, queue: SimQueue, leader: SimMember, current: Configuration) -> None:
+        """Ask for what must be refused: majorities before and after might not meet."""
+        voters = list(current.voters)
+        voters.remove(self.rng.choice(voters))
+        outside = [name for name in self._names if name not in (*current.voters, *current.learners)]
+        if outside:
+            voters.append(self.rng.choice(outside))
+        elif len(voters) > 1:
+            voters.remove(self.rng.choice(voters))
+        else:
+            return
+
+        def done(is_accepted: bool, _reply: bytes, _leader: NodeId | None) -> None:
+            self.oracle.require(
+                not is_accepted,
+                f"{leader.id} changed two members of queue {queue.uid} at once (Raft thesis §4.1)",
+            )
+
+        wanted = Configuration(tuple(sorted(voters)), current.learners)
+        with leader.loop.entered():
+            leader.host.change_members(queue.uid, wanted, done)
 
     def _look_at_live_entries(self) -> None:
         for member in self.members.values():

@@ -132,7 +132,7 @@ def test_a_leader_that_was_cut_off_comes_back_as_a_follower(members: list[Member
         confirmed(on_new, 1)
     on_old.send(1, publish(1, "", queue, b"third"))
     confirmed(on_old, 2)
-    assert leader_of([old], queue) != ""
+    eventually(lambda: leader_of([old], queue) != "", "a leader that it knows too")
     expected = [(b"first", False), (b"second", False), (b"third", False)]
     assert drained(on_old, queue, 3) == expected
     on_old.close()

@@ -45,8 +45,13 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def make_namespace(kube_nodes: Kubernetes) -> Iterator[Callable[[str], Namespace]]:
-    """Namespaces that refuse whatever the restricted pod profile does not allow."""
+def make_namespace(
+    kube_nodes: Kubernetes, installed: Namespace
+) -> Iterator[Callable[[str], Namespace]]:
+    """Namespaces that refuse whatever the restricted pod profile does not allow.
+
+    They go before the operator does, whichever test came first: nobody else removes finalizers.
+    """
     made: list[str] = []
     numbers = itertools.count(1)
 

@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pika.exceptions
 import pytest
@@ -32,6 +32,15 @@ PATIENCE_S = 60.0
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Member]]:
     with cluster(tmp_path_factory.mktemp("life"), 3) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """A test that fails leaves no publisher behind."""
+    yield
+    for publisher in Publisher.running:
+        publisher.stopped.set()
+    Publisher.running.clear()
 
 
 @dataclass
@@ -98,8 +107,11 @@ def declare(member: Member, queue: str, size: int, **arguments: Any) -> None:
 class Publisher(threading.Thread):
     """Publishes numbers with confirms; a number whose confirm was lost is not used again."""
 
+    running: ClassVar[list[Publisher]] = []
+
     def __init__(self, members: list[Member], queue: str) -> None:
         super().__init__(daemon=True)
+        self.running.append(self)
         self.members, self.queue = members, queue
         self.confirmed: list[int] = []
         self.stopped = threading.Event()
@@ -116,6 +128,8 @@ class Publisher(threading.Thread):
                     channel.basic_publish("", self.queue, b"%d" % number, mandatory=True)
                     self.confirmed.append(number)
             turn += 1
+            # Thousands of attempts a second would take the ports that other tests are to listen on.
+            self.stopped.wait(0.1)
 
     def goes_on(self, count: int = 30) -> None:
         """Wait until it has published more."""

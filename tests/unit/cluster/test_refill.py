@@ -39,19 +39,10 @@ class FakeReplica:
 
 
 @dataclass
-class FakeMachine:
-    live: list[tuple[int, int]] = field(default_factory=list)
-
-    def live_indexes(self) -> list[tuple[int, int]]:
-        return self.live
-
-
-@dataclass
 class FakeDriver:
     log: GroupLog
     replica: FakeReplica
     refill_target: int
-    machine: FakeMachine = field(default_factory=FakeMachine)
     uid: int = UID
     log_uid: int = UID
     is_damaged: bool = True
@@ -161,23 +152,3 @@ def test_a_snapshot_counts_if_it_reaches_into_its_leaders_term(
     message = Message(MessageKind.SNAPSHOT, A, B, term, 9, snapshot_term, snapshot=snapshot)
     bed.inbox._note_refill_target(cast(Driver, bed.driver), message)
     assert bed.look_again() == [RefillStep] * is_whole
-
-
-def test_an_entry_that_left_no_trace_is_missed_by_who_refers_to_it(tmp_path: Path) -> None:
-    """The header of its record is damaged: not even its group is known (simulator seed 9146)."""
-    log = open_log(tmp_path)
-    put_range(log, UID, 1, 6)
-    save(log, UID, 5, [(2, 5)])
-    put_range(log, UID, 6, 9)
-    log.close()
-    path = segment_paths(tmp_path)[0]
-    flip(path, find(path, entry(3).data) - 20)
-    log = open_log(tmp_path)
-    assert log.log(UID).damaged
-    assert not log.log(UID).unreadable
-    bed = Bed(log, applied_index=8, target=8)
-    for live, is_held in (([(2, 5)], False), ([(3, 4)], False), ([(2, 3), (4, 5), (6, 8)], True)):
-        assert log.log(UID).holds(live) == is_held
-        bed.driver.machine.live = live
-        assert bed.look_again() == [RefillStep] * is_held
-    log.close()

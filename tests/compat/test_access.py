@@ -374,8 +374,11 @@ def test_deleting_a_vhost_closes_its_connections(server: Server, vhost: str) -> 
         raw.open(1)
         raw.declare(1, "q", durable=True)
         server.admin.delete_vhost(doomed)
-        text = f"CONNECTION_FORCED - vhost '{doomed}' is deleted"
-        assert closed_by(raw) == Closed("connection", 320, text)
+        closed = closed_by(raw)
+        # On a busy machine RabbitMQ's processes of the vhost may go before the news of it.
+        ends = ("deleted", "down") if server.name == "rabbitmq" else ("deleted",)
+        texts = [f"CONNECTION_FORCED - vhost '{doomed}' is {end}" for end in ends]
+        assert closed in [Closed("connection", 320, text) for text in texts]
     server.admin.add_vhost(doomed)
     assert server.admin.queues(doomed) == {}
     server.admin.delete_vhost(doomed)

@@ -83,8 +83,12 @@ def test_bad_input(server: Server, stocked: Callable[[Server], str], name: str) 
     """R-TEST-2, R-ERR-1 to R-ERR-44 but the handshake's, and their kin of chapters 1, 4 and 5."""
     with server.raw(stocked(server)) as raw:
         raw.open(1)
-        raw.send(1, BAD_INPUTS[name], SENTINEL)
-        assert like(closed_by(raw), expected(server, ANSWERS[name]))
+        wanted = expected(server, ANSWERS[name])
+        # RabbitMQ's channels are processes of their own: the sentinel's error on this one could
+        # overtake what the input did to another one.
+        is_elsewhere = wanted.code == 504
+        raw.send(1, BAD_INPUTS[name], *(() if is_elsewhere else (SENTINEL,)))
+        assert like(closed_by(raw), wanted)
 
 
 def like(got: Closed, wanted: Closed) -> bool:

@@ -482,12 +482,7 @@ class Broker:
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """A leader elsewhere sent something for one of our consumers."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
-            if self.leaders.is_stale(uid, term):
-                return
-            consumer, parts = delivery_codec.decode(payload)
-            if not self.host.has_group(uid):
-                self.leaders.heard(uid, term, is_announced=not parts)
-            self.deliveries.deliver(consumer, parts)
+            self.leaders.received(uid, term, payload)
         elif kind == delivery_codec.DeliveryKind.SYNC:
             self.spawn(self.catalog_writer.sync(sender, *delivery_codec.decode_sync(payload)))
         elif kind == delivery_codec.DeliveryKind.SYNCED:

@@ -162,6 +162,16 @@ class QueueLeaders:
         if known or is_announced:
             deliveries.leader_changed(uid)
 
+    def received(self, uid: int, term: int, payload: bytes) -> None:
+        """A leader elsewhere sent messages for a consumer here, or the news that it leads."""
+        if self.is_stale(uid, term):
+            return
+        broker = self._broker
+        consumer, parts = delivery_codec.decode(payload)
+        if not broker.host.has_group(uid):
+            self.heard(uid, term, is_announced=not parts)
+        broker.deliveries.deliver(consumer, parts)
+
     def is_stale(self, uid: int, term: int) -> bool:
         """Tell whether a leader sent something that has been succeeded since.
 

@@ -201,12 +201,7 @@ class SimBroker:
     def delivered(self, sender: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
         """See HostEvents."""
         if kind == delivery_codec.DeliveryKind.MESSAGES:
-            if self.leaders.is_stale(uid, term):
-                return
-            consumer, parts = delivery_codec.decode(payload)
-            if not self.host.has_group(uid):
-                self.leaders.heard(uid, term, is_announced=not parts)
-            self.deliveries.deliver(consumer, parts)
+            self.leaders.received(uid, term, payload)
         else:
             self.deliveries.cancelled(*delivery_codec.decode_cancelled(payload))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from brokerd.cluster import deliveries as delivery_codec
 from brokerd.core.effects import (
     ConsumerCancelled,
     ConsumerId,
@@ -70,6 +71,7 @@ class Rig:
             dead_letterer=SimpleNamespace(stop=lambda uid: None),
             membership=SimpleNamespace(wake=lambda uid: None),
             host=SimpleNamespace(
+                has_group=lambda uid: True,
                 driver_of=lambda uid: self.driver,
                 alive=lambda: self.alive,
                 propose=self._propose,
@@ -109,6 +111,16 @@ def test_what_a_cut_network_held_back_of_a_succeeded_leader_is_stale() -> None:
     assert rig.leaders.is_stale(UID, 2)
     assert not rig.leaders.is_stale(UID, 3)
     assert not rig.leaders.is_stale(UID, 4)
+
+
+def test_only_the_leader_of_the_newest_term_is_delivered() -> None:
+    """R-QQ-10"""
+    rig = Rig()
+    payload = delivery_codec.encode(HERE, [(RUN, [CONTENT] * RUN.length)])
+    rig.leaders.received(UID, 2, payload)
+    assert rig.delivered == []
+    rig.leaders.received(UID, 3, payload)
+    assert rig.delivered == [HERE]
 
 
 def test_nodes_without_a_replica_know_a_succeeded_leader_by_what_came_since() -> None:

@@ -82,6 +82,7 @@ class Driver:
         "machine",
         "members",
         "must_refill",
+        "refill_heard",
         "refill_target",
         "replica",
         "requests_bytes",
@@ -119,8 +120,10 @@ class Driver:
         #: An earlier disk of this node may have held more: damaged until a leader has refilled it,
         #: even if an installed snapshot is whole in itself.
         self.must_refill = False
-        #: While damaged: what the leader had committed when it last sent entries.
+        #: While damaged: what this replica must hold before it votes, and what the leader had
+        #: committed when it last sent entries (inbox.py).
         self.refill_target = 0
+        self.refill_heard = 0
         #: A broken invariant stopped this replica; the group goes on elsewhere.
         self.error: Exception | None = None
         self.leader: NodeId | None = None

@@ -148,24 +148,29 @@ class Inbox:
         if message.term < driver.replica.term:
             return
         if message.kind is MessageKind.APPEND:
-            driver.refill_target = message.commit
+            driver.refill_heard = message.commit
         elif message.snapshot is not None:
-            driver.refill_target = max(driver.refill_target, message.snapshot.index)
+            driver.refill_heard = max(driver.refill_heard, message.snapshot.index)
 
     def _look_for_refill(self, driver: Driver, term: int) -> None:
         """A damaged replica is whole when it holds what a leader of this term has committed.
 
         Only an index of the leader's own term counts: before it has committed one, it may itself
-        not know how far its predecessor had come (Raft thesis §3.6.2).
+        not know how far its predecessor had come (Raft thesis §3.6.2).  A target stands until it
+        is reached: one that moved with every command of a busy leader would not be.
         """
         replica = driver.replica
-        if not driver.refill_target:
+        if replica.applied_index < driver.refill_target or not driver.refill_heard:
             return
-        # A snapshot that has been made since takes the terms of what it covers; its own index was
-        # committed as well, and later.
-        target = max(driver.refill_target, driver.log.first_index() - 1)
-        if replica.applied_index >= target and term == replica.term == driver.log.term(target):
-            self._host.refilled(driver)
+        for heard in (driver.refill_target, driver.refill_heard):
+            # A snapshot that has been made since takes the terms of what it covers; its own index
+            # was committed as well, and later.
+            target = max(heard, driver.log.first_index() - 1)
+            is_reached = heard and replica.applied_index >= target
+            if is_reached and term == replica.term == driver.log.term(target):
+                self._host.refilled(driver)
+                return
+        driver.refill_target = driver.refill_heard
 
     def look_again(self, drivers: Iterable[Driver]) -> None:
         """A quiet group sends nothing that would make us look; called every few seconds."""

@@ -162,7 +162,7 @@ class RefillStep:
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.refilled(self.driver.log_uid)
         self.driver.is_damaged = self.driver.must_refill = False
-        self.driver.refill_target = 0
+        self.driver.refill_target = self.driver.refill_heard = 0
         return [self.driver]
 
 

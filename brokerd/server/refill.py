@@ -59,7 +59,11 @@ class Refill:
         work = self._broker.spawn(self._run())
         await asyncio.wait({work}, timeout=patience_s)
         if left := self.left():
-            log.warning("%d groups are not refilled yet, and have no vote here", len(left))
+            log.warning(
+                "%d groups are not refilled yet, and have no vote here; a group of two cannot be: "
+                "delete its queue (quorum_status names its members)",
+                len(left),
+            )
 
     def left(self) -> list[int]:
         """Return the groups that are not refilled yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
 from brokerd.storage import records
@@ -178,6 +178,17 @@ class GroupLog:
         indexes = self.table.indexes
         snapshot.live = LiveEntries(self, indexes[: bisect_right(indexes, snapshot.index)])
         return snapshot
+
+    def holds(self, live: Iterable[tuple[int, int]]) -> bool:
+        """Tell whether all entries in the [low, high) ranges are there, and none is unreadable.
+
+        A record whose header is damaged leaves no trace of the entry that it was: only who refers
+        to the entry can miss it.
+        """
+        find = self.table.find
+        return not self.unreadable and all(
+            0 <= find(low) == find(high - 1) - (high - 1 - low) for low, high in live if low < high
+        )
 
     # ---- reading --------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import pika
 
 LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP")
 #: Two busy cores and a full test run beside it.
-START_SECONDS = 40.0
+START_SECONDS = 90.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

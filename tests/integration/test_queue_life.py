@@ -35,12 +35,26 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Member]]:
 
 
 @pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
-    """A test that fails leaves no publisher behind."""
+def ended(members: list[Member]) -> Iterator[None]:
+    """A test that fails leaves no publisher behind; and none leaves a queue.
+
+    One of two members has no majority left, nor anybody to be refilled by, if a later test takes
+    the disk of the other.
+    """
     yield
     for publisher in Publisher.running:
         publisher.stopped.set()
     Publisher.running.clear()
+    for member in members:
+        if member.process is None or member.process.poll() is not None:
+            member.start()
+    for member in members:
+        member.wait_ready()
+    with contextlib.closing(members[0].connect()) as connection:
+        channel = connection.channel()
+        for queue in declared:
+            channel.queue_delete(queue)
+    declared.clear()
 
 
 @dataclass
@@ -90,7 +104,12 @@ def leader(member: Member, queue: str) -> str:
     return next((node for node, row in found.items() if row["Raft State"] == "leader"), "")
 
 
+#: By the test that runs.
+declared: list[str] = []
+
+
 def declare(member: Member, queue: str, size: int, **arguments: Any) -> None:
+    declared.append(queue)
     connection = member.connect()
     connection.channel().queue_declare(
         queue,

@@ -28,6 +28,8 @@ from tests.operator.operator_process import (
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
 
 CRDS = CLUSTER.parents[1] / "crds"
+#: The garbage collector looks for new kinds every 30 s.
+GARBAGE_S = 120.0
 
 
 class BrokerThread:
@@ -297,4 +299,4 @@ def test_a_cluster_gets_its_objects_secrets_and_status(
     namespace.wait_reason("brokercluster", "prod", "Stopped")
     namespace.delete("brokercluster", "prod")
     namespace.wait_gone("brokercluster", "prod")
-    namespace.wait_gone("statefulset", "prod")
+    namespace.wait_gone("statefulset", "prod", GARBAGE_S)

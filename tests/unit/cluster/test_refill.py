@@ -39,10 +39,20 @@ class FakeReplica:
 
 
 @dataclass
+class FakeMachine:
+    live: list[tuple[int, int]] = field(default_factory=list)
+
+    def live_indexes(self) -> list[tuple[int, int]]:
+        return self.live
+
+
+@dataclass
 class FakeDriver:
     log: GroupLog
     replica: FakeReplica
     refill_target: int
+    refill_heard: int
+    machine: FakeMachine = field(default_factory=FakeMachine)
     uid: int = UID
     log_uid: int = UID
     is_damaged: bool = True
@@ -75,7 +85,7 @@ class Bed:
         self.wal = wal
         self.host = FakeHost(wal)
         self.inbox = Inbox(cast(Host, self.host), wal, cast(WriteQueue, self.host))
-        self.driver = FakeDriver(wal.log(UID), FakeReplica(applied_index), target)
+        self.driver = FakeDriver(wal.log(UID), FakeReplica(applied_index), target, target)
 
     def look_again(self) -> list[type]:
         self.inbox.look_again([cast(Driver, self.driver)])
@@ -152,3 +162,51 @@ def test_a_snapshot_counts_if_it_reaches_into_its_leaders_term(
     message = Message(MessageKind.SNAPSHOT, A, B, term, 9, snapshot_term, snapshot=snapshot)
     bed.inbox._note_refill_target(cast(Driver, bed.driver), message)
     assert bed.look_again() == [RefillStep] * is_whole
+
+
+def test_an_entry_that_left_no_trace_is_missed_by_who_refers_to_it(tmp_path: Path) -> None:
+    """The header of its record is damaged: not even its group is known (simulator seed 9146)."""
+    log = open_log(tmp_path)
+    put_range(log, UID, 1, 6)
+    save(log, UID, 5, [(2, 5)])
+    put_range(log, UID, 6, 9)
+    log.close()
+    path = segment_paths(tmp_path)[0]
+    flip(path, find(path, entry(3).data) - 20)
+    log = open_log(tmp_path)
+    assert log.log(UID).damaged
+    assert not log.log(UID).unreadable
+    bed = Bed(log, applied_index=8, target=8)
+    for live, is_held in (([(2, 5)], False), ([(3, 4)], False), ([(2, 3), (4, 5), (6, 8)], True)):
+        assert log.log(UID).holds(live) == is_held
+        bed.driver.machine.live = live
+        assert bed.look_again() == [RefillStep] * is_held
+    log.close()
+
+
+def test_a_target_does_not_run_away_from_a_busy_replica(wal: WriteAheadLog) -> None:
+    """Each command of a leader says that more is committed; the replica is one behind for ever."""
+    wal.set_live(UID, [])
+    bed = Bed(wal, applied_index=0, target=0)
+    for commit in range(5, 9):
+        bed.driver.replica.applied_index = commit - 1
+        message = Message(MessageKind.APPEND, A, B, 1, commit, 1, commit=commit)
+        bed.inbox._look_for_refill(cast(Driver, bed.driver), 1)
+        bed.inbox._note_refill_target(cast(Driver, bed.driver), message)
+    assert [type(step) for step in bed.host.steps] == [RefillStep] * 3
+
+
+def test_a_target_of_a_leaders_predecessor_is_replaced_once_it_is_reached(
+    wal: WriteAheadLog,
+) -> None:
+    """What a leader without a commit of its own term says is not enough (thesis §3.6.2)."""
+    wal.set_live(UID, [])
+    bed = Bed(wal, applied_index=7, target=7)
+    bed.driver.replica.term = 2
+    assert bed.look_again() == []
+    install(wal, UID, 9, 2, [])
+    message = Message(MessageKind.APPEND, A, B, 2, 9, 2, commit=9)
+    bed.inbox._note_refill_target(cast(Driver, bed.driver), message)
+    assert bed.look_again() == []
+    bed.driver.replica.applied_index = 9
+    assert bed.look_again() == [RefillStep]

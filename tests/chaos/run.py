@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from tests.chaos import brokers, network, shim
 from tests.chaos.cluster import ClusterError
 from tests.chaos.faults import FAULTS, MATRIX
 from tests.chaos.scenario import RATE, Plan, run
+from tests.integration.members import REPOSITORY
 
 COLUMNS = {
     "title": "broker",
@@ -25,6 +27,7 @@ COLUMNS = {
     "nodes": "members",
     "seconds": "s",
     "seed": "seed",
+    "commit": "commit",
     "faults": "faults",
     "confirmed": "confirmed",
     "lost": "lost",
@@ -68,6 +71,15 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
+def commit() -> str:
+    """Return the short name of the checked out commit, "-" where there is no git."""
+    words = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "-"
+
+
 def one(plan: Plan, keep: Path | None) -> dict[str, object]:
     """Run one configuration; what cannot be run here says why in its row."""
     say(f"{plan.broker} {plan.fault} nodes={plan.nodes} seconds={plan.seconds:g} seed={plan.seed}")
@@ -76,6 +88,7 @@ def one(plan: Plan, keep: Path | None) -> dict[str, object]:
     except (network.NoNamespaces, shim.NoShim, ClusterError) as error:
         shown = {"broker": plan.broker, "fault": plan.fault, "nodes": plan.nodes}
         row = {**shown, "title": plan.broker, "error": f"not run: {error}"}
+    row["commit"] = commit()
     print(json.dumps(row), flush=True)
     return row
 

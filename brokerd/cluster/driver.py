@@ -76,6 +76,7 @@ class Driver:
         "is_leader",
         "is_queued",
         "is_volatile",
+        "lacks_entries",
         "leader",
         "log",
         "log_uid",
@@ -124,6 +125,9 @@ class Driver:
         #: committed when it last sent entries (inbox.py).
         self.refill_target = 0
         self.refill_heard = 0
+        #: Damaged, and no further command of the leader will change that: entries that the machine
+        #: refers to are lost here.
+        self.lacks_entries = False
         #: A broken invariant stopped this replica; the group goes on elsewhere.
         self.error: Exception | None = None
         self.leader: NodeId | None = None

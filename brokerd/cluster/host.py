@@ -542,17 +542,6 @@ class Host:
         if work is not None:
             self._queue.add(write_queue.CollectStep(work))
 
-    def refilled(self, driver: Driver) -> None:
-        """A damaged replica holds everything that its leader has committed (inbox.py).
-
-        Live entries that are lost come back with a snapshot only, or are settled one day.
-        """
-        if not self._wal.log(driver.log_uid).holds(driver.machine.live_indexes()):
-            return
-        driver.refill_target = driver.refill_heard = 0
-        logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
-        self._queue.add(write_queue.RefillStep(driver))
-
     # ---- the clock ------------------------------------------------------------------------------
 
     def _tick(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from brokerd.cluster.driver import Driver
 from brokerd.cluster.frames import SnapshotAssembler, decode_raft
 from brokerd.cluster.snapshot_spool import SnapshotSpool
-from brokerd.cluster.write_queue import WriteQueue
+from brokerd.cluster.write_queue import RefillStep, WriteQueue
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.raft.replica import Received
 from brokerd.rpc.v1 import peer_pb2
@@ -39,6 +39,8 @@ class Inbox:
 
     def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
         self._host = host
+        self._wal = wal
+        self._queue = queue
         self.spool = SnapshotSpool(wal, queue, host.config.raft, self._log_of)
         self._assemblers: dict[NodeId, SnapshotAssembler] = {}
         self._early: dict[int, list[Message]] = {}
@@ -127,7 +129,8 @@ class Inbox:
                 if driver.is_damaged:
                     if message.kind in _REQUIRES_TRUST:
                         continue
-                    self._look_for_refill(driver, message.term)
+                    if not driver.lacks_entries:
+                        self._look_for_refill(driver, message.term)
                     self._note_refill_target(driver, message)
                 driver.inputs.append(Received(message))
                 host.wake(driver)
@@ -168,9 +171,23 @@ class Inbox:
             target = max(heard, driver.log.first_index() - 1)
             is_reached = heard and replica.applied_index >= target
             if is_reached and term == replica.term == driver.log.term(target):
-                self._host.refilled(driver)
+                self._reached(driver)
                 return
         driver.refill_target = driver.refill_heard
+
+    def _reached(self, driver: Driver) -> None:
+        """All that the leader has committed is applied.
+
+        Live entries that are lost below that come back with a snapshot only, or are settled one
+        day; who asks for them is not this room's business (server/repair.py).
+        """
+        log = self._wal.log(driver.log_uid)
+        driver.lacks_entries = not log.holds(driver.machine.live_indexes())
+        if driver.lacks_entries:
+            return
+        driver.refill_target = driver.refill_heard = 0
+        logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
+        self._queue.add(RefillStep(driver))
 
     def look_again(self, drivers: Iterable[Driver]) -> None:
         """A quiet group sends nothing that would make us look; called every few seconds."""

@@ -29,7 +29,7 @@ from brokerd.cluster.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import catalog_commands, features, profiles
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, catalog_members, identity, leadership, logs
+from brokerd.server import auth, catalog_members, identity, leadership, logs, repair
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
 from brokerd.server.catalog_writer import Unavailable
@@ -117,7 +117,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
             node, incarnation, wal, _host_config(config), broker, broker.random, broker.clock_ms
         )
         broker.caches.limit_log_cache = wal.limit_cache
-        broker.attach(host, GroupClient(host, broker.random))
+        broker.attach(host, GroupClient(host, broker.random, incarnation=incarnation))
         broker.joining = joining = Joining(broker, host.config)
         bind = _peer_bind(config)
         try:
@@ -231,6 +231,7 @@ async def _join(broker: Broker, state: HealthState) -> None:
     if broker.refill.is_on:
         state.reason = "the disk of this member was empty and is being refilled"
     await broker.refill.started()
+    broker.spawn(repair.watch(broker))
     joining.watch()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import mmap
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pika.exceptions
@@ -318,6 +320,47 @@ def test_added_member_that_lost_its_disk_is_refilled(members: list[Member]) -> N
     assert set(drained(members[2], "refilled")) >= set(publisher.confirmed)
     members[0].start()
     members[0].wait_ready()
+
+
+def test_member_that_cannot_read_a_parked_message_gets_it_again(members: list[Member]) -> None:
+    """G8: the message lies below the snapshot, so no command of the leader brings it back."""
+    declare(members[0], "parked", 3)
+    bodies = [b"%07d" % number * 150_000 for number in range(70)]
+    with contextlib.closing(members[0].connect()) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("", "parked", body)
+    everybody = {"n0", "n1", "n2"}
+    eventually(lambda: voters(members[0], "parked") == everybody, "all have it", PATIENCE_S)
+    eventually(
+        lambda: all(row["Snapshot Index"] > 10 for row in status(members[0], "parked").values()),
+        "a snapshot of each",
+        PATIENCE_S,
+    )
+    members[2].kill()
+    assert any(flipped(path, bodies[3]) for path in members[2].data_dir.rglob("wal-*.log"))
+    members[2].start()
+    members[2].wait_ready()
+    eventually(
+        lambda: "'parked' in vhost '/': the replica is whole again" in members[2].log(),
+        "it is whole",
+        PATIENCE_S,
+    )
+    done(members[0], "transfer_leader", "parked", "n2")
+    with contextlib.closing(members[2].connect()) as connection:
+        got = connection.channel().consume("parked", auto_ack=True, inactivity_timeout=PATIENCE_S)
+        assert [next(got)[2] for _ in bodies] == bodies
+
+
+def flipped(path: Path, body: bytes) -> bool:
+    """Flip a bit in the middle of a message, if it is in this file."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as found:
+        start = found.find(body)
+        if start < 0:
+            return False
+        found[start + len(body) // 2] ^= 1
+        return True
 
 
 def test_target_size_grows_a_queue_and_spares_what_was_taken_out_by_hand(

@@ -194,7 +194,7 @@ def _any_change(current: Configuration, wanted: Configuration) -> str | None:
 
 def _damaged_is_trusted(inbox: Inbox, driver: Any, term: int) -> None:
     """A damaged replica counts as refilled at once."""
-    inbox._host.refilled(driver)
+    inbox._reached(driver)
 
 
 _open_group = Host.open_group

@@ -56,6 +56,7 @@ class FakeDriver:
     uid: int = UID
     log_uid: int = UID
     is_damaged: bool = True
+    lacks_entries: bool = False
     error: Exception | None = None
 
 
@@ -73,9 +74,6 @@ class FakeHost:
 
     def add(self, step: Any) -> None:
         self.steps.append(step)
-
-    def refilled(self, driver: Driver) -> None:
-        Host.refilled(cast(Host, self), driver)
 
 
 class Bed:

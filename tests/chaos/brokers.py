@@ -72,6 +72,12 @@ class BrokerdCluster:
     def join_queue(self, node: Node, queue: str) -> None:
         self._control(node, "add_member", queue, node.name)
 
+    def forget(self, node: Node) -> None:
+        self._control(node, "forget_cluster_node", node.name)
+
+    def grow(self, node: Node) -> None:
+        self._control(node, "grow", node.name, "all")
+
     def _control(self, node: Node, *words: str) -> None:
         # Asked at another member, as one would who takes this one away.
         other = (node.index + 1) % len(self.nodes)
@@ -161,9 +167,18 @@ class RabbitCluster:
     def join_queue(self, node: Node, queue: str) -> None:
         self._control(node, "add_member", queue, node.name)
 
-    def _control(self, node: Node, *words: str) -> None:
+    def forget(self, node: Node) -> None:
+        # It must not run then; the replicas of its queues are taken away before.
+        node.kill()
+        self._control(node, "shrink", node.name)
+        self._control(node, "forget_cluster_node", node.name, program=CONTROL)
+
+    def grow(self, node: Node) -> None:
+        self._control(node, "grow", node.name, "all")
+
+    def _control(self, node: Node, *words: str, program: Path = QUEUES_CONTROL) -> None:
         other = self.nodes[(node.index + 1) % len(self.nodes)]
-        command = [str(QUEUES_CONTROL), "-q", "-l", "-n", other.name, *words]
+        command = [str(program), "-q", "-l", "-n", other.name, *words]
         control_command(self.network.command(other.index, *command), other.environment)
 
     def close(self) -> None:

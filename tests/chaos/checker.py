@@ -33,6 +33,8 @@ class Verdict:
     out_of_order: list[Delivery]
     #: Queues that do not report 0 at each member.
     left: list[str]
+    #: Confirmed, received by nobody yet, and readable in less than a majority of logs (G1).
+    scarce: list[MessageKey]
     broken: list[str]
 
     attempted: int
@@ -42,6 +44,8 @@ class Verdict:
     duplicates: int
     #: Never confirmed and received all the same: allowed.
     unconfirmed_received: int
+    #: Messages that were looked for in the logs.
+    looked_for: int
     #: The longest time in which some queue confirmed nothing, from each fault's begin to the next.
     gap_max_s: float
     #: From the heal to the first confirm of the slowest queue (G9).
@@ -57,6 +61,7 @@ class Verdict:
             "came again without the redelivered flag": self.unflagged,
             "out of order": self.out_of_order,
             "not empty at the end": self.left,
+            "confirmed and not readable in a majority of logs": self.scarce,
             "broken": self.broken,
         }
         return [f"{len(cases)} {what}, as {cases[0]}" for what, cases in found.items() if cases]
@@ -85,6 +90,7 @@ def judge(history: History) -> Verdict:
             for queue, counts in sorted(history.left.items())
             if any(count != 0 for count in counts)
         ],
+        scarce=list(history.scarce),
         broken=list(history.broken),
         attempted=len(history.attempted),
         confirmed=len(confirmed),
@@ -92,6 +98,7 @@ def judge(history: History) -> Verdict:
         dead_lettered=len(buried),
         duplicates=sum(count - 1 for counts in (received, buried) for count in counts.values()),
         unconfirmed_received=len(seen - confirmed),
+        looked_for=history.looked_for,
         gap_max_s=gap_max_s,
         resume_max_s=resume_max_s,
     )

@@ -134,6 +134,12 @@ class Cluster(Protocol):
     def join_queue(self, node: Node, queue: str) -> None:
         """Give the member a replica of a quorum queue; raises ClusterError."""
 
+    def forget(self, node: Node) -> None:
+        """Take a member out of the cluster, with its replicas; raises ClusterError."""
+
+    def grow(self, node: Node) -> None:
+        """Give the member a replica of all quorum queues; raises ClusterError."""
+
 
 class ClusterError(Exception):
     """A command to the cluster failed; the message is what it said."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -22,6 +23,8 @@ TMPFS_BYTES = 700 << 20
 NEARLY_FULL_BYTES = 20 << 20
 SYNC_DELAY_MS = 300
 CLOCK_JUMP_S = 3600
+#: A cluster may be in no state to let a member go, for a moment.
+FORGET_S = 60.0
 
 
 class Fault:
@@ -33,6 +36,8 @@ class Fault:
     needs_namespaces = False
     needs_shim = False
     needs_root = False
+    #: One member's log may lack what it had, until the others have refilled it.
+    costs_a_log = False
 
     def begin(self, world: World) -> str:
         """Inject; say what was done."""
@@ -165,6 +170,7 @@ class BitFlip(OneNode):
     """A member is killed, one bit of its newest log files is flipped, and it starts again."""
 
     lasts_s, calm_s = 1.0, 12.0
+    costs_a_log = True
 
     def strike(self, world: World, node: Node) -> None:
         node.kill()
@@ -209,6 +215,7 @@ class Membership(Fault):
     """A member's replicas are taken out of all queues, and given back later."""
 
     lasts_s, calm_s = 8.0, 8.0
+    costs_a_log = True
     _victim: Node
 
     def begin(self, world: World) -> str:
@@ -226,6 +233,43 @@ class Membership(Fault):
             getattr(world.cluster, what)(self._victim, queue)
         except ClusterError as error:
             world.notes.append(f"{what} {self._victim.name} {queue}: {error}")
+
+
+class JoinLeave(OneNode):
+    """A member leaves the cluster, alive or dead, and comes back as a new one with nothing."""
+
+    lasts_s, calm_s = 10.0, 8.0
+    costs_a_log = True
+
+    def strike(self, world: World, node: Node) -> None:
+        if world.chance.random() < 0.5:
+            node.kill()
+        # One that runs ends when it learns of it.
+        node.is_meant_to_run = False
+        said = ""
+
+        def has_left() -> bool:
+            nonlocal said
+            try:
+                world.cluster.forget(node)
+            except ClusterError as error:
+                said = str(error)
+                return False
+            return True
+
+        if not wait_until(has_left, FORGET_S, 1.0):
+            raise ClusterError(said)
+        if said:
+            world.notes.append(f"{node.name} was let go after: {said}")
+        if not wait_until(lambda: not node.is_running(), FORGET_S):
+            raise ClusterError(f"{node.name} was taken out of the cluster and goes on")
+        node.kill()
+        for path in node.data.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def end(self, world: World) -> None:
+        start_all([self._victim])
+        world.cluster.grow(self._victim)
 
 
 class KillAll(Fault):
@@ -252,7 +296,7 @@ def _partition(shape: str) -> Callable[[], Fault]:
     return lambda: Partition(shape)
 
 
-#: The 14 families of the nightly matrix, each with 3 and with 5 members.
+#: The 15 families of the nightly matrix, each with 3 and with 5 members.
 MATRIX: dict[str, Callable[[], Fault]] = {
     **{shape: _partition(shape) for shape in SHAPES},
     "kill": Kill,
@@ -263,6 +307,7 @@ MATRIX: dict[str, Callable[[], Fault]] = {
     "bit-flip": BitFlip,
     "clock-jump": ClockJump,
     "membership": Membership,
+    "join-leave": JoinLeave,
     "rolling-restart": RollingRestart,
 }
 FAULTS: dict[str, Callable[[], Fault]] = MATRIX | {"kill-all": KillAll, "none": Nothing}

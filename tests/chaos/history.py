@@ -69,6 +69,10 @@ class History:
     faults: list[FaultSpan] = field(default_factory=list)
     #: Per queue what the members said at the end: ready messages, None for no answer.
     left: dict[str, list[int | None]] = field(default_factory=dict)
+    #: Confirmed and not yet received when the members' logs were read, and those of them that too
+    #: few logs held.
+    looked_for: int = 0
+    scarce: list[MessageKey] = field(default_factory=list)
     #: Members that did not come back, and the like: each is a violation.
     broken: list[str] = field(default_factory=list)
     #: The queue where rejected messages must arrive.

@@ -1,7 +1,7 @@
 """Chaos runs from the command line, with a row per run and a table at the end.
 
 python -m tests.chaos.run --broker brokerd --fault kill --nodes 3 --seconds 180 --seed 1
-python -m tests.chaos.run --matrix --seconds 180      the 28 configurations of every night
+python -m tests.chaos.run --matrix --seconds 180      the 30 configurations of every night
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ COLUMNS = {
     "unflagged": "unflagged",
     "out_of_order": "out of order",
     "left": "not empty",
+    "looked_for": "looked for in logs",
+    "scarce": "in no majority",
     "gap_max_s": "longest gap s",
     "resume_max_s": "after heal s",
     "ended_by_itself": "ended by itself",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from brokerd.amqp import methods
 from brokerd.amqp.values import Table
-from tests.chaos import brokers, network, shim
+from tests.chaos import brokers, logs, network, shim
 from tests.chaos.checker import Verdict, judge, missing
 from tests.chaos.cluster import Cluster, ClusterError, Node, World, start_all
 from tests.chaos.faults import FAULTS, DiskFull, Fault
@@ -47,6 +47,10 @@ COOL_DOWN_S = 8.0
 #: after 60 s, RabbitMQ's dead letter worker publishes again after 180 s without a confirm.
 DRAIN_S = 240.0
 SETUP_S = 60.0
+#: So long consumers rest before the logs are read, so that there is something in them.
+PILE_UP_S = 3.0
+#: A member that has lost its log is refilled within this time.
+REFILL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Result:
             "unflagged": len(verdict.unflagged),
             "out_of_order": len(verdict.out_of_order),
             "left": len(verdict.left),
+            "looked_for": verdict.looked_for,
+            "scarce": len(verdict.scarce),
             "gap_max_s": round(verdict.gap_max_s, 1),
             "resume_max_s": round(verdict.resume_max_s, 1),
             "ended_by_itself": self.ended_by_itself,
@@ -141,13 +147,16 @@ class Load:
             )
             for i in range(len(work) * PUBLISHERS_PER_QUEUE)
         ]
+        self._addresses = addresses
+        self.consumers = self._new_consumers()
+
+    def _new_consumers(self) -> list[Consumer]:
         # One of a queue's two consumers stays where it is as long as its connection lives.
-        self.consumers = [
-            Consumer(queue, addresses, turn + i, history, is_restless=turn == 0)
+        return [
+            Consumer(queue, self._addresses, turn + i, self.history, is_restless=turn == 0)
             for i, queue in enumerate(self.queues)
             for turn in (0, 1)
         ]
-        self._addresses = addresses
 
     def start(self) -> None:
         self.history.began_s = time.monotonic()
@@ -191,6 +200,12 @@ class Load:
             consumer.stopped.set()
         for consumer in self.consumers:
             consumer.join(30)
+
+    def consume_again(self) -> None:
+        """New consumers, after `stop_consuming`."""
+        self.consumers = self._new_consumers()
+        for consumer in self.consumers:
+            consumer.start()
 
     def stop(self) -> None:
         """End all threads, whatever happened."""
@@ -253,6 +268,8 @@ def run(plan: Plan, say: Say, keep: Path | None = None) -> Result:
             load.start()
             try:
                 _strike_again_and_again(plan, fault, world, load, say)
+                if plan.broker == "brokerd" and not history.broken:
+                    _look_into_logs(fault, world, load, folder)
                 load.stop_publishing()
                 say(f"{len(history.confirmed):,} confirmed; draining")
                 load.drain()
@@ -297,6 +314,25 @@ def _strike_again_and_again(plan: Plan, fault: Fault, world: World, load: Load, 
     if not history.broken and not wait_until(lambda: load.flows(healed_s), 60.0):
         history.broken.append("a queue confirms nothing 60 s after the last heal")
     wait_until(lambda: False, COOL_DOWN_S - fault.calm_s)
+
+
+def _look_into_logs(fault: Fault, world: World, load: Load, folder: Path) -> None:
+    """Let messages pile up; each that is confirmed must be readable in a majority of logs."""
+    history = load.history
+    load.stop_consuming()
+    wait_until(lambda: False, PILE_UP_S)
+    load.stop_publishing()
+    received = {delivery.key for delivery in history.deliveries}
+    wanted = [key for key in history.confirmed if key not in received]
+    history.looked_for = len(wanted)
+
+    def is_everywhere() -> bool:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            history.scarce = logs.scarce(wanted, logs.copy_all(world.nodes, Path(name)))
+        return not history.scarce
+
+    wait_until(is_everywhere, REFILL_S if fault.costs_a_log else 0.0, 5.0)
+    load.consume_again()
 
 
 def _keep(folder: Path, keep: Path, plan: Plan, history: History) -> None:

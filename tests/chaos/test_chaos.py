@@ -33,8 +33,9 @@ def test_a_member_that_is_cut_off_costs_no_confirmed_message(tmp_path: Path) -> 
     verdict = result.verdict
     told = (result.row(), lines)
     assert (verdict.lost, verdict.unburied, verdict.unexpected) == ([], [], []), told
-    assert (verdict.left, verdict.broken) == ([], []), told
+    assert (verdict.left, verdict.broken, verdict.scarce) == ([], [], []), told
     # Order and flag around a heal: see the known weakness in docs/reliability.md.
     assert result.faults
     assert verdict.confirmed > 100
     assert verdict.dead_lettered > 0
+    assert verdict.looked_for > 0

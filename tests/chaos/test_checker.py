@@ -134,6 +134,17 @@ def test_a_member_that_does_not_come_back_is_a_violation() -> None:
     assert judge(history).violations == ["1 broken, as n1 did not start"]
 
 
+def test_a_message_that_too_few_logs_hold_is_a_violation() -> None:
+    """G1: even if somebody got it afterwards."""
+    history = sound()
+    history.looked_for, history.scarce = 3, [MessageKey(1, 5)]
+    verdict = judge(history)
+    assert verdict.looked_for == 3
+    assert verdict.violations == [
+        f"1 confirmed and not readable in a majority of logs, as {MessageKey(1, 5)}"
+    ]
+
+
 def test_outages_are_measured_per_queue() -> None:
     """A queue that goes on must not hide one that stands still; G9 is counted from the heal."""
     history = sound()

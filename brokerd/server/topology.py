@@ -56,7 +56,12 @@ def choose_members(broker: Broker, vhost: str, name: str, spec: dict[str, Any]) 
     )
     probe = Queue(vhost, name, spec, 0, list(chosen))
     locator = policy.effective_queue(broker.view, probe).values.get("queue-leader-locator", "")
-    leaders = Counter(NodeId(queue.members[0]) for queue in queues if queue.members)
+    # Who leads a group without a replica here is not known; the first member did at the beginning.
+    leaders = Counter(
+        broker.host.leader_of(queue.uid) or NodeId(queue.members[0])
+        for queue in queues
+        if queue.members
+    )
     ordered = placement.leader_candidates(
         locator, here, chosen, running, leaders, len(queues), broker.random
     )

@@ -390,6 +390,13 @@ def test_leaders_are_rebalanced(members: list[Member]) -> None:
     assert len(rows.splitlines()) == 3
     heads = Counter(leader(members[2], queue) for queue in queues)
     assert heads == {"n0": 2, "n1": 2, "n2": 2}
+    # A new queue goes by who leads now, and not by who did when the others were declared.
+    for number in range(3):
+        queue = f"placed-{number}"
+        declare(members[0], queue, 3, **{"x-queue-leader-locator": "balanced"})
+        queues.append(queue)
+        eventually(lambda: leader(members[2], queues[-1]), "a leader", PATIENCE_S)
+    assert Counter(leader(members[2], queue) for queue in queues) == dict.fromkeys(heads, 3)
     assert done(members[1], "rebalance", "classic") == ""
 
 

@@ -3,8 +3,9 @@
     python -m tests.chaos.kills --rounds 500 --seed 1
 
 Each round kills a member at a random moment, leaves it away for a random while, starts it and waits
-for it.  After every CHECK_EVERY rounds the publishers pause, everything is drained and judged; so
-it is at the end.  kill -9 loses nothing that was written: lost unsynced writes are the simulator's.
+for it.  After every CHECK_EVERY rounds the publishers stop, the members' logs are looked into (of
+brokerd), everything is drained and judged; so it is at the end.  kill -9 loses nothing that was
+written: lost unsynced writes are the simulator's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.chaos.cluster import Cluster, ClusterError, start_all
 from tests.chaos.faults import Kill
 from tests.chaos.history import FaultSpan, History
 from tests.chaos.load import wait_until
-from tests.chaos.scenario import Load, declare_all, made_cluster
+from tests.chaos.scenario import Load, declare_all, look_into_logs, made_cluster
 
 CHECK_EVERY = 50
 #: A round waits so long for confirms of every queue before and after its kill.
@@ -45,6 +46,8 @@ class Totals:
     duplicates: int = 0
     unflagged: int = 0
     out_of_order: int = 0
+    looked_for: int = 0
+    scarce: int = 0
     gap_max_s: float = 0.0
 
     def add(self, verdict: Verdict) -> None:
@@ -55,6 +58,8 @@ class Totals:
         self.duplicates += verdict.duplicates
         self.unflagged += len(verdict.unflagged)
         self.out_of_order += len(verdict.out_of_order)
+        self.looked_for += verdict.looked_for
+        self.scarce += len(verdict.scarce)
         self.gap_max_s = round(max(self.gap_max_s, verdict.gap_max_s), 1)
 
 
@@ -75,9 +80,14 @@ def kill_once(cluster: Cluster, load: Load, chance: random.Random) -> FaultSpan:
 
 
 def check(
-    cluster: Cluster, work: list[str], done: int, rounds: int, chance: random.Random
+    cluster: Cluster,
+    work: list[str],
+    done: int,
+    rounds: int,
+    chance: random.Random,
+    folder: Path | None,
 ) -> Verdict:
-    """Load the cluster, kill so many times, drain, judge."""
+    """Load the cluster, kill so many times, look into the logs (in `folder`), drain, judge."""
     history = History()
     # Names of its own: what a check before has left behind would be unexpected now.
     load = Load([node.address for node in cluster.nodes], work, history, done * 100)
@@ -90,6 +100,8 @@ def check(
             history.broken.append(str(error))
         healed_s = time.monotonic()
         wait_until(lambda: load.flows(healed_s), FLOW_S)
+        if folder is not None and not history.broken:
+            look_into_logs(cluster.nodes, load, folder, 0.0)
         load.stop_publishing()
         load.drain()
     finally:
@@ -105,13 +117,14 @@ def run(
     totals = Totals()
     began_s = time.monotonic()
     with (
-        tempfile.TemporaryDirectory(prefix="kills-") as folder,
-        made_cluster(broker, 3, Kill(), Path(folder)) as cluster,
+        tempfile.TemporaryDirectory(prefix="kills-") as name,
+        made_cluster(broker, 3, Kill(), folder := Path(name)) as cluster,
     ):
+        readable = folder if broker == "brokerd" else None
         work = declare_all(cluster, History())
         while totals.rounds < rounds:
             step = min(CHECK_EVERY, rounds - totals.rounds)
-            verdict = check(cluster, work, totals.rounds, step, chance)
+            verdict = check(cluster, work, totals.rounds, step, chance, readable)
             totals.rounds += step
             totals.add(verdict)
             per_round_s = (time.monotonic() - began_s) / totals.rounds

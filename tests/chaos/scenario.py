@@ -269,7 +269,8 @@ def run(plan: Plan, say: Say, keep: Path | None = None) -> Result:
             try:
                 _strike_again_and_again(plan, fault, world, load, say)
                 if plan.broker == "brokerd" and not history.broken:
-                    _look_into_logs(fault, world, load, folder)
+                    patience_s = REFILL_S if fault.costs_a_log else 0.0
+                    look_into_logs(cluster.nodes, load, folder, patience_s)
                 load.stop_publishing()
                 say(f"{len(history.confirmed):,} confirmed; draining")
                 load.drain()
@@ -316,8 +317,11 @@ def _strike_again_and_again(plan: Plan, fault: Fault, world: World, load: Load, 
     wait_until(lambda: False, COOL_DOWN_S - fault.calm_s)
 
 
-def _look_into_logs(fault: Fault, world: World, load: Load, folder: Path) -> None:
-    """Let messages pile up; each that is confirmed must be readable in a majority of logs."""
+def look_into_logs(nodes: list[Node], load: Load, folder: Path, patience_s: float) -> None:
+    """Let messages pile up; each that is confirmed must be readable in a majority of logs.
+
+    Publishers are stopped by that, consumers go on.  For brokerd, whose logs can be read.
+    """
     history = load.history
     load.stop_consuming()
     wait_until(lambda: False, PILE_UP_S)
@@ -328,10 +332,10 @@ def _look_into_logs(fault: Fault, world: World, load: Load, folder: Path) -> Non
 
     def is_everywhere() -> bool:
         with tempfile.TemporaryDirectory(dir=folder) as name:
-            history.scarce = logs.scarce(wanted, logs.copy_all(world.nodes, Path(name)))
+            history.scarce = logs.scarce(wanted, logs.copy_all(nodes, Path(name)))
         return not history.scarce
 
-    wait_until(is_everywhere, REFILL_S if fault.costs_a_log else 0.0, 5.0)
+    wait_until(is_everywhere, patience_s, 5.0)
     load.consume_again()
 
 

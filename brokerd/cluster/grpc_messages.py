@@ -21,6 +21,9 @@ METHOD = "/brokerd.v1.Peer/Exchange"
 
 _PREFIX = struct.Struct(">BI")
 PREFIX_BYTES = _PREFIX.size
+#: A part of a message that is so large stays where it was read until the message is whole, so it is
+#: copied once.  Small ones would keep alive more than they are; a stranger's hello is smaller.
+VIEW_BYTES_MIN = 32 * 1024
 #: Of a status text, in either direction.
 _TEXT_CHARS_MAX = 500
 
@@ -57,7 +60,7 @@ class MessageReader:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self._prefix = b""
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._left = 0
 
     def feed(self, data: memoryview) -> list[bytes]:
@@ -68,13 +71,14 @@ class MessageReader:
             if not self._left:
                 at = self._take_prefix(data, at, messages)
                 continue
-            piece = bytes(data[at : at + self._left])
-            at += len(piece)
-            self._left -= len(piece)
+            piece = data[at : at + self._left]
+            size = len(piece)
+            at += size
+            self._left -= size
             if self._left or self._parts:
-                self._parts.append(piece)
+                self._parts.append(bytes(piece) if size < VIEW_BYTES_MIN else piece)
             if not self._left:
-                messages.append(b"".join(self._parts) if self._parts else piece)
+                messages.append(b"".join(self._parts) if self._parts else bytes(piece))
                 self._parts = []
         return messages
 

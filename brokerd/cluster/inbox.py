@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from brokerd.cluster.driver import Driver
+from brokerd.cluster.frame_entries import NOTHING_CUT, CutEntries
 from brokerd.cluster.frames import SnapshotAssembler, decode_raft
 from brokerd.cluster.snapshot_spool import SnapshotSpool
 from brokerd.cluster.write_queue import RefillStep, WriteQueue
@@ -71,8 +72,10 @@ class Inbox:
         self._assemblers.pop(node, None)
         self.spool.node_lost(node)
 
-    def frame_received(self, node: NodeId, frame: peer_pb2.PeerFrame) -> None:
-        """Take one frame; FrameError ends the stream."""
+    def frame_received(
+        self, node: NodeId, frame: peer_pb2.PeerFrame, cut: CutEntries = NOTHING_CUT
+    ) -> None:
+        """Take one frame, and the entries that were cut out of it; FrameError ends the stream."""
         host = self._host
         host.node_heard(node)
         if node in self._unheard:
@@ -82,7 +85,7 @@ class Inbox:
             for client in host.clients:
                 client.peer_lost(node)
         if frame.raft:
-            self._take_raft(node, frame.raft)
+            self._take_raft(node, frame.raft, cut)
             if frame.replies:
                 # Who hears an answer finds its effect in the replica here, if the news came along.
                 host.flush()
@@ -108,9 +111,11 @@ class Inbox:
 
     # ---- raft messages --------------------------------------------------------------------------
 
-    def _take_raft(self, node: NodeId, messages: Sequence[peer_pb2.RaftMessage]) -> None:
+    def _take_raft(
+        self, node: NodeId, messages: Sequence[peer_pb2.RaftMessage], cut: CutEntries
+    ) -> None:
         host = self._host
-        for raft in messages:
+        for number, raft in enumerate(messages):
             if raft.HasField("snapshot"):
                 assembled = self._assemblers[node].add(raft, node, host.node)
                 if assembled is None:
@@ -118,6 +123,8 @@ class Inbox:
                 message = assembled
             else:
                 message = decode_raft(raft, node, host.node)
+                if number in cut:
+                    message.entries = cut[number]
             driver = host.driver_of(raft.group)
             if driver is None:
                 self._keep_early(raft.group, message)

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster import frames, grpc_messages, http2, listening, security
+from brokerd.cluster import frame_entries, frames, grpc_messages, http2, listening, security
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import CallRefused, ClusterError, FrameError, Http2Error
 from brokerd.cluster.grpc_messages import Status
@@ -44,8 +44,10 @@ class FrameSink(Protocol):
         """A member's stream stands; it supersedes an earlier one."""
         ...
 
-    def frame_received(self, node: NodeId, frame: peer_pb2.PeerFrame) -> None:
-        """Take one frame; FrameError ends the stream."""
+    def frame_received(
+        self, node: NodeId, frame: peer_pb2.PeerFrame, cut: frame_entries.CutEntries
+    ) -> None:
+        """Take one frame, and the entries that were cut out of it; FrameError ends the stream."""
         ...
 
     def stream_closed(self, node: NodeId) -> None:
@@ -325,12 +327,13 @@ class _IncomingStream(PeerConnection):
 
     def message_received(self, message: bytes) -> None:
         try:
-            frame = peer_pb2.PeerFrame.FromString(message)
             if self.node is None:
-                self._introduced(frame)
+                self._introduced(peer_pb2.PeerFrame.FromString(message))
                 return
+            rest, cut = frame_entries.cut_entries(message)
+            frame = peer_pb2.PeerFrame.FromString(rest)
             self._service.check_member(self.node)
-            self._service.sink.frame_received(self.node, frame)
+            self._service.sink.frame_received(self.node, frame, cut)
         except (DecodeError, FrameError) as error:
             if self.node is not None:
                 logger.error("bad frame, closing the stream node=%s: %s", self.node, error)

@@ -84,13 +84,15 @@ def commit() -> str:
 
 def one(plan: Plan, keep: Path | None) -> dict[str, object]:
     """Run one configuration; what cannot be run here says why in its row."""
+    # Now: another may be checked out before the run is over.
+    which = commit()
     say(f"{plan.broker} {plan.fault} nodes={plan.nodes} seconds={plan.seconds:g} seed={plan.seed}")
     try:
         row = run(plan, say, keep).row()
     except (network.NoNamespaces, shim.NoShim, ClusterError) as error:
         shown = {"broker": plan.broker, "fault": plan.fault, "nodes": plan.nodes}
         row = {**shown, "title": plan.broker, "error": f"not run: {error}"}
-    row["commit"] = commit()
+    row["commit"] = which
     print(json.dumps(row), flush=True)
     return row
 

@@ -22,7 +22,7 @@ RATE = 25.0
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_member_that_is_cut_off_costs_no_confirmed_message(tmp_path: Path) -> None:
-    """G1, G2, G6, G9: a partition under load with dead letters, then everything is drained."""
+    """G1 to G4, G6, G9: a partition under load with dead letters, then everything is drained."""
     lines: list[str] = []
     try:
         result = run(Plan("brokerd", "random-node", 3, SECONDS, SEED, RATE), lines.append, tmp_path)
@@ -32,9 +32,7 @@ def test_a_member_that_is_cut_off_costs_no_confirmed_message(tmp_path: Path) -> 
         result = run(Plan("brokerd", "kill", 3, SECONDS, SEED, RATE), lines.append, tmp_path)
     verdict = result.verdict
     told = (result.row(), lines)
-    assert (verdict.lost, verdict.unburied, verdict.unexpected) == ([], [], []), told
-    assert (verdict.left, verdict.broken, verdict.scarce) == ([], [], []), told
-    # Order and flag around a heal: see the known weakness in docs/reliability.md.
+    assert verdict.violations == [], told
     assert result.faults
     assert verdict.confirmed > 100
     assert verdict.dead_lettered > 0

@@ -2,8 +2,9 @@
 
 The server's way to quorum queues and the catalog, wherever their leaders are: the local replica, or
 the leader's node over the transport.  A command may reach the machine twice (its answer was lost);
-commands are made for that (replication.md §2.6).  Commands of one group go out in the order of
-`send`, again after a change of leader.
+commands are made for that (replication.md §2.6), and those of a queue that are not go in an
+envelope (`once`, core/once.py).  Commands of one group go out in the order of `send`, again after
+a change of leader.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Protocol, TypeAlias
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.driver import Done
 from brokerd.cluster.errors import GroupGone, GroupUnavailable
+from brokerd.core import once as envelopes
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -73,6 +75,8 @@ class _Command:
     id: int
     data: bytes
     answer: Answer
+    #: Goes in an envelope, with `id` as its number.
+    is_once: bool = False
     is_finished: bool = False
 
 
@@ -89,6 +93,11 @@ class _Group:
     sent_bytes: int = 0
     waiting: deque[_Command] = field(default_factory=deque)
     pending_bytes: int = 0
+    #: Those of `sent` and `waiting` that go in envelopes; a finished one may be among them, but
+    #: not in front.
+    once: deque[_Command] = field(default_factory=deque)
+    #: The last of them that went out since `target` was chosen.
+    once_sent: int = 0
     #: The target has taken a command since it was chosen: it is the leader, the window opens.
     is_confirmed: bool = False
     failures: int = 0
@@ -108,11 +117,14 @@ class GroupClient:
         rng: random.Random,
         config: ClientConfig | None = None,
         command_bytes_max: int = 129 * 1024 * 1024,
+        incarnation: int = 0,
     ) -> None:
+        """incarnation: of this process; in each only one client sends commands of `once`."""
         self._network = network
         self._rng = rng
         self._config = config or ClientConfig()
         self._command_bytes_max = command_bytes_max
+        self._incarnation = incarnation
         self._loop = asyncio.get_running_loop()
         self._groups: dict[int, _Group] = {}
         self._by_id: dict[int, tuple[_Group, _Command]] = {}
@@ -153,15 +165,18 @@ class GroupClient:
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
 
-    def send(self, uid: int, command: bytes, done: Answer) -> None:
+    def send(self, uid: int, command: bytes, done: Answer, once: bool = False) -> None:
         """Send a command; `done` is called later, never from within.
 
+        once: a command of a queue that must not be applied twice (core/once.py: is_once).
         ValueError for a command that no group would ever take.
         """
-        self._send(uid, command, done)
+        self._send(uid, command, done, once)
 
-    async def request(self, uid: int, command: bytes, timeout_s: float) -> bytes:
-        """Send a command and return its reply.
+    async def request(
+        self, uid: int, command: bytes, timeout_s: float, once: bool = False
+    ) -> bytes:
+        """Send a command as `send` does, and return its reply.
 
         GroupGone: there is no such group.  GroupUnavailable: no answer in time; the command may
         take effect all the same.
@@ -172,7 +187,7 @@ class GroupClient:
             if not future.done():
                 future.set_result((status, reply))
 
-        sent = self._send(uid, command, answered)
+        sent = self._send(uid, command, answered, once)
         try:
             async with asyncio.timeout(timeout_s):
                 status, reply = await future
@@ -185,7 +200,7 @@ class GroupClient:
             raise GroupGone(uid)
         return reply
 
-    def _send(self, uid: int, data: bytes, answer: Answer) -> _Command | None:
+    def _send(self, uid: int, data: bytes, answer: Answer, once: bool) -> _Command | None:
         if len(data) > self._command_bytes_max:
             raise ValueError(f"a command of {len(data)} bytes is too large")
         group = self._groups.get(uid)
@@ -193,9 +208,11 @@ class GroupClient:
             self._loop.call_soon(answer, ReplyStatus.GONE, b"")
             return None
         self._next_id += 1
-        command = _Command(self._next_id, data, answer)
+        command = _Command(self._next_id, data, answer, once)
         self._by_id[command.id] = (group, command)
         group.waiting.append(command)
+        if once:
+            group.once.append(command)
         group.pending_bytes += len(data)
         self._pump(group)
         return command
@@ -245,8 +262,9 @@ class GroupClient:
         target = group.target
         assert target is not None
         network = self._network
+        data = self._enveloped(group, command) if command.is_once else command.data
         if target != network.node:
-            return network.send_request(target, command.id, group.uid, command.data)
+            return network.send_request(target, command.id, group.uid, data)
 
         def done(accepted: bool, reply: bytes, leader: NodeId | None) -> None:
             if accepted:
@@ -256,8 +274,15 @@ class GroupClient:
             else:
                 self._refused(command.id, target, peer_pb2.GroupReply.NOT_LEADER, leader)
 
-        network.propose(group.uid, command.data, done)
+        network.propose(group.uid, data, done)
         return True
+
+    def _enveloped(self, group: _Group, command: _Command) -> bytes:
+        after, group.once_sent = group.once_sent, command.id
+        first = group.once[0].id
+        return envelopes.encode(
+            self._network.node, self._incarnation, command.id, after, first, command.data
+        )
 
     def _choose_target(self, group: _Group) -> NodeId | None:
         network = self._network
@@ -280,6 +305,7 @@ class GroupClient:
         group.sent_bytes = 0
         group.target = None
         group.is_confirmed = False
+        group.once_sent = 0
 
     def _stall(self, group: _Group) -> None:
         self._take_back(group)
@@ -318,6 +344,11 @@ class GroupClient:
         if found is None:
             return
         group, command = found
+        if command.is_once and reply == envelopes.EARLY:
+            # An earlier one was refused, or nobody waits for it any more: all go again from there.
+            if command_id in group.sent:
+                self._stall(group)
+            return
         self._finish(group, command)
         group.failures = 0
         if group.target is not None:
@@ -329,6 +360,8 @@ class GroupClient:
     def _finish(self, group: _Group, command: _Command) -> None:
         command.is_finished = True
         self._by_id.pop(command.id, None)
+        while group.once and group.once[0].is_finished:
+            group.once.popleft()
         size = len(command.data)
         group.pending_bytes -= size
         if group.sent.pop(command.id, None) is not None:

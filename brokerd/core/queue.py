@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.core import effects, queue_commands, queue_decoders, queue_snapshot
+from brokerd.core import effects, once, queue_commands, queue_decoders, queue_snapshot
 from brokerd.core.consumers import QUORUM_PREFETCH_MAX, Consumer
 from brokerd.core.effects import ConsumerId
 from brokerd.core.enqueuers import EnqueuerKey
@@ -53,7 +53,7 @@ class QueueMachine(QueueIntake):
             return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
         self.clock_ms = max(self.clock_ms, meta.now_ms)
         if self.deleted is not None:
-            return Outcome(_reply_of_deleted(kind, decoded))
+            return Outcome(self._reply_of_deleted(kind, decoded))
         if self.last_used_ms is None:
             self.last_used_ms = self.clock_ms
         self._index = meta.index
@@ -151,6 +151,24 @@ class QueueMachine(QueueIntake):
             if consumer.registered
         ]
         return sorted(rows, key=lambda row: int(row["order"]))
+
+    # -- once -------------------------------------------------------------------------------
+
+    def _once(self, meta: Meta, command: once.Once) -> bytes:
+        plain = _plain_reply(command.kind)
+        known = self.senders.answer(command, plain)
+        if known is not None:
+            return known
+        reply = _HANDLERS[command.kind](self, meta, command.command)
+        self.senders.applied(command, reply, plain)
+        return reply
+
+    def _reply_of_deleted(self, kind: int, command: Any) -> bytes:
+        if kind != Kind.ONCE:
+            return _reply_of_deleted(kind, command)
+        reply = _reply_of_deleted(command.kind, command.command)
+        known = self.senders.answer(command, reply)
+        return reply if known is None or known == once.EARLY else known
 
     # -- settings ---------------------------------------------------------------------------
 
@@ -347,7 +365,7 @@ class QueueMachine(QueueIntake):
         span = self._next_live(1)
         if span is None:
             self.counters["get_empty"] += 1
-            return _json({"run": None, "ready": 0})
+            return queue_commands.encode_get_reply(None, 0)
         run = span.run()
         consumer = self.consumers.hold(command.consumer)
         self._acquire(consumer, span, command.no_ack)
@@ -356,7 +374,7 @@ class QueueMachine(QueueIntake):
             # What has expired behind it is no longer counted (R-TTL-2, R-CS-8); quorum queues look
             # there when a message is settled.
             self._expire()
-        return _json({"run": run, "ready": self.store.ready})
+        return queue_commands.encode_get_reply(run, self.store.ready)
 
     def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
         key = EnqueuerKey(command.node, command.incarnation, command.channel)
@@ -382,6 +400,7 @@ class QueueMachine(QueueIntake):
     def _node_up(self, meta: Meta, command: queue_decoders.Node) -> bytes:
         self.suspected.pop(command.node, None)
         self.enqueuers.forget_earlier_incarnations(command.node, command.incarnation)
+        self.senders.started(command.node, command.incarnation)
         gone: list[Consumer] = []
         for consumer in self.consumers.of_node(command.node):
             # A leader that has not heard of a restart yet says an earlier incarnation than is true.
@@ -446,6 +465,11 @@ def _refusal(code: int, text: str) -> bytes:
 _OK = _json({"ok": True})
 
 
+def _plain_reply(kind: int) -> bytes:
+    """Return what says no more than that a command of this kind was done."""
+    return b"" if kind == Kind.RETURN else _OK
+
+
 def _reply_of_deleted(kind: int, command: Any) -> bytes:
     """Return what a queue that has ended answers to anything."""
     if kind == Kind.ENQUEUE:
@@ -489,4 +513,5 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.DEAD_LETTERS_CHECKOUT: QueueMachine._dead_letters_checkout,
     Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
     Kind.DECLARED: QueueMachine._declared,
+    Kind.ONCE: QueueMachine._once,
 }

@@ -46,6 +46,8 @@ class Kind(IntEnum):
     DEAD_LETTERS_CHECKOUT = 16
     DEAD_LETTERS_SETTLE = 17
     DECLARED = 18
+    #: Another command in an envelope (once.py).
+    ONCE = 19
 
 
 class ReturnCause(IntEnum):
@@ -454,6 +456,11 @@ def encode_get(consumer: ConsumerId, no_ack: bool) -> bytes:
     """basic.get (tag "").  Reply: JSON {"run": [six numbers of Run] or null, "ready": count}; the
     driver appends the content for a remote caller."""
     return _json(Kind.GET, {"consumer": consumer, "no_ack": no_ack})
+
+
+def encode_get_reply(run: Run | None, ready: int) -> bytes:
+    """Answer GET: what was taken, and how many are left."""
+    return json.dumps({"run": run, "ready": ready}, separators=(",", ":")).encode()
 
 
 def encode_purge() -> bytes:

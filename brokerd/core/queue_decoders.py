@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from brokerd.core import annotations as message_annotations
-from brokerd.core import queue_commands
+from brokerd.core import once, queue_commands
 from brokerd.core.effects import ConsumerId
 from brokerd.core.message import Range
 from brokerd.core.queue_commands import Checkout, EnqueueHead, Kind, QueueOptions, ReturnCause
@@ -221,6 +221,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _once(data: bytes) -> once.Once:
+    envelope = once.decode_envelope(data)
+    _, envelope.command = decode(once.inside(data))
+    return envelope
+
+
 _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.ENQUEUE: _enqueue,
     Kind.SETTLE: _ranges,
@@ -240,6 +246,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.DEAD_LETTERS_CHECKOUT: _count,
     Kind.DEAD_LETTERS_SETTLE: _only_ranges,
     Kind.DECLARED: _nothing,
+    Kind.ONCE: _once,
 }
 
 

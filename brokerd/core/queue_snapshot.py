@@ -85,6 +85,7 @@ def encode(state: QueueState) -> bytes:
         "taken_term": state.letters.taken_term,
         "letters_order": state.letters.next_order,
         "enqueuers": list(state.enqueuers.rows()),
+        "senders": list(state.senders.rows()),
         "next_number": state.next_number,
         "clock_ms": state.clock_ms,
         "last_used_ms": state.last_used_ms,
@@ -116,7 +117,9 @@ def decode_into(state: QueueState, data: bytes) -> None:
     for name in ("taken", "waiting"):
         for row, reason, time_ms, order in fields[name]:
             letters.restore(Letter(_span(entries, row), reason, time_ms, order), name == "taken")
-    # The next three are not in what the first version wrote.
+    # The next four are not in what the first version wrote.
+    for row in fields.get("senders", ()):
+        state.senders.restore(*row)
     for row, due_ms in fields.get("delayed", ()):
         state.delayed.add(_span(entries, row), due_ms)
     state.timeout_check_ms = fields.get("timeout_check_ms")

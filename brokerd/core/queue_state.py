@@ -17,6 +17,7 @@ from brokerd.core.delayed import Delayed
 from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.enqueuers import Enqueuers
 from brokerd.core.message import Range
+from brokerd.core.once import Senders
 from brokerd.core.queue_commands import QueueOptions
 from brokerd.core.queue_store import Entry, Place, Span, Store, append_run
 
@@ -62,6 +63,7 @@ class QueueState:
         self.letters = DeadLetters()
         self.delayed = Delayed()
         self.enqueuers = Enqueuers()
+        self.senders = Senders()
         self.next_number = 0
         self.unacked = 0
         self.unacked_bytes = 0

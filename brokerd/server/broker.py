@@ -24,6 +24,7 @@ from brokerd.core import (
     catalog_commands,
     effects,
     features,
+    once,
     queue_commands,
     queue_membership,
 )
@@ -374,13 +375,14 @@ class Broker:
         self, uid: int, command: bytes, done: Callable[[ReplyStatus, bytes], None] | None = None
     ) -> None:
         """Send a command to a queue's leader, in order with the earlier ones of this node."""
-        self.groups.send(uid, command, done or _ignore)
+        is_once = uid != CATALOG_GROUP and once.is_once(command)
+        self.groups.send(uid, command, done or _ignore, is_once)
 
     async def ask_queue(self, uid: int, command: bytes) -> bytes:
         """Send a command and wait for its reply; GroupGone when the queue is deleted meanwhile."""
         timeout_s = self.config.limits.operation_timeout_ms / 1000
         try:
-            return await self.groups.request(uid, command, timeout_s)
+            return await self.groups.request(uid, command, timeout_s, once.is_once(command))
         except GroupUnavailable as error:
             raise Unavailable(str(error)) from error
 
@@ -400,19 +402,26 @@ class Broker:
         if payload:
             content = delivery_codec.decode(payload)[1][0][1][0]
         else:
-            content = self.contents(uid, run)[0]
+            found = self.contents_if_here(uid, run)
+            if found is None:
+                return None
+            content = found[0]
         return Got(run, content, fields["ready"])
 
     def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
         """Before a reply goes to another node: basic.get brings its message along."""
-        if uid == CATALOG_GROUP or command[1] != queue_commands.Kind.GET:
+        if uid == CATALOG_GROUP or once.kind_of(command) != queue_commands.Kind.GET:
             return reply
         fields = queue_commands.decode_reply(reply)
         if not fields.get("run"):
             return reply
         run = queue_commands.run_of(fields["run"])
+        found = self.contents_if_here(uid, run)
+        if found is None:
+            # Asked again after its answer was lost: what was settled by handing it out may be gone.
+            return queue_commands.encode_get_reply(None, fields["ready"])
         nobody = ConsumerId("", 0, 0, "")
-        return reply + b"\n" + delivery_codec.encode(nobody, [(run, self.contents(uid, run))])
+        return reply + b"\n" + delivery_codec.encode(nobody, [(run, found)])
 
     def annotate(self, kept: Annotations) -> bytes:
         """Return a message's annotations in the form that all members can read."""
@@ -431,7 +440,7 @@ class Broker:
             gone = status is ReplyStatus.OK and "refused" in queue_commands.decode_reply(reply)
             done(not gone or not self.groups.knows(uid))
 
-        self.groups.send(uid, command, answered)
+        self.groups.send(uid, command, answered, once=True)
 
     def _entry_data(self, uid: int, index: int) -> bytes | None:
         return self.host.entry_data(uid, index) if self.host.has_group(uid) else None

@@ -147,7 +147,7 @@ class Publisher:
         self._farewell = farewell
         for uid in dict.fromkeys([*self._sequences, *others]):
             if uid not in self._on_way:
-                self._groups.send(uid, farewell, _ignore)
+                self._groups.send(uid, farewell, _ignore, once=True)
 
     def _send(self, uid: int, batch: _Batch) -> None:
         count = len(batch.contents)
@@ -183,7 +183,7 @@ class Publisher:
         if (batch := self._batches.pop(uid, None)) is not None:
             self._send(uid, batch)
         elif self._farewell and not on_way:
-            self._groups.send(uid, self._farewell, _ignore)
+            self._groups.send(uid, self._farewell, _ignore, once=True)
 
     def _outcomes(
         self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes

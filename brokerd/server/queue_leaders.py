@@ -338,8 +338,9 @@ class QueueLeaders:
 
 
 def _client_nodes(machine: QueueMachine) -> set[str]:
-    """Return the nodes whose channels consume from this queue or have published to it."""
+    """Return the nodes whose channels consume from this queue or have sent to it."""
     nodes = {consumer.id.node for consumer in machine.consumers.rows()}
+    nodes.update(machine.senders.nodes())
     return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
 
 

@@ -161,7 +161,7 @@ class SimConsumer(_Client):
         )
         broker.deliveries.add(local)
         checkout = Checkout(self.id, self.prefetch, False, False, 0, "guest")
-        broker.groups.send(self.uid, queue_commands.encode_checkout(checkout), _ignore)
+        broker.groups.send(self.uid, queue_commands.encode_checkout(checkout), _ignore, once=True)
 
     # ---- Sink -----------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class SimConsumer(_Client):
                 ledger = world.oracle.ledgers[self.uid]
                 self._settled.update(n for n in mine if n in ledger.settled)
 
-        broker.groups.send(self.uid, command, answered)
+        broker.groups.send(self.uid, command, answered, once=kind == Kind.RETURN)
 
     def _end(self) -> None:
         """Close the channel: what it holds goes back."""
@@ -232,7 +232,7 @@ class SimConsumer(_Client):
         assert broker is not None
         broker.deliveries.remove(self.id)
         down = queue_commands.encode_channel_down(*self.id[:3])
-        broker.groups.send(self.uid, down, _ignore)
+        broker.groups.send(self.uid, down, _ignore, once=True)
         self._leave()
 
     def _leave(self) -> None:

@@ -109,6 +109,7 @@ class SimBroker:
             self.host,
             member.rng,
             ClientConfig(retry_max_ms=200, inflight_commands=member.world.scenario.window),
+            incarnation=member.incarnation,
         )
         self.deliveries = DeliveryHub(self._resume)
         self.leaders = SimLeaders(self)  # type: ignore[arg-type]
@@ -167,7 +168,7 @@ class SimBroker:
         def answered(status: ReplyStatus, reply: bytes) -> None:
             done("refused" not in queue_commands.decode_reply(reply))
 
-        self.groups.send(uid, command, answered)
+        self.groups.send(uid, command, answered, once=True)
 
     # ---- HostEvents -----------------------------------------------------------------------------
 

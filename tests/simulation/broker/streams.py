@@ -125,14 +125,25 @@ class Wires:
             member.enter(member.host.peer_refused, to)
             self.kernel.after(REDIAL_MS + self.rng.random() * 100, self._dial, sender, to, life)
             return
-        wire.is_connected = True
         wire.epoch += 1
         wire.frames.clear()
         wire.is_moving = False
         wire.stuck_since_ms = None
         wire.peer_life = peer.incarnation
         peer.enter(peer.host._inbox.stream_opened, sender, life)
-        member.enter(self._connected, sender, to, wire.epoch)
+        # The one that was dialled knows of the stream first, and may act on it.
+        late_ms = self.rng.choice((0.05, 1.0, 30.0))
+        self.kernel.after(late_ms, self._stands, sender, to, life, wire.epoch)
+
+    def _stands(self, sender: NodeId, to: NodeId, life: int, epoch: int) -> None:
+        member, peer, wire = self.members[sender], self.members[to], self._wires[sender, to]
+        if not member.is_up or self._life(sender) != life or wire.epoch != epoch:
+            return
+        if not peer.is_up or peer.incarnation != wire.peer_life:
+            self.kernel.after(REDIAL_MS, self._dial, sender, to, life)
+            return
+        wire.is_connected = True
+        member.enter(self._connected, sender, to, epoch)
 
     def _connected(self, sender: NodeId, to: NodeId, epoch: int) -> None:
         if self._wires[sender, to].epoch == epoch:

@@ -29,8 +29,9 @@ class _Groups:
         self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
         self.farewells: list[int] = []
 
-    def send(self, uid: int, command: bytes, done: Any) -> None:
-        if command == FAREWELL:
+    def send(self, uid: int, command: bytes, done: Any, once: bool = False) -> None:
+        assert once == (command == FAREWELL)
+        if once:
             self.farewells.append(uid)
             return
         self.sent.append((uid, queue_commands.EnqueueView(command), done))

@@ -53,7 +53,11 @@ class Rig:
             of_node=lambda node: [row for row in rows.values() if row.id.node == node],
             get=rows.get,
         )
-        machine = SimpleNamespace(consumers=consumers, enqueuers=SimpleNamespace(rows=list))
+        machine = SimpleNamespace(
+            consumers=consumers,
+            enqueuers=SimpleNamespace(rows=list),
+            senders=SimpleNamespace(nodes=list),
+        )
         queue = SimpleNamespace(uid=UID, vhost="/", members=("n0", "n1", "n2"))
         broker: Any = SimpleNamespace(
             node="n0",

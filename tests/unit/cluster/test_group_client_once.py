@@ -1,0 +1,178 @@
+"""GroupClient and commands that must not be applied twice: numbers, order, and what was too early.
+
+A real queue machine is at the other end, so that both halves of core/once.py are held together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from brokerd.cluster.config import ClientConfig
+from brokerd.cluster.errors import GroupUnavailable
+from brokerd.cluster.group_client import GroupClient, ReplyStatus
+from brokerd.core import once, queue_commands
+from brokerd.core.effects import ConsumerId
+from brokerd.core.queue_commands import Checkout, Kind
+from brokerd.raft.messages import NodeId
+from brokerd.rpc.v1 import peer_pb2
+from tests.unit.cluster.test_group_client import ME, UID, A, B, C, ScriptedNetwork
+from tests.unit.core.queue_driver import QueueDriver
+
+OK, OVERLOADED = peer_pb2.GroupReply.OK, peer_pb2.GroupReply.OVERLOADED
+CONSUMER = ConsumerId("me", 3, 1, "t")
+CHECKOUT = queue_commands.encode_checkout(Checkout(CONSUMER, 10, False, False, 0, "guest"))
+DOWN = queue_commands.encode_channel_down("me", 3, 1)
+SETTLE = queue_commands.encode_ranges(Kind.SETTLE, CONSUMER, [(0, 1)])
+DEADLINE_S = 20.0
+
+
+class Bench:
+    """A client that knows its leader, and that leader's queue."""
+
+    def __init__(self, config: ClientConfig | None = None) -> None:
+        self.network = ScriptedNetwork()
+        self.client = GroupClient(self.network, random.Random(1), config, incarnation=3)
+        self.client.set_members(UID, (A, B, C))
+        self.client.leader_changed(UID, A)
+        self.queue = QueueDriver(queue_type="quorum")
+        self.answers: list[bytes] = []
+
+    def send(self, *commands: bytes) -> None:
+        for command in commands:
+            self.client.send(
+                UID,
+                command,
+                lambda _, reply: self.answers.append(reply),
+                once=once.is_once(command),
+            )
+
+    def arrive(self, at: int, *, is_answered: bool = True) -> None:
+        """Let what was sent as number `at` reach the queue."""
+        node, number, command = self.network.sent[at]
+        reply = self.queue.send(command).reply
+        if is_answered:
+            self.client.reply_received(node, number, OK, None, reply)
+
+    def refuse(self, at: int) -> None:
+        node, number, _ = self.network.sent[at]
+        self.client.reply_received(node, number, OVERLOADED, None, b"")
+
+    async def resent(self, count: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.network.sent) < count:
+                self.network.changed.clear()
+                await self.network.changed.wait()
+
+    def envelope(self, at: int) -> once.Once:
+        return once.decode_envelope(self.network.sent[at][2])
+
+    @property
+    def consumers(self) -> int:
+        return int(self.queue.machine.overview()["consumers"])
+
+
+async def test_commands_that_may_go_twice_go_as_they_are() -> None:
+    bench = Bench()
+    bench.send(SETTLE, CHECKOUT)
+    assert bench.network.commands()[0] == SETTLE
+    assert once.inside(bench.network.commands()[1]) == CHECKOUT
+    assert bench.network.commands()[1] != CHECKOUT
+
+
+async def test_each_envelope_names_the_one_before_it_and_the_first_that_has_no_answer() -> None:
+    bench = Bench()
+    bench.send(CHECKOUT, SETTLE, CHECKOUT, DOWN)
+    ids = [number for _, number, _ in bench.network.sent]
+    chain = [bench.envelope(at) for at in (0, 2, 3)]
+    assert [(e.node, e.incarnation) for e in chain] == [("me", 3)] * 3
+    assert [(e.after, e.sequence) for e in chain] == [
+        (0, ids[0]), (ids[0], ids[2]), (ids[2], ids[3]),
+    ]  # fmt: skip
+    assert {e.unanswered_from for e in chain} == {ids[0]}
+    bench.arrive(0)
+    bench.send(CHECKOUT)
+    assert bench.envelope(4).unanswered_from == ids[2]
+    assert bench.envelope(4).after == ids[3]
+
+
+async def test_what_goes_again_after_a_change_of_leader_changes_nothing_twice() -> None:
+    """R-QQ-8, R-CH-5: a consumer that has ended does not begin again (simulator seed 20066)."""
+    bench = Bench()
+    bench.send(CHECKOUT, DOWN, CHECKOUT, DOWN)
+    for at in range(4):
+        bench.arrive(at, is_answered=False)
+    bench.client.leader_changed(UID, B)
+    assert len(bench.network.sent) == 8
+    assert (bench.envelope(4).after, bench.envelope(5).after) == (0, bench.envelope(4).sequence)
+    seen: list[int] = []
+    for at in range(4, 8):
+        bench.arrive(at)
+        seen.append(bench.consumers)
+    assert seen == [0, 0, 0, 0]
+    assert len(bench.answers) == 4
+
+
+async def test_what_came_too_early_goes_again_behind_what_was_refused() -> None:
+    """A farewell must not overtake its consumer: the leader was overloaded for a moment."""
+    bench = Bench()
+    bench.send(CHECKOUT, DOWN)
+    bench.refuse(0)
+    bench.arrive(1)
+    assert bench.answers == []
+    await bench.resent(4)
+    bench.arrive(2)
+    assert bench.consumers == 1
+    bench.arrive(3)
+    assert bench.consumers == 0
+    assert len(bench.answers) == 2
+
+
+async def test_too_early_takes_back_what_is_on_the_way_once() -> None:
+    bench = Bench()
+    bench.send(CHECKOUT, DOWN, CHECKOUT)
+    # The first is lost without a word, which only the queue can notice.
+    bench.arrive(1)
+    bench.arrive(2)
+    await bench.resent(6)
+    assert [once.inside(data) for data in bench.network.commands()[3:]] == [
+        CHECKOUT,
+        DOWN,
+        CHECKOUT,
+    ]
+    for at in (3, 4, 5):
+        bench.arrive(at)
+    assert bench.answers == [b'{"ok":true}'] * 3
+    assert len(bench.network.sent) == 6
+
+
+async def test_nothing_waits_for_a_command_that_was_given_up() -> None:
+    bench = Bench()
+    bench.send(SETTLE)
+    bench.arrive(0)
+    with pytest.raises(GroupUnavailable):
+        await bench.client.request(UID, CHECKOUT, 0.01, once=True)
+    bench.send(DOWN)
+    # The queue never saw the first; the second goes again as one that follows nothing.
+    bench.arrive(2)
+    await bench.resent(4)
+    assert bench.envelope(3).after == 0
+    bench.arrive(3)
+    assert len(bench.answers) == 2
+    bench.arrive(1, is_answered=False)
+    assert bench.consumers == 0
+
+
+async def test_a_local_leader_is_sent_envelopes_too() -> None:
+    bench = Bench()
+    bench.network.is_member = True
+    bench.network.local_leader = ME
+    bench.client.leader_changed(UID, ME)
+    answered: list[tuple[ReplyStatus, bytes]] = []
+    bench.client.send(UID, CHECKOUT, lambda *answer: answered.append(answer), once=True)
+    ((command, done),) = bench.network.proposed
+    assert once.inside(command) == CHECKOUT
+    done(True, bench.queue.send(command).reply, NodeId("me"))
+    assert answered == [(ReplyStatus.OK, b'{"ok":true}')]

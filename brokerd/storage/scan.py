@@ -249,18 +249,48 @@ class _Scanner:
         image = self.image
         if start + HEADER_BYTES > len(image):
             return False
-        marker, header_checksum, data_checksum, length = HEADER.unpack_from(image, start)[:4]
-        body = image[start + 8 : start + HEADER_BYTES]
-        difference = crc_extend(self.header.seed, body) ^ header_checksum
-        marker ^= self.header.salt
-        if marker or difference:
-            # The header; its checksum covers all of it but the marker and itself.
-            if marker and difference:
-                return False
-            flipped = marker.bit_count() if marker else difference.bit_count()
-            return flipped == 1 or (not marker and is_one_bit(difference, len(body)))
+        header = image[start : start + HEADER_BYTES]
+        if self._fault_of(header) != (0, 0):
+            return self._is_whole_but_for_its_header(start, header)
+        _, _, data_checksum, length = HEADER.unpack(header)[:4]
         data = image[start + HEADER_BYTES : min(end, len(image))]
         return len(data) == length and is_one_bit(crc(data) ^ data_checksum, length)
+
+    def _fault_of(self, header: bytes) -> tuple[int, int]:
+        """Return what is wrong with the marker and with the checksum; (0, 0): nothing."""
+        marker, checksum = records.FRONT.unpack_from(header)
+        found = crc_extend(self.header.seed, header[records.FRONT.size :])
+        return marker ^ self.header.salt, found ^ checksum
+
+    def _is_whole_but_for_its_header(self, start: int, header: bytes) -> bool:
+        """Return whether a flipped bit of the header is all that is wrong here.
+
+        A sector that was lost may have held one set bit of the header; but then what follows in the
+        write, which began in that sector, is gone too.
+        """
+        marker, difference = self._fault_of(header)
+        if marker and difference:
+            return False
+        flipped = marker.bit_count() if marker else difference.bit_count()
+        if flipped != 1 and (marker or not is_one_bit(difference, HEADER_BYTES - 8)):
+            return False
+        whole = self._mended(header)
+        _, _, data_checksum, length, _, _, _, birth, _, kind, _, _ = HEADER.unpack(whole)
+        end = start + HEADER_BYTES + length
+        data = self.image[start + HEADER_BYTES : end]
+        if len(data) != length or crc(data) != data_checksum:
+            return False
+        write_end = start + birth if kind == records.BATCH else self.batch_end
+        return end >= write_end or self._is_header(end)
+
+    def _mended(self, header: bytes) -> bytes:
+        """Return the header that one flipped bit of this one makes intact."""
+        number = int.from_bytes(header, "little")
+        for bit in range(8 * HEADER_BYTES):
+            mended = (number ^ 1 << bit).to_bytes(HEADER_BYTES, "little")
+            if self._fault_of(mended) == (0, 0):
+                return mended
+        raise AssertionError("one flipped bit was to explain it")
 
     def _next_header(self, position: int, kind: int | None = None) -> int | None:
         """Return where the next intact header (of that kind) stands; a search for the salt."""

@@ -499,6 +499,9 @@ class BrokerWorld:
             if any(left):
                 return f"queue {uid} holds ready, unacked, letters: {left}"
             wanted = driver.replica.applied_index
+            if wanted < max(self.oracle.ledgers[uid].applied, default=0):
+                # Of a new term nothing is committed yet: its machine may be as it was long ago.
+                return f"{leader.id} leads queue {uid} and has not applied all of it"
             for name in driver.replica.configuration.voters:
                 member = self.members[name]
                 if member.broker is None or not member.host.has_group(uid):

@@ -44,15 +44,15 @@ def copy_all(nodes: Sequence[Node], folder: Path) -> list[Path]:
     return copies
 
 
-def readable(directory: Path) -> set[tuple[int, MessageKey]]:
-    """Return (group, message) for what entries of this log hold; an unusable log holds nothing."""
+def readable(directory: Path) -> set[MessageKey]:
+    """Return what entries of this log hold, in whichever queue; an unusable log holds nothing."""
     try:
         found = recovery.recover(directory, Disk(), None)
     except (StorageError, OSError):
         return set()
-    held: set[tuple[int, MessageKey]] = set()
+    held: set[MessageKey] = set()
     images: dict[int, bytes] = {}
-    for uid, group in found.groups.items():
+    for group in found.groups.values():
         table = group.table
         for at, index in enumerate(table.indexes):
             if index in group.bad or index in group.unreadable:
@@ -62,12 +62,15 @@ def readable(directory: Path) -> set[tuple[int, MessageKey]]:
                 images[segment] = (directory / records.segment_name(segment)).read_bytes()
             begin = table.offsets[at] + records.HEADER_BYTES
             data = images[segment][begin : begin + table.lengths[at]]
-            held.update((uid, MessageKey(int(who), int(what))) for who, what in BODY.findall(data))
+            held.update(MessageKey(int(who), int(what)) for who, what in BODY.findall(data))
     return held
 
 
 def scarce(wanted: Collection[MessageKey], logs: Sequence[Path]) -> list[MessageKey]:
-    """Return the messages that no group has in a majority of the logs."""
-    counts = Counter(place for log in logs for place in readable(log))
-    enough = {key for (_, key), count in counts.items() if count > len(logs) // 2}
-    return sorted(key for key in wanted if key not in enough)
+    """Return which of these messages, that nobody has received, are not in a majority of the logs.
+
+    One that nobody has received is in its own queue and in no other.  The log's names of the queues
+    tell nothing: a replica that left and came back has a new one.
+    """
+    counts = Counter(key for log in logs for key in readable(log))
+    return sorted(key for key in wanted if counts[key] <= len(logs) // 2)

@@ -168,7 +168,8 @@ class Load:
         return all(self.history.latest.get(queue, 0.0) > since_s for queue in self.work)
 
     def stop_publishing(self) -> None:
-        self.history.ended_s = time.monotonic()
+        # Asked for again it ended when it ended.
+        self.history.ended_s = self.history.ended_s or time.monotonic()
         for publisher in self.publishers:
             publisher.stopped.set()
         for publisher in self.publishers:

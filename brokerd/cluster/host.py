@@ -10,7 +10,6 @@ Built by server/app.py; server/broker.py implements HostEvents.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import random
 import time
@@ -22,6 +21,7 @@ from brokerd.cluster import peer_service, transport, write_queue
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.driver import Done, Driver
 from brokerd.cluster.errors import SnapshotUnreadable
+from brokerd.cluster.group_clock import GroupClock
 from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents, status_of
 from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.liveness import Liveness
@@ -56,8 +56,8 @@ def wall_clock_ms() -> int:
 class Host:
     """Groups, peers and the clock of one node.  Create it within a running event loop.
 
-    State: the drivers; `_dirty` (drivers with inputs, each once); `_active` (groups that are
-    ticked); `_with_member` (groups by member).  Idle groups are in none but the last.
+    State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
+    the clock); `_with_member` (groups by member).  Idle groups are in none but the last.
     """
 
     def __init__(
@@ -95,9 +95,10 @@ class Host:
         self._drivers: dict[int, Driver] = {}
         self._dirty: list[Driver] = []
         self._is_flush_scheduled = False
-        self._active: set[int] = set()
+        #: What is to be called before the flush under way hands over; None: none is under way.
+        self._at_end: list[Callable[[], None]] | None = None
+        self._group_clock = GroupClock()
         self._with_member: dict[NodeId, set[int]] = {}
-        self._deadlines: list[tuple[int, int]] = []
         #: Groups whose machine moved since their live ranges were told.
         self._moved: dict[int, None] = {}
         self._ticked_ms = 0
@@ -202,7 +203,7 @@ class Host:
             elif not replica.configuration.voters:
                 driver.doubt()
         self._drivers[uid] = driver
-        self._active.add(uid)
+        self._group_clock.active.add(uid)
         self._index_members(driver)
         if replica.configuration.voters == (self.node,) and not driver.is_damaged:
             # Nobody else to wait for.
@@ -215,7 +216,7 @@ class Host:
         driver = self._drivers.pop(uid, None)
         if driver is not None:
             driver.close()
-            self._active.discard(uid)
+            self._group_clock.active.discard(uid)
             self._moved.pop(uid, None)
             for node in driver.members:
                 self._with_member[node].discard(uid)
@@ -245,7 +246,7 @@ class Host:
     @property
     def active_count(self) -> int:
         """How many groups are ticked."""
-        return len(self._active)
+        return len(self._group_clock.active)
 
     def driver_of(self, uid: int) -> Driver | None:
         """Return the driver, for the inbox."""
@@ -411,6 +412,8 @@ class Host:
         """Run every driver with inputs once; hand over what is to be written and sent."""
         self._is_flush_scheduled = False
         dirty, self._dirty = self._dirty, []
+        at_end: list[Callable[[], None]] = []
+        self._at_end = at_end
         for driver in dirty:
             driver.is_queued = False
             if driver.is_closed or driver.error is not None or self._has_failed:
@@ -418,32 +421,39 @@ class Host:
                 continue
             try:
                 driver.run()
-                self._settle(driver)
             except Exception as error:
                 self._stop_replica(driver, error)
+        self._at_end = None
         # Frames first: the leader's own write runs beside the followers' (Raft thesis §10.2.1), and
         # the writer thread wakes when this thread has little left to do.
         self.transport.flush()
+        for callback in at_end:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a call after a flush failed")
         self._queue.hand_over()
+        # Nobody waits for this.
+        for driver in dirty:
+            if driver.is_closed or driver.error is not None:
+                continue
+            try:
+                if driver.replica.configuration is not driver.configuration:
+                    self._index_members(driver)
+                self._group_clock.settle(driver)
+            except Exception as error:
+                self._stop_replica(driver, error)
 
-    def _settle(self, driver: Driver) -> None:
-        """Decide whether the clock matters to the group (replication.md §2.1)."""
-        replica, uid = driver.replica, driver.uid
-        if replica.configuration is not driver.configuration:
-            self._index_members(driver)
-        leader = driver.leader
-        if not replica.is_consensus_quiet or leader not in driver.members:
-            self._active.add(uid)
-            return
-        self._active.discard(uid)
-        deadline_ms = replica.next_deadline_ms
-        # A later deadline needs no timer of its own: the earlier one looks again.  So a deadline
-        # that moves with each use does not pile timers up.
-        if deadline_ms is not None and (
-            driver.deadline_ms is None or deadline_ms < driver.deadline_ms
-        ):
-            driver.deadline_ms = deadline_ms
-            heapq.heappush(self._deadlines, (deadline_ms, uid))
+    def call_after_flush(self, callback: Callable[[], None]) -> None:
+        """Call once all groups of the flush under way have run, in order; or else soon.
+
+        What many groups have for one client leaves with one write, and without another turn of the
+        loop.
+        """
+        if self._at_end is None:
+            self._loop.call_soon(callback)
+        else:
+            self._at_end.append(callback)
 
     def _index_members(self, driver: Driver) -> None:
         configuration = driver.replica.configuration
@@ -459,7 +469,7 @@ class Host:
         """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
         logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
         driver.error = error
-        self._active.discard(driver.uid)
+        self._group_clock.active.discard(driver.uid)
         driver.close()
         if driver.is_leader:
             self.succession.stopped(driver)
@@ -569,14 +579,7 @@ class Host:
         heard = {
             node for node in self.liveness.up() if self.liveness.heard_since(node, self._ticked_ms)
         }
-        due = set(self._active)
-        while self._deadlines and self._deadlines[0][0] <= clock_ms:
-            deadline_ms, uid = heapq.heappop(self._deadlines)
-            driver = self._drivers.get(uid)
-            if driver is not None and driver.deadline_ms == deadline_ms:
-                driver.deadline_ms = None
-                due.add(uid)
-        for uid in due:
+        for uid in self._group_clock.due(self._drivers, clock_ms):
             driver = self._drivers[uid]
             # A leader that is no member any more keeps its node, but leads nobody.
             if driver.leader in heard and driver.leader in driver.members:

@@ -417,10 +417,10 @@ class ClientConnection(asyncio.Protocol):
     # ---- output and time --------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Write at the end of this turn of the loop: many deliveries, one write."""
+        """Write when all groups have said what they have: many deliveries, one write."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._scheduled_flush)
+            self.broker.host.call_after_flush(self._scheduled_flush)
 
     def _scheduled_flush(self) -> None:
         self._flush_scheduled = False

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
@@ -410,9 +411,11 @@ class Session(ChannelDeliveries):
             machine.send(self.channel, methods.BasicAck(tag, multiple))
         for tag in nacks:
             machine.send(self.channel, methods.BasicNack(tag, False, False))
-        if self.confirm_clock is not None:
-            self.confirm_clock.confirmed(acks, nacks)
         self.connection.flush_soon()
+        if self.confirm_clock is not None:
+            # Counted once they are on their way.
+            count = partial(self.confirm_clock.confirmed, acks, nacks)
+            self.broker.host.call_after_flush(count)
 
     def _in_flight(self, size: int) -> None:
         if size > 0:

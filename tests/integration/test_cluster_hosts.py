@@ -250,6 +250,33 @@ async def test_volatile_group_answers_without_touching_the_log(cluster: Cluster)
     assert not member.host.has_group(500)
 
 
+async def test_what_waits_for_a_flush_is_called_once_all_its_groups_have_run(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = cluster.members["a"].host
+    for uid in (UID + 1, UID + 2):
+        cluster.members["a"].open_group(uid, ("a",), volatile=True)
+    order: list[str] = []
+
+    def break_down() -> None:
+        raise RuntimeError("broken on purpose")
+
+    def done(accepted: bool, reply: bytes, leader: NodeId | None) -> None:
+        order.append(f"answered {reply.decode()}")
+        host.call_after_flush(break_down)
+        host.call_after_flush(lambda: order.append(f"after {reply.decode()}"))
+
+    await until(lambda: all(host.leader_of(UID + n) == "a" for n in (1, 2)))
+    for uid in (UID + 1, UID + 2):
+        host.propose(uid, b"x=1", done)
+    await until(lambda: len(order) >= 4)
+    assert order == ["answered 1", "answered 1", "after 1", "after 1"]
+    assert caplog.text.count("a call after a flush failed") == 2
+    host.call_after_flush(lambda: order.append("soon"))
+    assert order[-1] != "soon"
+    await until(lambda: order[-1] == "soon")
+
+
 async def test_durable_group_of_one_leads_itself_at_once(cluster: Cluster) -> None:
     member = cluster.members["a"]
     started = time.monotonic()

@@ -35,6 +35,10 @@ KINDS = frozenset(
 #: Not applied: what the sender sent before has not arrived.  It sends both again.
 EARLY = b'{"early":true}'
 
+#: Not applied: of a life of the sender that is over.  Nobody should be there to read it; a member
+#: that lost its disk and whose clock goes behind would, and must not wait in silence.
+OUTLIVED = b'{"refused":400,"text":"the member has sent from a later life"}'
+
 #: Members that a queue remembers; above it the one that came first is forgotten.
 SENDERS_MAX = 1024
 #: Answers kept per member: as many as its group client has commands on the way (ClientConfig).
@@ -127,8 +131,7 @@ class Senders:
         if sender is None or sender.incarnation < command.incarnation:
             return EARLY if command.after else None
         if sender.incarnation > command.incarnation:
-            # Of a process that has ended: nobody waits for the answer.
-            return plain
+            return OUTLIVED
         if command.sequence <= sender.last:
             return sender.answers.get(command.sequence, plain)
         return EARLY if command.after > sender.last else None

@@ -16,6 +16,7 @@ from brokerd.cluster.host import Host
 from brokerd.cluster.inbox import Inbox
 from brokerd.core import effects, queue, queue_commands, queue_snapshot
 from brokerd.core.enqueuers import Enqueuers
+from brokerd.core.once import Senders
 from brokerd.core.queue import QueueMachine
 from brokerd.core.queue_commands import Kind
 from brokerd.core.queue_state import QueueState
@@ -101,6 +102,10 @@ _enqueue = queue._HANDLERS[Kind.ENQUEUE]
 def _enqueue_twice(machine: QueueMachine, meta: Any, command: Any) -> bytes:
     _last_first[0] = command.head.first_sequence or 1
     return _enqueue(machine, meta, command)
+
+
+def _never_seen(senders: Senders, command: Any, plain: bytes) -> None:
+    """Every return, consumer and farewell counts as new, whenever it comes."""
 
 
 _take_all = QueueState._take_all
@@ -241,6 +246,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "order",
         40,
     ),
+    "repeats-applied": ([(Senders, "answer", _never_seen)], "order", 60),
     "settle-forgotten": ([(queue._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
     "held-not-in-snapshot": ([(queue_snapshot, "encode", _encode_without_held)], "decay", 20),
     "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),

@@ -1,0 +1,85 @@
+"""Two checkouts side by side on a busy machine: CPU and latency as ratios of neighbouring runs.
+
+    python -m bench.pairs OLD [NEW] [--pairs N]
+
+Three members of each checkout run at the same time and take turns in short loads, so both meet the
+same disturbance; the median of the ratios of neighbours says what a change gained where rates say
+nothing.  CPU is that of each member's threads, as the kernel counted it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from pathlib import Path
+
+from bench import load_programs
+from bench.brokerd_nodes import BrokerdCluster
+from bench.profile import thread_seconds
+
+WARM_UP_MESSAGES = 20_000
+QUEUE = "pairs"
+#: (title, options of amqpload, messages of one run).
+WORKS: tuple[tuple[str, dict[str, object], int], ...] = (
+    ("1,000 in flight", {}, 20_000),
+    ("1,000 in flight, a write per message", {"per_write": 1}, 15_000),
+    ("100 in flight", {"in_flight": 100}, 8_000),
+    ("1 in flight", {"in_flight": 1}, 250),
+)
+
+
+def start(checkout: Path) -> BrokerdCluster:
+    """Three members that run the code of this checkout."""
+    os.chdir(checkout)
+    os.environ["PYTHONPATH"] = str(checkout)
+    cluster = BrokerdCluster()
+    cluster.start()
+    port = cluster.amqp_ports[0]
+    for verb in ("publish", "consume"):
+        load_programs.run_amqpload(verb, port, queue=QUEUE, count=WARM_UP_MESSAGES)
+    return cluster
+
+
+def run(cluster: BrokerdCluster, options: dict[str, object], count: int) -> list[float]:
+    """Microseconds of CPU per message of the leader and of a follower, and the median latency."""
+    port, pids = cluster.amqp_ports[0], cluster.pids()
+    before = [sum(thread_seconds(pid).values()) for pid in pids]
+    result = load_programs.run_amqpload("publish", port, queue=QUEUE, count=count, **options)
+    used = [
+        (sum(thread_seconds(pid).values()) - first) * 1e6 / count
+        for pid, first in zip(pids, before, strict=True)
+    ]
+    load_programs.run_amqpload("delete", port, queue=QUEUE)
+    return [used[0], sum(used[1:]) / len(used[1:]), result["p50_us"]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path, nargs="?", default=Path.cwd())
+    parser.add_argument("--pairs", type=int, default=12)
+    args = parser.parse_args()
+    checkouts = [args.old.resolve(), args.new.resolve()]
+    clusters: list[BrokerdCluster] = []
+    print("| work | figure | old | new | median of ratios |\n|---|---|---|---|---|")
+    try:
+        clusters += [start(checkout) for checkout in checkouts]
+        for title, options, count in WORKS:
+            found: list[list[list[float]]] = [[], []]
+            for number in range(args.pairs):
+                for side in (0, 1) if number % 2 else (1, 0):
+                    found[side].append(run(clusters[side], options, count))
+            for place, figure in enumerate(("CPU, leader", "CPU, follower", "p50")):
+                old, new = ([figures[place] for figures in side] for side in found)
+                ratios = [after / before for before, after in zip(old, new, strict=True)]
+                ratio = statistics.median(ratios)
+                middles = f"{statistics.median(old):.2f} µs | {statistics.median(new):.2f} µs"
+                print(f"| {title} | {figure} | {middles} | {ratio:.3f} |", flush=True)
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    main()

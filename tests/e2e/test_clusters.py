@@ -12,6 +12,9 @@ from tests.e2e.namespace import Namespace, resource, small_cluster, until
 from tests.e2e.reach import Reach
 from tests.e2e.traffic import take
 
+#: Three members that start, or restart, one after the other.
+CHANGE_S = 240.0
+
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -40,6 +43,46 @@ def test_cluster_that_slept_has_its_messages(space: Namespace) -> None:
     [(_, body)] = take(reach, "jobs", 1)
     assert body == b"dreamt"
     reach.close()
+
+
+def test_message_outlives_every_change_of_members(space: Namespace) -> None:
+    """G1: one member, three, each with a new template, one; the message was at all three."""
+    space.apply(small_cluster())
+    space.wait_ready("brokercluster/tiny")
+    space.patch("brokercluster", "tiny", {"replicas": 3})
+    until(lambda: ready_members(space) == 3, "three members are ready", CHANGE_S)
+    space.apply(resource("Queue", "wide", brokerRef={"name": "tiny"}, type="quorum"))
+    space.wait_ready("queue/wide")
+    reach = Reach(space, "tiny")
+    connection = reach.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", "wide", b"kept", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+    before = pods(space)
+    space.patch("brokercluster", "tiny", {"resources": {"limits": {"memory": "520Mi"}}})
+    until(
+        lambda: not set(pods(space).values()) & set(before.values()) and ready_members(space) == 3,
+        "each member has been replaced, and all are back",
+        CHANGE_S,
+    )
+    space.patch("brokercluster", "tiny", {"replicas": 1})
+    until(lambda: set(pods(space)) == {"tiny-0"}, "two members have left", CHANGE_S)
+    [(_, body)] = take(reach, "wide", 1)
+    assert body == b"kept"
+    reach.close()
+
+
+def ready_members(space: Namespace) -> int:
+    """How many members the StatefulSet counts as ready."""
+    return int(space.get("statefulset", "tiny")["status"].get("readyReplicas", 0))
+
+
+def pods(space: Namespace) -> dict[str, str]:
+    """The uids of the members' pods, by name."""
+    metadata = [pod["metadata"] for pod in space.items("pods")]
+    return {found["name"]: found["uid"] for found in metadata if found["name"].startswith("tiny-")}
 
 
 def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:

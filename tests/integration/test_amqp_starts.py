@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import resource
@@ -135,6 +136,41 @@ def test_sigterm_under_load_hands_over_and_ends_soon(tmp_path: Path) -> None:
                 other.declare(
                     1, f"q{i}", durable=True, passive=False, arguments={"x-queue-type": "quorum"}
                 )
+
+
+def test_sigterm_in_the_first_moments_ends_the_first_process_of_a_container(
+    tmp_path: Path,
+) -> None:
+    """The kernel hands process 1 of a namespace only the signals that it handles."""
+    if os.geteuid() != 0:
+        pytest.skip("a process namespace of its own needs root")
+    serve = [sys.executable, "-m", "brokerd", "serve", "--data-dir", str(tmp_path / "data")]
+    outer = subprocess.Popen(
+        ["unshare", "--pid", "--fork", *serve], env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    )
+    first: list[int] = []
+
+    def handles_it() -> bool:
+        if not first:
+            children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+            first.extend(int(pid) for pid in children)
+        if not first:
+            return False
+        status = Path(f"/proc/{first[0]}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    try:
+        eventually(handles_it, "SIGTERM has a handler")
+        # Long before the broker itself is there to take it.
+        assert not (tmp_path / "data").exists()
+        os.kill(first[0], signal.SIGTERM)
+        assert outer.wait(20) == 128 + signal.SIGTERM
+    finally:
+        for pid in first:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        outer.wait()
 
 
 def test_without_any_configuration_it_listens_on_5672(tmp_path: Path) -> None:

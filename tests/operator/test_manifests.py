@@ -161,6 +161,8 @@ def test_stateful_set_starts_in_parallel_and_keeps_volumes() -> None:
     }
     pod = spec["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 600
+    # A member that is told to stop in its first moments must not wait for the end of that.
+    assert pod["shareProcessNamespace"] is True
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
     (container,) = pod["containers"]
     for name in ("startup", "ready", "live"):

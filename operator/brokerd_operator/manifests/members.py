@@ -83,6 +83,8 @@ def _pod_template(context: Context) -> Manifest:
         "automountServiceAccountToken": False,
         # The variables of a Service named brokerd would look like settings of the broker.
         "enableServiceLinks": False,
+        # The first process of a container misses a SIGTERM that comes before it has a handler.
+        "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": spec.termination.grace_period_seconds,
         "securityContext": naming.pod_security(),
         "containers": [_container(context)],

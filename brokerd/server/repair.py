@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 #: How often it is looked.  A loss that lasts from one look to the next is acted on: consumers may
 #: settle the messages before.
 LOOK_S = 10.0
+POLL_S = 0.2
 #: How long one half of a repair may take; it goes on by itself behind that.
 STEP_S = 120.0
 
@@ -54,6 +55,11 @@ def _lacking(broker: Broker) -> set[int]:
     }
 
 
+def _is_damaged(broker: Broker, uid: int) -> bool:
+    driver = broker.host.driver_of(uid)
+    return driver is not None and driver.error is None and driver.is_damaged
+
+
 async def _repair(broker: Broker, uid: int) -> None:
     queue = broker.queue_of(uid)
     if queue is None or queue.type != "quorum":
@@ -69,6 +75,13 @@ async def _repair(broker: Broker, uid: int) -> None:
             if error := next((outcome.error for outcome in outcomes if outcome.error), ""):
                 log.warning("%s: not repaired yet: %s", name, error)
                 return
+        async with asyncio.timeout(STEP_S):
+            while _is_damaged(broker, uid):  # noqa: ASYNC110
+                # A new log has no vote before it holds what the others have, and nothing tells.
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        log.warning("%s: the new replica is not filled yet", name)
+        return
     except (MembershipError, Unavailable) as error:
         log.warning("%s: not repaired yet: %s", name, error)
         return

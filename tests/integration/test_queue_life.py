@@ -347,6 +347,8 @@ def test_member_that_cannot_read_a_parked_message_gets_it_again(members: list[Me
         "it is whole",
         PATIENCE_S,
     )
+    # The member says so of itself; the others learn of its vote a moment later.
+    eventually(lambda: voters(members[0], "parked") == everybody, "all know it", PATIENCE_S)
     done(members[0], "transfer_leader", "parked", "n2")
     with contextlib.closing(members[2].connect()) as connection:
         got = connection.channel().consume("parked", auto_ack=True, inactivity_timeout=PATIENCE_S)

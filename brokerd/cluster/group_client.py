@@ -77,6 +77,8 @@ class _Command:
     answer: Answer
     #: Goes in an envelope, with `id` as its number.
     is_once: bool = False
+    #: How an answer begins that says: not applied, what was sent before it has not arrived.
+    early: bytes = b""
     is_finished: bool = False
 
 
@@ -165,13 +167,17 @@ class GroupClient:
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
 
-    def send(self, uid: int, command: bytes, done: Answer, once: bool = False) -> None:
+    def send(
+        self, uid: int, command: bytes, done: Answer, once: bool = False, early: bytes = b""
+    ) -> None:
         """Send a command; `done` is called later, never from within.
 
         once: a command of a queue that must not be applied twice (core/once.py: is_once).
+        early: an answer that begins so says that a copy of the command overtook what it follows:
+        it goes again, behind that.
         ValueError for a command that no group would ever take.
         """
-        self._send(uid, command, done, once)
+        self._send(uid, command, done, once, envelopes.EARLY if once else early)
 
     async def request(
         self, uid: int, command: bytes, timeout_s: float, once: bool = False
@@ -187,7 +193,8 @@ class GroupClient:
             if not future.done():
                 future.set_result((status, reply))
 
-        sent = self._send(uid, command, answered, once)
+        early = envelopes.EARLY if once else b""
+        sent = self._send(uid, command, answered, once, early)
         try:
             async with asyncio.timeout(timeout_s):
                 status, reply = await future
@@ -200,7 +207,9 @@ class GroupClient:
             raise GroupGone(uid)
         return reply
 
-    def _send(self, uid: int, data: bytes, answer: Answer, once: bool) -> _Command | None:
+    def _send(
+        self, uid: int, data: bytes, answer: Answer, once: bool, early: bytes
+    ) -> _Command | None:
         if len(data) > self._command_bytes_max:
             raise ValueError(f"a command of {len(data)} bytes is too large")
         group = self._groups.get(uid)
@@ -208,7 +217,7 @@ class GroupClient:
             self._loop.call_soon(answer, ReplyStatus.GONE, b"")
             return None
         self._next_id += 1
-        command = _Command(self._next_id, data, answer, once)
+        command = _Command(self._next_id, data, answer, once, early)
         self._by_id[command.id] = (group, command)
         group.waiting.append(command)
         if once:
@@ -344,8 +353,9 @@ class GroupClient:
         if found is None:
             return
         group, command = found
-        if command.is_once and reply == envelopes.EARLY:
-            # An earlier one was refused, or nobody waits for it any more: all go again from there.
+        if command.early and reply.startswith(command.early):
+            # An earlier one was refused, nobody waits for it any more, or a copy of this one was
+            # still on the way to who leads now: all go again from there.
             if command_id in group.sent:
                 self._stall(group)
             return

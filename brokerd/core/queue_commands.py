@@ -533,7 +533,8 @@ class EnqueueStatus(IntEnum):
     """How a batch fared."""
 
     OK = 0
-    #: An earlier batch of this enqueuer is missing: send from `expected` on again.
+    #: Nothing was taken over, since an earlier batch of this enqueuer (from `expected` on) has not
+    #: arrived: a copy overtook it.  Both are sent again, under their numbers.
     GAP = 1
     #: The queue has been deleted (counts as taken over: R-PC-7).
     DELETED = 2
@@ -546,6 +547,10 @@ def encode_enqueue_reply(status: EnqueueStatus, accepted: int, expected: int = 0
     """accepted: how many messages from the start of the batch are in the queue (duplicates count);
     the others were refused by the length limit (R-LEN-3)."""
     return _ENQUEUE_REPLY.pack(VERSION, status, accepted, expected)
+
+
+#: How an answer begins whose status is GAP.
+GAP_REPLY = bytes((VERSION, EnqueueStatus.GAP))
 
 
 def decode_enqueue_reply(data: bytes) -> tuple[EnqueueStatus, int, int]:

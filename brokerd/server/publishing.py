@@ -7,7 +7,6 @@ the channel's own numbers were taken over or refused.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,8 +15,6 @@ from typing import Protocol
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.core import queue_commands
 from brokerd.core.message import Content
-
-log = logging.getLogger(__name__)
 
 #: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
 #: below the peer stream's frame.
@@ -161,8 +158,13 @@ class Publisher:
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
         numbers, size = batch.numbers, batch.size
         # The contents are in the command now; holding them twice would double the memory in flight.
+        # A gap is never taken for the end: numbers that were used again would make a queue confirm
+        # as a duplicate what it does not have.
         self._groups.send(
-            uid, command, lambda status, reply: self._replied(uid, numbers, size, status, reply)
+            uid,
+            command,
+            lambda status, reply: self._replied(uid, numbers, size, status, reply),
+            early=queue_commands.GAP_REPLY,
         )
 
     def _replied(
@@ -192,15 +194,10 @@ class Publisher:
             # R-PC-7: a queue that was deleted counts as having taken the message over.
             self._sequences.pop(uid, None)
             return [(first, count, count) for first, count in numbers]
-        verdict, accepted, expected = queue_commands.decode_enqueue_reply(reply)
+        verdict, accepted, _ = queue_commands.decode_enqueue_reply(reply)
         if verdict is queue_commands.EnqueueStatus.DELETED:
             self._sequences.pop(uid, None)
             accepted = sum(count for _, count in numbers)
-        elif verdict is queue_commands.EnqueueStatus.GAP:
-            # The queue has forgotten this enqueuer: refuse, and begin anew there.
-            log.error("enqueue gap group=%d channel=%d expected=%d", uid, self._channel, expected)
-            self._sequences[uid] = expected
-            accepted = 0
         outcomes = []
         for first, count in numbers:
             taken = min(count, accepted)

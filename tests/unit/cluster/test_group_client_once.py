@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import dataclass
 
 import pytest
 
@@ -18,8 +19,9 @@ from brokerd.core.effects import ConsumerId
 from brokerd.core.queue_commands import Checkout, Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.publishing import Publisher
 from tests.unit.cluster.test_group_client import ME, UID, A, B, C, ScriptedNetwork
-from tests.unit.core.queue_driver import QueueDriver
+from tests.unit.core.queue_driver import QueueDriver, content
 
 OK, OVERLOADED = peer_pb2.GroupReply.OK, peer_pb2.GroupReply.OVERLOADED
 CONSUMER = ConsumerId("me", 3, 1, "t")
@@ -27,6 +29,13 @@ CHECKOUT = queue_commands.encode_checkout(Checkout(CONSUMER, 10, False, False, 0
 DOWN = queue_commands.encode_channel_down("me", 3, 1)
 SETTLE = queue_commands.encode_ranges(Kind.SETTLE, CONSUMER, [(0, 1)])
 DEADLINE_S = 20.0
+
+
+@dataclass
+class Target:
+    """A queue as routing returns it."""
+
+    uid: int
 
 
 class Bench:
@@ -176,3 +185,33 @@ async def test_a_local_leader_is_sent_envelopes_too() -> None:
     assert once.inside(command) == CHECKOUT
     done(True, bench.queue.send(command).reply, NodeId("me"))
     assert answered == [(ReplyStatus.OK, b'{"ok":true}')]
+
+
+async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None:
+    """G1, R-QQ-8: an old stream hands a batch to who leads by now, before the one that it follows;
+    numbers that begin anew would have later messages confirmed as duplicates (simulator seed
+    116726).
+    """
+    bench = Bench()
+    outcomes: list[tuple[int, int, int]] = []
+    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend)
+    for number in (1, 2):
+        publisher.add([Target(UID)], [content(b"%d" % number)], number)
+        publisher.flush()
+    # The answer counts though the batch is on its way again.
+    node, second, command = bench.network.sent[1]
+    late = bench.queue.send(command).reply
+    assert late.startswith(queue_commands.GAP_REPLY)
+    bench.client.reply_received(node, second, OK, None, late)
+    assert outcomes == []
+    await bench.resent(4)
+    bench.arrive(2)
+    bench.client.reply_received(node, second, OK, None, late)
+    await bench.resent(5)
+    bench.arrive(3, is_answered=False)
+    bench.arrive(4)
+    publisher.add([Target(UID)], [content(b"3")], 3)
+    publisher.flush()
+    bench.arrive(5)
+    assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
+    assert bench.queue.machine.store.ready == 3

@@ -29,7 +29,9 @@ class _Groups:
         self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
         self.farewells: list[int] = []
 
-    def send(self, uid: int, command: bytes, done: Any, once: bool = False) -> None:
+    def send(
+        self, uid: int, command: bytes, done: Any, once: bool = False, early: bytes = b""
+    ) -> None:
         assert once == (command == FAREWELL)
         if once:
             self.farewells.append(uid)

@@ -13,13 +13,14 @@ import pytest
 import pytest_asyncio
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import AdminClient, Target
-from brokerd_operator.broker.errors import BrokerDenied, BrokerUnreachable
+from brokerd_operator.broker.errors import BrokerDenied, BrokerError, BrokerUnreachable
 from brokerd_operator.engine.drift_watch import REPAIRS_MAX, REST_S, DriftWatch
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.work_queue import BACKOFF_MAX_S, WorkQueue
 from brokerd_operator.local.cluster import LocalClusters
 from brokerd_operator.local.ports import PortReservations
+from brokerd_operator.reconcile.actions import Delete, Precondition
 from brokerd_operator.sources.directory import Directory, is_ready
 from brokerd_operator.specs.model import Identity, Reference
 
@@ -321,6 +322,22 @@ async def test_client_goes_on_to_the_next_address(bench: Bench) -> None:
     with pytest.raises(BrokerUnreachable):
         await lost.info()
     await lost.close()
+
+
+async def test_session_of_a_broker_that_is_removed_ends(bench: Bench) -> None:
+    """Its closing is one of its tasks, and must not wait for itself: workers hung on it."""
+    await bench.until("a session", lambda: bool(bench.engine._sessions))
+    (session,) = bench.engine._sessions.values()
+    (reference,) = bench.engine._sessions
+    # Something waits to be written.
+    session._flushing = True
+    waiting = asyncio.ensure_future(session.apply([Delete(Q, Precondition())]))
+    await asyncio.sleep(0)
+    bench.engine.remove(Key(reference.kind, *reference.key.split("/")))
+    with pytest.raises(BrokerError, match="the operator stops"):
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting
+    await bench.until("no task is left", lambda: not session._tasks)
 
 
 # ---- the work queue -----------------------------------------------------------------------------

@@ -107,7 +107,8 @@ class BrokerSession:
 
     async def close(self) -> None:
         """End all tasks; waiting submissions fail."""
-        tasks = list(self._tasks)
+        # It may be one of them, and would wait for itself.
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -60,8 +60,8 @@ class Refill:
         await asyncio.wait({work}, timeout=patience_s)
         if left := self.left():
             log.warning(
-                "%d groups are not refilled yet, and have no vote here; a group of two cannot be: "
-                "delete its queue (quorum_status names its members)",
+                "%d groups are not refilled yet, and have no vote here: they need a leader among "
+                "their other members, which quorum_status names",
                 len(left),
             )
 

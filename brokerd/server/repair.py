@@ -13,10 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
+from brokerd.core.catalog_objects import Queue
 from brokerd.server.catalog_writer import Unavailable
-from brokerd.server.membership_wishes import MembershipError, grow_member, shrink_member
+from brokerd.server.membership_wishes import (
+    MembershipError,
+    Outcome,
+    grow_member,
+    shrink_member,
+)
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -30,59 +37,98 @@ POLL_S = 0.2
 #: How long one half of a repair may take; it goes on by itself behind that.
 STEP_S = 120.0
 
+#: shrink_member or grow_member.
+Change: TypeAlias = Callable[..., Awaitable[list[Outcome]]]
+
 
 async def watch(broker: Broker) -> None:
     """Repair one replica after the other, for as long as the broker runs."""
-    before: set[int] = set()
+    repair = Repair(broker)
     while True:
         await asyncio.sleep(LOOK_S)
-        found = _lacking(broker)
-        for uid in found & before:
-            await _repair(broker, uid)
-        before = found
+        await repair.look()
 
 
-def _lacking(broker: Broker) -> set[int]:
-    """Return the groups in which nothing but another log would help the replica here."""
-    drivers = ((uid, broker.host.driver_of(uid)) for uid in broker.queue_uids())
-    return {
-        uid
-        for uid, driver in drivers
-        if driver is not None
-        and driver.error is None
-        and driver.is_damaged
-        and driver.lacks_entries
-    }
+class Repair:
+    """State: groups whose replica lacked messages at the last look, and those that it has left and
+    has yet to come back to.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lacking: set[int] = set()
+        self._left: set[int] = set()
+        #: What could not be done was said once.
+        self._said: set[int] = set()
+
+    async def look(self) -> None:
+        """Take out what still lacks messages, and bring back what is out."""
+        found = self._find()
+        for uid in found & self._lacking:
+            if await self._is_done(uid, shrink_member):
+                self._left.add(uid)
+        self._lacking = found
+        for uid in list(self._left):
+            if await self._is_done(uid, grow_member):
+                self._left.discard(uid)
+                await self._wait_for_vote(uid)
+        self._said &= found | self._left
+
+    def _find(self) -> set[int]:
+        """Return the quorum queues in which nothing but another log would help the replica here."""
+        broker = self._broker
+        drivers = ((uid, broker.host.driver_of(uid)) for uid in broker.queue_uids())
+        return {
+            uid
+            for uid, driver in drivers
+            if driver is not None
+            and driver.error is None
+            and driver.is_damaged
+            and driver.lacks_entries
+        }
+
+    async def _is_done(self, uid: int, change: Change) -> bool:
+        """Tell whether the change was made, or is not needed any more."""
+        queue = self._broker.queue_of(uid)
+        if queue is None:
+            return True
+        try:
+            outcomes = await change(
+                self._broker, self._broker.node, queues=[queue], timeout_s=STEP_S
+            )
+            error = next((outcome.error for outcome in outcomes if outcome.error), "")
+        except (MembershipError, Unavailable) as refusal:
+            error = str(refusal)
+        if error and uid not in self._said:
+            self._said.add(uid)
+            log.warning(
+                "%s: messages are lost on this disk, and its replica cannot be made anew yet: %s",
+                _name(queue),
+                error,
+            )
+        elif not error and change is shrink_member:
+            log.warning(
+                "%s: messages are lost on this disk, its replica is made anew", _name(queue)
+            )
+        return not error
+
+    async def _wait_for_vote(self, uid: int) -> None:
+        """A new log has no vote before it holds what the others have, and nothing tells."""
+        try:
+            async with asyncio.timeout(STEP_S):
+                while self._is_damaged(uid):  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            return
+        if (queue := self._broker.queue_of(uid)) is not None:
+            log.warning("%s: the replica is whole again", _name(queue))
+
+    def _is_damaged(self, uid: int) -> bool:
+        if self._broker.queue_of(uid) is None:
+            return False
+        driver = self._broker.host.driver_of(uid)
+        return driver is not None and driver.error is None and driver.is_damaged
 
 
-def _is_damaged(broker: Broker, uid: int) -> bool:
-    driver = broker.host.driver_of(uid)
-    return driver is not None and driver.error is None and driver.is_damaged
-
-
-async def _repair(broker: Broker, uid: int) -> None:
-    queue = broker.queue_of(uid)
-    if queue is None or queue.type != "quorum":
-        return
-    name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-    log.warning("%s: messages are lost on this disk, its replica is made anew", name)
-    try:
-        for change in (shrink_member, grow_member):
-            current = broker.queue_of(uid)
-            if current is None:
-                return
-            outcomes = await change(broker, broker.node, queues=[current], timeout_s=STEP_S)
-            if error := next((outcome.error for outcome in outcomes if outcome.error), ""):
-                log.warning("%s: not repaired yet: %s", name, error)
-                return
-        async with asyncio.timeout(STEP_S):
-            while _is_damaged(broker, uid):  # noqa: ASYNC110
-                # A new log has no vote before it holds what the others have, and nothing tells.
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        log.warning("%s: the new replica is not filled yet", name)
-        return
-    except (MembershipError, Unavailable) as error:
-        log.warning("%s: not repaired yet: %s", name, error)
-        return
-    log.warning("%s: the replica is whole again", name)
+def _name(queue: Queue) -> str:
+    return f"queue '{queue.name}' in vhost '{queue.vhost}'"

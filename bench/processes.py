@@ -1,11 +1,12 @@
 """What the benches share about processes: ports, waiting, ending by pid, and what they cost.
 
-Used by bench.brokerd_nodes and bench.rabbitmq only.
+For the other files of bench.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,11 +14,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-bench"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 15
+ANSWER_TIMEOUT_S = 20.0
 
 
 class BenchError(Exception):
@@ -139,3 +141,18 @@ def resident_mib(pids: list[int]) -> float:
         except OSError:
             continue
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def notes_of(pid: int, folder: Path) -> Any:
+    """Have a member that bench.sampler or bench.stages wraps write down what it has noted since it
+    was last asked.
+    """
+    path = folder / f"{pid}.json"
+    path.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR2)
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise BenchError(f"the member {pid} does not write down what it noted")
+        time.sleep(0.02)
+    return json.loads(path.read_text())

@@ -12,20 +12,15 @@ divided by where it was seen.  --places N: the N most frequent places of each me
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import signal
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import load_programs
 from bench.brokerd_nodes import BrokerdCluster
-from bench.processes import BenchError
+from bench.processes import notes_of
 
 WARM_UP_MESSAGES = 20_000
-ANSWER_TIMEOUT_S = 10.0
 QUEUE = "profile"
 #: Which stage a file belongs to: the longest matching beginning counts.
 STAGES = {
@@ -81,24 +76,10 @@ def thread_seconds(pid: int) -> dict[str, float]:
     return found
 
 
-def ask(pid: int, folder: Path) -> dict[str, object]:
-    """Have a member write down what it saw since it was last asked."""
-    path = folder / f"{pid}.json"
-    path.unlink(missing_ok=True)
-    os.kill(pid, signal.SIGUSR2)
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise BenchError(f"the member {pid} does not answer the sampler's signal")
-        time.sleep(0.02)
-    found: dict[str, object] = json.loads(path.read_text())
-    return found
-
-
 def measure(pid: int, folder: Path, before: dict[str, float], switches: int) -> Use:
     """Put together what a member used since `before`."""
     after = thread_seconds(pid)
-    seen = ask(pid, folder)
+    seen = notes_of(pid, folder)
     names, places = seen["threads"], seen["places"]
     assert isinstance(names, dict)
     assert isinstance(places, list)
@@ -173,7 +154,7 @@ def main() -> None:
             warm_up = {"queue": QUEUE, "count": min(WARM_UP_MESSAGES, args.count)}
             load_programs.run_amqpload("publish", ports[0], **warm_up)
             load_programs.run_amqpload("consume", ports[0], **warm_up)
-            switches = [int(str(ask(pid, folder)["switches"])) for pid in pids]
+            switches = [int(str(notes_of(pid, folder)["switches"])) for pid in pids]
             before = [thread_seconds(pid) for pid in pids]
             rate = run_load(args, ports, args.count)
             uses = [measure(pid, folder, before[n], switches[n]) for n, pid in enumerate(pids)]

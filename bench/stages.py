@@ -25,11 +25,10 @@ from typing import Any
 
 from bench import load_programs
 from bench.brokerd_nodes import BrokerdCluster
-from bench.processes import BenchError
+from bench.processes import notes_of
 
 QUEUE = "stages"
 WARM_UP_MESSAGES = 1_000
-ANSWER_TIMEOUT_S = 20.0
 #: Notes that a member keeps; one publish leaves about fifteen.
 NOTES_MAX = 2_000_000
 
@@ -87,20 +86,6 @@ def be_member(folder: Path) -> None:
     from brokerd.cli import main as brokerd
 
     brokerd()
-
-
-def ask(pid: int, folder: Path) -> Notes:
-    """Have a member write down what it noted since it was last asked."""
-    path = folder / f"{pid}.json"
-    path.unlink(missing_ok=True)
-    os.kill(pid, signal.SIGUSR2)
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise BenchError(f"the member {pid} does not write its notes")
-        time.sleep(0.02)
-    notes: Notes = json.loads(path.read_text())
-    return notes
 
 
 def following(times: list[int], at: int) -> int:
@@ -190,10 +175,10 @@ def main() -> None:
             options: dict[str, object] = {"queue": QUEUE, "in_flight": 1}
             load_programs.run_amqpload("publish", port, count=WARM_UP_MESSAGES, **options)
             for pid in pids:
-                ask(pid, folder)
+                notes_of(pid, folder)
             options["no_declare"] = True
             result = load_programs.run_amqpload("publish", port, count=args.count, **options)
-            notes = [ask(pid, folder) for pid in pids]
+            notes = [notes_of(pid, folder) for pid in pids]
         finally:
             cluster.stop()
     print(f"{args.count} publishes, one in flight: p50 {result['p50_us']:.0f} µs at the client\n")

@@ -24,11 +24,7 @@ def test_cluster_that_slept_has_its_messages(space: Namespace) -> None:
     space.apply(resource("Queue", "jobs", brokerRef={"name": "tiny"}, type="quorum"))
     space.wait_ready("brokercluster/tiny", "queue/jobs")
     reach = Reach(space, "tiny")
-    connection = reach.connect()
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.basic_publish("", "jobs", b"dreamt", pika.BasicProperties(delivery_mode=2))
-    connection.close()
+    put(reach, "jobs", b"dreamt")
     before = space.get("pod", "tiny-0")["status"]["podIP"]
 
     space.patch("brokercluster", "tiny", {"replicas": 0})
@@ -54,11 +50,7 @@ def test_message_outlives_every_change_of_members(space: Namespace) -> None:
     space.apply(resource("Queue", "wide", brokerRef={"name": "tiny"}, type="quorum"))
     space.wait_ready("queue/wide")
     reach = Reach(space, "tiny")
-    connection = reach.connect()
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.basic_publish("", "wide", b"kept", pika.BasicProperties(delivery_mode=2))
-    connection.close()
+    put(reach, "wide", b"kept")
 
     before = pods(space)
     space.patch("brokercluster", "tiny", {"resources": {"limits": {"memory": "520Mi"}}})
@@ -72,6 +64,15 @@ def test_message_outlives_every_change_of_members(space: Namespace) -> None:
     [(_, body)] = take(reach, "wide", 1)
     assert body == b"kept"
     reach.close()
+
+
+def put(reach: Reach, queue: str, body: bytes) -> None:
+    """Publish one message, and wait for its confirm."""
+    connection = reach.connect()
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, body, pika.BasicProperties(delivery_mode=2))
+    connection.close()
 
 
 def ready_members(space: Namespace) -> int:

@@ -8,29 +8,11 @@ from hypothesis import strategies as st
 
 from brokerd.cluster import frame_entries, frames
 from brokerd.cluster.frame_entries import CUT_BYTES_MIN, NOTHING_CUT, cut_entries
-from brokerd.raft.messages import Entry, Message, MessageKind, NodeId
+from brokerd.raft.messages import Entry, Message, MessageKind
 from brokerd.rpc.v1 import peer_pb2
+from tests.unit.cluster.test_frames import A, B, messages
 
-A, B = NodeId("a"), NodeId("b")
 LARGE = bytes(CUT_BYTES_MIN)
-numbers = st.integers(0, 2**63 - 1)
-entries = st.builds(
-    Entry, index=numbers, term=numbers, kind=st.integers(0, 2), data=st.binary(max_size=200)
-)
-messages = st.builds(
-    Message,
-    kind=st.sampled_from([MessageKind.APPEND, MessageKind.VOTE]),
-    sender=st.just(A),
-    to=st.just(B),
-    term=numbers,
-    index=numbers,
-    log_term=numbers,
-    commit=numbers,
-    reject=st.booleans(),
-    hint=numbers,
-    entries=st.lists(entries, max_size=3),
-    force=st.booleans(),
-)
 
 
 def laid(*parts: frames.Part) -> bytes:

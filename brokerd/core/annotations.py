@@ -115,6 +115,8 @@ def decode(raw: bytes) -> Annotations:
             priority=priority if has & _HAS_PRIORITY else None,
         )
     fields = json.loads(raw)
+    if not isinstance(fields, dict):
+        raise ValueError("annotations are an object")
     fields["deaths"] = [Death(**death) for death in fields.get("deaths", [])]
     if "first_death" in fields:
         fields["first_death"] = tuple(fields["first_death"])

@@ -26,6 +26,10 @@ PRIORITY_MAX = 255
 
 _U64_MAX = (1 << 64) - 1
 
+#: Larger times (ms) and counts mean this one.  Snapshots have 63 bits for a time and what is added
+#: to it (queue_snapshot.py); this is more than a hundred million years.
+AMOUNT_MAX = 1 << 62
+
 
 class Traits(NamedTuple):
     """What an enqueued message brings along that the queue must know."""
@@ -103,9 +107,9 @@ def _enqueue(data: bytes) -> Enqueue:
 
 def _traits(raw: bytes) -> Traits:
     known = message_annotations.decode(raw)
-    ttl_ms = None if known.ttl_ms is None else max(0, _integer(known.ttl_ms))
-    priority = None if known.priority is None else max(0, _integer(known.priority))
-    return Traits(ttl_ms, priority, max(0, _integer(known.delivery_count)))
+    ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
+    priority = None if known.priority is None else _amount(known.priority)
+    return Traits(ttl_ms, priority, _amount(known.delivery_count))
 
 
 def _ranges(data: bytes) -> Ranges:
@@ -116,7 +120,7 @@ def _ranges(data: bytes) -> Ranges:
 def _checkout(data: bytes) -> Checkout:
     checkout = Checkout(**queue_commands.decode_json(data))
     checkout.consumer = _consumer(checkout.consumer)
-    checkout.prefetch = max(0, _integer(checkout.prefetch))
+    checkout.prefetch = _amount(checkout.prefetch)
     checkout.priority = _integer(checkout.priority)
     checkout.no_ack = _boolean(checkout.no_ack)
     checkout.exclusive = _boolean(checkout.exclusive)
@@ -164,11 +168,11 @@ def _options(data: bytes) -> QueueOptions:
         if isinstance(usual, bool):
             _boolean(value)
         elif isinstance(usual, int):
-            setattr(options, field.name, max(0, _integer(value)))
+            setattr(options, field.name, _amount(value))
         elif isinstance(usual, str) or field.name.endswith(("_exchange", "_routing_key")):
             _ = value if value is None and usual is None else _text(value)
         elif value is not None and field.name != "delivery_limit":
-            setattr(options, field.name, max(0, _integer(value)))
+            setattr(options, field.name, _amount(value))
     if options.delivery_limit is not None and _integer(options.delivery_limit) < 0:
         # R-DL-1: negative means unlimited.
         options.delivery_limit = None
@@ -181,7 +185,7 @@ def _nothing(data: bytes) -> None:
 
 
 def _count(data: bytes) -> int:
-    return max(0, _integer(queue_commands.decode_json(data)["count"]))
+    return _amount(queue_commands.decode_json(data)["count"])
 
 
 def _only_ranges(data: bytes) -> list[Range]:
@@ -207,6 +211,10 @@ def _integer(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"integer expected, not {type(value).__name__}")
     return value
+
+
+def _amount(value: Any) -> int:
+    return min(max(0, _integer(value)), AMOUNT_MAX)
 
 
 def _boolean(value: Any) -> bool:

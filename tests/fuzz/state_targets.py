@@ -86,7 +86,7 @@ def annotations_target(data: bytes) -> None:
     """What the broker keeps beside a message."""
     try:
         found = annotations.decode(data)
-    except (*decoders.MALFORMED, AttributeError):
+    except decoders.MALFORMED:
         return
     annotations.encode(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -54,6 +55,33 @@ def test_other_bytes_are_no_batch() -> None:
     command = queue_commands.encode_enqueue("n1", 7, 3, 5, messages(1, False))
     with pytest.raises(ValueError, match="not an enqueue command of version 1"):
         EnqueueView(bytes((9,)) + command[1:])
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"', b'{"deaths":5}', b'{"deaths":[5]}'])
+def test_a_batch_with_other_annotations_is_refused(raw: bytes) -> None:
+    """SEC-44: a committed command that made a machine raise would stop its group everywhere."""
+    q = QueueDriver()
+    batch = [(*content()[:3], raw)]
+    reply = q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch)).reply
+    assert b"malformed queue command" in reply
+    assert q.machine.store.ready == 0
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"%s":%d}' % (name, 10**30) for name in (b"ttl_ms", b"priority", b"delivery_count")]
+)
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_times_and_counts_beyond_all_use_fit_into_a_snapshot(raw: bytes, queue_type: str) -> None:
+    """SEC-44: what is taken over can be written down, though no client can send it so large."""
+    options = {"message_ttl_ms": 10**30, "max_length": 10**30, "queue_type": queue_type}
+    q = QueueDriver()
+    q.send(bytes((queue_commands.VERSION, Kind.UPDATE_OPTIONS)) + json.dumps(options).encode())
+    batch = [(*content()[:3], raw), content()]
+    q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch))
+    again = QueueMachine("q", QueueOptions())
+    again.restore(q.machine.snapshot())
+    assert again.snapshot() == q.machine.snapshot()
+    assert again.store.ready == 2
 
 
 def test_sizes_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:

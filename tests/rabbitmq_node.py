@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.members import eventually, free_ports
+from tests.integration.members import eventually
+from tests.ports import free_ports
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")

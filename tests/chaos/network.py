@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tests.chaos.partitions import Cuts
-from tests.integration.members import free_ports
+from tests.ports import free_ports
 
 #: The ports of a member in a namespace of its own; on loopback each has free ones instead.
 PORTS = {"AMQP": 5672, "GRPC": 5680, "PEER": 5690, "HTTP": 15692}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,19 +17,12 @@ from typing import Any
 
 import pika
 
+from tests.ports import free_ports
+
 LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP")
 #: Two busy cores and a full test run beside it.
 START_SECONDS = 90.0
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct free loopback ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:

@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from brokerd.amqp import methods
-from tests.integration.members import REPOSITORY, cluster, eventually, free_ports
+from tests.integration.members import REPOSITORY, cluster, eventually
 from tests.integration.raw_client import RawClient, client, publish
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(120)
 

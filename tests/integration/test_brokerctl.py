@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.members import REPOSITORY, Member, cluster, eventually, free_ports
+from tests.integration.members import REPOSITORY, Member, cluster, eventually
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(120)
 

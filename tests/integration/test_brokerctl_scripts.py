@@ -14,8 +14,9 @@ from typing import Any
 import pika
 import pytest
 
-from tests.integration.members import REPOSITORY, Member, cluster, eventually, free_ports
+from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.test_brokerctl import Ctl
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(120)
 

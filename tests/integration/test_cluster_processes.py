@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -14,17 +13,10 @@ from typing import Any
 
 import pytest_asyncio
 
+from tests.ports import free_ports
+
 NAMES = ("a", "b", "c")
 KIB = 1024
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(found.getsockname()[1]) for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports
 
 
 class Processes:

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from brokerd.amqp import methods
 from brokerd.amqp.values import Table
 from brokerd.rpc.v1 import admin_pb2_grpc
-from tests.integration.members import Member, cluster, eventually, free_ports
+from tests.integration.members import Member, cluster, eventually
 from tests.integration.messages_client import (
     Client,
     batch,
@@ -28,6 +28,7 @@ from tests.integration.messages_client import (
 )
 from tests.integration.raw_client import RawClient, client, publish
 from tests.integration.test_admin_grpc import Admin, delete, put
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(120)
 

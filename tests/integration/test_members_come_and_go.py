@@ -23,9 +23,9 @@ from tests.integration.members import (
     Member,
     cluster,
     eventually,
-    free_ports,
     select_nothing,
 )
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -52,6 +52,12 @@ def ended(members: list[Member]) -> Iterator[None]:
             member.start()
     for member in members:
         member.wait_ready()
+    # Who has just come back may be ready before the others have heard it.
+    eventually(
+        lambda: all(len(running(member)) == len(members) for member in members),
+        "all members know all others to be up",
+        PATIENCE_S,
+    )
     with contextlib.closing(members[0].connect()) as connection:
         channel = connection.channel()
         for queue in declared:
@@ -83,11 +89,23 @@ def done(member: Member, *arguments: str) -> str:
     return run.stdout
 
 
+def running(member: Member) -> list[str]:
+    """Return the members that this one knows to be up."""
+    found: list[str] = json.loads(done(member, "cluster_status", "--formatter", "json"))[
+        "running_nodes"
+    ]
+    return found
+
+
 def status(member: Member, queue: str) -> dict[str, dict[str, Any]]:
-    """Return quorum_status, by member; empty while it cannot be told."""
-    run = ctl(member, "quorum_status", queue, "--formatter", "json")
-    rows = json.loads(run.stdout) if run.returncode == 0 else []
-    return {row["Node Name"]: row for row in rows}
+    """Return quorum_status by member, once it can be told."""
+
+    def rows() -> list[dict[str, Any]]:
+        run = ctl(member, "quorum_status", queue, "--formatter", "json")
+        return list(json.loads(run.stdout)) if run.returncode == 0 else []
+
+    found = eventually(rows, f"the status of {queue}", PATIENCE_S)
+    return {row["Node Name"]: row for row in found}
 
 
 def voters(member: Member, queue: str) -> set[str]:
@@ -102,8 +120,13 @@ def voters(member: Member, queue: str) -> set[str]:
 
 
 def leader(member: Member, queue: str) -> str:
-    found = status(member, queue)
-    return next((node for node, row in found.items() if row["Raft State"] == "leader"), "")
+    """Return who leads the queue, once somebody does."""
+
+    def leads() -> str:
+        found = status(member, queue)
+        return next((node for node, row in found.items() if row["Raft State"] == "leader"), "")
+
+    return str(eventually(leads, f"a leader of {queue}", PATIENCE_S))
 
 
 #: By the test that runs.
@@ -388,17 +411,23 @@ def test_leaders_are_rebalanced(members: list[Member]) -> None:
     queues = [f"spread-{number}" for number in range(6)]
     for queue in queues:
         declare(members[0], queue, 3)
+
+    def heads() -> Counter[str]:
+        """Who leads how many, as the member knows it that will place the next queue."""
+        rows = done(members[0], "list_queues", "name", "leader", "-q", "--no-table-headers")
+        led = dict(row.split("\t") for row in rows.splitlines())
+        return Counter(led[queue] for queue in queues)
+
     rows = done(members[1], "rebalance", "quorum", "--queue-pattern", "^spread-")
     assert len(rows.splitlines()) == 3
-    heads = Counter(leader(members[2], queue) for queue in queues)
-    assert heads == {"n0": 2, "n1": 2, "n2": 2}
+    evenly = {"n0": 2, "n1": 2, "n2": 2}
+    eventually(lambda: heads() == evenly, "two leaders on each member", PATIENCE_S)
     # A new queue goes by who leads now, and not by who did when the others were declared.
     for number in range(3):
-        queue = f"placed-{number}"
-        declare(members[0], queue, 3, **{"x-queue-leader-locator": "balanced"})
-        queues.append(queue)
-        eventually(lambda: leader(members[2], queues[-1]), "a leader", PATIENCE_S)
-    assert Counter(leader(members[2], queue) for queue in queues) == dict.fromkeys(heads, 3)
+        queues.append(f"placed-{number}")
+        declare(members[0], queues[-1], 3, **{"x-queue-leader-locator": "balanced"})
+        eventually(lambda: heads().total() == len(queues) and not heads()[""], "a leader")
+    assert heads() == dict.fromkeys(evenly, 3)
     assert done(members[1], "rebalance", "classic") == ""
 
 

@@ -19,9 +19,10 @@ import pytest
 
 from brokerd.amqp import methods
 from brokerd.amqp.values import Table, encode_table
-from tests.integration.members import Member, cluster, eventually, free_ports
+from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import HEADER, PLAIN, RawClient, client, frame, publish
 from tests.integration.test_amqp_starts import certificate
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(180)
 

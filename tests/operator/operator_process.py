@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,15 +23,9 @@ from brokerd_operator.specs import registry
 from tests.cluster_fixtures import Kubernetes
 from tests.operator.fake_broker import PASSWORD, USER
 from tests.operator.resources import resource
+from tests.ports import free_ports
 
 DEADLINE_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
@@ -139,7 +132,7 @@ class OperatorProcess:
     namespaces: str
     log: Path
     identity: str = "operator-a"
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

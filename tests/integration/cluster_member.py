@@ -28,13 +28,13 @@ async def answer(member: Member, order: dict[str, Any]) -> dict[str, Any]:
         case "put":
             command = f"{order['key']}={order['value']}".encode()
             try:
-                return {"reply": (await member.client.request(UID, command, 10)).decode()}
+                return {"reply": (await member.client.request(UID, command, 60)).decode()}
             except ClusterError as error:
                 return {"error": str(error)}
         case "fill":
             value = b"v" * order["size"]
             for number in range(order["count"]):
-                await member.client.request(UID, b"fill%d=" % (number % 4) + value, 30)
+                await member.client.request(UID, b"fill%d=" % (number % 4) + value, 60)
             return {"rss": psutil.Process().memory_info().rss}
         case "status":
             machine = member.machines[UID]
@@ -54,7 +54,7 @@ async def serve(name: str, directory: str, incarnation: int, peers: dict[str, st
     member = Member(name, Path(directory), toy_config(secret="shown"), incarnation)
     await member.host.start(nodes, peers[name])
     member.open_group(UID, list(peers))
-    await until(lambda: member.host.status_of(UID).leader is not None, 20)
+    await until(lambda: member.host.status_of(UID).leader is not None)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin

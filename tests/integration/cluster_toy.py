@@ -171,7 +171,7 @@ def toy_config(**changes: Any) -> HostConfig:
     return config
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait for a condition; AssertionError when it does not come true in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -14,6 +14,9 @@ import pika
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from tests.integration.members import Member, eventually
 
+#: No answer within this time fails a test.
+CALL_SECONDS = 60.0
+
 
 class Admin:
     """The Admin service of one member, as guest."""
@@ -60,12 +63,12 @@ class Admin:
     def set(self, name: str, value: str) -> None:
         """Change a cluster-wide setting."""
         request = admin_pb2.SetSettingsRequest(settings={name: value})
-        self._stub.SetSettings(request, metadata=self._metadata, timeout=30)
+        self._stub.SetSettings(request, metadata=self._metadata, timeout=CALL_SECONDS)
 
     def _apply(self, operation: admin_pb2.Operation) -> None:
         request = admin_pb2.ApplyRequest(operations=[operation])
         replies = list(
-            self._stub.ApplyTopology(iter([request]), metadata=self._metadata, timeout=30)
+            self._stub.ApplyTopology(iter([request]), metadata=self._metadata, timeout=CALL_SECONDS)
         )
         for reply in replies:
             for result in reply.results:
@@ -74,26 +77,26 @@ class Admin:
     def rows(self, kind: str) -> list[dict[str, Any]]:
         """List live rows of this member."""
         pages = self._stub.List(
-            admin_pb2.ListRequest(kind=kind), metadata=self._metadata, timeout=30
+            admin_pb2.ListRequest(kind=kind), metadata=self._metadata, timeout=CALL_SECONDS
         )
         return [json.loads(row) for page in pages for row in page.rows]
 
     def objects(self, kind: str) -> dict[str, dict[str, Any]]:
         """Return the catalog's objects of a kind, name to spec."""
         request = admin_pb2.ListTopologyRequest(kinds=[kind])
-        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=CALL_SECONDS)
         return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
 
     def hash_of(self, kind: str, name: str) -> str:
         """Return the hash of an object, which changes with its secrets too."""
         request = admin_pb2.ListTopologyRequest(kinds=[kind])
-        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=CALL_SECONDS)
         return next(item.hash for page in pages for item in page.objects if item.name == name)
 
     def bindings(self, vhost: str) -> list[dict[str, Any]]:
         """Return the bindings of a vhost."""
         request = admin_pb2.ListTopologyRequest(kinds=["binding"], vhost=vhost)
-        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=30)
+        pages = self._stub.ListTopology(request, metadata=self._metadata, timeout=CALL_SECONDS)
         return [json.loads(item.spec) for page in pages for item in page.objects]
 
     def federate(

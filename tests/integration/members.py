@@ -25,7 +25,11 @@ START_SECONDS = 90.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+#: An idle machine needs hundreds of milliseconds for what takes longest here, an election.
+PATIENCE_SECONDS = 60.0
+
+
+def eventually(check: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
     """Poll until `check` returns something true; fail naming `what`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -108,11 +112,23 @@ class Member:
             raise AssertionError(f"{self.name} ended:\n{self.log()[-3000:]}")
         try:
             with urllib.request.urlopen(
-                f"http://127.0.0.1:{self.http_port}/health/ready", timeout=1
+                f"http://127.0.0.1:{self.http_port}/health/ready", timeout=5
             ) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    def running_members(self) -> int:
+        """Return how many members it knows to be up, itself included; 0 while it does not say."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.http_port}/metrics", timeout=5
+            ) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return 0
+        name = "brokerd_cluster_members_running "
+        return next((int(float(line.split()[1])) for line in lines if line.startswith(name)), 0)
 
     def log(self) -> str:
         """Return what it has logged."""
@@ -130,7 +146,7 @@ class Member:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(20)
+            return self.process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"{self.name} did not stop:\n{self.log()[-3000:]}") from None
@@ -139,6 +155,18 @@ class Member:
         """Connect a pika client as guest."""
         return pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", self.amqp_port, **settings)
+        )
+
+
+def wait_acquainted(members: list[Member]) -> None:
+    """Wait until all members know all others to be up, which may be after all are ready.
+
+    Only who is known to be up has applied a declare before it is answered.
+    """
+    for member in members:
+        eventually(
+            lambda member=member: member.running_members() == len(members),
+            f"{member.name} knows {len(members)} members to be up",
         )
 
 
@@ -167,6 +195,7 @@ def cluster(
             member.start()
         for member in members:
             member.wait_ready()
+        wait_acquainted(members)
         yield members
     finally:
         for member in members:

@@ -18,6 +18,8 @@ from brokerd.amqp.values import Table
 
 #: The properties of a message without any.
 PLAIN = b"\x00\x00"
+#: No answer within this time fails a test.
+ANSWER_SECONDS = 60.0
 HEADER = b"AMQP\x00\x00\x09\x01"
 
 M = TypeVar("M", bound=Method)
@@ -61,7 +63,7 @@ class RawClient:
         capabilities: Table | None = None,
         sock: socket.socket | None = None,
     ) -> None:
-        self.socket = sock or socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = sock or socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS)
         self._buffer = b""
         self.socket.sendall(HEADER)
         self.expect(methods.ConnectionStart)

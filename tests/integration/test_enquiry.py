@@ -12,6 +12,8 @@ from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 from tests.integration.cluster_toy import Member, toy_config
 
+pytestmark = pytest.mark.timeout(240)
+
 HERE = NodeId("here")
 STRANGER = NodeId("stranger")
 

@@ -14,14 +14,19 @@ from brokerd.amqp.values import Table
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import PLAIN, RawClient, client, frame, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
+#: For all tests of this file: most hold messages for a moment.
+TIMEOUT_MS = 8000
 QUORUM = {"x-queue-type": "quorum"}
 
 
 @pytest.fixture(scope="module")
 def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
-    old = {"BROKERD_COMPAT_PROFILE": "reference", "BROKERD_QUEUES_CONSUMER_TIMEOUT_MS": "4000"}
+    old = {
+        "BROKERD_COMPAT_PROFILE": "reference",
+        "BROKERD_QUEUES_CONSUMER_TIMEOUT_MS": str(TIMEOUT_MS),
+    }
     with cluster(tmp_path_factory.mktemp("old"), 1, **old) as [member]:
         yield member
 
@@ -201,7 +206,7 @@ def test_a_slow_consumer_loses_its_channel(raw: RawClient) -> None:
     assert (closed.reply_code, closed.class_id, closed.method_id) == (406, 0, 0)
     assert closed.reply_text.startswith(
         "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. "
-        "Timeout value used: 4000 ms."
+        f"Timeout value used: {TIMEOUT_MS} ms."
     )
     eventually(lambda: raw.count(2, queue) == 1, "its message is back")
 

@@ -102,6 +102,9 @@ class _Group:
     once_sent: int = 0
     #: The target has taken a command since it was chosen: it is the leader, the window opens.
     is_confirmed: bool = False
+    #: Whom the replica here takes for the leader has refused: until the replica has news, others
+    #: know better.  One that has been left out of its group gets no news.
+    is_replica_wrong: bool = False
     failures: int = 0
     next_member: int = 0
     retry: asyncio.TimerHandle | None = None
@@ -296,7 +299,7 @@ class GroupClient:
     def _choose_target(self, group: _Group) -> NodeId | None:
         network = self._network
         alive = network.alive()
-        if network.has_group(group.uid):
+        if network.has_group(group.uid) and not group.is_replica_wrong:
             group.leader = network.leader_of(group.uid) or group.leader
         if group.leader in alive:
             return group.leader
@@ -388,6 +391,8 @@ class GroupClient:
             self._stall(group)
             return
         self._take_back(group)
+        if sender == self._network.leader_of(group.uid):
+            group.is_replica_wrong = True
         is_hint_new = leader is not None and leader != sender
         group.leader = leader if is_hint_new else None
         if is_hint_new and group.failures < len(group.members):
@@ -407,6 +412,7 @@ class GroupClient:
         if group is None:
             return
         group.leader = leader
+        group.is_replica_wrong = False
         if leader is None or leader == group.target:
             return
         self._take_back(group)

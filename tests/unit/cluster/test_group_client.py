@@ -119,6 +119,42 @@ async def test_refusals_that_point_in_a_circle_do_not_spin() -> None:
     await bench.resent(len(bench.network.sent) + 1)
 
 
+async def test_others_are_believed_when_the_replica_here_has_been_left_out_of_its_group() -> None:
+    """It takes its last leader for the leader for ever, and nobody tells it (seed 109661)."""
+    bench = Bench(ClientConfig(retry_max_ms=10))
+    bench.network.is_member, bench.network.local_leader = True, A
+    bench.send(b"1")
+    for count in range(1, 9):
+        await bench.resent(count)
+        is_asked = bench.network.sent[-1][0]
+        if is_asked == C:
+            break
+        bench.reply(NOT_LEADER, C if is_asked == A and count > 4 else None)
+    assert bench.network.sent[-1][0] == C
+    bench.reply(OK)
+    bench.client.peer_lost(C)
+    bench.send(b"2")
+    assert bench.network.sent[-1][::2] == (C, b"2")
+    # Until the replica has news.
+    bench.client.leader_changed(UID, None)
+    bench.network.local_leader = B
+    bench.client.leader_changed(UID, B)
+    assert bench.network.sent[-1][::2] == (B, b"2")
+    bench.client.peer_lost(B)
+    await bench.resent(len(bench.network.sent) + 1)
+    assert bench.network.sent[-1][::2] == (B, b"2")
+
+
+async def test_a_leader_that_only_has_too_much_to_do_is_still_believed_in() -> None:
+    bench = Bench(ClientConfig(retry_max_ms=10))
+    bench.network.is_member, bench.network.local_leader = True, A
+    bench.send(b"1")
+    for count in range(2, 5):
+        bench.reply(OVERLOADED)
+        await bench.resent(count)
+    assert {node for node, _, _ in bench.network.sent} == {A}
+
+
 async def test_everything_on_the_way_goes_again_in_order_after_a_change_of_leader() -> None:
     bench = Bench()
     bench.client.leader_changed(UID, A)

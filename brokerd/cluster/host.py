@@ -203,6 +203,8 @@ class Host:
             elif not replica.configuration.voters:
                 driver.doubt()
         self._drivers[uid] = driver
+        # Messages that an earlier life's snapshot refers to may leave the queue before the next.
+        self._moved[uid] = None
         self._group_clock.active.add(uid)
         self._index_members(driver)
         if replica.configuration.voters == (self.node,) and not driver.is_damaged:
@@ -507,6 +509,7 @@ class Host:
 
     def install_snapshot(self, driver: Driver, action: InstallSnapshot) -> None:
         """See driver.Ports."""
+        self._moved[driver.uid] = None
         self._queue.add(
             write_queue.InstallStep(driver, action.token, action.snapshot, action.hard_state)
         )

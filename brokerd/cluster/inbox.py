@@ -189,7 +189,10 @@ class Inbox:
         day; who asks for them is not this room's business (server/repair.py).
         """
         log = self._wal.log(driver.log_uid)
-        driver.lacks_entries = not log.holds(driver.machine.live_indexes())
+        live = driver.machine.live_indexes()
+        # An unreadable entry that was settled since is nobody's loss.
+        self._wal.set_live(driver.log_uid, live)
+        driver.lacks_entries = not log.holds(live)
         if driver.lacks_entries:
             return
         driver.refill_target = driver.refill_heard = 0

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 class Election:
     """Votes received by this node's running campaign, and its answers to others' campaigns."""
 
-    __slots__ = ("_is_forced", "_node", "votes")
+    __slots__ = ("_is_first_rival", "_is_forced", "_node", "votes")
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         #: Who answered, and whether they granted; empty unless a campaign runs.
         self.votes: dict[NodeId, bool] = {}
         self._is_forced = False
+        #: Another candidate of this term has asked for our vote, and is the one to wait.
+        self._is_first_rival = False
 
     def campaign(self, *, force: bool) -> None:
         """Start a pre-vote (or, for a leader transfer, an election at once)."""
@@ -59,6 +61,7 @@ class Election:
         node.election_elapsed = 0
         node.draw_timeout()
         self.votes = {}
+        self._is_first_rival = False
         # The requests wait for the disk as well: a candidate that forgot its campaign in a crash
         # could campaign again in the same term with a shorter log, and win by answers to the first.
         for voter in node.configuration.voters:
@@ -100,9 +103,23 @@ class Election:
         if granted:
             node.vote = message.sender
             node.election_elapsed = 0
+        elif node.role is Role.CANDIDATE:
+            self._on_rival(message)
         node.send_after_write(
             Message(MessageKind.VOTE_REPLY, node.id, message.sender, node.term, reject=not granted)
         )
+
+    def _on_rival(self, message: Message) -> None:
+        """Another candidate of the same term: neither may win, above all where a third is down.
+
+        One of the two tries again soon, the same in the eyes of both, so that they do not meet
+        again; waiting for another time-out of both (Raft thesis §3.4) can go wrong repeatedly.
+        """
+        log = self._node.log
+        ours = (log.last_term, log.last, self._node.id)
+        if ours > (message.log_term, message.index, message.sender):
+            self._is_first_rival = True
+            self._node.hasten_campaign()
 
     def on_pre_vote_reply(self, message: Message) -> None:
         """Somebody answered a pre-vote; a grant carries the term that was asked about."""
@@ -136,4 +153,7 @@ class Election:
             else:
                 node.become_leader()
         elif result is quorum.VoteResult.LOST:
+            is_soon = node.role is Role.CANDIDATE and self._is_first_rival
             node.become_follower(node.term, None)
+            if is_soon:
+                node.hasten_campaign()

@@ -301,7 +301,7 @@ class RaftNode:
         """A node's process has ended: whoever it led elects soon, after a short random wait."""
         if self.role is Role.FOLLOWER and node == self.leader:
             self.become_follower(self.term, None)
-            self._election_timeout = self._rng.randrange(1, self.config.succession_ticks_max + 1)
+            self.hasten_campaign()
 
     # ---- output ---------------------------------------------------------------------------------
 
@@ -429,6 +429,11 @@ class RaftNode:
         self._election_timeout = self._rng.randrange(
             config.election_ticks_min, config.election_ticks_max + 1
         )
+
+    def hasten_campaign(self) -> None:
+        """Campaign after a short random wait, if nothing else happens."""
+        wait = self._rng.randrange(1, self.config.succession_ticks_max + 1)
+        self._election_timeout = min(self._election_timeout, self.election_elapsed + wait)
 
     def _is_in_lease(self, sender: NodeId) -> bool:
         # A candidate that was the leader in our eyes evidently is not any more: it restarted.

@@ -57,6 +57,7 @@ class Scenario:
     mute_after_election: float
     tick_ms: int
     election_ticks_max: int
+    succession_ticks_max: int
     client_count: int
     window: int
     append_entries_max: int
@@ -88,6 +89,7 @@ class Scenario:
             mute_after_election=rng.choice((0.0, 0.0, 0.2)),
             tick_ms=100,
             election_ticks_max=20,
+            succession_ticks_max=4,
             client_count=rng.randrange(1, 4),
             window=rng.choice((1, 1, 4)),
             append_entries_max=rng.choice((1, 2, 1024)),
@@ -126,6 +128,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "faults": NetworkFaults(delay_ms_max=60),
         "sync_ms_max": 60,
         "election_ticks_max": 11,
+        # Rivals stay rivals.
+        "succession_ticks_max": 200,
         "crash_after_vote": 0.5,
         "crash_after_commit": 0.01,
     },
@@ -152,6 +156,7 @@ class World:
         self.config = RaftConfig(
             tick_ms=scenario.tick_ms,
             election_ticks_max=scenario.election_ticks_max,
+            succession_ticks_max=scenario.succession_ticks_max,
             append_entries_max=scenario.append_entries_max,
             # One small message per round trip is too little for the clients at slow disks.
             inflight_max=self.rng.choice((4, 64) if scenario.append_entries_max == 1 else (1, 64)),

@@ -22,6 +22,9 @@ Json: TypeAlias = dict[str, Any]
 
 #: How often it is looked whether a leader has moved.
 POLL_S = 0.1
+#: A leader gives a hand-over up after an election time-out: its successor was slow, or the word to
+#: it was lost.  It is asked again this often, as long as the caller has patience.
+AGAIN_S = 2.0
 #: Groups that one question names.
 BATCH = 500
 
@@ -126,10 +129,11 @@ async def transfer_leader(broker: Broker, queue: Queue, node: str, timeout_s: fl
         return "the queue has no leader now: a majority of its members must be up"
     if leader == node:
         return ""
-    refused = await _ask_to_transfer(broker, leader, [(queue.uid, NodeId(node))])
+    wanted = {queue.uid: NodeId(node)}
+    refused = await _ask_leaders(broker, led, wanted)
     if refused:
         return refused[queue.uid]
-    missing = await _until_led(broker, {queue.uid: NodeId(node)}, timeout_s)
+    missing = await _until_led(broker, wanted, timeout_s)
     return f"'{node}' has not caught up in time; '{leader}' leads on" if missing else ""
 
 
@@ -144,17 +148,24 @@ async def rebalance(
         voters,
         broker.host.alive() - set(avoid),
     )
-    wanted: dict[int, NodeId] = {}
+    refused = await _ask_leaders(broker, led, dict(moves))
+    wanted = {uid: node for uid, node in moves if uid not in refused}
+    missing = await _until_led(broker, wanted, timeout_s)
+    return len(wanted) - missing, len(moves) - len(wanted) + missing
+
+
+async def _ask_leaders(
+    broker: Broker, led: dict[int, NodeId], wanted: dict[int, NodeId]
+) -> dict[int, str]:
+    """Ask the leaders of these groups to hand over; return who does not, and why."""
+    refused: dict[int, str] = {}
     by_leader: dict[NodeId, list[tuple[int, NodeId]]] = {}
-    for uid, node in moves:
+    for uid, node in wanted.items():
         by_leader.setdefault(led[uid], []).append((uid, node))
     for leader, batch in by_leader.items():
         for start in range(0, len(batch), BATCH):
-            part = batch[start : start + BATCH]
-            refused = await _ask_to_transfer(broker, leader, part)
-            wanted |= {uid: node for uid, node in part if uid not in refused}
-    missing = await _until_led(broker, wanted, timeout_s)
-    return len(wanted) - missing, len(moves) - len(wanted) + missing
+            refused |= await _ask_to_transfer(broker, leader, batch[start : start + BATCH])
+    return refused
 
 
 async def _ask_to_transfer(
@@ -167,12 +178,16 @@ async def _ask_to_transfer(
 
 
 async def _until_led(broker: Broker, wanted: dict[int, NodeId], timeout_s: float) -> int:
-    """Wait until groups are led by whom they are to be; return how many are not."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    """Wait until groups are led by whom they are to be, asking again; return how many are not."""
+    clock = asyncio.get_running_loop().time
+    deadline, again = clock() + timeout_s, clock() + AGAIN_S
     while wanted:
         led, _ = await leaders(broker)
         wanted = {uid: node for uid, node in wanted.items() if led.get(uid) != node}
-        if not wanted or asyncio.get_running_loop().time() >= deadline:
+        if not wanted or clock() >= deadline:
             break
+        if clock() >= again:
+            again = clock() + AGAIN_S
+            await _ask_leaders(broker, led, {uid: wanted[uid] for uid in wanted if uid in led})
         await asyncio.sleep(POLL_S)
     return len(wanted)

@@ -82,6 +82,10 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
         self, context: Context, work: Callable[[Caller], Coroutine[Any, Any, None]]
     ) -> None:
         caller = await self._open(context)
+        # By itself, not with the first response: gRPC notes that headers have gone when that write
+        # is done. An end of the call that cut it off sent them again, which is an error to gRPC and
+        # no status at all to the client.
+        await context.send_initial_metadata(())
         call = Call(caller)
         # Nothing is awaited between the look at the limits and this.
         self._broker.connections.call_opened(call)

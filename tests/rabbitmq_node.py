@@ -21,7 +21,7 @@ from tests.ports import free_ports
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 #: The plugins that tests use: its HTTP API answers in milliseconds, rabbitmqctl in 1.5 s.
 MANAGEMENT = "rabbitmq_management"
 FEDERATION = "rabbitmq_federation"
@@ -96,7 +96,7 @@ class RabbitNode:
             env=self.environment,
             text=True,
             capture_output=True,
-            timeout=60,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout

@@ -16,7 +16,7 @@ from brokerd.rpc.v1 import admin_pb2
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.test_admin_grpc import Admin, put
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 CALLS = {
     "CloseConnections": admin_pb2.CloseConnectionsRequest(),

@@ -12,7 +12,7 @@ from tests.integration.federation_rig import Admin, admin
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import RawClient, client, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 M = methods
 CAPABLE = {"connection.blocked": True}
 

@@ -11,9 +11,9 @@ import pytest
 from brokerd.amqp import methods
 from brokerd.amqp.properties import BasicProperties
 from tests.integration.members import Member, cluster
-from tests.integration.raw_client import HEADER, RawClient, client, frame, publish
+from tests.integration.raw_client import ANSWER_SECONDS, HEADER, RawClient, client, frame, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 QUORUM = {"x-queue-type": "quorum"}
 M = methods
@@ -294,7 +294,7 @@ def login(mechanism: str, response: bytes) -> bytes:
 )  # fmt: skip
 def test_hostile_handshakes_end_and_leave_no_trace(member: Member, attack: bytes) -> None:
     """R-CON-2, -4, -6, SEC-31, SEC-35: the socket is closed within the delay, others go on."""
-    with socket.create_connection(("127.0.0.1", member.amqp_port), timeout=10) as attacker:
+    with socket.create_connection(("127.0.0.1", member.amqp_port), ANSWER_SECONDS) as attacker:
         attacker.sendall(attack)
         with client(member.amqp_port) as bystander:
             bystander.open(1)

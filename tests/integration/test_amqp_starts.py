@@ -21,11 +21,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from brokerd.amqp import methods
-from tests.integration.members import REPOSITORY, cluster, eventually
+from tests.integration.members import (
+    PATIENCE_SECONDS,
+    REPOSITORY,
+    START_SECONDS,
+    cluster,
+    eventually,
+)
 from tests.integration.raw_client import RawClient, client, publish
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
@@ -77,12 +83,14 @@ def test_amqps_carries_messages_and_offers_no_external(tmp_path: Path) -> None:
         channel.basic_publish("", "tls", body)
         assert channel.basic_get("tls", auto_ack=True)[2] == body
         connection.close()
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) as plain:
             plain.sendall(b"AMQP\0\0\x09\x01")
             assert b"AMQP" not in plain.recv(100)
         with client(member.amqp_port) as raw:
             raw.close()
-        with socket.create_connection(("127.0.0.1", member.amqp_port), timeout=10) as probe:
+        with socket.create_connection(
+            ("127.0.0.1", member.amqp_port), timeout=PATIENCE_SECONDS
+        ) as probe:
             probe.sendall(b"AMQP\0\0\x09\x01")
             start = probe.recv(4096)
             assert b"PLAIN" in start
@@ -101,7 +109,7 @@ def test_a_disk_that_takes_no_more_ends_the_member_with_74(tmp_path: Path) -> No
         raw.send(1, methods.ConfirmSelect())
         raw.expect(methods.ConfirmSelectOk)
         raw.send(1, publish(1, "", "full", bytes(2_000_000)))
-        assert member.process.wait(20) == 74
+        assert member.process.wait(PATIENCE_SECONDS) == 74
         assert "the disk failed, this member ends" in member.log()
         # No confirm went out.
         found = raw.next_method() if not _ended(raw) else None
@@ -129,7 +137,7 @@ def test_sigterm_under_load_hands_over_and_ends_soon(tmp_path: Path) -> None:
         first.process.send_signal(signal.SIGTERM)
         while not isinstance((raw.next_method() or (0, None))[1], methods.ConnectionClose):
             pass
-        assert first.process.wait(10) == 0
+        assert first.process.wait(PATIENCE_SECONDS) == 0
         raw.close()
         with client(members[1].amqp_port) as other:
             other.open(1)
@@ -166,7 +174,7 @@ def test_sigterm_in_the_first_moments_ends_the_first_process_of_a_container(
         # Long before the broker itself is there to take it.
         assert not (tmp_path / "data").exists()
         os.kill(first[0], signal.SIGTERM)
-        assert outer.wait(20) == 128 + signal.SIGTERM
+        assert outer.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
     finally:
         for pid in first:
             with contextlib.suppress(ProcessLookupError):
@@ -198,7 +206,7 @@ def test_without_any_configuration_it_listens_on_5672(tmp_path: Path) -> None:
                 stderr=output,
                 cwd=tmp_path,
             )
-        eventually(lambda: "brokerd is ready after" in log.read_text(), "ready", 30)
+        eventually(lambda: "brokerd is ready after" in log.read_text(), "ready", START_SECONDS)
         said = log.read_text()
         assert f"data in {tmp_path}/.local/state/brokerd/" in said
         print(said[said.index("brokerd is ready") :].splitlines()[0])
@@ -216,7 +224,7 @@ def test_without_any_configuration_it_listens_on_5672(tmp_path: Path) -> None:
             )
             assert answer.stdout.strip() == expected, (host, answer)
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         if process is not None and process.poll() is None:
             process.kill()

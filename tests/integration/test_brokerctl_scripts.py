@@ -18,7 +18,7 @@ from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.test_brokerctl import Ctl
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_stop_app_closes_the_listeners_and_start_app_opens_them_again(
     channel.basic_publish("", "durable", b"kept", pika.BasicProperties(delivery_mode=2))
     assert ctl("stop_app") == f"Stopping rabbit application on node {ctl.address} ...\n"
     with pytest.raises(pika.exceptions.AMQPError, match=r"320.*shutdown"):
-        connection.process_data_events(time_limit=10)
+        connection.process_data_events(time_limit=60)
     assert not _listens(member)
     assert ctl("-q", "stop_app") == ""
     assert json.loads(ctl("status", "--formatter", "json"))["is_listening"] is False
@@ -154,7 +154,7 @@ def test_the_pid_of_a_listed_connection_closes_it(member: Member, ctl: Ctl) -> N
         f"Closing connection {pid}, reason: Closed via rabbitmqctl...\n"
     )
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
-        connection.process_data_events(time_limit=10)
+        connection.process_data_events(time_limit=60)
     assert closed.value.reply_code == 320
     assert closed.value.reply_text == "CONNECTION_FORCED - Closed via rabbitmqctl"
 
@@ -173,7 +173,7 @@ def test_all_connections_of_a_vhost_are_closed(member: Member, ctl: Ctl) -> None
     assert "Closed 1 connections" in ctl("close_all_connections", "--global", "bye")
     for connection in [*here, there]:
         with pytest.raises(pika.exceptions.AMQPError):
-            connection.process_data_events(time_limit=10)
+            connection.process_data_events(time_limit=60)
     eventually(lambda: ctl.rows("list_connections") == [], "all have gone")
     ctl("delete_vhost", "other")
 
@@ -363,7 +363,7 @@ def test_a_link_named_rabbitmqctl_takes_the_place_of_rabbitmqctl(ctl: Ctl, tmp_p
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": os.environ["PATH"], "BROKERD_NODES": nodes}
         return subprocess.run(
-            [str(link), *arguments], capture_output=True, text=True, env=environment, timeout=60
+            [str(link), *arguments], capture_output=True, text=True, env=environment, timeout=120
         )
 
     assert run("-n", "rabbit@here", "-q", "list_users").stdout.startswith("user\ttags\nguest\t[")
@@ -385,7 +385,7 @@ def test_verbs_without_a_meaning_say_what_to_do_instead(ctl: Ctl) -> None:
 def test_waiting_for_a_member_takes_a_pid_or_a_pid_file(ctl: Ctl, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     file.write_text(f"{os.getpid()}\n")
-    assert "are running on node" in ctl("wait", str(file), "-t", "20")
+    assert "are running on node" in ctl("wait", str(file), "-t", "60")
     ctl("-q", "wait", "--pid", str(os.getpid()))
     assert ctl.run("wait").returncode == 64
     assert ctl.run("wait", str(tmp_path / "none"), "-t", "0.3").returncode == 75

@@ -15,7 +15,7 @@ from brokerd.amqp import methods
 from tests.integration.members import Member, cluster, select_nothing
 from tests.integration.raw_client import RawClient, client, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_client_that_writes_on_after_its_close_still_gets_close_ok(member: Mem
     raw.open(1)
     raw.send(0, methods.ConnectionClose(200, "bye", 0, 0))
     # Not read yet: a reset would throw it away.
-    select.select([raw.socket], [], [], 20)
+    select.select([raw.socket], [], [], 60)
     for _ in range(20):
         raw.send(1, publish(1, "", "nowhere", b"late"))
         select_nothing(0.01)

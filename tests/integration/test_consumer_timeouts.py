@@ -11,7 +11,7 @@ from brokerd.amqp.values import Table
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import RawClient, client, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 QUORUM: Table = {"x-queue-type": "quorum"}
 TIMEOUT_MS = 1500

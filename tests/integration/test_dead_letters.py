@@ -13,7 +13,7 @@ import pytest
 from tests.integration.federation_rig import admin
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 AT_LEAST_ONCE = {
     "x-queue-type": "quorum",
@@ -158,7 +158,17 @@ def test_an_at_least_once_queue_keeps_what_would_go_in_a_circle(channel: Any) ->
     assert (body, found.headers["x-death"][0]["reason"]) == (b"round", "expired")
 
 
-def test_a_target_that_confirmed_gets_one_copy_while_another_refuses(channel: Any) -> None:
+def waiting_letters(member: Member, queue: str) -> int:
+    """Return how many letters of a queue are not settled."""
+    with admin(member) as service:
+        rows = [row for row in service.rows("queues") if row["name"] == queue]
+    count: int = rows[0]["messages_dlx"]
+    return count
+
+
+def test_a_target_that_confirmed_gets_one_copy_while_another_refuses(
+    member: Member, channel: Any
+) -> None:
     """R-ALO-5, R-ALO-6, R-ALO-7: and who is deleted is no longer waited for."""
     channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE)
     channel.queue_declare("t", durable=True)
@@ -174,7 +184,9 @@ def test_a_target_that_confirmed_gets_one_copy_while_another_refuses(channel: An
         channel.queue_declare("v", durable=True)
         channel.queue_delete("v")
     assert ready(channel, "t") == 1
+    assert waiting_letters(member, "w") == 1
     channel.queue_delete("u")
+    eventually(lambda: waiting_letters(member, "w") == 0, "the letter to be settled")
     channel.queue_declare("v", durable=True)
     channel.queue_bind("v", "dx", "w")
     # Settled, so that a target that comes later gets nothing.

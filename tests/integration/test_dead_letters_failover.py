@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 ARGUMENTS = {
     "x-queue-type": "quorum",

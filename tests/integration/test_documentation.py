@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.members import REPOSITORY, Member, cluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 PAGES = sorted((REPOSITORY / "docs" / "concepts").glob("*.md"))
 
@@ -70,6 +70,6 @@ def test_examples_do_what_the_page_says(member: Member, page: Path, tmp_path: Pa
         "LC_ALL": "C.UTF-8",
     }
     run = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=180, env=environment
     )
     assert run.returncode == 0, f"{page.name}:\n{run.stdout}{run.stderr}{member.log()[-2000:]}"

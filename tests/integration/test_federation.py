@@ -13,7 +13,7 @@ import pytest
 from tests.integration.federation_rig import Admin, admin, amqp, take, uri
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass
@@ -98,8 +98,8 @@ def test_a_message_published_upstream_arrives_with_x_received_from(
                 "vhost": "/",
             }
         ]
+    eventually(lambda: pair.downstream.wait_link(name)["in"] == 50, "all are counted")
     row = pair.downstream.wait_link(name)
-    assert row["in"] == 50
     assert row["uri"] == f"amqp://127.0.0.1:{pair.warehouse.amqp_port}"
     assert row["error"] == ""
 
@@ -159,7 +159,10 @@ def test_removing_the_policy_removes_what_the_link_made(pair: Pair) -> None:
         "internal exchange gone",
     )
     assert "removed" in names_of(pair.upstream, "exchange")
-    assert not [row for row in pair.downstream.rows("links") if row["exchange"] == "removed"]
+    eventually(
+        lambda: not [row for row in pair.downstream.rows("links") if row["exchange"] == "removed"],
+        "link gone",
+    )
 
 
 def test_cleanup_never_leaves_the_upstream_queue(pair: Pair) -> None:
@@ -184,7 +187,7 @@ def test_a_lost_consumer_makes_the_link_start_anew_with_the_other_letter(pair: P
 
     def switched() -> bool:
         links = [row for row in pair.downstream.rows("links") if row["exchange"] == "again"]
-        return (links[0]["reconnects"], links[0]["status"]) == (1, "running")
+        return [(row["reconnects"] >= 1, row["status"]) for row in links] == [(True, "running")]
 
     eventually(switched, "link is back")
     with amqp(pair.warehouse.amqp_port) as up, amqp(pair.orders.amqp_port) as down:

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.federation_rig import admin, amqp, take, uri
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @dataclass
@@ -49,7 +49,7 @@ def running(members: list[Member], count: int = 1) -> list[dict[str, Any]]:
         rows = link_rows(members)
         return rows if [row["status"] for row in rows] == ["running"] * count else []
 
-    rows: list[dict[str, Any]] = eventually(found, f"{count} running links", 40)
+    rows: list[dict[str, Any]] = eventually(found, f"{count} running links")
     return rows
 
 

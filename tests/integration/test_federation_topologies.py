@@ -15,7 +15,7 @@ import pytest
 from tests.integration.federation_rig import Admin, admin, amqp, take, uri
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
 
@@ -57,7 +57,6 @@ class Net:
         eventually(
             lambda: self._running() == links,
             f"{links} running links",
-            40,
         )
 
     def _running(self) -> int:

@@ -26,11 +26,11 @@ from tests.integration.messages_client import (
     numbers,
     publication,
 )
-from tests.integration.raw_client import RawClient, client, publish
+from tests.integration.raw_client import ANSWER_SECONDS, RawClient, client, publish
 from tests.integration.test_admin_grpc import Admin, delete, put
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
 
@@ -68,7 +68,7 @@ def make_vhost(admin: Admin, name: str, **limits: int) -> None:
 
 def refused(member: Member, vhost: str = "/", user: str = "guest") -> methods.ConnectionClose:
     """Open a connection that must be refused at connection.open."""
-    sock = socket.create_connection(("127.0.0.1", member.amqp_port), timeout=20)
+    sock = socket.create_connection(("127.0.0.1", member.amqp_port), timeout=ANSWER_SECONDS)
     raw = RawClient.at_the_door(sock)
     raw.expect(methods.ConnectionStart)
     response = f"\0{user}\0{user}".encode()
@@ -304,7 +304,7 @@ def test_a_client_certificate_is_a_login(tmp_path: Path, login_from: str, user: 
         context = ssl.create_default_context(cafile=str(authority))
         if certificate is not None:
             context.load_cert_chain(certificate)
-        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        plain = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS)
         return RawClient.at_the_door(context.wrap_socket(plain, server_hostname="localhost"))
 
     capabilities: Table = {"capabilities": {"authentication_failure_close": True}}

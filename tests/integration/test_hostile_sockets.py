@@ -14,9 +14,16 @@ import pytest
 from brokerd.amqp import methods
 from brokerd.amqp.properties import BasicProperties
 from tests.integration.members import Member, cluster, eventually, select_nothing
-from tests.integration.raw_client import HEADER, RawClient, client, frame, publish
+from tests.integration.raw_client import (
+    ANSWER_SECONDS,
+    HEADER,
+    RawClient,
+    client,
+    frame,
+    publish,
+)
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 MIB = 1024 * 1024
 HANDSHAKE_MS = 2000
@@ -52,7 +59,7 @@ def others_are_served(member: Member) -> Iterator[None]:
 
 
 def dial(member: Member) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", member.amqp_port), timeout=30)
+    return socket.create_connection(("127.0.0.1", member.amqp_port), timeout=ANSWER_SECONDS)
 
 
 def read_to_end(sock: socket.socket) -> bytes:
@@ -185,6 +192,8 @@ def test_channels_are_limited_for_the_member(member: Member) -> None:
             f"the maximum allowed limit of ({CHANNELS})"
         )
         other.send(0, methods.ConnectionCloseOk())
+        # Its channels are given back by then.
+        assert other.at_end()
         for channel in range(31, 41):
             raw.open(channel)
 
@@ -234,7 +243,7 @@ def test_replies_to_a_client_that_does_not_read_are_dropped(member: Member) -> N
     """SEC-45, R-DRT-3: at most once; they cost two write buffers, and mandatory ones come back."""
     deaf = socket.socket()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-    deaf.settimeout(30)
+    deaf.settimeout(ANSWER_SECONDS)
     deaf.connect(("127.0.0.1", member.amqp_port))
     requester = RawClient(member.amqp_port, sock=deaf)
     requester.open(1)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 QUEUE = "refilled"
 
@@ -26,7 +26,7 @@ def applied(member: Member) -> str:
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=90,
     )
     return next((line for line in run.stdout.splitlines() if QUEUE in line), "")
 
@@ -46,7 +46,7 @@ def test_member_with_an_empty_disk_is_refilled_and_can_lead(tmp_path: Path) -> N
             channel.basic_publish("", QUEUE, b"%d" % number)
         members[1].start()
         members[1].wait_ready()
-        eventually(lambda: applied(members[1]) == applied(members[0]) != "", "n1 is refilled", 30)
+        eventually(lambda: applied(members[1]) == applied(members[0]) != "", "n1 is refilled")
         connection.close()
 
         # Only the refilled member and one that was not the publisher's remain.

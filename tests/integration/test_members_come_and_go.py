@@ -27,7 +27,7 @@ from tests.integration.members import (
 )
 from tests.ports import free_ports
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 QUORUM = {"x-queue-type": "quorum"}
 #: Two busy cores.
@@ -222,13 +222,14 @@ def test_a_forgotten_member_ends_says_why_and_comes_back_when_it_is_added(tmp_pa
         assert forgotten.returncode == 0, forgotten.stderr
         assert _exit_status(third) == 78
         assert "was removed from the cluster" in third.log()
-        assert queue_members(first, "everywhere") == [first.name, second.name]
+        both = [first.name, second.name]
+        eventually(lambda: queue_members(first, "everywhere") == both, "two replicas", PATIENCE_S)
         assert queue_members(first, "there only") == []
         # It does not come back by itself, and disturbs nobody.
         third.start()
         assert _exit_status(third) == 78
         assert "add_cluster_node" in third.log()
-        assert catalog_voters(second) == [first.name, second.name]
+        eventually(lambda: catalog_voters(second) == both, "two voters", PATIENCE_S)
         # Two are left: neither can go while the other is down.
         second.kill()
         eventually(lambda: _is_missed(first, second), "the second one is missed")
@@ -250,6 +251,18 @@ def test_a_forgotten_member_ends_says_why_and_comes_back_when_it_is_added(tmp_pa
         assert sorted(drain_queue(third, "everywhere")) == list(range(50))
 
 
+def said(member: Member, command: str) -> str:
+    """Return what a command prints that must succeed."""
+    found = ctl(member, command)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def leaders(member: Member) -> set[str]:
+    """Return who leads the groups of this member, as it knows it."""
+    return {row["leader"] for row in rows(member, "list_groups", "name", "leader")}
+
+
 def test_drain_sends_clients_and_leaders_away_until_revive(tmp_path: Path) -> None:
     with cluster(tmp_path, 3) as members:
         first, second, _ = members
@@ -260,20 +273,23 @@ def test_drain_sends_clients_and_leaders_away_until_revive(tmp_path: Path) -> No
         assert drained.returncode == 0, drained.stderr
         eventually(lambda: _is_closed(connection), "the client is sent away")
         assert _connected(first) is None
-        status = ctl(second, "cluster_status").stdout
-        assert f"Node: {first.name}, status: marked for maintenance" in status
-        for row in rows(second, "list_groups", "name", "leader"):
-            assert row["leader"] != first.name, row
+        rests = f"Node: {first.name}, status: marked for maintenance"
+        eventually(lambda: rests in said(second, "cluster_status"), "it rests", PATIENCE_S)
+        eventually(
+            lambda: leaders(second) and first.name not in leaders(second),
+            "others lead",
+            PATIENCE_S,
+        )
         publish(second, "led", range(10, 20))
         assert ctl(first, "revive").returncode == 0
         assert drain_queue(first, "led") == list(range(20))
-        assert "marked for maintenance" not in ctl(second, "cluster_status").stdout
+        eventually(lambda: rests not in said(second, "cluster_status"), "it works", PATIENCE_S)
         # A restart ends it, too.
         assert ctl(first, "drain").returncode == 0
         first.stop()
         first.start()
         first.wait_ready()
-        assert "marked for maintenance" not in ctl(second, "cluster_status").stdout
+        eventually(lambda: rests not in said(second, "cluster_status"), "it works", PATIENCE_S)
 
 
 class Load(threading.Thread):
@@ -298,7 +314,7 @@ class Load(threading.Thread):
             member = self.members[turn % len(self.members)]
             turn += 1
             try:
-                connection = member.connect(socket_timeout=5, blocked_connection_timeout=20)
+                connection = member.connect(socket_timeout=5, blocked_connection_timeout=60)
             except (pika.exceptions.AMQPError, OSError):
                 select_nothing(0.05)
                 continue
@@ -351,10 +367,10 @@ def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
             publisher.goes_on()
         finally:
             publisher.must_end.set()
-            publisher.join(30)
+            publisher.join(PATIENCE_S)
         confirmed = set(publisher.numbers)
         eventually(lambda: confirmed <= set(consumer.numbers), "all is consumed", PATIENCE_S)
         consumer.must_end.set()
-        consumer.join(30)
+        consumer.join(PATIENCE_S)
         # Each of the three stops sent the publisher away at most once.
         assert publisher.problems <= 3

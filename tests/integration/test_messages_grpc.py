@@ -27,7 +27,7 @@ from tests.integration.messages_client import (
     settle,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 QUORUM = {"x-queue-type": "quorum"}
 Value = messages_pb2.Value
 
@@ -59,8 +59,11 @@ def channel(member: Member) -> Iterator[Any]:
 def queue_of(channel: Any, name: str, **arguments: Any) -> Iterator[str]:
     """Declare a quorum queue for the time of a test."""
     channel.queue_declare(name, durable=True, arguments=QUORUM | arguments)
-    yield name
-    channel.queue_delete(name)
+    try:
+        yield name
+    finally:
+        if channel.is_open:
+            channel.queue_delete(name)
 
 
 def ready(channel: Any, queue: str) -> int:
@@ -451,7 +454,7 @@ def test_the_example_of_the_reference_page_does_what_it_says(
             [sys.executable, str(file)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
         )
         assert run.returncode == 0, run.stderr

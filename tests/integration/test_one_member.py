@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_only_quorum_queues_count_deliveries(channel: Any, kind: str) -> None:
     method, properties, _ = take(channel, queue)
     assert method.redelivered
     channel.basic_nack(method.delivery_tag, requeue=True)
-    method, consumed, _ = next(channel.consume(queue, inactivity_timeout=10))
+    method, consumed, _ = next(channel.consume(queue, inactivity_timeout=60))
     assert method.redelivered
     if kind == "classic":
         assert not properties.headers
@@ -379,7 +379,7 @@ def test_unknown_vhost_is_refused(member: Member) -> None:
 def test_nonsense_before_login_hurts_only_its_sender(member: Member, attack: bytes) -> None:
     """R-CON-2, R-CON-4, SEC-31: others go on meanwhile."""
     bystander = member.connect()
-    with socket.create_connection(("127.0.0.1", member.amqp_port), timeout=10) as attacker:
+    with socket.create_connection(("127.0.0.1", member.amqp_port), timeout=60) as attacker:
         attacker.sendall(attack)
         channel = bystander.channel()
         assert channel.queue_declare("", exclusive=True).method.queue

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.federation_rig import admin
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 PROFILE = {"BROKERD_COMPAT_PROFILE": "brokerd+mrg"}
 

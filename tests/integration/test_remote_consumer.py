@@ -10,7 +10,7 @@ from brokerd.amqp import methods
 from tests.integration.members import cluster, eventually
 from tests.integration.raw_client import client, publish
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_consumer_far_from_all_replicas_follows_a_new_leader(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.integration.members import Member, cluster, eventually
 from tests.integration.messages_client import Client, batch, numbers, publication
 from tests.integration.raw_client import RawClient, client, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 PSEUDO = "amq.rabbitmq.reply-to"
 

@@ -13,7 +13,7 @@ from brokerd.core import features
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 LAST_RELEASE = "tests.integration.last_release"
 PER_STEP = 60
 
@@ -60,12 +60,18 @@ def test_a_cluster_is_upgraded_member_by_member_and_then_uses_what_is_new(tmp_pa
             restart(member, "brokerd")
             publish(member, step)
             others = [other.name for other in members[step:]]
-            assert flags(member) == dict.fromkeys(features.names(), (False, others))
+            expected = dict.fromkeys(features.names(), (False, others))
+            eventually(
+                lambda member=member, expected=expected: flags(member) == expected,
+                f"{member.name} knows who is old",
+            )
             if others:
                 with pytest.raises(grpc.RpcError) as refused:
                     enable_all(member)
                 assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
                 assert others[0] in str(refused.value.details())
+        # It has heard by now of the last member, too.
+        eventually(lambda: flags(members[1]) == expected, "nobody is old")
         enable_all(members[1])
         for member in members:
             eventually(
@@ -79,7 +85,7 @@ def test_a_cluster_is_upgraded_member_by_member_and_then_uses_what_is_new(tmp_pa
         got = set()
         with members[0].connect() as connection:
             channel = connection.channel()
-            for method, properties, body in channel.consume("orders", inactivity_timeout=20):
+            for method, properties, body in channel.consume("orders", inactivity_timeout=60):
                 assert method is not None, f"missing: {sorted(wanted - got)[:5]}"
                 assert properties.priority == int(body.split(b".")[1]) % 5
                 got.add(body)

@@ -22,7 +22,7 @@ from tests.integration.federation_rig import admin
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import client, publish
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 M = methods
 
 

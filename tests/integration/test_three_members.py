@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.members import Member, cluster, eventually
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 QUORUM = {"x-queue-type": "quorum"}
 LOST = (pika.exceptions.AMQPError, OSError)
@@ -43,7 +43,7 @@ def test_a_queue_is_used_through_any_member(
     third.basic_ack(method.delivery_tag)
     third.basic_qos(prefetch_count=7)
     got = []
-    for method, _, body in third.consume(queue, inactivity_timeout=10):
+    for method, _, body in third.consume(queue, inactivity_timeout=60):
         got.append(body)
         third.basic_ack(method.delivery_tag)
         if len(got) == 99:
@@ -126,21 +126,19 @@ def test_killing_members_loses_no_confirmed_message(tmp_path: Path) -> None:
             eventually(
                 lambda before=before: sum(len(p.confirmed) for p in publishers) > before + 100,
                 "publishing goes on",
-                30,
             )
             victim.kill()
             after = sum(len(publisher.confirmed) for publisher in publishers)
             eventually(
                 lambda after=after: sum(len(p.confirmed) for p in publishers) > after + 50,
                 "publishing goes on without the killed member",
-                30,
             )
             victim.start()
             victim.wait_ready()
         for publisher in publishers:
             publisher.stopped.set()
         for publisher in publishers:
-            publisher.join(30)
+            publisher.join(60)
         confirmed = set().union(*(publisher.confirmed for publisher in publishers))
         got: Counter[int] = Counter()
 
@@ -154,7 +152,7 @@ def test_killing_members_loses_no_confirmed_message(tmp_path: Path) -> None:
         for consumer in consumers:
             consumer.stopped.set()
         for consumer in consumers:
-            consumer.join(30)
+            consumer.join(60)
         assert [consumer.unflagged for consumer in consumers] == [0, 0]
 
 
@@ -182,6 +180,6 @@ def test_a_minority_confirms_nothing_and_goes_on_after_the_majority_is_back(
         began = time.monotonic()
         members[1].start()
         members[1].wait_ready()
-        assert done.wait(20), f"no confirm {time.monotonic() - began:.1f} s after the heal"
+        assert done.wait(60), f"no confirm {time.monotonic() - began:.1f} s after the heal"
         thread.join(5)
         connection.close()

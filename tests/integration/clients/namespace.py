@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 #: A process that ignores SIGTERM for so long is killed.
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 
 
 class Namespace:

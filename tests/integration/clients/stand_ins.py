@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 #: What a request is answered with.
 Answer = tuple[int, object]
-CONTROL_SECONDS = 20
+CONTROL_SECONDS = 60
 
 
 def docker(method: str, path: str) -> Answer:

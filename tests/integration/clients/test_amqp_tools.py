@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.members import Member
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(member: Member) -> object:
             [f"amqp-{tool}", "--url", f"amqp://guest:guest@127.0.0.1:{member.amqp_port}", *args],
             input=given,
             capture_output=True,
-            timeout=30,
+            timeout=120,
         )
         assert done.returncode == status, (tool, done)
         return done.stdout

@@ -25,7 +25,7 @@ from tests.integration.clients.client_process import client_process
 from tests.integration.members import Member, eventually
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning"),
 ]
 
@@ -78,7 +78,7 @@ async def talk(member: Member) -> None:
         channel.basic_publish("", "wire", b"over the limit")
     with pytest.raises(pika.exceptions.UnroutableError):
         channel.basic_publish("", "nowhere", b"returned", mandatory=True)
-    for method, _, _ in channel.consume("wire", inactivity_timeout=5):
+    for method, _, _ in channel.consume("wire", inactivity_timeout=60):
         if method is None or method.delivery_tag == 5:
             break
         channel.basic_nack(method.delivery_tag, requeue=False)
@@ -90,10 +90,10 @@ async def talk(member: Member) -> None:
         asked = await other.channel()
         queue = await asked.declare_queue("wire.aio", auto_delete=True)
         await asked.default_exchange.publish(aio_pika.Message(b"x" * 200_000), "wire.aio")
-        await (await queue.get(timeout=20)).ack()
+        await (await queue.get(timeout=60)).ack()
     with kombu.Connection(url) as third, third.SimpleQueue("wire.kombu") as simple:
         simple.put({"hello": ["world"]}, compression="zlib")
-        simple.get(timeout=20).ack()
+        simple.get(timeout=60).ack()
 
 
 async def test_tshark_finds_no_malformed_frame(member: Member, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_tshark_finds_no_malformed_frame(member: Member, tmp_path: Path) -
                 client.finish()
     finally:
         dumpcap.send_signal(signal.SIGINT)
-        dumpcap.wait(20)
+        dumpcap.wait(60)
     shown = await asyncio.to_thread(decoded, file, member.amqp_port)
     kinds: Counter[str] = Counter()
     complaints = []

@@ -86,11 +86,11 @@ def test_atheris_finds_what_a_target_does_not_allow(tmp_path: Path) -> None:
         "    if data[:1] == b'a':\n"
         "        if data[1:2] == b'b':\n"
         "            assert data[2:3] != b'c'\n"
-        "atheris.Setup([sys.argv[0], '-max_total_time=30', '-seed=1'], run)\n"
+        "atheris.Setup([sys.argv[0], '-max_total_time=120', '-seed=1'], run)\n"
         "atheris.Fuzz()\n"
     )
     done = subprocess.run(
-        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, timeout=50
+        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, timeout=170
     )
     assert done.returncode != 0
     assert b"AssertionError" in done.stdout + done.stderr

@@ -106,7 +106,7 @@ def test_the_lease_of_a_pod_that_is_gone_is_taken_over_and_of_one_that_lives_is_
 ) -> None:
     """Nobody can ask another pod's process: it shows its life by renewing."""
     monkeypatch.setattr(commit, "LEASE_RENEW_S", 0.05)
-    monkeypatch.setattr(commit, "LEASE_AGE_S", 1.0)
+    monkeypatch.setattr(commit, "LEASE_AGE_S", 2.0)
     path = tmp_path / "ledger" / "lease"
     path.parent.mkdir()
     path.write_text(json.dumps({"run_id": "dead", "pid": 6, "host": "another-pod"}))

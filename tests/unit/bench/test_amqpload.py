@@ -60,14 +60,14 @@ def broker(script: Script) -> Iterator[int]:
     try:
         yield listener.getsockname()[1]
     finally:
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         listener.close()
     assert not thread.is_alive()
 
 
 def load(port: int, *args: str) -> subprocess.CompletedProcess[str]:
     command = [str(load_programs.amqpload()), *args, "--port", str(port), "--timeout", "2"]
-    return subprocess.run(command, text=True, capture_output=True, timeout=20)
+    return subprocess.run(command, text=True, capture_output=True, timeout=60)
 
 
 def read_methods(connection: socket.socket, head: bytes, count: int) -> int:

@@ -81,7 +81,7 @@ class Bench:
         self.client.reply_received(node, number, status, leader, b"<" + command + b">")
 
     async def resent(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self.network.sent) < count:
                 self.network.changed.clear()
                 await self.network.changed.wait()

@@ -28,7 +28,7 @@ CONSUMER = ConsumerId("me", 3, 1, "t")
 CHECKOUT = queue_commands.encode_checkout(Checkout(CONSUMER, 10, False, False, 0, "guest"))
 DOWN = queue_commands.encode_channel_down("me", 3, 1)
 SETTLE = queue_commands.encode_ranges(Kind.SETTLE, CONSUMER, [(0, 1)])
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass

@@ -23,7 +23,7 @@ def listen(address: str) -> Iterator[list[socket.socket]]:
 
 
 def reaches(port: int) -> bool:
-    with contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=10)):
+    with contextlib.closing(socket.create_connection(("127.0.0.1", port), timeout=60)):
         return True
 
 

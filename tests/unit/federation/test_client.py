@@ -140,9 +140,9 @@ async def test_deliveries_come_by_callback_and_a_cancel_is_told() -> None:
         channel.on_delivery = lambda method, header, body: got.put_nowait(body)
         channel.on_ended = lambda error: ended.put_nowait(str(error))
         await channel.call(methods.BasicConsume(queue="q"))
-        assert await asyncio.wait_for(got.get(), 5) == b"body"
+        assert await asyncio.wait_for(got.get(), 60) == b"body"
         channel.cast(methods.BasicCancel("t", nowait=True))
-        assert await asyncio.wait_for(ended.get(), 5) == "consumer cancelled by the upstream"
+        assert await asyncio.wait_for(ended.get(), 60) == "consumer cancelled by the upstream"
 
 
 async def test_a_refused_login_is_said_without_the_password() -> None:
@@ -154,7 +154,7 @@ async def test_a_refused_login_is_said_without_the_password() -> None:
 
     async with serving(strict, silent_close_delay_ms=0) as port:
         with pytest.raises(ConnectionLost) as caught:
-            await connect(port, "?connection_timeout=2000")
+            await connect(port, "?connection_timeout=30000")
         assert caught.value.code == 403
         assert "ACCESS_REFUSED" in str(caught.value)
         assert "secret" not in str(caught.value)
@@ -181,7 +181,7 @@ async def test_a_peer_that_is_no_amqp_server_is_an_error_not_a_crash() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ConnectionLost):
-            await connect(port, "?connection_timeout=5000")
+            await connect(port, "?connection_timeout=30000")
 
 
 async def test_nobody_listens() -> None:

@@ -86,7 +86,7 @@ async def test_a_failing_member_does_not_stop_the_clock_of_others(
 
     wheel.watch(_Member(broken), wheel.now_ms())
     wheel.watch(_Member(fine), wheel.now_ms() + 2)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await reached.wait()
     assert "a timer failed" in caplog.text
     wheel.close()
@@ -116,7 +116,7 @@ async def test_a_member_is_looked_at_once_at_its_earliest_deadline_and_not_when_
     wheel.watch(gone, now)
     wheel.forget(gone)
     wheel.watch(_Member(note("last")), now + 5)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await last.wait()
     assert calls == ["twice", "last"]
     wheel.close()

@@ -48,7 +48,7 @@ def limits() -> dict[tuple[str, str], dict[str, int]]:
 
 async def told(member: Member) -> list[tuple[str, bytes]]:
     """Wait until a member has sent something; take it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await member.has_sent.wait()
     member.has_sent.clear()
     sent, member.sent = member.sent, []

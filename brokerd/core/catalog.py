@@ -52,6 +52,8 @@ from brokerd.core.refusals import Refused
 Json = dict[str, Any]
 SNAPSHOT_VERSION = 1
 
+_UNREADABLE = "no catalog command of a known version, or text that is no Unicode"
+
 
 class CatalogMachine:
     """Replicated metadata.  `state` is read by everyone on the node, changed only by `apply`."""
@@ -75,7 +77,7 @@ class CatalogMachine:
         changes = Changes(self.state, meta.index)
         operation = catalog_commands.decode(command)
         if operation is None:
-            reply = catalog_checks.reply(REFUSED, "not a catalog command of a known version")
+            reply = catalog_checks.reply(REFUSED, _UNREADABLE)
         elif operation.get("do") == "batch" and isinstance(operation.get("operations"), list):
             reply = {"results": [self._run(each, changes) for each in operation["operations"]]}
         else:
@@ -393,7 +395,7 @@ class CatalogMachine:
             return catalog_checks.reply(UNCHANGED) | {"cluster_id": state.cluster_id}
         state.cluster_id = operation["cluster_id"]
         state.cluster_name = operation["cluster_name"]
-        state.enabled_features = frozenset(operation.get("features", ()))
+        state.enabled_features = frozenset(operation.get("features") or ())
         vhost = operation["default_vhost"]
         puts = [catalog_commands.put("vhost", "", vhost, {}, cause="admin")]
         for user in operation["users"]:
@@ -411,7 +413,7 @@ class CatalogMachine:
         state, node, incarnation = self.state, operation["node"], operation["incarnation"]
         if state.incarnations.get(node) == incarnation:
             return catalog_checks.reply(UNCHANGED)
-        understood = list(operation.get("features", ()))
+        understood = list(operation.get("features") or ())
         fault = features.fault_of_member(node, understood, state.enabled_features)
         if fault is not None:
             return catalog_checks.reply(REFUSED, fault)

@@ -245,6 +245,9 @@ _OPTIONAL_SHAPES: dict[str, type] = {
     "revision": int,
     "features": list,
 }
+#: Where JSON has halves of characters: as escapes, or raw.  Those that stand for a byte that is no
+#: UTF-8 are welcome (keys are bytes), others have no bytes at all.
+_SURROGATES = (b"\\ud", b"\\uD", b"\xed")
 #: Lists of names.
 _NAMES = ("members", "add", "remove", "names", "features")
 
@@ -265,14 +268,27 @@ def malformed(operation: Any) -> str | None:
         if operation.get(field) is not None and not isinstance(operation[field], kind):
             return f"operation {operation['do']}: {field} is wrong"
     for field in _NAMES:
-        if any(type(name) is not str for name in operation.get(field) or ()):
+        if operation.get(field) is not None and not _are_names(operation[field]):
             return f"operation {operation['do']}: {field} is wrong"
     connection = operation.get("connection", operation.get("exclusive_owner"))
     if connection is not None and len(connection) != len(ConnectionId._fields):
         return f"operation {operation['do']}: not a connection"
-    if any(not isinstance(user, dict) or "name" not in user for user in operation.get("users", [])):
+    if not all(_is_user(user) for user in operation.get("users") or ()):
         return f"operation {operation['do']}: a user needs a name"
     return None
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(type(name) is str for name in value)
+
+
+def _is_user(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and type(value.get("name")) is str
+        and type(value.get("password_hash", "")) is str
+        and _are_names(value.get("tags", []))
+    )
 
 
 def decode(command: bytes) -> Json | None:
@@ -281,6 +297,8 @@ def decode(command: bytes) -> Json | None:
         return None
     try:
         operation = json.loads(command[1:])
+        if any(sign in command for sign in _SURROGATES):
+            json.dumps(operation, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError):
         return None
     return operation if isinstance(operation, dict) else None

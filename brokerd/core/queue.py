@@ -173,6 +173,10 @@ class QueueMachine(QueueIntake):
     # -- settings ---------------------------------------------------------------------------
 
     def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
+        held = self.store.ready + self.unacked + self.delayed.count + self.letters.count
+        if held and options.queue_type != self.options.queue_type:
+            # Each type has an order of its own for what comes back.
+            return _refusal(406, "the type of a queue that holds messages cannot change")
         self.options = options
         self._configure()
         if self._quorum and self.unacked:

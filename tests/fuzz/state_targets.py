@@ -9,7 +9,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from brokerd.core import annotations, catalog_commands, catalog_specs, names, queue_commands
+from brokerd.core import (
+    annotations,
+    catalog_commands,
+    catalog_specs,
+    names,
+    once,
+    queue_commands,
+)
 from brokerd.core import queue_decoders as decoders
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_specs import SpecError
@@ -147,11 +154,24 @@ def _queue_histories() -> list[tuple[list[bytes], QueueMachine]]:
     ]
 
 
+def _enveloped(commands: list[bytes]) -> list[bytes]:
+    """The same commands as a member sends them."""
+    sent = []
+    number = 0
+    for command in commands:
+        if once.is_once(command):
+            number += 1
+            command = once.encode("n1", 7, number, number - 1, 1, command)
+        sent.append(command)
+    return sent
+
+
 def queue_command_seeds() -> list[bytes]:
     """Histories of three queues, whole and command by command."""
     found = []
     for commands, _ in _queue_histories():
         found += [b"\x00" + joined(commands), b"\xff" + joined(commands)]
+        found.append(b"\xff" + joined(_enveloped(commands)))
         found += [b"\xff" + joined([command]) for command in commands]
     return found
 

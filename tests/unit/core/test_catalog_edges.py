@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.catalog import CatalogMachine
 from brokerd.core.catalog_objects import Owner, Record
 from brokerd.core.profiles import profile
-from tests.unit.core.catalog_driver import OTHER, OWN, VHOST, CatalogDriver, is_refused
+from tests.unit.core.catalog_driver import OTHER, OWN, VHOST, CatalogDriver, StepMeta, is_refused
 from tests.unit.core.test_declare import LOCKED, with_rights
 
 OWNER = Owner(managed_by="op", resource="ns/x", uid="u1", protected=True)
@@ -70,6 +71,45 @@ def test_an_object_is_in_a_vhost_or_it_is_not(catalog: CatalogDriver) -> None:
 def test_an_operation_that_is_no_object_has_its_own_answer(catalog: CatalogDriver) -> None:
     reply = catalog.do({"do": "batch", "operations": [5]})
     assert reply["results"][0]["text"] == "an operation must be an object"
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"users": [{"name": 5}]}, "a user needs a name"),
+        ({"users": [{"name": "u", "tags": "administrator"}]}, "a user needs a name"),
+        ({"users": [{"name": "u", "password_hash": None}]}, "a user needs a name"),
+        ({"features": [5]}, "features is wrong"),
+        ({"members": 5}, "members is wrong"),
+    ],
+)
+def test_a_founding_of_a_wrong_shape_is_refused(changed: dict[str, Any], text: str) -> None:
+    """SEC-44: a committed command that made a machine raise would stop the catalog everywhere."""
+    founding = {"do": "bootstrap", "cluster_id": "id", "cluster_name": "c", "default_vhost": "/"}
+    machine = CatalogMachine()
+    command = catalog_commands.encode(founding | {"users": []} | changed)
+    reply = catalog_commands.decode_reply(machine.apply(StepMeta(1), command).reply)
+    assert (reply["code"], text in reply["text"]) == ("REFUSED", True)
+    assert not machine.state.cluster_id
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+def test_half_a_character_is_refused_and_a_byte_that_is_no_text_is_not(
+    catalog: CatalogDriver, escaped: bool
+) -> None:
+    """SEC-44: such a name or pattern has no bytes, and every reading of its size would raise."""
+
+    def put(pattern: str) -> dict[str, Any]:
+        operation = catalog_commands.put(
+            "policy", VHOST, "p", {"pattern": pattern, "definition": {"max-length": 1}}, cause="c"
+        )
+        text = json.dumps(operation, ensure_ascii=escaped).encode("utf-8", "surrogatepass")
+        return catalog.send(bytes((catalog_commands.VERSION,)) + text)
+
+    reply = put("\ud800")
+    assert (reply["code"], "text that is no Unicode" in reply["text"]) == ("REFUSED", True)
+    assert put("\udcff")["code"] == "OK"
+    assert put("\N{GRINNING FACE}")["code"] == "OK"
 
 
 @pytest.mark.parametrize(

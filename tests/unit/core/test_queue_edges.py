@@ -84,6 +84,16 @@ def test_times_and_counts_beyond_all_use_fit_into_a_snapshot(raw: bytes, queue_t
     assert again.store.ready == 2
 
 
+def test_a_queue_that_holds_messages_keeps_its_type() -> None:
+    """SEC-44: each type has an order of its own for what comes back."""
+    q = QueueDriver()
+    assert q.reply(queue_commands.encode_update_options(QueueOptions(queue_type="quorum")))["ok"]
+    q.fill(1)
+    options = QueueOptions(queue_type="classic", max_length=5)
+    assert q.reply(queue_commands.encode_update_options(options))["refused"] == 406
+    assert q.machine.options == QueueOptions(queue_type="quorum")
+
+
 def test_sizes_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [(5).to_bytes(4, "little") + (6).to_bytes(4, "little")]
     assert queue_commands.total_size(columns) == 11

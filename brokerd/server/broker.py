@@ -332,7 +332,7 @@ class Broker:
 
     def _close_replica(self, uid: int) -> None:
         """The queue goes on without this member, whose clients go on with the queue."""
-        self.leaders.replica_closed(uid, self.host.status_of(uid).term)
+        self.leaders.replica_closed(uid)
         self.dead_letterer.stop(uid)
         self.host.close_group(uid, forget=True)
         self.deliveries.leader_changed(uid)

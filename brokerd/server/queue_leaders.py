@@ -50,6 +50,8 @@ class QueueLeaders:
         self._is_reminding = False
         #: Terms of the leaders of groups that have consumers here and no replica.
         self._heard_terms: dict[int, int] = {}
+        #: Terms of the last leaders that replicas here knew.
+        self._known_terms: dict[int, int] = {}
         #: Incarnations of the members that are up.
         self._nodes: dict[str, int] = {}
 
@@ -59,11 +61,17 @@ class QueueLeaders:
         self._options.pop(uid, None)
         self._unsure.pop(uid, None)
         self._heard_terms.pop(uid, None)
+        self._known_terms.pop(uid, None)
 
-    def replica_closed(self, uid: int, term: int) -> None:
-        """This member holds no replica any more; who leads in a later term is heard of, then."""
+    def replica_closed(self, uid: int) -> None:
+        """This member holds no replica any more; who leads in a later term is heard of, then.
+
+        The replica's own term may be one in which it stood for election in vain, and which the
+        group never reaches: its leader would count as succeeded for ever.
+        """
+        known = self._known_terms.get(uid, 0)
         self.forget(uid)
-        self._heard_terms[uid] = term
+        self._heard_terms[uid] = known
 
     # ---- options ----------------------------------------------------------------------------
 
@@ -129,6 +137,7 @@ class QueueLeaders:
             self._options.pop(uid, None)
             self.update_options(uid)
         if leader is not None:
+            self._known_terms[uid] = term
             broker.deliveries.leader_changed(uid)
 
     def _tell_nodes(self, uid: int, others: Iterable[str] = ()) -> None:

@@ -137,6 +137,27 @@ def test_nodes_without_a_replica_know_a_succeeded_leader_by_what_came_since() ->
     assert not rig.leaders.is_stale(UID, 2)
 
 
+def test_a_replica_that_stood_in_vain_before_it_left_does_not_make_the_leader_stale() -> None:
+    """It was told to take over, was cut off then and taken out of the group, which goes on in the
+    older term: its clients must hear of that leader (R-QQ-10).
+    """
+    rig = Rig()
+    rig.leaders.leader_changed(UID, NodeId("n1"), 3, False)
+    rig.leaders.leader_changed(UID, None, 4, False)
+    rig.driver = None
+    rig.leaders.replica_closed(UID)
+    assert rig.leaders.is_stale(UID, 2)
+    assert not rig.leaders.is_stale(UID, 3)
+    rig.resumed.clear()
+    rig.leaders.heard(UID, 3, is_announced=True)
+    assert rig.resumed == []
+    rig.leaders.heard(UID, 5, is_announced=False)
+    assert rig.resumed == [UID]
+    rig.leaders.forget(UID)
+    rig.leaders.replica_closed(UID)
+    assert not rig.leaders.is_stale(UID, 1)
+
+
 def test_cancellations_of_earlier_terms_are_told_again() -> None:
     rig = Rig()
     rig.leads(term=3)

@@ -38,7 +38,7 @@ CAPABILITIES = dict.fromkeys(
     True,
 )
 #: A server that says nothing for so long hangs.
-SILENCE_SECONDS = 20.0
+SILENCE_SECONDS = 60.0
 #: The queues whose counts are compared after each step, each on a channel of its own.
 WATCHED = (*QUEUES, "~q\u00e9", "~none")
 _GENERATED = re.compile(r"amq\.(gen|ctag)-[\w-]{20,24}")

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 VERSION = "3.10.8"
-REQUEST_SECONDS = 30.0
+REQUEST_SECONDS = 60.0
 #: The Authorization header of guest.
 GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="
 

@@ -75,7 +75,7 @@ class Server:
         self, vhost: str = "/", user: str = "guest", password: str = "", **parameters: Any
     ) -> pika.BlockingConnection:
         """Connect pika; the password is the user's name where none is given."""
-        settings = {"heartbeat": 0, "blocked_connection_timeout": 30} | parameters
+        settings = {"heartbeat": 0, "blocked_connection_timeout": 60} | parameters
         return pika.BlockingConnection(
             pika.ConnectionParameters(
                 "127.0.0.1",

@@ -17,7 +17,7 @@ from pika.compat import long
 from tests.integration.members import eventually, select_nothing
 
 #: Two loaded cores, an Erlang node beside the member: only a failing case waits this long.
-SECONDS = 20.0
+SECONDS = 60.0
 QUORUM = {"x-queue-type": "quorum"}
 
 Taken = tuple[Any, Any, bytes]

@@ -16,7 +16,7 @@ from tests.compat.test_ctl import BROKERCTL, RABBITMQCTL
 from tests.integration.members import REPOSITORY, cluster, eventually
 from tests.rabbitmq_node import rabbit_node
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 Copy = tuple[str, dict[str, Any], bytes]
 
@@ -86,7 +86,7 @@ def test_a_publish_and_its_delivery_are_copied_with_their_headers(traced: int) -
         app_id="test",
     )
     channel.basic_publish("amq.topic", "a.b", b"body", properties)
-    (method, _, _) = next(iter(channel.consume("seen", inactivity_timeout=20)))
+    (method, _, _) = next(iter(channel.consume("seen", inactivity_timeout=60)))
     channel.cancel()
     published, delivered = firehose.read(2)
     assert (published[0], published[2]) == ("publish.amq.topic", b"body")

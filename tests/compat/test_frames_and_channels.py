@@ -336,7 +336,7 @@ def watched(server: Server) -> dict[str, float]:
     spoken = start
     received = dict.fromkeys(clients, b"")
     sockets = {client.socket: name for name, client in clients.items()}
-    while (now := time.monotonic() - start) < 20.0 and ("mute end" not in seen or now < 4.5):
+    while (now := time.monotonic() - start) < 60.0 and ("mute end" not in seen or now < 4.5):
         if "talking end" not in seen:
             paused, spoken = time.monotonic() - spoken, time.monotonic()
             seen["longest pause"] = max(seen["longest pause"], paused)

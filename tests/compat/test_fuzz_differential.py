@@ -28,7 +28,7 @@ def servers(rabbitmq: Server, brokerd: Server) -> Servers:
     return Servers(rabbitmq.port, brokerd.port)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("portion", range(PORTIONS))
 def test_random_sequences_are_answered_alike(servers: Servers, portion: int) -> None:
     """O-10: no difference but those that docs/compatibility.md lists."""

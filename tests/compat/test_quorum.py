@@ -408,10 +408,10 @@ def test_the_limit_kills_before_the_time_to_live(connection: Any) -> None:
     """R-DL-3, R-TTL-1: of what is over both when it comes back."""
     channel = steps.confirming(connection)
     dead_queue(channel)
-    steps.quorum(channel, "q", x_message_ttl=900, x_delivery_limit=0, **{DLX: "dlx"})
+    steps.quorum(channel, "q", x_message_ttl=2500, x_delivery_limit=0, **{DLX: "dlx"})
     put(channel, "q")
     tag = steps.unacked(channel, "q")[0].delivery_tag
-    steps.pause_ms(1000)
+    steps.pause_ms(2600)
     channel.basic_nack(tag)
     assert letter(channel)[2]["x-death"] == [death("q", "delivery_limit", "", ["q"])]
 

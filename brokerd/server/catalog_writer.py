@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: How long a change of the catalog waits for members that are up but slow.
 SYNC_S = 2.0
+#: A question or its answer is lost where no stream stands yet, or with one: it is asked again.
+ASK_AGAIN_S = 0.25
 
 
 class Unavailable(Exception):
@@ -70,13 +72,14 @@ class CatalogWriter:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._syncs[token] = (set(others), future)
         payload = delivery_codec.encode_sync(token, revision)
-        for node in others:
-            self._host.send_delivery(
-                node, CATALOG_GROUP, 0, delivery_codec.DeliveryKind.SYNC, payload
-            )
         try:
             async with asyncio.timeout(SYNC_S):
-                await future
+                while not future.done() and (others := self._syncs[token][0] & self._host.alive()):
+                    for node in others:
+                        self._host.send_delivery(
+                            node, CATALOG_GROUP, 0, delivery_codec.DeliveryKind.SYNC, payload
+                        )
+                    await asyncio.wait((future,), timeout=ASK_AGAIN_S)
         except TimeoutError:
             log.warning("members %s lag behind revision %d", self._syncs[token][0], revision)
         finally:

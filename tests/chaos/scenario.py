@@ -194,7 +194,7 @@ class Load:
             }
             return all(count == 0 for counts in self.history.left.values() for count in counts)
 
-        wait_until(nothing_left, 20.0, 1.0)
+        wait_until(nothing_left, 60.0, 1.0)
 
     def stop_consuming(self) -> None:
         for consumer in self.consumers:

@@ -174,8 +174,9 @@ class QueueMachine(QueueIntake):
 
     def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
         held = self.store.ready + self.unacked + self.delayed.count + self.letters.count
-        if held and options.queue_type != self.options.queue_type:
-            # Each type has an order of its own for what comes back.
+        if held and self._quorum and options.queue_type != "quorum":
+            # Each type has an order of its own for what comes back.  The other way round a queue
+            # learns its type, which a publish may precede.
             return _refusal(406, "the type of a queue that holds messages cannot change")
         self.options = options
         self._configure()

@@ -36,6 +36,7 @@ from brokerd.core.effects import ConsumerId
 from brokerd.core.message import Content
 from brokerd.core.profiles import Profile
 from brokerd.core.queue import QueueMachine
+from brokerd.core.queue_commands import QueueOptions
 from brokerd.core.refusals import Refused
 from brokerd.core.router import Router, RouteResult
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
@@ -322,7 +323,9 @@ class Broker:
         if self.node in members and not self.host.has_group(uid):
             # Once the members have changed, only a log or a leader can say who they are.
             first = members if membership.is_founding else []
-            machine = QueueMachine(queue.name)
+            # A queue never changes its type, so the machine knows it before its leader tells the
+            # rest, which may come behind the first messages (QueueLeaders.propose).
+            machine = QueueMachine(queue.name, QueueOptions(queue_type=queue.type))
             volatile = not queue.durable
             self.host.open_group(uid, first, machine, volatile=volatile, log_uid=log_uid)
             self.refill.opened(uid, len(members))

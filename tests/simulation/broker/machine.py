@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.queue import QueueMachine
+from brokerd.core.queue_commands import QueueOptions
 from brokerd.raft.messages import NodeId
 from tests.simulation.broker.oracle import Oracle
 
@@ -12,7 +13,7 @@ class WatchedQueue(QueueMachine):
     """A QueueMachine that tells the oracle what it does."""
 
     def __init__(self, name: str, oracle: Oracle, node: NodeId, uid: int) -> None:
-        super().__init__(name)
+        super().__init__(name, QueueOptions(queue_type="quorum"))
         self._oracle = oracle
         self._node = node
         self._uid = uid

@@ -30,8 +30,9 @@ IMAGES = {
 }
 #: The first build fetches Java and Spark; later ones take seconds.
 BUILD_TIMEOUT_S = 900
-#: The slowest start seen is 25 s, on two cores with a build beside it.
-START_TIMEOUT_S = 300
+#: The slowest start seen is 25 s, on two cores with a build beside it; more than all that the
+#: scripts wait for.
+START_TIMEOUT_S = 900
 KUBECTL_TIMEOUT_S = 120
 
 

@@ -155,7 +155,7 @@ class Namespaces:
 
 
 def _run(*words: str) -> None:
-    subprocess.run(words, check=True, capture_output=True, timeout=30)
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
 
 
 @contextlib.contextmanager

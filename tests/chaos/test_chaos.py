@@ -20,7 +20,7 @@ RATE = 25.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_a_member_that_is_cut_off_costs_no_confirmed_message(tmp_path: Path) -> None:
     """G1 to G4, G6, G9: a partition under load with dead letters, then everything is drained."""
     lines: list[str] = []

@@ -14,10 +14,13 @@ from tests.chaos.partitions import between
 PROBE = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 9), timeout=1)
+    socket.create_connection((sys.argv[1], 9), timeout=5)
 except OSError as error:
     print(type(error).__name__)
 """
+
+
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture

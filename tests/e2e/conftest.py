@@ -29,7 +29,7 @@ SYSTEM = "brokerd-system"
 RELEASE = "brokerd-operator"
 TAG = "dev"
 #: Namespaces and what they hold go; a pod may take its 30 s of grace.
-GONE_TIMEOUT_S = 120
+GONE_TIMEOUT_S = 240
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,7 +100,7 @@ def installed(kube_nodes: Kubernetes, images: dict[str, str]) -> Iterator[Namesp
     yield system
     forbidden = forbidden_lines(system)
     kube_nodes.helm("uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
-    kube_nodes.kubectl("delete", "namespace", SYSTEM, f"--timeout={GONE_TIMEOUT_S}s")
+    kube_nodes.kubectl("delete", "namespace", SYSTEM, "--timeout=100s")
     if "brokerclusters.brokerd.io" not in crds_before:
         kube_nodes.kubectl("delete", "-f", str(ROOT / "crds"))
     assert not forbidden, "the operator wanted more than its chart allows:\n" + "\n".join(forbidden)

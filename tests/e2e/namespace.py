@@ -24,11 +24,11 @@ T = TypeVar("T")
 #: Every namespace that a test makes bears it; diagnostics and the clean-up go by it.
 LABEL = "brokerd.io/e2e"
 #: Two cores, two nodes and a Spark job beside it: generous.
-READY_TIMEOUT_S = 150.0
+READY_TIMEOUT_S = 300.0
 POLL_S = 0.2
 
 
-def until(check: Callable[[], T], what: str, timeout_s: float = 60.0) -> T:
+def until(check: Callable[[], T], what: str, timeout_s: float = 120.0) -> T:
     """Return the first true answer of `check`; fail the test with the last one."""
     pause = threading.Event()
     deadline = time.monotonic() + timeout_s
@@ -80,7 +80,7 @@ class Namespace:
         body = json.dumps({"spec": spec})
         self.kubectl("patch", kind, name, "--type=merge", "-p", body)
 
-    def delete(self, kind: str, name: str, timeout_s: float = 60.0) -> None:
+    def delete(self, kind: str, name: str, timeout_s: float = 120.0) -> None:
         """Delete and wait until it is gone."""
         self.kubectl("delete", kind, name, f"--timeout={timeout_s:.0f}s", timeout_s=timeout_s + 10)
 
@@ -107,7 +107,7 @@ class Namespace:
         return {}
 
     def wait_condition(
-        self, kind: str, name: str, reason: str, type_: str = "Ready", timeout_s: float = 60.0
+        self, kind: str, name: str, reason: str, type_: str = "Ready", timeout_s: float = 120.0
     ) -> Resource:
         """Wait until the condition stands there for this reason."""
         seen: list[Resource] = [{}]

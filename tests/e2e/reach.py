@@ -7,6 +7,7 @@ On the nodes of tools/cluster pods' addresses and ClusterIPs are reachable; on a
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import json
 import re
@@ -21,12 +22,14 @@ import pika.exceptions
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from tests.cluster_fixtures import BIN
-from tests.e2e.namespace import Namespace
+from tests.e2e.namespace import Namespace, until
 
 AMQP, AMQPS, GRPC, HTTP = 5672, 5671, 5680, 15692
 #: pika's ways to say that a connection is gone.
 LOST = (pika.exceptions.AMQPError, OSError)
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 30.0
+#: A Service's address reaches a member that is ready only once the nodes have heard of it.
+CONNECT_TIMEOUT_S = 120.0
 
 
 class Reach:
@@ -97,6 +100,19 @@ class Reach:
     # ---- AMQP -----------------------------------------------------------------------------------
 
     def connect(self, ordinal: int | None = None, is_tls: bool = False) -> pika.BlockingConnection:
+        """Connect once a member lets us in; for tests, which rest between two words."""
+
+        def connected() -> pika.BlockingConnection | None:
+            with contextlib.suppress(*LOST):
+                return self.connect_once(ordinal, is_tls, heartbeat_s=300)
+            return None
+
+        return until(connected, f"a connection to {self.name}", CONNECT_TIMEOUT_S)
+
+    def connect_once(
+        self, ordinal: int | None = None, is_tls: bool = False, heartbeat_s: int = 10
+    ) -> pika.BlockingConnection:
+        """Connect, or raise one of LOST; a member that is gone is noticed by its heartbeats."""
         host, port = self.address(AMQPS if is_tls else AMQP, ordinal)
         options = None
         if is_tls:
@@ -108,9 +124,9 @@ class Reach:
             port,
             credentials=pika.PlainCredentials(self.user, self.password),
             ssl_options=options,
-            heartbeat=10,
+            heartbeat=heartbeat_s,
             socket_timeout=5,
-            stack_timeout=10,
+            stack_timeout=20,
             blocked_connection_timeout=30,
         )
         return pika.BlockingConnection(parameters)

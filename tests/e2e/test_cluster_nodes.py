@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster_fixtures import CLUSTER, Kubernetes
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
 IMAGE = "localhost/brokerd-busybox:1"
 APPLETS = ("sh", "wget", "httpd", "cat", "id", "tail")
@@ -88,7 +88,7 @@ def workload(kube_nodes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -
     volumes = json.loads(kube_nodes.kubectl("get", "pv", "-o", "json"))["items"]
     ours = (v for v in volumes if v["spec"].get("claimRef", {}).get("namespace") == NAMESPACE)
     for name in (volume["metadata"]["name"] for volume in ours):
-        kube_nodes.kubectl("wait", "--for=delete", f"pv/{name}", "--timeout=30s")
+        kube_nodes.kubectl("wait", "--for=delete", f"pv/{name}", "--timeout=100s")
 
 
 def in_pod(cluster: Kubernetes, pod: str, *command: str) -> str:
@@ -119,9 +119,9 @@ def test_volume_honours_fs_group_and_outlives_its_pod(kube_nodes: Kubernetes) ->
     )
     kube_nodes.kubectl("-n", NAMESPACE, "delete", "pod", "db-1", "--grace-period=0", "--force")
     # A pod of this name does not exist for a moment, and `kubectl wait` calls that an error.
-    kube_nodes.kubectl("-n", NAMESPACE, "wait", "--for=create", "pod/db-1", "--timeout=60s")
+    kube_nodes.kubectl("-n", NAMESPACE, "wait", "--for=create", "pod/db-1", "--timeout=100s")
     kube_nodes.kubectl(
-        "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/db-1", "--timeout=60s"
+        "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/db-1", "--timeout=100s"
     )
     after = kube_nodes.kubectl(
         "-n", NAMESPACE, "get", "pod", "db-1", "-o", "jsonpath={.metadata.uid}"
@@ -137,7 +137,7 @@ def test_cluster_ip_is_reachable_from_this_machine(kube_nodes: Kubernetes) -> No
     address = kube_nodes.kubectl(
         "-n", NAMESPACE, "get", "service", "db-client", "-o", "jsonpath={.spec.clusterIP}"
     )
-    with urllib.request.urlopen(f"http://{address}/", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{address}/", timeout=60) as response:
         assert response.read().startswith(b"db-")
 
 
@@ -158,6 +158,6 @@ def test_memory_limit_of_a_pod_is_enforced(kube_nodes: Kubernetes) -> None:
     }
     kube_nodes.kubectl("-n", NAMESPACE, "apply", "-f", "-", input=json.dumps(pod))
     failed = "--for=jsonpath={.status.phase}=Failed"
-    kube_nodes.kubectl("-n", NAMESPACE, "wait", failed, "pod/oom", "--timeout=60s")
+    kube_nodes.kubectl("-n", NAMESPACE, "wait", failed, "pod/oom", "--timeout=100s")
     reason = "jsonpath={.status.containerStatuses[0].state.terminated.reason}"
     assert kube_nodes.kubectl("-n", NAMESPACE, "get", "pod", "oom", "-o", reason) == "OOMKilled"

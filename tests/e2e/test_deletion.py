@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.namespace import Namespace, resource, small_cluster, until
 from tests.e2e.reach import Reach
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BROKER = {"name": "tiny"}
 
@@ -35,7 +35,7 @@ def test_resources_go_while_the_broker_is_gone(space: Namespace) -> None:
     until(lambda: not space.items("pods"), "the members' pods are gone")
     for reference in ("bindings.brokerd.io/jobs", "queue/jobs", "exchange/in"):
         kind, name = reference.split("/")
-        space.delete(kind, name, timeout_s=20)
+        space.delete(kind, name, timeout_s=60)
 
 
 def test_namespace_with_everything_in_it_goes(space: Namespace) -> None:
@@ -50,7 +50,7 @@ def test_queue_with_messages_is_left_behind_and_says_so(space: Namespace) -> Non
     channel = connection.channel()
     channel.confirm_delivery()
     channel.basic_publish("in", "x", b"precious", mandatory=True)
-    space.delete("queue", "jobs", timeout_s=20)
+    space.delete("queue", "jobs", timeout_s=60)
     until(lambda: space.events("LeftBehind", "jobs"), "an Event LeftBehind")
     assert channel.queue_declare("jobs", passive=True).method.message_count == 1
     space.apply(resource("Queue", "jobs", brokerRef=BROKER, type="quorum"))

@@ -11,7 +11,7 @@ from tests.e2e.namespace import Namespace
 from tests.e2e.reach import Reach
 
 # The first test pays for loading the images, installing and starting.
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_kubectl_get_broker_shows_all_resources_with_their_columns(shop: Namespace) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster_fixtures import Kubernetes
 
 # The first test pays for loading more than a GiB of images into two nodes.
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 NAMESPACE = "images"
 #: Runs a Spark job in the telemetry image's own Java, and names who ran it.

@@ -9,7 +9,7 @@ from tests.e2e.namespace import Namespace, until
 from tests.e2e.reach import Reach
 from tests.e2e.traffic import load, take
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MEMBERS = 3
 
@@ -94,7 +94,7 @@ def test_pod_deleted_with_grace_0_under_load_loses_nothing(shop: Namespace, orde
                 states = found["status"].get("containerStatuses", [{}])
                 return bool(states[0].get("ready"))
 
-            until(is_back, f"a new {pod} that is ready", 90)
+            until(is_back, f"a new {pod} that is ready", 240)
             running.wait_confirmed(200)
         notes = running.stop()
     assert notes.lost == set()

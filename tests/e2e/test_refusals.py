@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.namespace import Namespace, resource
 from tests.e2e.reach import Reach
 
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BROKER = {"name": "orders"}
 

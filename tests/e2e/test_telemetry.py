@@ -12,7 +12,7 @@ from tests.e2e.reach import Reach
 from tests.e2e.traffic import take
 
 # A driver, two executors and four brokers share two cores: Java takes its time.
-pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COUNT = 200
 BODY = b"counted".ljust(512, b".")

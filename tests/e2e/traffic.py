@@ -21,7 +21,7 @@ from tests.e2e.reach import LOST, Reach
 BODY_BYTES = 1024
 RECONNECT_S = 0.1
 PUBLISHERS = 2
-DRAIN_TIMEOUT_S = 40.0
+DRAIN_TIMEOUT_S = 90.0
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Load:
         for thread in (*self._publishers, self._consumer):
             thread.start()
 
-    def wait_confirmed(self, more: int, timeout_s: float = 60.0) -> None:
+    def wait_confirmed(self, more: int, timeout_s: float = 120.0) -> None:
         """Wait until so many further messages are confirmed."""
         target = len(self.notes.confirmed) + more
         until(lambda: len(self.notes.confirmed) >= target, f"{more} more confirms", timeout_s)
@@ -79,7 +79,7 @@ class Load:
         number, turn = 0, publisher
         while self._is_publishing:
             try:
-                connection = self._reach.connect(turn % self._members)
+                connection = self._reach.connect_once(turn % self._members)
                 channel = connection.channel()
                 channel.confirm_delivery()
                 while self._is_publishing:
@@ -103,7 +103,7 @@ class Load:
         turn = 0
         while self._is_consuming:
             try:
-                connection = self._reach.connect(turn % self._members)
+                connection = self._reach.connect_once(turn % self._members)
                 channel = connection.channel()
                 channel.basic_qos(prefetch_count=50)
                 for method, properties, _ in channel.consume(self._queue, inactivity_timeout=0.2):
@@ -130,7 +130,7 @@ def load(reach: Reach, exchange: str, key: str, queue: str, members: int) -> Ite
         running._is_publishing = running._is_consuming = False
 
 
-def take(reach: Reach, queue: str, count: int, timeout_s: float = 30.0) -> list[Any]:
+def take(reach: Reach, queue: str, count: int, timeout_s: float = 90.0) -> list[Any]:
     """Take `count` messages out of a queue, as (properties, body)."""
     connection = reach.connect()
     channel = connection.channel()

@@ -25,7 +25,8 @@ from tests.operator.fake_broker import PASSWORD, USER
 from tests.operator.resources import resource
 from tests.ports import free_ports
 
-DEADLINE_S = 20.0
+#: Two busy cores and a full test run beside it.
+DEADLINE_S = 60.0
 
 
 def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
@@ -142,7 +143,7 @@ class OperatorProcess:
             "HTTP_PORT": str(self.port),
             "HTTP_BIND": "127.0.0.1",
             "IDENTITY": self.identity,
-            "LEASE_SECONDS": "3",
+            "LEASE_SECONDS": "10",
         }
         environment = {name: v for name, v in os.environ.items() if "BROKERD_" not in name}
         environment |= {f"BROKERD_OPERATOR_{name}": value for name, value in settings.items()}
@@ -168,7 +169,7 @@ class OperatorProcess:
         return False
 
     def fetch(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=2) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=20) as reply:
             return str(reply.read().decode())
 
     def metric(self, name: str) -> float:
@@ -179,7 +180,7 @@ class OperatorProcess:
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(DEADLINE_S)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from brokerd_operator.specs import registry
 from tests.cluster_fixtures import BIN, Kubernetes, require_binaries
 from tests.operator.test_manifests import all_on, pod_specs
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATOR = ROOT / "charts" / "brokerd-operator"
@@ -60,7 +60,7 @@ def helm(*args: str, values: dict[str, Any] | None = None) -> subprocess.Complet
     if values is not None:
         command += ["--values", "-"]
     return subprocess.run(
-        command, input=json.dumps(values or {}), text=True, capture_output=True, timeout=60
+        command, input=json.dumps(values or {}), text=True, capture_output=True, timeout=120
     )
 
 
@@ -257,7 +257,7 @@ def can(
 
 def soon_can(kubernetes: Kubernetes, verb: str, resource: str, namespace: str) -> bool:
     """The API server's authoriser learns of a new Role a moment after it was made."""
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not can(kubernetes, verb, resource, namespace):
         if time.monotonic() > deadline:
             return False
@@ -266,7 +266,7 @@ def soon_can(kubernetes: Kubernetes, verb: str, resource: str, namespace: str) -
 
 def test_api_server_takes_the_installed_chart(installed: Kubernetes) -> None:
     established = installed.kubectl(
-        "wait", "--for=condition=Established", "--timeout=30s", "-f", str(ROOT / "crds")
+        "wait", "--for=condition=Established", "--timeout=100s", "-f", str(ROOT / "crds")
     )
     assert established.count("condition met") == len(registry.KINDS)
     applied = installed.kubectl(

@@ -20,7 +20,7 @@ from tests.operator.crd_cases import (
 )
 from tests.operator.resources import MINIMAL, resource
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
 NAMESPACE = "crd-verdicts"
 
@@ -59,7 +59,7 @@ def _in_namespace(body: dict[str, Any]) -> dict[str, Any]:
 def api(kube_api: Kubernetes) -> Iterator[Api]:
     kube_api.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd_directory()))
     kube_api.kubectl(
-        "wait", "--for=condition=Established", "--timeout=30s", "-f", str(crd_directory())
+        "wait", "--for=condition=Established", "--timeout=100s", "-f", str(crd_directory())
     )
     kube_api.kubectl("create", "namespace", NAMESPACE)
     connection = config.new_client_from_config(str(kube_api.kubeconfig))

@@ -11,7 +11,7 @@ from brokerd_operator.manifests import cluster, naming, secrets
 from tests.cluster_fixtures import Kubernetes
 from tests.operator.test_manifests import all_on, context, pod_specs
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
 CERTIFICATE = secrets.Certificate(b"CERT", b"KEY", b"CA")
 

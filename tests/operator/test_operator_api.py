@@ -25,7 +25,7 @@ from tests.operator.operator_process import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
 CRDS = CLUSTER.parents[1] / "crds"
 #: The garbage collector looks for new kinds every 30 s.
@@ -43,7 +43,7 @@ class BrokerThread:
         self.call(self.broker.start())
 
     def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def do(self, function: Any, *args: Any) -> None:
         async def work() -> None:
@@ -61,7 +61,7 @@ class BrokerThread:
 @pytest.fixture(scope="module")
 def api(kube_api: Kubernetes) -> Kubernetes:
     kube_api.kubectl("apply", "-f", str(CRDS))
-    kube_api.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    kube_api.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
     return kube_api
 
 
@@ -148,7 +148,7 @@ def test_drift_is_repaired_at_once_with_an_event(
     connected.apply(of_connection("Queue", "q"))
     connected.wait_reason("queue", "q", "Applied")
     broker.do(broker.broker.remove, Identity("queue", "/", "q"))
-    wait_for("the queue came back", lambda: broker.broker.named("queue") == ["q"], 5)
+    wait_for("the queue came back", lambda: broker.broker.named("queue") == ["q"])
     wait_for("an event", lambda: connected.events("DriftRepaired"))
 
 
@@ -183,7 +183,7 @@ def test_namespace_with_everything_in_it_can_be_deleted(
     wait_for(
         "the namespace is gone",
         lambda: not api.kubectl("get", "namespace", connected.name, "--ignore-not-found").strip(),
-        60,
+        GARBAGE_S,
     )
 
 
@@ -265,7 +265,12 @@ def test_of_two_operators_one_works_and_the_other_takes_over(
 def test_kubectl_wait_and_the_printed_columns(connected: Namespace, api: Kubernetes) -> None:
     connected.apply(of_connection("Queue", "q"))
     api.kubectl(
-        "-n", connected.name, "wait", "--for=condition=Ready", "queue.brokerd.io/q", "--timeout=20s"
+        "-n",
+        connected.name,
+        "wait",
+        "--for=condition=Ready",
+        "queue.brokerd.io/q",
+        "--timeout=100s",
     )
     line = api.kubectl("-n", connected.name, "get", "queues.brokerd.io", "q", "--no-headers")
     assert line.split()[:7] == [

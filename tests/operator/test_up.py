@@ -28,10 +28,10 @@ from brokerd_operator.specs.model import Identity
 
 from tests.operator.resources import resource
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
-READY_S = 60.0
+READY_S = 120.0
 #: Away from the ports of a broker that somebody runs by hand.
 OFFSET = 3000
 
@@ -149,7 +149,7 @@ async def test_set_and_delete_resource_by_program(environment: Environment) -> N
     environment.reload()
     assert environment.store.get(Key("Queue", "default", "made")) is not None
     environment.delete_resource("Queue", "made")
-    await environment.wait_gone("Queue", "made")
+    await environment.wait_gone("Queue", "made", READY_S)
     assert await names(environment, "queue") == ["q"]
     with pytest.raises(EmbeddedError, match="maxLength"):
         environment.set_resource(resource("Queue", "bad", maxLength="x"))
@@ -223,7 +223,7 @@ def test_up_once_prints_the_table_and_leaves_nothing_running(
         env=environ(),
         text=True,
         capture_output=True,
-        timeout=90,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -237,7 +237,7 @@ def test_up_refuses_a_wrong_resource_with_its_place(tmp_path: Path) -> None:
         env=environ(),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 78
     assert f"{file}:1: Queue q: " in done.stderr
@@ -259,7 +259,7 @@ def test_members_never_outlive_up(tmp_path: Path, directory: Path, number: int) 
         pids = _children(process.pid)
         assert pids
         process.send_signal(number)
-        assert process.wait(30) == (0 if number == signal.SIGTERM else -9)
+        assert process.wait(READY_S) == (0 if number == signal.SIGTERM else -9)
         _wait(lambda: not any(map(_is_running, pids)))
     finally:
         if process.poll() is None:

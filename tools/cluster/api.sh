@@ -29,13 +29,13 @@ up() {
   # Without controllers no namespace gets its default ServiceAccount, and admission would refuse pods.
   [ "${1:-}" != --bare ] || flags+=(--disable-admission-plugins=ServiceAccount)
   start_apiserver "$etcd" 127.0.0.1 "$api" "${flags[@]}"
-  wait_for 90 kube-apiserver kubectl_admin get --raw /readyz
+  wait_for 180 kube-apiserver kubectl_admin get --raw /readyz
   if [ "${1:-}" != --bare ]; then
     need_binaries kube-controller-manager
     start_controller_manager
-    wait_for 60 kube-controller-manager kubectl_admin -n default get serviceaccount default
+    wait_for 120 kube-controller-manager kubectl_admin -n default get serviceaccount default
   fi
-  wait_for 30 kube-apiserver kubectl_admin get namespace default
+  wait_for 120 kube-apiserver kubectl_admin get namespace default
   keep_up
   echo "$KUBECONFIG_FILE"
 }

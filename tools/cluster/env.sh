@@ -43,9 +43,16 @@ need_binaries() {
 
 free_ports() {  # free_ports N: N distinct free loopback ports on one line
   python3 - "$1" <<'P'
-import socket, sys
-held = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
-print(*(s.getsockname()[1] for s in held))
+import contextlib, pathlib, random, socket, sys
+# Below those of outgoing connections, which could take one before its server does.
+given = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+end = int(given.read_text().split()[0]) if given.exists() else 32_768
+held = {}
+while len(held) < int(sys.argv[1]):
+    port = random.randrange(10_000, max(end, 20_000))
+    with contextlib.suppress(OSError):
+        held[port] = held.get(port) or socket.create_server(("127.0.0.1", port))
+print(*held)
 P
 }
 

@@ -62,7 +62,7 @@ node_up() {  # node_up I
     mount --make-rshared / || exit
     for folder; do mount -t tmpfs tmpfs "$folder" || exit; done
     exec containerd --config "$config"' "$d/containerd.toml" $OWN_FOLDERS
-  wait_for 60 "containerd$i" ctr -a "$RUN/$i/containerd.sock" version
+  wait_for 120 "containerd$i" ctr -a "$RUN/$i/containerd.sock" version
   load_into "$i" "$CLUSTER_CACHE/pause.tar"
   IN_MOUNTS=/proc/$(cat "$PIDS/containerd$i")/ns/mnt
   start_in_node "kubelet$i" "$i" "$CLUSTER_BIN/kubelet" --config="$d/kubelet.yaml" \
@@ -113,7 +113,7 @@ control_plane_up() {
     --requestheader-username-headers=X-Remote-User --requestheader-group-headers=X-Remote-Group \
     --requestheader-extra-headers-prefix=X-Remote-Extra- \
     --proxy-client-cert-file="$PKI/front-proxy.crt" --proxy-client-key-file="$PKI/front-proxy.key"
-  wait_for 90 kube-apiserver kubectl_admin get --raw /readyz
+  wait_for 180 kube-apiserver kubectl_admin get --raw /readyz
   start_controller_manager --cluster-signing-cert-file="$PKI/ca.crt" \
     --cluster-signing-key-file="$PKI/ca.key" \
     --node-monitor-grace-period="${CLUSTER_NODE_GRACE:-12}s" --node-monitor-period=1s
@@ -178,9 +178,9 @@ up() {
   done
   start provisioner python3 "$CLUSTER_HOME/provisioner.py" "$CLUSTER_BIN/kubectl" "$KUBECONFIG_FILE" "$CLUSTER_STATE/pv"
   dns_up
-  wait_for 120 kubelet1 all_ready "$count"
-  wait_for 60 kube-controller-manager kubectl_admin -n default get serviceaccount default
-  wait_for 60 provisioner kubectl_admin get storageclass standard
+  wait_for 240 kubelet1 all_ready "$count"
+  wait_for 120 kube-controller-manager kubectl_admin -n default get serviceaccount default
+  wait_for 120 provisioner kubectl_admin get storageclass standard
   keep_up
   echo "$KUBECONFIG_FILE"
 }

@@ -21,7 +21,7 @@ from tests.ports import free_ports
 
 LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP")
 #: Two busy cores and a full test run beside it.
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -19,7 +19,7 @@ from tests.integration.clients.namespace import Namespace
 from tests.integration.members import REPOSITORY, eventually
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin")
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 PROFILE = "rabbitmq-3.10"
 #: What a suite may ask the server's command line for, per broker.
 RABBIT_NODE = "rabbit@localhost"

@@ -9,6 +9,10 @@ from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST = 10_000
+#: Up to here at least, where outgoing connections begin lower.
+_END_MIN = 20_000
+#: Those of a process that is away for a moment are not free, though nobody listens there.
+_given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
@@ -23,9 +27,12 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     with contextlib.ExitStack() as held:
         while len(found) < count:
-            port = chance.randrange(_LOWEST, end)
+            port = chance.randrange(_LOWEST, max(end, _END_MIN))
+            if port in _given:
+                continue
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
+    _given.update(found)
     return found

@@ -147,8 +147,10 @@ async def test_binding_comes_back_when_its_queue_was_recreated(bench: Bench) -> 
     await bench.until_reason("Binding", "b", "Applied")
     bench.broker.remove(Identity("binding", "/", "in|queue|q||"))
     bench.broker.remove(Q)
-    await bench.until("both came back", lambda: len(bench.broker.named("binding")) == 1)
-    assert bench.broker.named("queue") == ["q"]
+    await bench.until(
+        "both came back",
+        lambda: (bench.broker.named("queue"), len(bench.broker.named("binding"))) == (["q"], 1),
+    )
 
 
 async def test_drift_is_repaired_and_told(bench: Bench) -> None:

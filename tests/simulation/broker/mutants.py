@@ -246,12 +246,12 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "order",
         40,
     ),
-    "repeats-applied": ([(Senders, "answer", _never_seen)], "order", 60),
+    "repeats-applied": ([(Senders, "answer", _never_seen)], "answers", 30),
     "settle-forgotten": ([(queue._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
     "held-not-in-snapshot": ([(queue_snapshot, "encode", _encode_without_held)], "decay", 20),
     "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),
     "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "consumers", 40),
-    "delivery-limit-ignored": ([(QueueState, "_put_back", _no_limit)], "consumers", 40),
+    "delivery-limit-ignored": ([(QueueState, "_put_back", _no_limit)], "answers", 40),
     "letter-settled-before-confirm": (
         [(Worker, "_send", _settle_before_confirms)],
         "consumers",
@@ -286,6 +286,7 @@ CI = {
     "dead-consumers-messages-lost",
     "letter-settled-before-confirm",
     "delivery-count-reset",
+    "repeats-applied",
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from brokerd.core import effects, queue_commands
+from brokerd.core import effects, once, queue_commands
 from brokerd.core.machine import Meta
 from brokerd.core.queue import QueueMachine
 from brokerd.core.queue_commands import EnqueueView, Kind
@@ -51,6 +51,11 @@ class Ledger:
     entries: dict[int, int] = field(default_factory=dict)
     #: index -> messages of it that are still here.
     alive: dict[int, int] = field(default_factory=dict)
+    #: Commands of which one copy is enough: sender, its life and number -> index of the first copy
+    #: that was taken.
+    taken: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    #: How many further copies came.
+    copies: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class Before:
     next_number: int
     held: list[int]
     letters: list[int]
+    #: The queue does not know a command that comes in an envelope: it will be applied.
+    is_new: bool
 
 
 class Oracle:
@@ -106,7 +113,8 @@ class Oracle:
         elif kind == Kind.DEAD_LETTERS_SETTLE:
             ranges = queue_commands.decode_json(command)["ranges"]
             letters = _within((letter.span for letter in machine.letters), ranges)
-        return Before(machine.next_number, held, letters)
+        is_new = kind == Kind.ONCE and _is_new(machine, command)
+        return Before(machine.next_number, held, letters, is_new)
 
     def after(
         self,
@@ -132,6 +140,8 @@ class Oracle:
         )
         if before is None:
             return
+        if command[1] == Kind.ONCE:
+            self._came(ledger, f"queue {uid}", meta.index, command, reply, before)
         if machine.next_number > before.next_number:
             self._enqueued(ledger, uid, meta.index, command, before.next_number, machine)
         for number in before.held:
@@ -145,6 +155,29 @@ class Oracle:
         for effect in todo:
             if isinstance(effect, effects.Deliver):
                 self._delivered(ledger, uid, meta.index, effect, machine)
+
+    def _came(
+        self,
+        ledger: Ledger,
+        where: str,
+        index: int,
+        command: bytes,
+        reply: bytes,
+        before: Before,
+    ) -> None:
+        """What must take effect once does (core/once.py), however often it comes."""
+        if reply in (once.EARLY, once.OUTLIVED):
+            return
+        envelope = once.decode_envelope(command)
+        key = (envelope.node, envelope.incarnation, envelope.sequence)
+        first = ledger.taken.setdefault(key, index)
+        if first != index:
+            ledger.copies += 1
+            self.require(
+                not before.is_new,
+                f"{where}: command {envelope.sequence} (kind {envelope.kind}) of {envelope.node} "
+                f"was applied at {first}, and is again at {index}",
+            )
 
     def _enqueued(
         self,
@@ -253,6 +286,10 @@ class Oracle:
             if number in ledger.buried:
                 return all(self._is_accounted(target, body) for target in ledger.targets)
         return False
+
+
+def _is_new(machine: QueueMachine, command: bytes) -> bool:
+    return machine.senders.answer(once.decode_envelope(command), b"known") is None
 
 
 def _within(spans: Any, ranges: Sequence[Sequence[int]]) -> list[int]:

@@ -20,6 +20,8 @@ class Scenario:
     partitions: bool
     crashes: bool
     breaks: bool
+    #: Streams that carry nothing in one direction for a while.
+    mutes: bool
     slow_disks: bool
     disk_errors: bool
     bit_flips: bool
@@ -62,6 +64,7 @@ class Scenario:
             publisher_count=rng.choice((1, 2)),
             window=rng.choice((1, 16)),
             haste=1,
+            mutes=rng.random() < 0.3,
         )
         return replace(scenario, **PROFILES[profile or "mixed"])
 
@@ -70,6 +73,7 @@ _QUIET: dict[str, Any] = {
     "partitions": False,
     "crashes": False,
     "breaks": False,
+    "mutes": False,
     "slow_disks": False,
     "disk_errors": False,
     "bit_flips": False,
@@ -103,11 +107,24 @@ PROFILES: dict[str, dict[str, Any]] = {
         "crashes": True,
         "transfers": True,
         "breaks": True,
+        "mutes": True,
         "delay_ms_max": 40.0,
         "sync_ms_max": 0.5,
         "queue_count": 1,
         "dead_letters": False,
         "publisher_count": 2,
+        "window": 16,
+        "haste": 4,
+    },
+    #: Commands arrive and their answers do not, so that they come again.
+    "answers": _QUIET
+    | {
+        "mutes": True,
+        "transfers": True,
+        "channel_ends": 0.05,
+        "delay_ms_max": 5.0,
+        "sync_ms_max": 4.0,
+        "queue_count": 1,
         "window": 16,
         "haste": 4,
     },

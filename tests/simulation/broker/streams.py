@@ -76,6 +76,8 @@ class Wires:
         self.rng = rng
         self.delay_ms_max = delay_ms_max
         self.blocked: set[tuple[NodeId, NodeId]] = set()
+        #: Directions in which nothing comes through, though the other one stands.
+        self.muted: set[tuple[NodeId, NodeId]] = set()
         self.members: dict[NodeId, End] = {}
         self._wires: dict[tuple[NodeId, NodeId], _Wire] = {}
 
@@ -120,6 +122,9 @@ class Wires:
             return
         if {(sender, to), (to, sender)} & self.blocked:
             self.kernel.after(DIAL_TIMEOUT_MS, self._dial, sender, to, life)
+            return
+        if (sender, to) in self.muted:
+            self.kernel.after(RETRANSMIT_MS, self._dial, sender, to, life)
             return
         if not peer.is_up:
             member.enter(member.host.peer_refused, to)
@@ -175,6 +180,24 @@ class Wires:
         peer = self.members[to]
         peer.enter(peer.host._inbox.stream_closed, sender)
 
+    def mute(self, sender: NodeId, to: NodeId, for_ms: int, *, is_told: bool) -> None:
+        """Lose what one member says to another for a while, in one direction: requests arrive,
+        answers do not.  is_told: the sender's stream breaks off at once and cannot be dialled;
+        otherwise the sender hears of it when that time is over.
+        """
+        if (sender, to) in self.muted:
+            return
+        self.muted.add((sender, to))
+        if is_told:
+            self.break_off(sender, to)
+        self.kernel.after(for_ms, self._unmute, sender, to)
+
+    def _unmute(self, sender: NodeId, to: NodeId) -> None:
+        # It may have been healed before.
+        if (sender, to) in self.muted:
+            self.muted.discard((sender, to))
+            self.break_off(sender, to)
+
     # ---- frames ---------------------------------------------------------------------------------
 
     def send(self, sender: NodeId, to: NodeId, frame: bytes) -> None:
@@ -193,7 +216,7 @@ class Wires:
         wire = self._wires[sender, to]
         if wire.epoch != epoch or not wire.is_connected:
             return
-        if (sender, to) in self.blocked:
+        if (sender, to) in self.blocked or (sender, to) in self.muted:
             now_ms = self.kernel.now_ms
             if wire.stuck_since_ms is None:
                 wire.stuck_since_ms = now_ms

@@ -213,6 +213,8 @@ class BrokerWorld:
             choices += [self._crash_one] * 2
         if scenario.breaks:
             choices.append(self._break_stream)
+        if scenario.mutes:
+            choices += [self._mute] * 2
         if scenario.slow_disks:
             choices.append(self._toggle_disk)
         if scenario.disk_errors:
@@ -266,6 +268,24 @@ class BrokerWorld:
         sender, to = self.rng.sample(self._names, 2)
         self.record("break", sender, to)
         self.wires.break_off(sender, to)
+
+    def _mute(self) -> None:
+        """What a leader says to a member with clients gets lost, their commands do not."""
+        leaders = [
+            member.id
+            for member in self.members.values()
+            if member.broker and member.broker.leaders.led
+        ]
+        sender = self.rng.choice(leaders or self._names)
+        clients = [*self.publishers, *self.consumers]
+        homes = [client.home.id for client in clients if client.home is not None]
+        others = [name for name in homes or self._names if name != sender]
+        if not others:
+            return
+        to = self.rng.choice(others)
+        for_ms, is_told = self.rng.randrange(50, 1_200), self.strikes(0.3)
+        self.record("mute", sender, to, for_ms, is_told)
+        self.wires.mute(sender, to, for_ms, is_told=is_told)
 
     def _toggle_disk(self) -> None:
         member = self.members[self.rng.choice(self._names)]
@@ -404,6 +424,7 @@ class BrokerWorld:
         self.record("heal")
         self.is_chaotic = False
         self.wires.blocked.clear()
+        self.wires.muted.clear()
         for member in self.members.values():
             member.is_slow = False
             member.disk.repair()

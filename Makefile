@@ -55,15 +55,15 @@ PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transc
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
-test: setup ## all tests
+test: setup ## all tests (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
-	@status=0; make --no-print-directory coverage || status=1; for part in $(PARTS); do \
-	  echo "== $$part"; $(BIN)/pytest -q $(PURE_TESTS:%=--ignore=%) $$part || status=1; \
+	@status=0; make --no-print-directory coverage PYTEST_OPTIONS='$(PYTEST_OPTIONS)' || status=1; for part in $(PARTS); do \
+	  echo "== $$part"; $(BIN)/pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS:%=--ignore=%) $$part || status=1; \
 	done; exit $$status
 
 coverage: setup ## the pure rooms by their unit tests and transcripts: every line, every branch
 	@echo "== coverage: $(PURE_TESTS)"; status=0; \
-	$(BIN)/python -m coverage run -m pytest -q $(PURE_TESTS) || status=1; \
+	$(BIN)/python -m coverage run -m pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS) || status=1; \
 	$(BIN)/python -m coverage report || { status=1; \
 	  echo "coverage: a pure room needs a test for each line and branch (a->b) named above," \
 	    "or has one that nothing reaches: delete it"; }; exit $$status

@@ -160,7 +160,7 @@ def test_stateful_set_starts_in_parallel_and_keeps_volumes() -> None:
         "whenScaled": "Retain",
     }
     pod = spec["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] == 600
+    assert pod["terminationGracePeriodSeconds"] == 60
     # A member that is told to stop in its first moments must not wait for the end of that.
     assert pod["shareProcessNamespace"] is True
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()

@@ -141,7 +141,7 @@ class Disruption(Part):
 class Termination(Part):
     """How members stop."""
 
-    grace_period_seconds: int = 600
+    grace_period_seconds: int = 60
 
 
 class NetworkPolicy(Part):

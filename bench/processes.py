@@ -93,10 +93,20 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to every process of the session, and wait for the first one's end."""
+    """SIGKILL to every process of the session, and wait for their end.
+
+    The first one's end is not enough: the port of a broker that is its child stands a little
+    longer, and the broker would count as ready at once after its start.
+    """
+    killed = session_pids(process.pid)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(STOP_TIMEOUT_S)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while set(killed) & set(session_pids(process.pid)):
+        if time.monotonic() > deadline:
+            raise BenchError(f"processes {killed} did not end")
+        time.sleep(0.005)
 
 
 def run_tool(command: list[str], env: dict[str, str] | None = None, timeout_s: int = 1800) -> None:

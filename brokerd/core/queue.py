@@ -175,8 +175,8 @@ class QueueMachine(QueueIntake):
     def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
         held = self.store.ready + self.unacked + self.delayed.count + self.letters.count
         if held and self._quorum and options.queue_type != "quorum":
-            # Each type has an order of its own for what comes back.  The other way round a queue
-            # learns its type, which a publish may precede.
+            # Each type has an order of its own for what comes back.  The other way round a machine
+            # that was made without a type learns it, which a publish may precede.
             return _refusal(406, "the type of a queue that holds messages cannot change")
         self.options = options
         self._configure()

@@ -174,7 +174,9 @@ def wait_acquainted(members: list[Member]) -> None:
 def cluster(
     folder: Path, size: int, *, program: str = "brokerd", **env: str
 ) -> Iterator[list[Member]]:
-    """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables."""
+    """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables, in
+    which {name} stands for a member's name.
+    """
     ports = free_ports(size * len(LISTENERS))
     members = []
     for i in range(size):
@@ -189,7 +191,7 @@ def cluster(
                 "BROKERD_CLUSTER_MEMBERS": peers,
                 "BROKERD_CLUSTER_SECRET": "a secret of the tests",
             }
-        member.env |= env
+        member.env |= {key: value.replace("{name}", member.name) for key, value in env.items()}
     try:
         for member in members:
             member.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
+from tests.integration.test_cluster_security import Authority
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -56,3 +58,61 @@ def test_member_with_an_empty_disk_is_refilled_and_can_lead(tmp_path: Path) -> N
         while body := channel.basic_get(QUEUE, auto_ack=True)[2]:
             got.append(body)
         assert got == [b"%d" % number for number in range(300)]
+
+
+def test_member_killed_within_its_refill_over_mutual_tls_is_refilled_again(tmp_path: Path) -> None:
+    """G1, G8: it asks what it was over certificates too (SEC-3); half of it is not all."""
+    authority = Authority(tmp_path / "authority")
+    names = ["n0", "n1", "n2"]
+    for name in names:
+        authority.issue(name)
+    folder = authority.directory
+    settings = {
+        "BROKERD_CLUSTER_SECRET": "",
+        "BROKERD_PEER_TLS_CERT_FILE": f"{folder}/{{name}}.pem",
+        "BROKERD_PEER_TLS_KEY_FILE": f"{folder}/{{name}}.key",
+        "BROKERD_PEER_TLS_CA_FILE": f"{folder}/ca.pem",
+        "BROKERD_STORAGE_SEGMENT_BYTES": "1048576",
+    }
+    count, body = 300, bytes(100_000)
+    with cluster(tmp_path, 3, **settings) as members:
+        assert [member.name for member in members] == names
+        lost = members[1]
+        connection = members[0].connect()
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
+        for number in range(count):
+            channel.basic_publish("", QUEUE, b"%d " % number + body)
+        lost.kill()
+        eventually(lambda: ended_within_a_refill(lost, count * len(body)), "killed in the middle")
+
+        lost.start()
+        lost.wait_ready()
+        eventually(lambda: "this member votes" in lost.log(), "n1 is refilled")
+        connection.close()
+        members[0].kill()
+        channel = lost.connect().channel()
+        got = [eventually(lambda: channel.basic_get(QUEUE, auto_ack=True)[2], "a message")]
+        while message := channel.basic_get(QUEUE, auto_ack=True)[2]:
+            got.append(message)
+        assert [int(message.split(b" ", 1)[0]) for message in got] == list(range(count))
+
+
+def ended_within_a_refill(member: Member, whole: int) -> bool:
+    """Begin with an empty disk and end by SIGKILL; False if the refill was faster."""
+    shutil.rmtree(member.data_dir)
+    member.start()
+    eventually(lambda: size(member.data_dir) > whole / 8, "some of the refill is there")
+    member.kill()
+    return size(member.data_dir) < whole and "this member votes" not in member.log()
+
+
+def size(folder: Path) -> int:
+    """Return the bytes that lie in a member's log."""
+    found = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            # Segments are made at full length: what is written counts, not what is reserved.
+            found += path.stat().st_blocks * 512 if path.is_file() else 0
+    return found

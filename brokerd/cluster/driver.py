@@ -63,6 +63,7 @@ class Driver:
 
     __slots__ = (
         "_callbacks",
+        "_first",
         "_last_proposal",
         "_ports",
         "_token",
@@ -143,16 +144,25 @@ class Driver:
         self._token = 0
         self._callbacks: dict[int, Done] = {}
         self._last_proposal: raft.Propose | None = None
+        #: Proposals that go before the inputs that wait.
+        self._first: list[raft.Propose] = []
         #: Data of entries that are in memory only: the leader may deliver what its own disk does
         #: not hold yet.
         self._unwritten: dict[int, Entry] = {}
 
     # ---- inputs ---------------------------------------------------------------------------------
 
-    def propose(self, command: bytes, done: Done, now_ms: int) -> None:
-        """Append a command to this flush's batch."""
+    def propose(self, command: bytes, done: Done, now_ms: int, *, first: bool = False) -> None:
+        """Append a command to this flush's batch; `first`: put it before all that waits.
+
+        By a listener that is told that this member leads, the latter is the first command of the
+        term: whatever came before the term was refused, and nobody hands leadership over yet.
+        """
         self._token = token = self._token + 1
         self._callbacks[token] = done
+        if first:
+            self._first.append(raft.Propose(now_ms, [(token, command)]))
+            return
         proposal = self._last_proposal
         # Inputs keep their order: a batch is only continued while nothing came after it.
         if proposal is not None and self.inputs and self.inputs[-1] is proposal:
@@ -184,10 +194,20 @@ class Driver:
         """Handle all inputs that are there."""
         inputs, self.inputs = self.inputs, []
         self._last_proposal = None
-        handle, actions = self.replica.handle, self._ACTIONS
+        handle, actions, first = self.replica.handle, self._ACTIONS, self._first
+        if first:
+            self._run_first()
         for event in inputs:
             for action in handle(event):
                 actions[type(action)](self, action)
+            # Not before all actions of the event, whose writes and messages come before its own.
+            if first:
+                self._run_first()
+
+    def _run_first(self) -> None:
+        while self._first:
+            for action in self.replica.handle(self._first.pop(0)):
+                self._ACTIONS[type(action)](self, action)
 
     def entry_data(self, index: int) -> bytes | None:
         """Return a live entry's command without its time stamp."""
@@ -199,6 +219,7 @@ class Driver:
         """Answer everything that waits; nothing is handled any more."""
         self.is_closed = True
         self.inputs.clear()
+        self._first.clear()
         callbacks, self._callbacks = self._callbacks, {}
         for done in callbacks.values():
             self._answer(done, False, b"", None)

@@ -272,8 +272,8 @@ class Host:
         driver = self._drivers.get(uid)
         return None if driver is None else driver.entry_data(index)
 
-    def propose(self, uid: int, command: bytes, done: Done) -> None:
-        """Propose a command to the replica here.
+    def propose(self, uid: int, command: bytes, done: Done, *, first: bool = False) -> None:
+        """Propose a command to the replica here; `first`: before those that wait (driver.py).
 
         done(accepted, reply, leader) is called once it is applied, or refused: then `leader` may
         know better; `leader` being this node means overloaded or too large.
@@ -282,7 +282,7 @@ class Host:
         if driver is None or driver.error is not None:
             self._loop.call_soon(done, False, b"", None)
             return
-        driver.propose(command, done, self._clock_ms())
+        driver.propose(command, done, self._clock_ms(), first=first)
         self.wake(driver)
 
     def transfer_leadership(self, uid: int, to: NodeId) -> None:

@@ -91,7 +91,7 @@ class QueueLeaders:
             for warning in policy.option_warnings(broker.view, queue):
                 # R-ALO-1, R-LEN-4
                 broker.warn(warning)
-            self.propose(uid, queue_commands.encode_update_options(options))
+            self.propose(uid, queue_commands.encode_update_options(options), first=True)
 
     def update_vhost(self, vhost: str) -> None:
         """A policy or the vhost changed."""
@@ -100,8 +100,10 @@ class QueueLeaders:
             if queue is not None and queue.vhost == vhost:
                 self.update_options(uid)
 
-    def propose(self, uid: int, command: bytes) -> None:
-        """Propose what this leader owes its queue.
+    def propose(self, uid: int, command: bytes, *, first: bool = False) -> None:
+        """Propose what this leader owes its queue; `first`: before what waits, so that a new
+        leader's options come before all else and no message is taken over without limits and dead
+        letter exchange.
 
         Refused, it is made good as long as this member leads (the group is overloaded, or is
         handing leadership over in vain); another leader does the same by itself.
@@ -112,7 +114,7 @@ class QueueLeaders:
                 self._owing.add(uid)
                 asyncio.get_running_loop().call_later(OWING_S, self._tell_again, uid)
 
-        self._broker.host.propose(uid, command, done)
+        self._broker.host.propose(uid, command, done, first=first)
 
     def _tell_again(self, uid: int) -> None:
         # As things are now: what was refused may be out of date.

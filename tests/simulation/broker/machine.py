@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import QueueOptions
+from brokerd.core.queue_commands import Kind, QueueOptions
 from brokerd.raft.messages import NodeId
 from tests.simulation.broker.oracle import Oracle
 
@@ -19,9 +19,18 @@ class WatchedQueue(QueueMachine):
         self._uid = uid
         #: The last command's index.
         self.applied_index = 0
+        #: Its term; None: a snapshot's, which is not known.
+        self._term: int | None = 0
 
     def apply(self, meta: Meta, command: bytes) -> Outcome:
         """See QueueMachine."""
+        # A message that came before the first leader's options would have no limits and no dead
+        # letter exchange.
+        self._oracle.require(
+            self._term in (None, meta.term) or command[1] == Kind.UPDATE_OPTIONS,
+            f"queue {self._uid} got command {command[1]} before the options of term {meta.term}",
+        )
+        self._term = meta.term
         before = self._oracle.before(self, self._uid, meta.index, command)
         outcome = super().apply(meta, command)
         self.applied_index = meta.index
@@ -48,6 +57,7 @@ class WatchedQueue(QueueMachine):
         """See QueueMachine."""
         super().restore(data)
         self.applied_index = 0
+        self._term = None
         self._oracle.require(
             super().snapshot() == data, f"{self._node}: a snapshot does not bring its state back"
         )

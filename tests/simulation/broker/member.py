@@ -46,7 +46,7 @@ class SimLeaders(QueueLeaders):
         queue = self._broker.queue_of(uid)
         if queue is not None:
             command = queue_commands.encode_update_options(queue.options)  # type: ignore[attr-defined]
-            self.propose(uid, command)
+            self.propose(uid, command, first=True)
 
 
 class SimWorker(Worker):

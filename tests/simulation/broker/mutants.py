@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from brokerd.cluster.driver import Driver
 from brokerd.cluster.host import Host
 from brokerd.cluster.inbox import Inbox
 from brokerd.core import effects, queue, queue_commands, queue_snapshot
@@ -178,8 +179,18 @@ def _deliver_at_once(leaders: QueueLeaders, uid: int, term: int, effect: Any) ->
 _deliver = QueueLeaders._deliver
 
 
-def _propose_once(leaders: QueueLeaders, uid: int, command: bytes) -> None:
-    leaders._broker.host.propose(uid, command, lambda *_: None)
+def _propose_once(leaders: QueueLeaders, uid: int, command: bytes, *, first: bool = False) -> None:
+    leaders._broker.host.propose(uid, command, lambda *_: None, first=first)
+
+
+def _propose_last(
+    driver: Driver, command: bytes, done: Any, now_ms: int, *, first: bool = False
+) -> None:
+    """Options wait behind what clients sent, and are refused where leadership is handed over."""
+    _propose(driver, command, done, now_ms)
+
+
+_propose = Driver.propose
 
 
 def _resume_with_nothing(hub: DeliveryHub, uid: int) -> None:
@@ -263,6 +274,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         60,
     ),
     "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "consumers", 100),
+    "options-among-the-rest": ([(Driver, "propose", _propose_last)], "order", 60),
     "consumers-do-not-resume": (
         [(DeliveryHub, "leader_changed", _resume_with_nothing)],
         "order",
@@ -287,6 +299,7 @@ CI = {
     "letter-settled-before-confirm",
     "delivery-count-reset",
     "repeats-applied",
+    "options-among-the-rest",
 }
 
 

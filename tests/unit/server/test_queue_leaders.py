@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from brokerd.cluster import deliveries as delivery_codec
+from brokerd.core import policy
 from brokerd.core.effects import (
     ConsumerCancelled,
     ConsumerId,
@@ -17,7 +18,12 @@ from brokerd.core.effects import (
     Run,
 )
 from brokerd.core.message import Content
-from brokerd.core.queue_commands import encode_node_down, encode_node_up
+from brokerd.core.queue_commands import (
+    QueueOptions,
+    encode_node_down,
+    encode_node_up,
+    encode_update_options,
+)
 from brokerd.raft.messages import NodeId
 from brokerd.server import queue_leaders
 from brokerd.server.broker import Broker
@@ -41,6 +47,7 @@ class Rig:
         self.resumed: list[int] = []
         self.cancelled: list[ConsumerId] = []
         self.proposed: list[bytes] = []
+        self.went_first: list[bool] = []
         self.replica = SimpleNamespace(applied_index=9, last_index=9)
         self.driver: Any = SimpleNamespace(replica=self.replica, term=3)
         self.answers: list[Callable[[bool, bytes, NodeId | None], None]] = []
@@ -86,9 +93,15 @@ class Rig:
         self.leaders.update_options = lambda uid: None  # type: ignore[method-assign]
 
     def _propose(
-        self, uid: int, command: bytes, done: Callable[[bool, bytes, NodeId | None], None]
+        self,
+        uid: int,
+        command: bytes,
+        done: Callable[[bool, bytes, NodeId | None], None],
+        *,
+        first: bool,
     ) -> None:
         self.proposed.append(command)
+        self.went_first.append(first)
         self.answers.append(done)
 
     def _deliver(self, consumer: ConsumerId, parts: list[Part]) -> None:
@@ -181,6 +194,24 @@ def test_queues_learn_which_nodes_live_once_all_earlier_commands_are_applied() -
     assert rig.proposed == []
     rig.leaders.realise(UID, 3, [LeadershipBegun()])
     assert rig.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+
+
+def test_options_go_before_what_waits_and_other_news_do_not(monkeypatch: Any) -> None:
+    """A new queue takes no message before it knows its limits and its dead letter exchange."""
+    rig = Rig()
+    broker: Any = rig.leaders._broker
+    broker.config = SimpleNamespace(
+        queues=SimpleNamespace(disconnected_timeout_ms=1, consumer_timeout_ms=0)
+    )
+    broker.view = broker.profile = None
+    options = QueueOptions(queue_type="quorum", max_length=3)
+    monkeypatch.setattr(policy, "effective_queue_options", lambda *_: options)
+    monkeypatch.setattr(policy, "option_warnings", lambda *_: [])
+    del rig.leaders.update_options
+    rig.leads(term=3)
+    rig.leaders.realise(UID, 3, [LeadershipBegun()])
+    assert rig.proposed[0] == encode_update_options(options)
+    assert rig.went_first == [True, False, False]
 
 
 def test_a_leader_that_stepped_down_and_led_again_counts_from_its_new_term() -> None:

@@ -133,15 +133,18 @@ def want_queue_members(
     add: Sequence[str] = (),
     remove: Sequence[str] = (),
     is_automatic: bool = False,
+    comes_back: bool = False,
 ) -> Json:
     """Return the operation that says which nodes are to come to hold a queue, and which not any
     more; its group's leader does the rest (R-QQ-23).
 
-    is_automatic: a target size asks for it.
+    is_automatic: no person asks for it.
+    comes_back: those of `remove` are wanted again once they are out, with a new log (behind a
+    feature flag).
     """
     operation: Json = {"do": "want_queue_members", "kind": "queue", "vhost": vhost, "name": name}
     operation |= {"uid": uid, "add": list(add), "remove": list(remove), "cause": "admin"}
-    return _add(operation, automatic=is_automatic)
+    return _add(operation, automatic=is_automatic, comes_back=comes_back)
 
 
 def put_member(name: str, peer_address: str) -> Json:
@@ -219,9 +222,16 @@ def encode(operation: Json) -> bytes:
     return bytes((VERSION,)) + json.dumps(operation, separators=(",", ":")).encode()
 
 
+def batch(operations: Sequence[Json]) -> Json:
+    """Return the operation that does several; each stands for itself, in order, and has its own
+    result.
+    """
+    return {"do": "batch", "operations": list(operations)}
+
+
 def encode_batch(operations: Sequence[Json]) -> bytes:
-    """Encode several; each stands for itself, in order, and has its own result."""
-    return encode({"do": "batch", "operations": list(operations)})
+    """Encode several operations as one command."""
+    return encode(batch(operations))
 
 
 _OBJECT: dict[str, type] = {"kind": str, "vhost": str, "name": str, "cause": str}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Of a file; definitions of 100,000 queues have about 20 MiB.
 FILE_BYTES_MAX = 512 * 1024 * 1024
 #: Operations per request.
-BATCH = 128
+BATCH = 256
 #: Mistakes that are shown; the rest is counted.
 SHOWN_MAX = 20
 STDIO = "-"

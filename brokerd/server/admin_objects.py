@@ -109,11 +109,28 @@ def spec_of(operation: admin_pb2.Operation) -> dict[str, Any]:
         spec = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise BadOperation(f"spec is not JSON: {error}") from error
+    if not _has_bytes(text, spec):
+        raise BadOperation("spec: text that is no Unicode")
     if not isinstance(spec, dict):
         raise BadOperation("spec must be a JSON object")
     if _depth(spec) > SPEC_DEPTH_MAX:
         raise BadOperation(f"spec is nested deeper than {SPEC_DEPTH_MAX}")
     return spec
+
+
+def _has_bytes(text: str, spec: Any) -> bool:
+    """Tell whether the texts of a spec are text: the catalog refuses a whole command otherwise.
+
+    Halves of characters come as escapes only; those that stand for a byte are welcome
+    (catalog_commands.decode).
+    """
+    if "\\ud" not in text and "\\uD" not in text:
+        return True
+    try:
+        json.dumps(spec, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _depth(value: Any) -> int:

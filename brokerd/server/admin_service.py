@@ -1,6 +1,6 @@
 """The Admin service: topology in batches, its changes as a stream, members, runtime settings.
 
-A thin shell over the catalog and topology.py; used by the operator and by brokerctl.
+A thin shell over the catalog, topology.py and topology_batch.py; for the operator and brokerctl.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from brokerd import __version__
-from brokerd.core import catalog_commands, catalog_specs, effects, names
-from brokerd.core.catalog_objects import Queue
+from brokerd.core import catalog_commands, effects
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server import (
     admin_objects,
@@ -25,7 +24,7 @@ from brokerd.server import (
     auth,
     rpc_auth,
     topology,
-    tracing,
+    topology_batch,
 )
 from brokerd.server.admin_lifecycle import LifecycleAdmin
 from brokerd.server.admin_membership import MembershipAdmin
@@ -112,145 +111,8 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"more than {OPERATIONS_MAX} operations in one request",
                 )
-            results = [await self._apply(operation) for operation in request.operations]
+            results = await topology_batch.apply(self._broker, request.operations)
             yield admin_pb2.ApplyResponse(results=results)
-
-    async def _apply(self, operation: admin_pb2.Operation) -> admin_pb2.OperationResult:
-        refused = admin_pb2.OperationResult.REFUSED
-        if operation.kind not in admin_objects.KINDS:
-            return admin_objects.failed(operation, refused, f"unknown kind '{operation.kind}'")
-        try:
-            if operation.action == admin_pb2.Operation.DELETE:
-                return await self._delete(operation)
-            if operation.action == admin_pb2.Operation.SET_OWNER:
-                return await self._set_owner(operation)
-            return await self._upsert(operation)
-        except admin_objects.BadOperation as error:
-            return admin_objects.failed(operation, refused, str(error))
-        except Unavailable as error:
-            return admin_objects.failed(
-                operation, admin_pb2.OperationResult.UNAVAILABLE, str(error)
-            )
-
-    async def _upsert(self, operation: admin_pb2.Operation) -> admin_pb2.OperationResult:
-        spec = admin_objects.spec_of(operation)
-        owner = admin_objects.owner_of(operation.owner)
-        precondition = admin_objects.precondition_of(operation)
-        broker = self._broker
-        if operation.kind == "user":
-            spec = await self._hashed(operation.name, spec)
-        if operation.kind == "queue" and broker.view.queue(operation.vhost, operation.name) is None:
-            spec = self._new_queue(operation, spec)
-            reply = await topology.create_queue(
-                broker,
-                operation.vhost,
-                operation.name,
-                spec,
-                cause="admin",
-                owner=owner,
-                precondition=precondition,
-                dry_run=operation.dry_run,
-            )
-        else:
-            reply = await broker.write(
-                catalog_commands.put(
-                    operation.kind,
-                    operation.vhost,
-                    operation.name,
-                    spec,
-                    cause="admin",
-                    owner=owner,
-                    precondition=precondition,
-                    dry_run=operation.dry_run,
-                )
-            )
-        return admin_objects.result(operation, reply, broker.view.revision)
-
-    def _new_queue(self, operation: admin_pb2.Operation, spec: dict[str, Any]) -> dict[str, Any]:
-        """Return a queue's whole spec: its members are chosen by what stands in it."""
-        if self._broker.view.spec("vhost", "", operation.vhost) is None:
-            raise admin_objects.BadOperation(f"vhost '{operation.vhost}' does not exist")
-        if names.is_too_long(operation.name):
-            raise admin_objects.BadOperation(f"name: longer than {names.NAME_BYTES_MAX} bytes")
-        try:
-            return catalog_specs.normalise(
-                "queue", operation.vhost, operation.name, {"type": "classic", **spec}
-            )
-        except catalog_specs.SpecError as error:
-            raise admin_objects.BadOperation(str(error)) from error
-
-    async def _hashed(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Replace a password by its hash; the same password keeps the stored hash (no change)."""
-        password = spec.pop("password", None)
-        present = self._broker.view.user(name)
-        if isinstance(password, str):
-            stored = present.password_hash if present is not None else None
-            if stored and await self._broker.checker.check(stored, password):
-                spec["password_hash"] = stored
-            else:
-                spec["password_hash"] = await self._broker.checker.hash(password)
-        elif "password_hash" not in spec and present is not None:
-            spec["password_hash"] = present.password_hash
-        return spec
-
-    async def _delete(self, operation: admin_pb2.Operation) -> admin_pb2.OperationResult:
-        broker = self._broker
-        precondition = admin_objects.precondition_of(operation)
-        record = broker.view.get(operation.kind, operation.vhost, operation.name)
-        command = catalog_commands.delete(
-            operation.kind,
-            operation.vhost,
-            operation.name,
-            cause="admin",
-            if_unused=operation.if_unused and operation.kind == "exchange",
-            precondition=precondition,
-            dry_run=operation.dry_run,
-        )
-        if not isinstance(record, Queue) or operation.dry_run:
-            reply = await broker.write(command)
-            if operation.kind == "vhost" and operation.name in broker.tracer.vhosts:
-                # A vhost of this name that is made later is not traced.
-                name = f"{tracing.SETTING}{operation.name}"
-                await broker.write(catalog_commands.set_setting(name, None))
-            return admin_objects.result(operation, reply, broker.view.revision)
-        if precondition is not None:
-            # The queue's own log decides about messages, the catalog about the record: the record
-            # is checked first, so that a foreign queue is not emptied.
-            reply = await broker.write({**command, "dry_run": True})
-            if reply["code"] != catalog_commands.OK:
-                return admin_objects.result(operation, reply, broker.view.revision)
-        outcome = await topology.delete_queue(
-            broker,
-            record,
-            if_empty=operation.if_empty,
-            if_unused=operation.if_unused,
-            cause="admin",
-        )
-        answer = admin_objects.failed(
-            operation,
-            admin_pb2.OperationResult.OK if outcome.done else admin_pb2.OperationResult.REFUSED,
-            ""
-            if outcome.done
-            else f"queue '{record.name}' has {outcome.messages} messages and "
-            f"{outcome.consumers} consumers",
-            None if outcome.done else record,
-        )
-        answer.messages, answer.consumers = outcome.messages, outcome.consumers
-        answer.revision = broker.view.revision
-        return answer
-
-    async def _set_owner(self, operation: admin_pb2.Operation) -> admin_pb2.OperationResult:
-        reply = await self._broker.write(
-            catalog_commands.set_owner(
-                operation.kind,
-                operation.vhost,
-                operation.name,
-                admin_objects.owner_of(operation.owner),
-                precondition=admin_objects.precondition_of(operation),
-                dry_run=operation.dry_run,
-            )
-        )
-        return admin_objects.result(operation, reply, self._broker.view.revision)
 
     async def WatchTopology(
         self, request: admin_pb2.WatchTopologyRequest, context: Context

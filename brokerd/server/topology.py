@@ -32,40 +32,69 @@ class Deleted:
     consumers: int = 0
 
 
-def choose_members(broker: Broker, vhost: str, name: str, spec: dict[str, Any]) -> list[str]:
-    """Return the nodes that are to hold a new queue; the first is to lead it (R-QQ-4, R-QQ-5)."""
-    if spec["type"] != "quorum":
-        return [broker.node]
-    here = NodeId(broker.node)
-    resting = catalog_members.resting(broker)
-    leaving = {node for node in resting if catalog_members.is_leaving(broker, node)}
-    nodes = {NodeId(node) for node in broker.view.members()} - leaving or {here}
-    # Who is in maintenance counts as one that is down: it fills up a group, and leads none.
-    running = (broker.host.alive() | {here}) - resting
-    queues = list(broker.view.queues())
-    replicas = Counter(NodeId(node) for queue in queues for node in queue.members)
-    size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")
-    chosen = placement.choose_members(
-        size or broker.config.queues.quorum_group_size,
-        here,
-        nodes,
-        running,
-        replicas,
-        len(queues),
-        broker.random,
-    )
-    probe = Queue(vhost, name, spec, 0, list(chosen))
-    locator = policy.effective_queue(broker.view, probe).values.get("queue-leader-locator", "")
-    # Who leads a group without a replica here is not known; the first member did at the beginning.
-    leaders = Counter(
-        broker.host.leader_of(queue.uid) or NodeId(queue.members[0])
-        for queue in queues
-        if queue.members
-    )
-    ordered = placement.leader_candidates(
-        locator, here, chosen, running, leaders, len(queues), broker.random
-    )
-    return [str(node) for node in ordered]
+class Placement:
+    """Chooses members and first leaders of new queues (R-QQ-4, R-QQ-5).
+
+    State: who is there, and who holds and leads how many queues, as of its creation and with what
+    it has chosen since.  For queues that are made together; not to be kept.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._here = here = NodeId(broker.node)
+        resting = catalog_members.resting(broker)
+        leaving = {node for node in resting if catalog_members.is_leaving(broker, node)}
+        self._nodes = {NodeId(node) for node in broker.view.members()} - leaving or {here}
+        # Who is in maintenance counts as one that is down: it fills up a group, and leads none.
+        self._running = (broker.host.alive() | {here}) - resting
+        self._queue_count = sum(len(vhost.queues) for vhost in broker.view.vhosts.values())
+        self._replicas: Counter[NodeId] = Counter()
+        self._leaders: Counter[NodeId] = Counter()
+        # With more queues nobody asks, and counting would make each of them dearer than the last.
+        if self._queue_count < placement.RANDOM_QUEUES_MIN:
+            self._count()
+
+    def _count(self) -> None:
+        # Who leads a group without a replica here is not known; the first member did at the
+        # beginning.
+        for queue in self._broker.view.queues():
+            self._replicas.update(NodeId(node) for node in queue.members)
+            if queue.members:
+                leader = self._broker.host.leader_of(queue.uid)
+                self._leaders[leader or NodeId(queue.members[0])] += 1
+
+    def choose(self, vhost: str, name: str, spec: dict[str, Any]) -> list[str]:
+        """Return the nodes that are to hold a new queue; the first is to lead it."""
+        chosen = [self._here] if spec["type"] != "quorum" else self._of_group(vhost, name, spec)
+        self._replicas.update(chosen)
+        self._leaders[chosen[0]] += 1
+        self._queue_count += 1
+        return [str(node) for node in chosen]
+
+    def _of_group(self, vhost: str, name: str, spec: dict[str, Any]) -> list[NodeId]:
+        broker = self._broker
+        size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")
+        chosen = placement.choose_members(
+            size or broker.config.queues.quorum_group_size,
+            self._here,
+            self._nodes,
+            self._running,
+            self._replicas,
+            self._queue_count,
+            broker.random,
+        )
+        probe = Queue(vhost, name, spec, 0, list(chosen))
+        settings = policy.effective_queue(broker.view, probe)
+        ordered = placement.leader_candidates(
+            settings.values.get("queue-leader-locator", ""),
+            self._here,
+            chosen,
+            self._running,
+            self._leaders,
+            self._queue_count,
+            broker.random,
+        )
+        return list(ordered)
 
 
 async def create_queue(
@@ -92,16 +121,21 @@ async def create_queue(
         owner=owner,
         precondition=precondition,
         uid=broker.new_group_uid(),
-        members=choose_members(broker, vhost, name, spec),
+        members=Placement(broker).choose(vhost, name, spec),
         exclusive_owner=exclusive_owner,
         dry_run=dry_run,
     )
     reply = await broker.write(operation)
     queue = broker.view.queue(vhost, name)
     if reply["code"] == catalog_commands.OK and queue is not None and not dry_run:
-        # A tick changes nothing; its answer says that the group has a leader with its options.
-        await ask(broker, queue.uid, queue_commands.encode_tick())
+        await wait_for_leader(broker, queue.uid)
     return reply
+
+
+async def wait_for_leader(broker: Broker, uid: int) -> None:
+    """Wait until a new queue's leader works; Unavailable if it does not in time."""
+    # A tick changes nothing; its answer says that the group has a leader with its options.
+    await ask(broker, uid, queue_commands.encode_tick())
 
 
 async def ask(broker: Broker, uid: int, command: bytes) -> bytes | None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import pika
 import pytest
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.members import Member, cluster, eventually
+from tests.integration.members import Member, cluster, eventually, wait_acquainted
 from tests.integration.messages_client import metadata
 
 pytestmark = pytest.mark.timeout(300)
@@ -346,3 +347,72 @@ def test_without_a_majority_the_answer_is_unavailable_not_silence(
         # Reading goes on.
         assert ("vhost", "/") in admin.objects("vhost")
         admin.channel.close()
+
+
+def test_many_operations_have_the_results_that_each_has_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """SEC-49: in one request or one by one; at another member all of it is there at once."""
+    with cluster(tmp_path_factory.mktemp("many"), 3) as members:
+        wait_acquainted(members)
+        first, second = Admin(members[0].grpc_port), Admin(members[1].grpc_port)
+        together = first.apply(*_mixed("together"))
+        alone = [result for item in _mixed("alone") for result in first.apply(item)]
+        assert [_told(result) for result in together] == [_told(result) for result in alone]
+        ok, unchanged = Result.OK, Result.UNCHANGED
+        expected = [ok] * 8 + [Result.REFUSED, Result.PRECONDITION, ok, ok, ok, unchanged]
+        assert [result.code for result in together] == [*expected, ok, Result.NOT_FOUND, ok]
+        kinds = ("exchange", "queue", "binding", "policy")
+        for admin in (second, first):
+            found = [admin.objects(*kinds, vhost=vhost) for vhost in ("together", "alone")]
+            assert found[0].keys() == found[1].keys()
+            assert {name for kind, name in found[0] if kind == "queue"} == {"q1", "q2"}
+        # A new queue can be used when the answer is there.
+        login = pika.PlainCredentials("of together", "pw")
+        connection = members[2].connect(virtual_host="together", credentials=login)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("ex", "k", b"x", mandatory=True)
+        assert channel.queue_declare("q1", passive=True).method.message_count == 1
+        connection.close()
+        # The same again changes nothing but what was deleted in it.
+        again = first.apply(*_mixed("together")[:5])
+        assert [result.code for result in again] == [unchanged] * 5
+        first.channel.close()
+        second.channel.close()
+
+
+def _mixed(vhost: str) -> list[Any]:
+    """Return operations that build on each other, in a vhost of their own."""
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    policy = {"pattern": "^q", "definition": {"queue-leader-locator": "balanced"}}
+    bound = {"source": "ex", "destination": "q1", "routing_key": "k"}
+    absent = admin_pb2.Precondition(absent=True)
+    return [
+        put("vhost", vhost, {}, vhost=""),
+        put("user", f"of {vhost}", {"tags": [], "password": "pw"}, vhost=""),
+        put("permission", f"of {vhost}", rights, vhost=vhost),
+        put("policy", "po", policy, vhost=vhost),
+        put("exchange", "ex", {"type": "topic"}, vhost=vhost),
+        put("queue", "q1", QUORUM, vhost=vhost),
+        put("queue", "q3", QUORUM, vhost=vhost),
+        put("binding", "", bound, vhost=vhost),
+        put("exchange", "bad", {"type": "round"}, vhost=vhost),
+        put("queue", "q1", QUORUM, vhost=vhost, precondition=absent),
+        put("queue", "q2", QUORUM, vhost=vhost, dry_run=True),
+        delete("queue", "q3", vhost=vhost),
+        put("queue", "q2", QUORUM, vhost=vhost),
+        put("queue", "q2", QUORUM, vhost=vhost),
+        put("queue", "q4", {"type": "classic"}, vhost=vhost),
+        delete("exchange", "none", vhost=vhost),
+        delete("queue", "q4", vhost=vhost),
+    ]
+
+
+def _told(result: Any) -> tuple[Any, ...]:
+    """Return what a result says, but for what differs between two vhosts."""
+    current = result.current
+    name = current.name.replace("alone", "together")
+    spec = "" if current.kind == "vhost" else current.spec
+    shown = (current.kind, name, spec, bool(current.revision), bool(result.revision))
+    return result.code, result.message, result.messages, result.consumers, *shown

@@ -4,7 +4,8 @@ An operation goes into the run that waits, and the run into the catalog's log as
 (`catalog_commands.batch`): one sync of the disks and one question to the other members for all of
 them.  Each is judged by the catalog when its turn comes, so it finds what the ones before it made.
 What has to be asked of this member's view beforehand (is the queue new, who is to hold it, is the
-password the one that is stored) sends the run off first, if anything in it could change the answer.
+password the one that is stored) sends the run off first, if anything in it could change the answer;
+so does an object that is in the run already.
 The deletion of a queue takes more than one proposal, and that of a vhost that is traced: each is a
 step by itself, in its place.
 
@@ -35,12 +36,11 @@ RUN_BYTES_MAX = 1024 * 1024
 #: New queues of one proposal: each member opens their groups at once when it applies it.
 RUN_QUEUES_MAX = 64
 
-#: What this member's view is asked about before an operation goes into the run, by kind; and always
-#: about the object itself.
+#: What this member's view is asked about before an operation goes into the run, beside the object
+#: itself.
 _LOOKS_AT: dict[tuple[int, str], frozenset[str]] = {
     # Policies say who is to lead it.
     (Operation.UPSERT, "queue"): frozenset({"vhost", "policy", "operator_policy"}),
-    (Operation.UPSERT, "user"): frozenset(),
     (Operation.DELETE, "queue"): frozenset({"vhost"}),
     # The alternate exchange of a queue stays (R-MQ-9).
     (Operation.DELETE, "exchange"): frozenset({"vhost", "queue", "policy", "operator_policy"}),
@@ -82,6 +82,7 @@ class _Request:
         self._steps: list[_Step] = []
         self._kinds: set[str] = set()
         self._touched: set[tuple[str, str, str]] = set()
+        self._has_deletion = False
         self._bytes = 0
         self._new_queues = 0
         self._placement: topology.Placement | None = None
@@ -92,7 +93,7 @@ class _Request:
         try:
             if operation.kind not in admin_objects.KINDS:
                 raise admin_objects.BadOperation(f"unknown kind '{operation.kind}'")
-            if self._is_in_doubt(operation) or self._is_full(operation):
+            if self._must_wait(operation) or self._is_full(operation):
                 await self.flush()
             if operation.action == Operation.DELETE:
                 await self._delete(operation)
@@ -105,13 +106,19 @@ class _Request:
         except Unavailable as error:
             self.results[-1] = admin_objects.failed(operation, Result.UNAVAILABLE, str(error))
 
-    def _is_in_doubt(self, operation: admin_pb2.Operation) -> bool:
-        """Tell whether the view does not say yet what this operation will find."""
-        kinds = _LOOKS_AT.get((operation.action, operation.kind))
-        if kinds is None:
-            return False
-        own = (operation.kind, operation.vhost, operation.name)
-        return own in self._touched or not kinds.isdisjoint(self._kinds)
+    def _must_wait(self, operation: admin_pb2.Operation) -> bool:
+        """Tell whether the run has to be done before this operation.
+
+        The view may not say yet what it will find.  And a run has one revision, at which whoever
+        follows the topology takes an object to have one state: no object is in it twice, and
+        nothing that it deletes (with all that depends on it) is made again in it.
+        """
+        if (operation.kind, operation.vhost, operation.name) in self._touched:
+            return True
+        if self._has_deletion and operation.action != Operation.DELETE:
+            return True
+        looks_at = _LOOKS_AT.get((operation.action, operation.kind), frozenset())
+        return not looks_at.isdisjoint(self._kinds)
 
     def _is_full(self, operation: admin_pb2.Operation) -> bool:
         """Tell whether the run is large enough without this operation."""
@@ -129,7 +136,10 @@ class _Request:
     def _add(self, operation: admin_pb2.Operation, command: dict[str, Any]) -> None:
         self._steps.append(_Step(len(self.results) - 1, operation, command))
         self._kinds.add(operation.kind)
-        self._touched.add((operation.kind, operation.vhost, operation.name))
+        if operation.name:
+            # That of a binding may follow from its spec.
+            self._touched.add((operation.kind, operation.vhost, operation.name))
+        self._has_deletion |= operation.action == Operation.DELETE
         self._bytes += self._size(operation)
 
     # ---- what goes into the run -----------------------------------------------------------------

@@ -317,8 +317,7 @@ class CatalogMachine:
     def _forget_node(self, node: str) -> None:
         """A member of the same name that comes later is another one."""
         for queue in self.state.queues():
-            if node in queue.membership.excluded:
-                queue.membership.excluded.remove(node)
+            queue_membership.without_node(queue.membership, node)
         self.state.understood_features.pop(node, None)
 
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:
@@ -373,15 +372,22 @@ class CatalogMachine:
             text = f"a {queue.type} queue has one member, for good"
             return catalog_checks.reply(REFUSED, text, refusals.PRECONDITION_FAILED, queue)
         add, remove = operation["add"], operation["remove"]
+        comes_back = operation.get("comes_back") is True
+        if comes_back:
+            # The wish may come twice: who is out is on its way back.  Who leaves for good does so.
+            remove = [node for node in remove if node in queue.members]
+            remove = [node for node in remove if node in queue.wanted_members]
         wanted = [node for node in queue.wanted_members if node not in remove]
         # By dict, so that a name that came twice counts once.
         wanted = list(dict.fromkeys([*wanted, *add]))
-        fault = queue_membership.fault_of_wish(wanted, add, self.state.members())
+        fault = queue_membership.fault_of_wish(
+            wanted, add, self.state.members(), queue.membership.returning
+        )
         if fault is not None:
             return catalog_checks.reply(REFUSED, fault, refusals.PRECONDITION_FAILED, queue)
         is_automatic = operation.get("automatic") is True
         after = queue_membership.after_wish(
-            queue.membership, queue.members, wanted, add, remove, is_automatic
+            queue.membership, queue.members, wanted, add, remove, is_automatic, comes_back
         )
         if after == queue.membership:
             return catalog_checks.reply(UNCHANGED, record=queue)

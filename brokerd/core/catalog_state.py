@@ -314,6 +314,7 @@ class CatalogState:
                 membership = queue.membership
                 assert membership.joined.keys() <= set(queue.members)
                 assert membership.wanted is None or set(membership.wanted) != set(queue.members)
+                assert set(membership.returning) <= set(queue.members) - set(queue.wanted_members)
             for kind, policies in (
                 ("policy", topology.policies),
                 ("operator_policy", topology.operator_policies),

@@ -25,6 +25,7 @@ class Feature:
 
 PACKED_ANNOTATIONS = "packed_annotations"
 QUEUE_MEMBERSHIP = "queue_membership"
+RETURNING_MEMBERS = "returning_members"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -37,6 +38,11 @@ FEATURES = (
         QUEUE_MEMBERSHIP,
         "0.1.0",
         "quorum queues grow, shrink and reach a target size while they work",
+    ),
+    Feature(
+        RETURNING_MEMBERS,
+        "0.1.0",
+        "a replica that lost messages is made anew, even if its member ends meanwhile",
     ),
 )
 

@@ -23,7 +23,8 @@ Json = dict[str, Any]
 class Membership:
     """What a queue's record knows of changes of its members.
 
-    Invariants: `wanted` differs from the members as a set; `joined` names members only.
+    Invariants: `wanted` differs from the members as a set; `joined` names members only;
+    `returning` names members that are not wanted.
     """
 
     #: The members that the group is to have; None: those that it has.
@@ -38,6 +39,9 @@ class Membership:
     is_founding: bool = True
     #: Nodes that were taken out by hand: a target size does not bring them back.
     excluded: list[str] = field(default_factory=list)
+    #: Members that leave only to come back with a new log: wanted again once they are out, whatever
+    #: becomes of whoever asked for it.
+    returning: list[str] = field(default_factory=list)
 
     def stored(self) -> Json:
         """Return the fields that say something, for a snapshot."""
@@ -50,6 +54,8 @@ class Membership:
             fields["is_founding"] = False
         if self.excluded:
             fields["excluded"] = self.excluded
+        if self.returning:
+            fields["returning"] = self.returning
         return fields
 
 
@@ -60,22 +66,27 @@ def restored(fields: Json) -> Membership:
         fields.get("joined", {}),
         fields.get("is_founding", True),
         fields.get("excluded", []),
+        fields.get("returning", []),
     )
 
 
 def fault_of_wish(
-    members: Sequence[str], add: Collection[str], cluster: Collection[str]
+    members: Sequence[str],
+    add: Collection[str],
+    cluster: Collection[str],
+    returning: Collection[str] = (),
 ) -> str | None:
     """Return why a queue cannot get these members, None if it can.
 
-    members: those that would be wanted; add: the new ones among them.
+    members: those that would be wanted; add: the new ones among them; returning: those that will be
+    wanted again.
     """
     for node in add:
         if node not in cluster:
             return f"'{node}' is no member of the cluster; its members are {', '.join(cluster)}"
     if not members:
         return "a queue needs at least one member"
-    if len(members) > MEMBERS_MAX:
+    if len({*members, *returning}) > MEMBERS_MAX:
         return f"a queue has at most {MEMBERS_MAX} members"
     return None
 
@@ -87,11 +98,16 @@ def after_wish(
     add: Collection[str],
     remove: Collection[str],
     is_automatic: bool,
+    comes_back: bool = False,
 ) -> Membership:
     """Return what the record knows once `wanted` is wished for.
 
-    is_automatic: a target size asked for it, no person.
+    is_automatic: a target size or a damaged member asked for it, no person.
+    comes_back: those of `remove`, all of them members, are wanted again once they are out.
     """
+    returning = [node for node in membership.returning if node not in (*add, *remove)]
+    if comes_back:
+        returning += remove
     excluded = [node for node in membership.excluded if node not in add]
     if not is_automatic:
         excluded += [node for node in remove if node not in excluded]
@@ -100,6 +116,7 @@ def after_wish(
         membership.joined,
         membership.is_founding and set(wanted) == set(members),
         excluded,
+        returning,
     )
 
 
@@ -109,10 +126,21 @@ def after_change(
     """Return what the record knows once its members are these."""
     joined = {node: at for node, at in membership.joined.items() if node in members}
     joined |= {node: revision for node in members if node not in before}
+    gone = [node for node in membership.returning if node not in members]
+    returning = [node for node in membership.returning if node in members]
     wanted = membership.wanted
+    if gone:
+        wanted = list(dict.fromkeys([*(members if wanted is None else wanted), *gone]))
     if wanted is not None and set(wanted) == set(members):
         wanted = None
-    return Membership(wanted, joined, False, membership.excluded)
+    return Membership(wanted, joined, False, membership.excluded, returning)
+
+
+def without_node(membership: Membership, node: str) -> None:
+    """A node leaves the cluster: one of the same name that comes later is another one."""
+    for remembered in (membership.excluded, membership.returning):
+        if node in remembered:
+            remembered.remove(node)
 
 
 def log_uid(uid: int, membership: Membership, node: str) -> int:

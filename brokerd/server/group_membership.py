@@ -236,7 +236,7 @@ class GroupMembership:
         ):
             return 0
         target = policy.effective_queue(view, queue).values.get("target-group-size", 0)
-        return int(target) - len(queue.wanted_members)
+        return int(target) - len({*queue.wanted_members, *queue.membership.returning})
 
     async def _grow_small(self) -> None:
         """One queue after the other, so that each sees where the last one's replicas went."""

@@ -113,11 +113,43 @@ async def shrink_member(
     return await _Wishes(broker, node, False, report).run(chosen, timeout_s)
 
 
-def _require_feature(broker: Broker) -> None:
+async def renew_member(broker: Broker, node: str, queue: Queue) -> None:
+    """Have `node` leave the queue's group and come back with a new log.
+
+    Both are one wish in the catalog, so that the group's leader sees to them even if `node` ends in
+    between.  It need not have come true when this returns; asking again is harmless.
+
+    MembershipError: the group cannot do without it now.  Unavailable: the catalog has no majority.
+    """
+    _require_feature(broker, features.RETURNING_MEMBERS)
+    fault = _fault_of_removal(broker, NodeId(node), queue)
+    if fault is None:
+        operation = catalog_commands.want_queue_members(
+            queue.vhost, queue.name, queue.uid, remove=[node], is_automatic=True, comes_back=True
+        )
+        reply = await broker.write(operation)
+        if reply["code"] not in (catalog_commands.OK, catalog_commands.UNCHANGED):
+            fault = str(reply["text"])
+    if fault is not None:
+        raise MembershipError(fault)
+
+
+def _fault_of_removal(broker: Broker, node: NodeId, queue: Queue) -> str | None:
+    members = [NodeId(name) for name in queue.members]
+    if node not in members:
+        return None
+    rest = [name for name in members if name != node]
+    fault = membership_steps.fault_of_removal(rest, frozenset(broker.host.alive()))
+    if fault is not None and not rest:
+        return f"{fault}: delete the queue, or grow it to another member first"
+    return fault
+
+
+def _require_feature(broker: Broker, name: str = features.QUEUE_MEMBERSHIP) -> None:
     """A member of an earlier version could not read what the catalog is to be told."""
-    if features.QUEUE_MEMBERSHIP not in broker.view.enabled_features:
+    if name not in broker.view.enabled_features:
         raise MembershipError(
-            f"the feature flag '{features.QUEUE_MEMBERSHIP}' is not enabled: upgrade all members, "
+            f"the feature flag '{name}' is not enabled: upgrade all members, "
             "then run enable_feature_flag all"
         )
 
@@ -170,7 +202,9 @@ class _Wishes:
         node = [str(self._node)]
         add, remove = (node, []) if self._is_growing else ([], node)
         for queue in queues:
-            fault = None if self._is_growing else self._fault_of_removal(queue)
+            fault = None
+            if not self._is_growing:
+                fault = _fault_of_removal(self._broker, self._node, queue)
             if fault is not None:
                 self._ended(queue, fault, len(queue.members))
                 continue
@@ -190,16 +224,6 @@ class _Wishes:
             else:
                 self._ended(queue, result["text"], len(queue.members))
         return watched
-
-    def _fault_of_removal(self, queue: Queue) -> str | None:
-        members = [NodeId(node) for node in queue.members]
-        if self._node not in members:
-            return None
-        rest = [node for node in members if node != self._node]
-        fault = membership_steps.fault_of_removal(rest, frozenset(self._broker.host.alive()))
-        if fault is not None and not rest:
-            return f"{fault}: delete the queue, or grow it to another member first"
-        return fault
 
     async def _look(self, pending: dict[int, Queue]) -> None:
         """Take the queues out of `pending` whose wish has come true, or never will."""

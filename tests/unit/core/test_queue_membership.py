@@ -119,6 +119,95 @@ def test_what_a_target_size_asks_for_excludes_nobody(catalog: CatalogDriver) -> 
     assert queue(catalog).wanted_members == ["n1", "n3"]
 
 
+# ---- members that leave to come back ------------------------------------------------------------
+
+
+def renew(catalog: CatalogDriver, *nodes: str) -> Json:
+    operation = catalog_commands.want_queue_members(
+        "/", "q", 5, remove=nodes, is_automatic=True, comes_back=True
+    )
+    return catalog.do(operation)
+
+
+def test_a_member_that_is_to_come_back_is_wanted_again_by_the_command_that_takes_it_out(
+    catalog: CatalogDriver,
+) -> None:
+    """G8: nobody has to remember it, so it does not matter who ends in between."""
+    assert renew(catalog, "n2")["code"] == "OK"
+    assert queue(catalog).wanted_members == ["n1"]
+    assert queue(catalog).membership.excluded == []
+    assert renew(catalog, "n2")["code"] == "UNCHANGED"
+    grow(catalog, "n1")
+    assert queue(catalog).wanted_members == ["n1", "n2"]
+    assert queue(catalog).membership.returning == []
+    grow(catalog, "n1", "n2")
+    assert queue(catalog).membership.wanted is None
+    assert queue(catalog).membership.joined == {"n2": catalog.index}
+
+
+def test_the_wish_to_come_back_survives_a_restart_of_the_catalog(catalog: CatalogDriver) -> None:
+    renew(catalog, "n2")
+    machine = CatalogMachine()
+    machine.restore(catalog.machine.snapshot())
+    restored = machine.state.queue("/", "q")
+    assert restored is not None
+    assert restored.membership == queue(catalog).membership
+    assert restored.membership.returning == ["n2"]
+
+
+def test_a_wish_to_come_back_that_comes_late_takes_back_nothing(catalog: CatalogDriver) -> None:
+    """Its first copy was answered to nobody; the member is out by now, and on its way in."""
+    renew(catalog, "n2")
+    grow(catalog, "n1")
+    assert renew(catalog, "n2")["code"] == "UNCHANGED"
+    assert queue(catalog).wanted_members == ["n1", "n2"]
+
+
+def test_who_is_taken_out_by_hand_does_not_come_back(catalog: CatalogDriver) -> None:
+    renew(catalog, "n2")
+    want(catalog, remove=("n2",))
+    assert queue(catalog).membership.excluded == ["n2"]
+    assert renew(catalog, "n2")["code"] == "UNCHANGED"
+    grow(catalog, "n1")
+    assert queue(catalog).wanted_members == ["n1"]
+
+
+def test_who_is_asked_to_stay_stays(catalog: CatalogDriver) -> None:
+    renew(catalog, "n2")
+    want(catalog, add=("n2",))
+    assert queue(catalog).membership.wanted is None
+    assert queue(catalog).membership.returning == []
+
+
+def test_a_returning_member_comes_beside_what_else_is_wanted(catalog: CatalogDriver) -> None:
+    renew(catalog, "n2")
+    want(catalog, add=("n3",))
+    assert queue(catalog).wanted_members == ["n1", "n3"]
+    grow(catalog, "n1", "n2", "n3")
+    assert queue(catalog).membership.returning == ["n2"]
+    grow(catalog, "n1", "n3")
+    assert queue(catalog).wanted_members == ["n1", "n3", "n2"]
+
+
+def test_a_node_that_leaves_the_cluster_does_not_come_back(catalog: CatalogDriver) -> None:
+    renew(catalog, "n2")
+    catalog.do(catalog_commands.remove_member("n2"))
+    assert queue(catalog).membership.returning == []
+    grow(catalog, "n1")
+    assert queue(catalog).wanted_members == ["n1"]
+
+
+def test_the_last_member_cannot_leave_to_come_back(catalog: CatalogDriver) -> None:
+    assert renew(catalog, "n1", "n2")["text"] == "a queue needs at least one member"
+
+
+def test_members_that_are_to_come_back_count_against_the_bound() -> None:
+    nodes = [f"n{i}" for i in range(queue_membership.MEMBERS_MAX + 1)]
+    fault = queue_membership.fault_of_wish(nodes[1:], [], nodes, ["n0"])
+    assert fault == "a queue has at most 64 members"
+    assert queue_membership.fault_of_wish(nodes[1:], [], nodes, ["n1"]) is None
+
+
 @pytest.mark.parametrize(
     ("add", "remove", "text"),
     [

@@ -203,15 +203,20 @@ class RuntimeAdmin:
         log.warning("definitions exported by user '%s'", caller.user)
         view = self._broker.view
         revision = view.revision
-        objects = [
-            admin_pb2.TopologyObject(
-                kind=kind,
-                vhost=record.vhost,
-                name=record.name,
-                spec=json.dumps(record.spec(), sort_keys=True, separators=(",", ":")),
-            )
+        # Specs are taken at once, since an export is of one revision, and written page by page.
+        found = [
+            (kind, record.vhost, record.name, record.spec())
             for kind in sorted(admin_objects.KINDS)
             for record in view.records(kind, request.vhost or None)
         ]
-        for start in range(0, len(objects) or 1, PAGE):
-            yield admin_pb2.TopologyPage(objects=objects[start : start + PAGE], revision=revision)
+        for start in range(0, len(found) or 1, PAGE):
+            objects = [
+                admin_pb2.TopologyObject(
+                    kind=kind,
+                    vhost=vhost,
+                    name=name,
+                    spec=json.dumps(spec, sort_keys=True, separators=(",", ":")),
+                )
+                for kind, vhost, name, spec in found[start : start + PAGE]
+            ]
+            yield admin_pb2.TopologyPage(objects=objects, revision=revision)

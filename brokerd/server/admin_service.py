@@ -83,7 +83,11 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     async def ListTopology(
         self, request: admin_pb2.ListTopologyRequest, context: Context
     ) -> AsyncIterator[admin_pb2.TopologyPage]:
-        """All objects as of one revision."""
+        """All objects, each as of the revision that the pages name or as of a later one.
+
+        Whoever follows the topology from that revision misses nothing: it hears of what changed
+        meanwhile, again perhaps.
+        """
         await self._reader(context)
         view = self._broker.view
         revision = view.revision
@@ -91,14 +95,15 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         for kind in kinds:
             if kind not in admin_objects.KINDS:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{kind}'")
-        # Taken at once, so that pages are of one revision.
-        objects = [
-            admin_objects.listing(record)
-            for kind in kinds
-            for record in view.records(kind, request.vhost or None)
-        ]
-        for start in range(0, len(objects) or 1, PAGE):
-            yield admin_pb2.TopologyPage(objects=objects[start : start + PAGE], revision=revision)
+        records = [record for kind in kinds for record in view.records(kind, request.vhost or None)]
+        for start in range(0, len(records) or 1, PAGE):
+            # Page by page, since a hundred thousand at once would hold everyone up for a second.
+            present = (
+                view.get(record.kind, record.vhost, record.name)
+                for record in records[start : start + PAGE]
+            )
+            objects = [admin_objects.listing(record) for record in present if record is not None]
+            yield admin_pb2.TopologyPage(objects=objects, revision=revision)
 
     async def ApplyTopology(
         self, requests: AsyncIterator[admin_pb2.ApplyRequest], context: Context

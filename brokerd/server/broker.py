@@ -237,8 +237,15 @@ class Broker:
 
     def _catalog_effects(self, changes: Sequence[Any]) -> None:
         self.topology_revision += 1
+        looked: set[tuple[str, str]] = set()
         for change in changes:
             if isinstance(change, effects.TopologyChanged):
+                self._tell_watchers(change)
+                if change.kind in ("policy", "operator_policy"):
+                    # Each has all queues of its vhost looked at: once for all of one command.
+                    if (change.kind, change.vhost) in looked:
+                        continue
+                    looked.add((change.kind, change.vhost))
                 self._topology_changed(change)
         self.dead_letterer.topology_changed()
         self.catalog_writer.applied()
@@ -246,19 +253,20 @@ class Broker:
     def _topology_changed(self, change: effects.TopologyChanged) -> None:
         if change.kind == "queue":
             self._queue_changed(change)
-        elif change.kind in ("policy", "operator_policy", "vhost"):
+        elif change.kind in ("policy", "operator_policy"):
             self.leaders.update_vhost(change.vhost)
         elif change.kind == "member":
             self.members_changed()
         if change.kind == "vhost" and change.deleted:
             self.connections.vhost_deleted(change.name)
-        for watcher in self.watchers:
-            if watcher.full():
-                # A watcher that does not keep up starts again with a list.
-                continue
-            watcher.put_nowait(change)
         for listener in self.topology_listeners:
             listener(change)
+
+    def _tell_watchers(self, change: effects.TopologyChanged) -> None:
+        for watcher in self.watchers:
+            # One that does not keep up starts again with a list.
+            if not watcher.full():
+                watcher.put_nowait(change)
 
     def members_changed(self) -> None:
         """Dial the members that the catalog names."""

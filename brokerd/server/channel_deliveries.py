@@ -21,6 +21,7 @@ from brokerd.core.message import Range
 from brokerd.server import consumer_timeout
 from brokerd.server.backlog import Backlog
 from brokerd.server.delivery import Got, LocalConsumer, Part
+from brokerd.server.farewell import Farewell
 from brokerd.server.shared_prefetch import SharedPrefetch
 from brokerd.server.transactions import Transaction
 
@@ -57,6 +58,7 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = broker.next_uid()
+        self.farewell = Farewell(broker.groups)
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
@@ -350,7 +352,7 @@ class ChannelDeliveries:
     ) -> None:
         uid, consumer_id = holder
         command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
-        self.broker.send_to_queue(uid, command)
+        self.farewell.send(uid, command)
 
     def _with_counts(self, header: bytes, run: Run) -> bytes:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""

@@ -27,6 +27,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server import message_checks, rpc_errors, rpc_properties, topology
 from brokerd.server.catalog_writer import Unavailable
 from brokerd.server.delivery import LocalConsumer, Part
+from brokerd.server.farewell import Farewell
 from brokerd.server.publish_stream import NAME_BYTES_MAX, Caller
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ConsumeStream:
         self._broker = broker
         self._caller = caller
         self._context = context
+        self._farewell = Farewell(broker.groups)
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
@@ -101,10 +103,8 @@ class ConsumeStream:
         broker = self._broker
         broker.deliveries.remove(self._consumer.id)
         _, incarnation, channel, _ = self._consumer.id
-        broker.send_to_queue(
-            self._consumer.uid,
-            queue_commands.encode_channel_down(broker.node, incarnation, channel),
-        )
+        command = queue_commands.encode_channel_down(broker.node, incarnation, channel)
+        self._farewell.say(command, [self._consumer.uid])
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class ConsumeStream:
         for consumer_id, ranges in settled.items():
             for low, high in ranges:
                 self._held.remove(low, high)
-            self._broker.send_to_queue(
+            self._farewell.send(
                 self._consumer.uid,
                 queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
             )
@@ -311,7 +311,7 @@ class ConsumeStream:
         command = queue_commands.encode_ranges(
             queue_commands.Kind.SETTLE, self._consumer.id, ranges
         )
-        self._broker.send_to_queue(self._consumer.uid, command)
+        self._farewell.send(self._consumer.uid, command)
 
 
 def _window(credit: int) -> int:

@@ -15,6 +15,7 @@ from typing import Protocol
 from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.core import queue_commands
 from brokerd.core.message import Content
+from brokerd.server.farewell import Farewell
 
 #: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
 #: below the peer stream's frame.
@@ -71,9 +72,14 @@ class Publisher:
         outcome: Outcome,
         in_flight: Callable[[int], None] | None = None,
         deduplicate: bool = True,
+        farewell: Farewell | None = None,
     ) -> None:
-        """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative)."""
+        """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
+
+        farewell: of a channel that sends its queues other things as well.
+        """
         self._groups = groups
+        self._farewell = farewell or Farewell(groups)
         self._node = node
         self._incarnation = incarnation
         self._channel = channel
@@ -85,8 +91,6 @@ class Publisher:
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
-        #: What a queue is told when the last batch for it has its answer; b"": nothing.
-        self._farewell = b""
 
     def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
         """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
@@ -134,17 +138,11 @@ class Publisher:
         self._closed = True
 
     def leave(self, farewell: bytes, others: Iterable[int] = ()) -> None:
-        """Tell the queues that know this publisher, and `others`, that its channel has ended.
-
-        Not before they have answered all of its batches: a batch that goes again after a change of
-        leader, behind a farewell that arrived, would be new to a queue that has forgotten the
-        channel, and be taken over twice (R-QQ-8).
+        """Tell the queues that know this publisher, and `others`, that its channel has ended, each
+        when it has answered all batches (farewell.py).
         """
         self.close()
-        self._farewell = farewell
-        for uid in dict.fromkeys([*self._sequences, *others]):
-            if uid not in self._on_way:
-                self._groups.send(uid, farewell, _ignore, once=True)
+        self._farewell.say(farewell, [*self._sequences, *others])
 
     def _send(self, uid: int, batch: _Batch) -> None:
         count = len(batch.contents)
@@ -156,6 +154,7 @@ class Publisher:
             self._node, self._incarnation, self._channel, first, batch.contents
         )
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
+        self._farewell.sent(uid)
         numbers, size = batch.numbers, batch.size
         # The contents are in the command now; holding them twice would double the memory in flight.
         # A gap is never taken for the end: numbers that were used again would make a queue confirm
@@ -184,8 +183,7 @@ class Publisher:
             self._on_way[uid] = on_way
         if (batch := self._batches.pop(uid, None)) is not None:
             self._send(uid, batch)
-        elif self._farewell and not on_way:
-            self._groups.send(uid, self._farewell, _ignore, once=True)
+        self._farewell.answered(uid)
 
     def _outcomes(
         self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes
@@ -204,7 +202,3 @@ class Publisher:
             outcomes.append((first, count, taken))
             accepted -= taken
         return outcomes
-
-
-def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
-    """The farewell needs no answer."""

@@ -84,6 +84,7 @@ class Session(ChannelDeliveries):
             self.uid,
             self._published,
             self._in_flight,
+            farewell=self.farewell,
         )
 
     # ---- events in order --------------------------------------------------------------------

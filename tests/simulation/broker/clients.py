@@ -8,15 +8,17 @@ deliveries come in order (G3).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from brokerd.cluster.group_client import ReplyStatus
+from brokerd.cluster.group_client import Answer, ReplyStatus
 from brokerd.core import queue_commands
 from brokerd.core.effects import ConsumerId
 from brokerd.core.message import Range
 from brokerd.core.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.ranges import normalize
 from brokerd.server.delivery import LocalConsumer, Part
+from brokerd.server.farewell import Farewell
 from brokerd.server.publishing import Publisher
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ class SimConsumer(_Client):
         self._held = {}
         self._settled = set()
         self._newest = -1
+        self._farewell = Farewell(broker.groups)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
@@ -224,7 +227,19 @@ class SimConsumer(_Client):
                 ledger = world.oracle.ledgers[self.uid]
                 self._settled.update(n for n in mine if n in ledger.settled)
 
-        broker.groups.send(self.uid, command, answered, once=kind == Kind.RETURN)
+        self._farewell.sent(self.uid)
+        broker.groups.send(
+            self.uid,
+            command,
+            partial(self._taken, self._farewell, answered),
+            once=kind == Kind.RETURN,
+        )
+
+    def _taken(
+        self, farewell: Farewell, answered: Answer, status: ReplyStatus, reply: bytes
+    ) -> None:
+        answered(status, reply)
+        farewell.answered(self.uid)
 
     def _end(self) -> None:
         """Close the channel: what it holds goes back."""
@@ -232,7 +247,7 @@ class SimConsumer(_Client):
         assert broker is not None
         broker.deliveries.remove(self.id)
         down = queue_commands.encode_channel_down(*self.id[:3])
-        broker.groups.send(self.uid, down, _ignore, once=True)
+        self._farewell.say(down, [self.uid])
         self._leave()
 
     def _leave(self) -> None:

@@ -19,6 +19,7 @@ from brokerd.core.effects import ConsumerId
 from brokerd.core.queue_commands import Checkout, Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.farewell import Farewell
 from brokerd.server.publishing import Publisher
 from tests.unit.cluster.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content
@@ -137,6 +138,33 @@ async def test_what_came_too_early_goes_again_behind_what_was_refused() -> None:
     bench.arrive(3)
     assert bench.consumers == 0
     assert len(bench.answers) == 2
+
+
+@pytest.mark.parametrize("kind", [Kind.SETTLE, Kind.DISCARD])
+async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused(
+    kind: Kind,
+) -> None:
+    """G4: behind it they would come too late, and their messages come again."""
+    bench = Bench()
+    bench.queue.fill(2)
+    bench.send(CHECKOUT)
+    bench.arrive(0)
+    assert bench.queue.machine.overview()["unacked"] == 2
+    farewell = Farewell(bench.client)
+    farewell.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
+    farewell.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
+    farewell.say(DOWN, [UID])
+    # Overloaded for a moment: what comes behind it is taken.
+    on_way = len(bench.network.sent)
+    bench.refuse(1)
+    for at in range(2, on_way):
+        bench.arrive(at)
+    await bench.resent(on_way + 1)
+    bench.arrive(on_way)
+    await bench.resent(on_way + 2)
+    bench.arrive(on_way + 1)
+    assert bench.consumers == 0
+    assert bench.queue.machine.store.ready == 0
 
 
 async def test_too_early_takes_back_what_is_on_the_way_once() -> None:

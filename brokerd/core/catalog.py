@@ -18,6 +18,7 @@ from typing import Any
 from brokerd.core import (
     catalog_checks,
     catalog_commands,
+    catalog_snapshot,
     catalog_specs,
     equivalence,
     features,
@@ -39,10 +40,9 @@ from brokerd.core.catalog_objects import (
     ConnectionId,
     Entry,
     Exchange,
-    Owner,
     Queue,
     Record,
-    owner_json,
+    owner_of,
 )
 from brokerd.core.catalog_state import CHANGES_MAX, CatalogState
 from brokerd.core.effects import TopologyChanged
@@ -50,7 +50,6 @@ from brokerd.core.machine import Meta, Outcome
 from brokerd.core.refusals import Refused
 
 Json = dict[str, Any]
-SNAPSHOT_VERSION = 1
 
 _UNREADABLE = "no catalog command of a known version, or text that is no Unicode"
 
@@ -103,41 +102,14 @@ class CatalogMachine:
 
     def snapshot(self) -> bytes:
         """Return all objects, in an order in which they can be put."""
-        state = self.state
-        return json.dumps(
-            {
-                "version": SNAPSHOT_VERSION,
-                "revision": state.revision,
-                "cluster_id": state.cluster_id,
-                "cluster_name": state.cluster_name,
-                "incarnations": state.incarnations,
-                "understood_features": state.understood_features,
-                "enabled_features": sorted(state.enabled_features),
-                "objects": [
-                    _stored(record) for kind in names.KINDS for record in state.records(kind)
-                ],
-            },
-            separators=(",", ":"),
-        ).encode()
+        return catalog_snapshot.encode(self.state)
 
     def restore(self, data: bytes) -> None:
         """Replace the state; watchers of changes must list again.
 
         `state` stays the same object, because the whole node reads through it.
         """
-        snapshot: Json = json.loads(data)
-        assert snapshot["version"] == SNAPSHOT_VERSION
-        state = self.state
-        state.reset()
-        state.cluster_id = snapshot["cluster_id"]
-        state.cluster_name = snapshot["cluster_name"]
-        state.incarnations = snapshot["incarnations"]
-        # Not in what the first version wrote.
-        state.understood_features = snapshot.get("understood_features", {})
-        state.enabled_features = frozenset(snapshot.get("enabled_features", ()))
-        for stored in snapshot["objects"]:
-            state.add(_restored(stored))
-        state.forget_changes(snapshot["revision"])
+        catalog_snapshot.restore(self.state, data)
         if self.on_restored is not None:
             self.on_restored()
 
@@ -228,7 +200,7 @@ class CatalogMachine:
             record.members = list(operation["members"])
             owner = operation.get("exclusive_owner")
             record.exclusive_owner = None if owner is None else ConnectionId(*owner)
-        record.owner = _owner(operation)
+        record.owner = owner_of(operation)
         if kind == "user":
             spec.setdefault("password_hash", "")
         if not operation.get("dry_run"):
@@ -261,7 +233,7 @@ class CatalogMachine:
         if differing:
             text = f"cannot change {', '.join(differing)} of an existing {kind}"
             return catalog_checks.reply(IMMUTABLE, text, refusals.PRECONDITION_FAILED, present)
-        owner = _owner(operation)
+        owner = owner_of(operation)
         current.pop("exclusive", None)
         is_same = names.canonical_json(spec) == names.canonical_json(current)
         if is_same and (owner is None or owner == present.owner):
@@ -336,7 +308,7 @@ class CatalogMachine:
         failed = catalog_checks.check_precondition(operation, present)
         if failed is not None:
             return failed
-        owner = _owner(operation)
+        owner = owner_of(operation)
         if owner == present.owner:
             return catalog_checks.reply(UNCHANGED, record=present)
         if not operation.get("dry_run"):
@@ -469,51 +441,6 @@ _HANDLERS: dict[str, Callable[[CatalogMachine, Json, Changes], Json]] = {
     "enable_features": CatalogMachine._enable_features,
     "connection_closed": CatalogMachine._connection_closed,
 }
-
-
-def _owner(operation: Json) -> Owner | None:
-    owner = operation.get("owner")
-    if owner is None:
-        return None
-    # By name, so that a field of a later version is no obstacle.
-    return Owner(**{key: owner[key] for key in Owner.__slots__ if key in owner})
-
-
-def _stored(record: Record) -> Json:
-    stored: Json = {
-        "kind": record.kind,
-        "vhost": record.vhost,
-        "name": record.name,
-        "spec": record.spec(),
-        "revision": record.revision,
-    }
-    if record.owner is not None:
-        stored["owner"] = owner_json(record.owner)
-    if isinstance(record, Queue):
-        stored["uid"] = record.uid
-        stored["members"] = record.members
-        stored |= _membership(record)
-        stored["exclusive_owner"] = record.exclusive_owner
-    return stored
-
-
-def _membership(queue: Queue) -> Json:
-    """Return the field that says where a queue is going; most queues need none."""
-    fields = queue.membership.stored()
-    return {"membership": fields} if fields else {}
-
-
-def _restored(stored: Json) -> Record:
-    record = new_record(stored["kind"], stored["vhost"], stored["name"], stored["spec"])
-    record.revision = stored["revision"]
-    record.owner = _owner(stored)
-    if isinstance(record, Queue):
-        record.uid = stored["uid"]
-        record.members = stored["members"]
-        record.membership = queue_membership.restored(stored.get("membership", {}))
-        owner = stored["exclusive_owner"]
-        record.exclusive_owner = None if owner is None else ConnectionId(*owner)
-    return record
 
 
 def _redeclare(operation: Json, present: Exchange | Queue, spec: Json) -> Json:

@@ -97,6 +97,15 @@ def owner_json(owner: Owner) -> Json:
     }
 
 
+def owner_of(fields: Json) -> Owner | None:
+    """Return the owner that an operation or a stored object names."""
+    owner = fields.get("owner")
+    if owner is None:
+        return None
+    # By name, so that a field of a later version is no obstacle.
+    return Owner(**{key: owner[key] for key in Owner.__slots__ if key in owner})
+
+
 class Entry(Record):
     """An object that needs no more than its spec: vhost, policy, permission, parameter, …"""
 

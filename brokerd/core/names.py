@@ -76,12 +76,16 @@ def missing(kind: str, vhost: str, name: str) -> str:
     return f"no {resource(kind, vhost, name)}"
 
 
+#: Made once: `json.dumps` makes one for each call.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a value: keys sorted, no spaces, ASCII only.
 
     ASCII, so that names that are not UTF-8 (surrogate escapes) have a form too.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(value)
 
 
 def digest(value: Any, characters: int = 16) -> str:

@@ -106,3 +106,6 @@ class ClientConfig:
     inflight_commands: int = 4_096
     retry_min_ms: int = 10
     retry_max_ms: int = 500
+    #: So often a command of a line is told that the one before it has not arrived, while nothing
+    #: before it is on the way: about 5 s, in which copies on old streams have come or never will.
+    early_max: int = 16

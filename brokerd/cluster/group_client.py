@@ -79,6 +79,10 @@ class _Command:
     is_once: bool = False
     #: How an answer begins that says: not applied, what was sent before it has not arrived.
     early: bytes = b""
+    #: What its sender's commands to this group have in common that follow one another.
+    line: object = None
+    #: How often it was told so with nothing before it on the way.
+    early_count: int = 0
     is_finished: bool = False
 
 
@@ -171,16 +175,24 @@ class GroupClient:
         return 0 if group is None else group.pending_bytes
 
     def send(
-        self, uid: int, command: bytes, done: Answer, once: bool = False, early: bytes = b""
+        self,
+        uid: int,
+        command: bytes,
+        done: Answer,
+        once: bool = False,
+        early: bytes = b"",
+        line: object = None,
     ) -> None:
         """Send a command; `done` is called later, never from within.
 
         once: a command of a queue that must not be applied twice (core/once.py: is_once).
         early: an answer that begins so says that a copy of the command overtook what it follows:
         it goes again, behind that.
+        line: whose commands follow each other.  Where what one of them follows will never arrive
+        (the group has lost its state), all of the line get that answer (config.early_max).
         ValueError for a command that no group would ever take.
         """
-        self._send(uid, command, done, once, envelopes.EARLY if once else early)
+        self._send(uid, command, done, once, envelopes.EARLY if once else early, line)
 
     async def request(
         self, uid: int, command: bytes, timeout_s: float, once: bool = False
@@ -211,7 +223,13 @@ class GroupClient:
         return reply
 
     def _send(
-        self, uid: int, data: bytes, answer: Answer, once: bool, early: bytes
+        self,
+        uid: int,
+        data: bytes,
+        answer: Answer,
+        once: bool,
+        early: bytes,
+        line: object = None,
     ) -> _Command | None:
         if len(data) > self._command_bytes_max:
             raise ValueError(f"a command of {len(data)} bytes is too large")
@@ -220,7 +238,7 @@ class GroupClient:
             self._loop.call_soon(answer, ReplyStatus.GONE, b"")
             return None
         self._next_id += 1
-        command = _Command(self._next_id, data, answer, once, early)
+        command = _Command(self._next_id, data, answer, once, early, line)
         self._by_id[command.id] = (group, command)
         group.waiting.append(command)
         if once:
@@ -360,14 +378,37 @@ class GroupClient:
             # An earlier one was refused, nobody waits for it any more, or a copy of this one was
             # still on the way to who leads now: all go again from there.
             if command_id in group.sent:
-                self._stall(group)
+                self._too_early(group, command, reply)
             return
         self._finish(group, command)
+        self._taken(group)
+        command.answer(ReplyStatus.OK, reply)
+        self._pump(group)
+
+    def _taken(self, group: _Group) -> None:
+        """The target leads: it has answered a command."""
         group.failures = 0
         if group.target is not None:
             group.is_confirmed = True
             group.leader = group.target
-        command.answer(ReplyStatus.OK, reply)
+
+    def _too_early(self, group: _Group, command: _Command, reply: bytes) -> None:
+        """Have all go again, or give up a line of which something is missing for good."""
+        if next(iter(group.sent)) == command.id:
+            command.early_count += 1
+        if command.line is None or command.early_count < self._config.early_max:
+            self._stall(group)
+            return
+        lost = [
+            other
+            for other in (*group.sent.values(), *group.waiting)
+            if other.line is command.line and not other.is_finished
+        ]
+        for other in lost:
+            self._finish(group, other)
+        self._taken(group)
+        for other in lost:
+            other.answer(ReplyStatus.OK, reply)
         self._pump(group)
 
     def _finish(self, group: _Group, command: _Command) -> None:

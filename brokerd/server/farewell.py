@@ -21,12 +21,13 @@ class Farewell:
     Invariant: every queue named to `say` is told once.
     """
 
-    __slots__ = ("_command", "_groups", "_late", "_owed")
+    __slots__ = ("_also", "_command", "_groups", "_late", "_owed")
 
     def __init__(self, groups: GroupClient) -> None:
         self._groups = groups
         self._owed: dict[int, int] = {}
         self._command = b""
+        self._also: dict[int, list[bytes]] = {}
         #: Queues that owe answers, and are told when they have given them.
         self._late: set[int] = set()
 
@@ -48,6 +49,10 @@ class Farewell:
             self._late.discard(uid)
             self._tell(uid)
 
+    def add(self, uid: int, command: bytes) -> None:
+        """This queue is to be told something else, too."""
+        self._also.setdefault(uid, []).append(command)
+
     def say(self, command: bytes, uids: Iterable[int]) -> None:
         """The channel has ended and sends nothing any more: these queues are to know it."""
         self._command = command
@@ -58,7 +63,8 @@ class Farewell:
                 self._tell(uid)
 
     def _tell(self, uid: int) -> None:
-        self._groups.send(uid, self._command, _ignore, once=True)
+        for command in (self._command, *self._also.pop(uid, ())):
+            self._groups.send(uid, command, _ignore, once=True)
 
     def _answered(self, uid: int, _status: ReplyStatus, _reply: bytes) -> None:
         self.answered(uid)

@@ -7,6 +7,7 @@ the channel's own numbers were taken over or refused.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,6 +17,8 @@ from brokerd.cluster.group_client import GroupClient, ReplyStatus
 from brokerd.core import queue_commands
 from brokerd.core.message import Content
 from brokerd.server.farewell import Farewell
+
+log = logging.getLogger(__name__)
 
 #: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
 #: below the peer stream's frame.
@@ -27,6 +30,9 @@ BATCHES_ON_WAY_MAX = 2
 
 
 _HEADER, _BODY = itemgetter(1), itemgetter(2)
+
+#: Channels are numbered by a counter below this many bits; their further names have more.
+RENAMED_SHIFT = 48
 
 #: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
 UNNUMBERED = -1
@@ -91,6 +97,9 @@ class Publisher:
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
+        #: What the channel is called at queues that have lost what it was called before.
+        self._channels: dict[int, int] = {}
+        self._renamed = 0
 
     def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
         """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
@@ -98,6 +107,11 @@ class Publisher:
         count = len(contents)
         for target in targets:
             batch = self._batches.get(target.uid)
+            if batch is not None and size >= BATCH_BYTES_MAX:
+                # One command takes a message of the largest size, and little more.
+                del self._batches[target.uid]
+                self._send(target.uid, batch)
+                batch = None
             if batch is None:
                 batch = self._batches[target.uid] = _Batch()
             batch.contents += contents
@@ -150,30 +164,35 @@ class Publisher:
         if self._deduplicate:
             first = self._sequences.get(uid, 1)
             self._sequences[uid] = first + count
+        channel = self._channels.get(uid, self._channel)
         command = queue_commands.encode_enqueue(
-            self._node, self._incarnation, self._channel, first, batch.contents
+            self._node, self._incarnation, channel, first, batch.contents
         )
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
         self._farewell.sent(uid)
         numbers, size = batch.numbers, batch.size
         # The contents are in the command now; holding them twice would double the memory in flight.
-        # A gap is never taken for the end: numbers that were used again would make a queue confirm
-        # as a duplicate what it does not have.
+        # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
+        # does not have.
         self._groups.send(
             uid,
             command,
-            lambda status, reply: self._replied(uid, numbers, size, status, reply),
+            lambda status, reply: self._replied(uid, channel, numbers, size, status, reply),
             early=queue_commands.GAP_REPLY,
+            line=self,
         )
 
     def _replied(
         self,
         uid: int,
+        channel: int,
         numbers: list[tuple[int, int]],
         size: int,
         status: ReplyStatus,
         reply: bytes,
     ) -> None:
+        if status is ReplyStatus.OK and reply.startswith(queue_commands.GAP_REPLY):
+            self._lost_at(uid, channel, sum(count for _, count in numbers))
         if self._in_flight is not None:
             self._in_flight(-size)
         if not self._closed:
@@ -184,6 +203,24 @@ class Publisher:
         if (batch := self._batches.pop(uid, None)) is not None:
             self._send(uid, batch)
         self._farewell.answered(uid)
+
+    def _lost_at(self, uid: int, channel: int, count: int) -> None:
+        """A queue has forgotten what this channel published, with all that it held: its only disk
+        was lost.  What followed is refused; what comes next comes under another name, as numbers
+        that were used must not be used again.
+        """
+        log.warning(
+            "queue group=%x has lost what a channel published before: %d messages are refused",
+            uid,
+            count,
+        )
+        if channel != self._channels.get(uid, self._channel):
+            return
+        self._renamed += 1
+        name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
+        self._sequences[uid] = 1
+        down = queue_commands.encode_channel_down(self._node, self._incarnation, name)
+        self._farewell.add(uid, down)
 
     def _outcomes(
         self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes

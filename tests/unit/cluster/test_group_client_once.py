@@ -243,3 +243,65 @@ async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None
     bench.arrive(5)
     assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
     assert bench.queue.machine.store.ready == 3
+
+
+async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another_name() -> None:
+    """The queue's only disk was lost: it knows nobody.  Batches that follow what is gone would go
+    again for ever, before all that this member has for the queue.
+    """
+    bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
+    outcomes: list[tuple[int, int, int]] = []
+    others: list[tuple[int, int, int]] = []
+    farewell = Farewell(bench.client)
+    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend, farewell=farewell)
+    other = Publisher(bench.client, "me", 3, 2, others.extend)
+    publisher.add([Target(UID)], [content(b"1")], 1)
+    publisher.flush()
+    bench.arrive(0)
+    bench.queue = QueueDriver(queue_type="quorum")
+    # Both go off before anybody knows; another channel's first one is between them.
+    for sender, number in ((publisher, 2), (other, 1), (publisher, 3)):
+        sender.add([Target(UID)], [content(b"%d" % number)], number)
+        sender.flush()
+    at = 1
+    while len(outcomes) == 1:
+        await bench.resent(at + 1)
+        bench.arrive(at)
+        at += 1
+        assert at < 20
+    assert outcomes == [(1, 1, 1), (2, 1, 0), (3, 1, 0)]
+    publisher.add([Target(UID)], [content(b"4")], 4)
+    publisher.flush()
+    while len(outcomes) == 3 or not others:
+        await bench.resent(at + 1)
+        bench.arrive(at)
+        at += 1
+        assert at < 40
+    assert (outcomes[3:], others) == ([(4, 1, 1)], [(1, 1, 1)])
+    assert bench.queue.machine.store.ready == 2
+    publisher.leave(DOWN)
+    other.leave(queue_commands.encode_channel_down("me", 3, 2))
+    for late in range(at, len(bench.network.sent)):
+        bench.arrive(late)
+    assert len(bench.queue.machine.enqueuers) == 0
+
+
+async def test_copies_that_come_too_early_do_not_give_a_line_up_while_it_has_more_on_the_way() -> (
+    None
+):
+    """G1: what is missing is on its way, however often a copy overtakes it."""
+    bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=2))
+    outcomes: list[tuple[int, int, int]] = []
+    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend)
+    for number in (1, 2):
+        publisher.add([Target(UID)], [content(b"%d" % number)], number)
+        publisher.flush()
+    for _ in range(4):
+        last = len(bench.network.sent) - 1
+        bench.arrive(last)
+        await bench.resent(last + 3)
+    assert outcomes == []
+    last = len(bench.network.sent) - 1
+    bench.arrive(last - 1)
+    bench.arrive(last)
+    assert outcomes == [(1, 1, 1), (2, 1, 1)]

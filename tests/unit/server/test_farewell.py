@@ -66,6 +66,14 @@ def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
     assert groups.told() == [3, 2, 1]
 
 
+def test_a_queue_that_knows_the_channel_by_another_name_is_told_both_ends() -> None:
+    made, groups = farewell()
+    other = queue_commands.encode_channel_down("n", 1, 6)
+    made.add(1, other)
+    made.say(DOWN, [2, 1])
+    assert groups.sent == [(2, DOWN, True), (1, DOWN, True), (1, other, True)]
+
+
 def test_answers_before_the_end_and_of_queues_that_need_not_know_tell_nobody() -> None:
     made, groups = farewell()
     made.send(1, ranges(Kind.SETTLE))

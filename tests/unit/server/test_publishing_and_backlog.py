@@ -15,7 +15,7 @@ from brokerd.core.message import Content
 from brokerd.server import message_checks
 from brokerd.server.backlog import Backlog
 from brokerd.server.delivery import DeliveryHub, LocalConsumer
-from brokerd.server.publishing import BATCH_MESSAGES_MAX, Publisher
+from brokerd.server.publishing import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Publisher
 
 ROUTE = ("", "q")
 CONTENT: Content = (ROUTE, b"\0\0", b"body", b"")
@@ -30,7 +30,13 @@ class _Groups:
         self.farewells: list[int] = []
 
     def send(
-        self, uid: int, command: bytes, done: Any, once: bool = False, early: bytes = b""
+        self,
+        uid: int,
+        command: bytes,
+        done: Any,
+        once: bool = False,
+        early: bytes = b"",
+        line: object = None,
     ) -> None:
         assert once == (command == FAREWELL)
         if once:
@@ -108,6 +114,20 @@ def test_batches_are_cut_at_their_limit() -> None:
         made.add([_Queue(1)], [CONTENT], first)
     made.flush()
     assert [view.count for _, view, _ in groups.sent] == [BATCH_MESSAGES_MAX, 1]
+
+
+def test_a_large_message_goes_alone() -> None:
+    """One of the largest size that a profile allows, and what waited before it, would be more than
+    a command may have: the number would be used up, and nothing sent.
+    """
+    made, groups, _, _ = publisher()
+    large = (ROUTE, b"", bytes(BATCH_BYTES_MAX), b"")
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.add([_Queue(1)], [large], 2)
+    made.add([_Queue(1)], [CONTENT], 3)
+    made.flush()
+    rows = [(view.first_sequence, view.count) for _, view, _ in groups.sent]
+    assert rows == [(1, 1), (2, 1), (3, 1)]
 
 
 def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None:

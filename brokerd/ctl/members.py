@@ -21,6 +21,31 @@ POLL_S = 0.2
 WAIT_S = 10.0
 AWAIT_S = 300.0
 
+#: Feature flags of RabbitMQ 3.8 to 4.x for what brokerd does from the start: scripts may enable
+#: them.  Not those of streams, mirrored queues and Khepri.
+RABBITMQ_FLAGS = frozenset(
+    {
+        "classic_queue_type_delivery_support",
+        "detailed_queues_endpoint",
+        "direct_exchange_routing_v2",
+        "drop_unroutable_metric",
+        "empty_basic_get_metric",
+        "feature_flags_v2",
+        "implicit_default_bindings",
+        "listener_records_in_ets",
+        "maintenance_mode_status",
+        "message_containers",
+        "message_containers_deaths_v2",
+        "quorum_queue",
+        "quorum_queue_non_voters",
+        "rabbitmq_4.0.0",
+        "rabbitmq_4.1.0",
+        "tracking_records_in_ets",
+        "user_limits",
+        "virtual_host_metadata",
+    }
+)
+
 
 def info(client: AdminClient) -> Any:
     """Return who answers."""
@@ -234,12 +259,15 @@ def list_feature_flags() -> None:
 def enable_feature_flag(flag: str) -> None:
     """Enable FLAG, or all, once every member has been upgraded; it stays enabled for good.
 
-    What RabbitMQ calls a feature flag and brokerd always does is accepted.
+    What RabbitMQ calls a feature flag and brokerd always does is accepted; others, of streams say,
+    are refused with status 64, as RabbitMQ refuses what it does not know.
     """
     from brokerd.ctl.client import connect
     from brokerd.rpc.v1 import admin_pb2
 
     chosen = settings.current()
+    if not flag:
+        raise errors.BadArgument("feature_flag cannot be an empty string.")
     chosen.say(
         "Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...'
     )
@@ -248,3 +276,7 @@ def enable_feature_flag(flag: str) -> None:
         if flag == "all" or flag in ours:
             names = ours if flag == "all" else [flag]
             client.call("EnableFeatures", admin_pb2.EnableFeaturesRequest(names=names))
+        elif flag not in RABBITMQ_FLAGS:
+            raise errors.CtlError(
+                f"This feature flag is not supported by node {chosen.label}", errors.EXIT_USAGE
+            )

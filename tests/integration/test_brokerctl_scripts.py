@@ -137,6 +137,23 @@ def test_other_expressions_are_refused_with_the_forms_that_are_known(
     assert (status == 64) or "rabbit_alarm:clear_alarm" in done.stderr
 
 
+def test_feature_flags_are_enabled_by_name_and_unknown_ones_refused_as_rabbitmqctl_does(
+    ctl: Ctl,
+) -> None:
+    """Words and statuses of RabbitMQ 3.10.8; a script must not take a typing error for done."""
+    assert ctl("enable_feature_flag", "all") == "Enabling all feature flags ...\n"
+    for flag in ("queue_membership", "quorum_queue"):
+        assert ctl("enable_feature_flag", flag) == f'Enabling feature flag "{flag}" ...\n'
+    for flag in ("quorum_queues_please", "stream_queue"):
+        refused = ctl.run("enable_feature_flag", flag)
+        assert refused.returncode == 64
+        text = f"This feature flag is not supported by node {ctl.address}"
+        assert refused.stderr == f"Error:\n{text}\n"
+    empty = ctl.run("enable_feature_flag", "")
+    assert empty.returncode == 65
+    assert "Bad argument: feature_flag cannot be an empty string" in empty.stderr
+
+
 def test_the_pid_of_a_listed_connection_closes_it(member: Member, ctl: Ctl) -> None:
     """As RabbitMQ's Java client tests cut it out of the listing: a header, then tabs."""
     properties = {"connection_name": "named", "bytes": b"\xff\x01", "nothing": None}

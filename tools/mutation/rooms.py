@@ -65,11 +65,13 @@ ROOMS = (
             "brokerd/core/deaths.py",
             "brokerd/core/delayed.py",
             "brokerd/core/enqueuers.py",
+            "brokerd/core/once.py",
             "brokerd/core/ranges.py",
         ),
         (
             "tests/unit/core/test_queue_*.py",
             "tests/unit/core/test_deaths.py",
+            "tests/unit/core/test_once.py",
             "tests/unit/core/test_ranges.py",
             "tests/transcripts/queue",
         ),
@@ -78,5 +80,23 @@ ROOMS = (
             "tests/unit/core/test_queue_lanes.py::"
             "test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes",
         ),
+    ),
+    Room(
+        "cluster",
+        "brokerd/cluster",
+        ("brokerd/cluster/frame_entries.py",),
+        ("tests/unit/cluster/test_frame_entries.py",),
+        (),
+    ),
+    Room(
+        "server",
+        "brokerd/server",
+        ("brokerd/server/farewell.py", "brokerd/server/repair.py"),
+        (
+            "tests/unit/server/test_farewell.py",
+            "tests/unit/server/test_repair.py",
+            "tests/unit/server/test_returning_members.py",
+        ),
+        (),
     ),
 )

@@ -93,6 +93,8 @@ class RoomRun:
                 yield Mutant(name, wanted[name], verdict)
 
     def _is_killed_thoroughly(self, name: str) -> bool:
+        if not self.room.thorough_tests:
+            return False
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly"]
         command += ["-p", "no:cacheprovider", *self.room.thorough_tests]
         environment = {**_environment(self.mutants), "MUTANT_UNDER_TEST": name}

@@ -72,10 +72,10 @@ class Repair:
         }
 
     async def _renew(self, uid: int) -> None:
-        queue = self._broker.queue_of(uid)
-        log_uid = self._log_of(uid)
-        if queue is None:
+        queue, driver = self._broker.queue_of(uid), self._broker.host.driver_of(uid)
+        if queue is None or driver is None:
             return
+        log_uid = driver.log_uid
         try:
             await renew_member(self._broker, self._broker.node, queue)
         except (MembershipError, Unavailable) as refusal:
@@ -116,10 +116,6 @@ class Repair:
             and driver.error is None
             and not driver.is_damaged
         )
-
-    def _log_of(self, uid: int) -> int:
-        driver = self._broker.host.driver_of(uid)
-        return 0 if driver is None else driver.log_uid
 
 
 def _name(queue: Queue) -> str:

@@ -56,7 +56,7 @@ def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
     made.send(1, ranges(Kind.SETTLE))
     made.send(1, ranges(Kind.RETURN))
     made.sent(2)
-    assert [once for _, _, once in groups.sent] == [False, True]
+    assert groups.sent == [(1, ranges(Kind.SETTLE), False), (1, ranges(Kind.RETURN), True)]
     made.say(DOWN, [1, 2, 3])
     assert groups.told() == [3]
     groups.answers[1](ReplyStatus.OK, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,9 +26,12 @@ class Bench:
         )
         self.queue: Any = SimpleNamespace(name="q", vhost="/", type="quorum")
         self.wishes = 0
+        self.wished = asyncio.Event()
         self.refusals: list[Exception] = []
         #: What becomes of the replica once the wish is written, look by look.
         self.then: list[Any] = [
+            # What was lost is settled at this moment, but the wish stands.
+            SimpleNamespace(error=None, is_damaged=False, lacks_entries=False, log_uid=UID),
             None,
             SimpleNamespace(error=None, is_damaged=True, lacks_entries=False, log_uid=8),
             SimpleNamespace(error=None, is_damaged=False, lacks_entries=False, log_uid=8),
@@ -37,21 +41,28 @@ class Bench:
         broker = SimpleNamespace(
             node="n1",
             queue_uids=lambda: [UID],
-            queue_of=lambda _: self.queue,
+            queue_of=self._queue_of,
             host=SimpleNamespace(driver_of=self._driver_of),
         )
-        self.repair = repair.Repair(cast(Broker, broker))
+        self.broker = cast(Broker, broker)
+        self.repair = repair.Repair(self.broker)
 
-    def _driver_of(self, _: int) -> Any:
+    def _queue_of(self, uid: int) -> Any:
+        assert uid == UID
+        return self.queue
+
+    def _driver_of(self, uid: int) -> Any:
+        assert uid == UID
         if self.wishes and self.then:
             self.driver = self.then.pop(0)
         return self.driver
 
-    async def _renew(self, _: Broker, node: str, queue: Any) -> None:
-        assert (node, queue) == ("n1", self.queue)
+    async def _renew(self, broker: Broker, node: str, queue: Any) -> None:
+        assert (broker, node, queue) == (self.broker, "n1", self.queue)
         if self.refusals:
             raise self.refusals.pop(0)
         self.wishes += 1
+        self.wished.set()
 
 
 @pytest.fixture
@@ -70,7 +81,8 @@ async def test_a_loss_that_lasts_is_repaired(
     assert bench.wishes == 0
     await bench.repair.look()
     assert (bench.wishes, bench.then) == (1, [])
-    assert "queue 'q' in vhost '/': the replica is whole again" in caplog.text
+    lost = "queue 'q' in vhost '/': messages are lost on this disk, its replica is made anew"
+    assert caplog.messages == [lost, "queue 'q' in vhost '/': the replica is whole again"]
     await bench.repair.look()
     assert bench.wishes == 1
 
@@ -94,7 +106,10 @@ async def test_a_wish_that_is_refused_is_made_again_and_told_of_once(
         for _ in range(3):
             await bench.repair.look()
         assert bench.wishes == 0
-        assert caplog.text.count(f"cannot be made anew yet: {fault}") == 1
+        assert caplog.messages == [
+            "queue 'q' in vhost '/': messages are lost on this disk, and its replica cannot be "
+            f"made anew yet: {fault}"
+        ]
         await bench.repair.look()
     assert bench.wishes == 1
 
@@ -128,3 +143,16 @@ async def test_a_queue_that_is_deleted_meanwhile_is_let_be(
     monkeypatch.setattr(repair, "renew_member", deleted)
     await bench.repair.look()
     assert "whole again" not in caplog.text
+
+
+async def test_it_is_looked_as_long_as_the_broker_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repair, "LOOK_S", 0.0)
+    watching = asyncio.create_task(repair.watch(bench.broker))
+    async with asyncio.timeout(60):
+        await bench.wished.wait()
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching
+    assert bench.wishes == 1

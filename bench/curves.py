@@ -219,7 +219,7 @@ CURVES = (
     Curve("depth", "Ready messages in the queue", "ready", by_depth),
     Curve("bindings-direct", "Bindings of the exchange, direct", "bindings", by_bindings("direct")),
     Curve("bindings-topic", "Bindings of the exchange, topic", "bindings", by_bindings("topic")),
-    Curve("queues-quorum", "Idle quorum queues beside it", "queues", by_queues("quorum", 1_000)),
+    Curve("queues-quorum", "Idle quorum queues beside it", "queues", by_queues("quorum", 10_000)),
     Curve(
         "queues-classic", "Idle classic queues beside it", "queues", by_queues("classic", 10_000)
     ),

@@ -76,17 +76,16 @@ class GroupMembership:
         self._begin()
 
     def topology_changed(self, change: effects.TopologyChanged) -> None:
-        """A listener of the catalog."""
+        """A listener of the catalog.  After a policy queue_leaders.py wakes who is concerned."""
         if change.kind == "queue":
             self.wake(change.uid)
-        elif change.kind in ("policy", "operator_policy", "vhost", "member", "setting"):
-            self.wake_all(change.vhost)
+        elif change.kind in ("member", "setting"):
+            self.wake_all()
 
-    def wake_all(self, vhost: str = "") -> None:
-        """Look at all queues that are led here (of a vhost)."""
+    def wake_all(self) -> None:
+        """Look at all queues that are led here."""
         for uid in list(self._broker.leaders.led):
-            queue = self._broker.queue_of(uid)
-            if queue is not None and vhost in ("", queue.vhost):
+            if self._broker.queue_of(uid) is not None:
                 self.wake(uid)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from brokerd.cluster import deliveries as delivery_codec
@@ -31,6 +32,10 @@ DELIVERY_BYTES_MAX = 512 * 1024
 #: After so long a queue is told again what it refused to hear.
 OWING_S = 0.5
 
+#: Queues that are told of a policy before everybody else has a turn: each takes about 0.2 ms with
+#: what is proposed to it, and ten thousand at once would make this member miss elections.
+UPDATES_MAX = 100
+
 #: After so long consumers that have not resumed are asked to, again and again.
 REMIND_S = 2.0
 
@@ -43,6 +48,8 @@ class QueueLeaders:
         #: uid -> the term that this member leads.
         self.led: dict[int, int] = {}
         self._options: dict[int, queue_commands.QueueOptions] = {}
+        #: Queues that have yet to be looked at after a change of policies.
+        self._to_update: dict[int, None] = {}
         #: Queues that must be told something again, since it was refused.
         self._owing: set[int] = set()
         #: Consumers that may lack something they were sent: they get nothing until they resume.
@@ -94,11 +101,26 @@ class QueueLeaders:
             self.propose(uid, queue_commands.encode_update_options(options), first=True)
 
     def update_vhost(self, vhost: str) -> None:
-        """A policy or the vhost changed."""
+        """A policy of the vhost changed: its queues are looked at, some in each turn."""
+        is_idle = not self._to_update
         for uid in self.led:
             queue = self._broker.queue_of(uid)
             if queue is not None and queue.vhost == vhost:
+                self._to_update[uid] = None
+        if is_idle:
+            self._update_some()
+
+    def _update_some(self) -> None:
+        turn = list(islice(self._to_update, UPDATES_MAX))
+        for uid in turn:
+            del self._to_update[uid]
+        if self._to_update:
+            asyncio.get_running_loop().call_soon(self._update_some)
+        for uid in turn:
+            if uid in self.led:
                 self.update_options(uid)
+                # A policy may say how many members a queue is to have.
+                self._broker.membership.wake(uid)
 
     def propose(self, uid: int, command: bytes, *, first: bool = False) -> None:
         """Propose what this leader owes its queue; `first`: before what waits, so that a new

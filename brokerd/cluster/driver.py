@@ -209,6 +209,15 @@ class Driver:
             for action in self.replica.handle(self._first.pop(0)):
                 self._ACTIONS[type(action)](self, action)
 
+    def catch_up(self) -> None:
+        """Have everything applied that is known to be committed, for somebody who looks."""
+        replica = self.replica
+        if replica.applied_index == replica.commit_index or self.is_closed or self.error:
+            return
+        actions = self._ACTIONS
+        for action in replica.handle(raft.CatchUp()):
+            actions[type(action)](self, action)
+
     def entry_data(self, index: int) -> bytes | None:
         """Return a live entry's command without its time stamp."""
         entry = self._unwritten.get(index)

@@ -256,7 +256,7 @@ class Host:
 
     def machine_of(self, uid: int) -> Machine:
         """Return a group's machine; KeyError if it is not here."""
-        return self._drivers[uid].machine
+        return self._caught_up(uid).machine
 
     def leader_of(self, uid: int) -> NodeId | None:
         """Return the leader as the replica here knows it."""
@@ -265,7 +265,16 @@ class Host:
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""
-        return status_of(self._drivers[uid], self.node)
+        return status_of(self._caught_up(uid), self.node)
+
+    def _caught_up(self, uid: int) -> Driver:
+        """Whoever looks at a replica finds all applied that is known here to be committed."""
+        driver = self._drivers[uid]
+        try:
+            driver.catch_up()
+        except Exception as error:
+            self._stop_replica(driver, error)
+        return driver
 
     def entry_data(self, uid: int, index: int) -> bytes | None:
         """Return the command of a live entry, without its time stamp; None if it is gone."""
@@ -437,14 +446,10 @@ class Host:
         self._queue.hand_over()
         # Nobody waits for this.
         for driver in dirty:
-            if driver.is_closed or driver.error is not None:
-                continue
-            try:
+            if not driver.is_closed and driver.error is None:
+                self._group_clock.active.add(driver.uid)
                 if driver.replica.configuration is not driver.configuration:
                     self._index_members(driver)
-                self._group_clock.settle(driver)
-            except Exception as error:
-                self._stop_replica(driver, error)
 
     def call_after_flush(self, callback: Callable[[], None]) -> None:
         """Call once all groups of the flush under way have run, in order; or else soon.
@@ -582,7 +587,7 @@ class Host:
         heard = {
             node for node in self.liveness.up() if self.liveness.heard_since(node, self._ticked_ms)
         }
-        for uid in self._group_clock.due(self._drivers, clock_ms):
+        for uid in self._group_clock.due(self._drivers, clock_ms, self._stop_replica):
             driver = self._drivers[uid]
             # A leader that is no member any more keeps its node, but leads nobody.
             if driver.leader in heard and driver.leader in driver.members:

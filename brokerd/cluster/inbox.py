@@ -32,6 +32,9 @@ EARLY_GROUPS_MAX = 4_096
 #: ... and so many of each.
 EARLY_MESSAGES_MAX = 4
 
+#: Messages that bring nothing to do wait for the group's next input, so many of them.
+WAITING_INPUTS_MAX = 64
+
 _REQUIRES_TRUST = frozenset({MessageKind.PRE_VOTE, MessageKind.VOTE, MessageKind.TIMEOUT_NOW})
 
 
@@ -139,7 +142,10 @@ class Inbox:
                     if not driver.lacks_entries:
                         self._look_for_refill(driver, message.term)
                     self._note_refill_target(driver, message)
-                driver.inputs.append(Received(message))
+                inputs = driver.inputs
+                inputs.append(Received(message))
+                if len(inputs) < WAITING_INPUTS_MAX and driver.replica.may_wait(message):
+                    continue
                 host.wake(driver)
 
     def _look_for_loss(self, driver: Driver, message: Message) -> None:

@@ -21,17 +21,11 @@ from brokerd.cluster import frames, peer_call, security
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import ClusterError, SnapshotUnreadable
 from brokerd.cluster.peer_call import PeerCall
-from brokerd.raft.messages import CATALOG_GROUP, Message, MessageKind, NodeId
+from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
-
-#: News that nobody waits for goes with the next frame, or after this.  A frame of its own for each
-#: commit index would double the frames at one message in flight.
-NOTICE_DELAY_S = 0.005
-
-_APPEND = MessageKind.APPEND
 
 
 @dataclass(slots=True)
@@ -104,9 +98,6 @@ class _Outbox:
 
     parts: deque[frames.Part] = field(default_factory=deque)
     size: int = 0
-    #: Commit indexes for followers that have everything, by group: the newest one counts, and
-    #: entries that follow carry it anyway.  Not encoded before they leave, since few do.
-    notices: dict[int, Message] = field(default_factory=dict)
     snapshots: deque[tuple[int, Iterator[frames.Part]]] = field(default_factory=deque)
     #: At most one per frame: two would be merged into one by protobuf.
     liveness: bytes = b""
@@ -118,30 +109,15 @@ class _Outbox:
         self.size += part[1]
 
     def is_empty(self) -> bool:
-        return not (self.parts or self.notices or self.snapshots or self.liveness)
-
-    def put_raft(self, uid: int, message: Message) -> None:
-        """Add a Raft message; entries make the commit index that waits for them superfluous."""
-        if self.notices and message.kind is _APPEND:
-            notice = self.notices.get(uid)
-            if notice is not None and (message.term, message.commit) >= (
-                notice.term,
-                notice.commit,
-            ):
-                del self.notices[uid]
-        self.put(frames.encode_raft(uid, message))
+        return not (self.parts or self.snapshots or self.liveness)
 
     def take(self, frame_bytes: int) -> tuple[list[bytes], int]:
-        """Return the next frame in pieces, and its size: the notices, parts up to `frame_bytes`
-        (one goes, however large), and one chunk of a snapshot.
+        """Return the next frame in pieces, and its size: parts up to `frame_bytes` (one goes,
+        however large), and one chunk of a snapshot.
 
         SnapshotUnreadable: that snapshot is given up; call again for the rest.
         """
         pieces = self._take_chunk() if self.snapshots else []
-        if self.notices:
-            for uid, notice in self.notices.items():
-                pieces += frames.encode_raft(uid, notice)[0]
-            self.notices.clear()
         size = 0
         parts = self.parts
         while parts and (not size or size + parts[0][1] <= frame_bytes):
@@ -185,14 +161,11 @@ class _PeerStream:
         self._call: PeerCall | None = None
         self._backoff_s = self._config.backoff_min_s
         self._complaint = ""
-        self._notice: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.task = self._loop.create_task(self._run(), name=f"peer {node}")
 
     def end(self) -> None:
         """Stop for good; await `task` afterwards."""
-        if self._notice is not None:
-            self._notice.cancel()
         self.task.cancel()
 
     def break_off(self) -> None:
@@ -220,16 +193,6 @@ class _PeerStream:
         if outbox.dropped and outbox.size < config.outbox_bytes // 2:
             uids, outbox.dropped = outbox.dropped, set()
             self._loop.call_soon(self._transport.events.messages_dropped, self.node, uids)
-
-    def pump_later(self) -> None:
-        """Send what is there with the next frame, or soon."""
-        if self._notice is None:
-            self._notice = self._loop.call_later(NOTICE_DELAY_S, self._notice_due)
-
-    def _notice_due(self) -> None:
-        self._notice = None
-        if self.outbox.notices:
-            self.pump()
 
     # ---- the stream -----------------------------------------------------------------------------
 
@@ -357,20 +320,10 @@ class GrpcTransport:
         outbox = stream.outbox
         if message.kind is MessageKind.SNAPSHOT:
             self._queue_snapshot(stream, uid, message)
-        elif (
-            uid != CATALOG_GROUP
-            and message.kind is _APPEND
-            and message.hint
-            and not message.entries
-        ):
-            # Only the commit index for a follower that has everything (raft/replication.py).
-            outbox.notices[uid] = message
-            stream.pump_later()
-            return
         elif outbox.size > self._limits.outbox_bytes:
             outbox.dropped.add(uid)
         else:
-            outbox.put_raft(uid, message)
+            outbox.put(frames.encode_raft(uid, message))
         self._dirty.add(stream)
 
     def _queue_snapshot(self, stream: _PeerStream, uid: int, message: Message) -> None:

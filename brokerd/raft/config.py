@@ -77,6 +77,13 @@ class RaftConfig:
     #: hold the whole log in memory.
     apply_bytes_max: int = 4 * 1024 * 1024
 
+    #: A follower applies with its next tick, or when so many committed entries wait for it ...
+    #: One by one they cost twice as much, and they would be in the way of what the leader waits
+    #: for.
+    apply_entries_min: int = 32
+    #: ... or so many bytes of them: large entries gain nothing by waiting.
+    apply_bytes_min: int = 64 * 1024
+
     #: The commit index is a hint on disk (it can always be learnt again), so it is written along
     #: with entries once it has moved by this many, instead of with each batch.
     commit_record_entries: int = 64

@@ -94,8 +94,15 @@ class RaftNode:
         storage: LogStorage,
         config: RaftConfig,
         rng: Randomness,
+        *,
+        is_prompt: bool = True,
     ) -> None:
         self.id = node
+        #: Followers hear at once what is committed, and apply it at once: each member has effects
+        #: of its own (the catalog).  Elsewhere nobody waits for a follower's machine, only for its
+        #: disk: what is committed is told with the next entries or the tick, and applied with the
+        #: tick, many entries at a time.
+        self.is_prompt = is_prompt
         self.config = config
         self._storage = storage
         self._rng = rng
@@ -305,8 +312,11 @@ class RaftNode:
 
     # ---- output ---------------------------------------------------------------------------------
 
-    def ready(self) -> Ready | None:
-        """Return what is to be done now, or None; each piece of work is handed out once."""
+    def ready(self, may_wait: bool = False) -> Ready | None:
+        """Return what is to be done now, or None; each piece of work is handed out once.
+
+        may_wait: unless it is prompt, a follower may leave committed entries for a later call.
+        """
         log = self.log
         token = 0
         hard_state = None
@@ -330,7 +340,11 @@ class RaftNode:
             self._after_write = []
         messages = self._messages
         committed: list[Entry] = []
-        if log.applied < log.committed and log.installing is None:
+        if (
+            log.applied < log.committed
+            and log.installing is None
+            and not (may_wait and self._has_few_to_apply())
+        ):
             committed = log.entries(
                 log.applied + 1, log.committed + 1, self.config.apply_bytes_max, 1 << 16
             )
@@ -339,6 +353,15 @@ class RaftNode:
         if messages:
             self._messages = []
         return Ready(token, hard_state, entries, snapshot, messages, committed)
+
+    def _has_few_to_apply(self) -> bool:
+        """Whether what is committed and not applied may stay so until the tick."""
+        log, config = self.log, self.config
+        first, count = log.applied + 1 - log.offset, log.committed - log.applied
+        if self.is_prompt or self.role is _LEADER or count >= config.apply_entries_min or first < 0:
+            return False
+        waiting = log.tail[first : first + count]
+        return sum([len(entry.data) for entry in waiting]) < config.apply_bytes_min
 
     def _has_snapshot_to_hand_out(self) -> bool:
         return not any(write.is_snapshot for write in self._writes)
@@ -531,6 +554,8 @@ class RaftNode:
         if self._heartbeat_elapsed >= config.heartbeat_ticks:
             self._heartbeat_elapsed = 0
             replication.send_heartbeats()
+        else:
+            replication.notify_commits()
 
 
 def _on_append_reply(node: RaftNode, message: Message) -> None:

@@ -12,6 +12,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.inputs import (
+    CatchUp,
+    ChangeMembers,
+    Input,
+    LeaderAlive,
+    NodeGone,
+    PeerUnreachable,
+    Persisted,
+    Propose,
+    Received,
+    SnapshotSaved,
+    Tick,
+    TransferLeadership,
+)
 from brokerd.raft.machine import Machine, Meta
 from brokerd.raft.messages import (
     Configuration,
@@ -27,94 +41,31 @@ from brokerd.raft.node import RaftNode, Randomness
 from brokerd.raft.storage import LogStorage
 from brokerd.raft.validation import STAMP_BYTES
 
-# ---- inputs -------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Received:
-    """A message of a peer arrived."""
-
-    message: Message
-
-
-@dataclass(slots=True)
-class Tick:
-    """One tick of the node's clock passed (config.tick_ms); quiet groups are not ticked."""
-
-    now_ms: int
-
-
-@dataclass(slots=True)
-class Propose:
-    """Commands, in order, each with a token that comes back in exactly one Reply."""
-
-    now_ms: int
-    commands: list[tuple[int, bytes]]
-
-
-@dataclass(slots=True)
-class Persisted:
-    """The writes of the Persist action with this token are on disk."""
-
-    token: int
-
-
-@dataclass(slots=True)
-class SnapshotSaved:
-    """The snapshot at `index` is on disk; the log below it may go."""
-
-    index: int
-
-
-@dataclass(slots=True)
-class PeerUnreachable:
-    """Messages to this peer were or may have been lost: probe it before sending more."""
-
-    peer: NodeId
-
-
-@dataclass(slots=True)
-class LeaderAlive:
-    """The node of the current leader was heard: counts as a heartbeat of every group it leads."""
-
-
-@dataclass(slots=True)
-class NodeGone:
-    """The process of this node has ended, as far as its host can tell: a leader there is no more.
-
-    Hearsay, so it only shortens the wait for an election; votes are as strict as ever.
-    """
-
-    node: NodeId
-
-
-@dataclass(slots=True)
-class TransferLeadership:
-    """Hand leadership to `to` when it has caught up; at `to` itself: stand for election."""
-
-    to: NodeId
-
-
-@dataclass(slots=True)
-class ChangeMembers:
-    """Propose a configuration that differs by one member (Raft thesis §4.1)."""
-
-    token: int
-    configuration: Configuration
-
-
-Input: TypeAlias = (
-    Received
-    | Tick
-    | Propose
-    | Persisted
-    | SnapshotSaved
-    | PeerUnreachable
-    | LeaderAlive
-    | NodeGone
-    | TransferLeadership
-    | ChangeMembers
-)
+__all__ = [
+    "REFUSED_OVERLOADED",
+    "REFUSED_TOO_LARGE",
+    "Action",
+    "CatchUp",
+    "ChangeMembers",
+    "Input",
+    "InstallSnapshot",
+    "LeaderAlive",
+    "NodeGone",
+    "PeerUnreachable",
+    "Persist",
+    "Persisted",
+    "Propose",
+    "Realise",
+    "Received",
+    "Replica",
+    "Reply",
+    "RoleChanged",
+    "SaveSnapshot",
+    "Send",
+    "SnapshotSaved",
+    "Tick",
+    "TransferLeadership",
+]
 
 # ---- actions ------------------------------------------------------------------------------------
 
@@ -249,7 +200,8 @@ class Replica:
             self._snapshot_index = snapshot.index
         if bootstrap is None and snapshot is not None:
             bootstrap = snapshot.configuration
-        self._node = RaftNode(node, bootstrap, storage, config, rng)
+        is_prompt = machine.realise_everywhere
+        self._node = RaftNode(node, bootstrap, storage, config, rng, is_prompt=is_prompt)
         log = self._node.log
         #: Effects of entries up to here were the business of an earlier life (or of
         #: `became_leader`).
@@ -350,6 +302,14 @@ class Replica:
         progress = self._node.replication.peers.get(peer)
         return None if progress is None else progress.match
 
+    def may_wait(self, message: Message) -> bool:
+        """Whether a message brings nothing to do: then the next input is soon enough for it.
+
+        That is the last follower's answer, when the others' have decided.
+        """
+        node = self._node
+        return not node.is_prompt and node.is_leader and node.replication.is_late_answer(message)
+
     def overview(self) -> dict[str, int | str | None]:
         """Return counts for listings and telemetry."""
         log = self._node.log
@@ -385,9 +345,10 @@ class Replica:
         self._actions = actions
         if type(event) is Received:
             self._node.step(event.message)
+            self._drain(may_wait=True)
         else:
             self._HANDLERS[type(event)](self, event)
-        self._drain()
+            self._drain(may_wait=type(event) is Persisted)
         return actions
 
     def _on_tick(self, event: Tick) -> None:
@@ -449,6 +410,9 @@ class Replica:
     def _on_leader_alive(self, event: LeaderAlive) -> None:
         self._node.leader_alive()
 
+    def _on_catch_up(self, event: CatchUp) -> None:
+        """Nothing but what follows every input of this kind."""
+
     def _on_node_gone(self, event: NodeGone) -> None:
         self._node.node_gone(event.node)
 
@@ -469,11 +433,17 @@ class Replica:
 
     # ---- turning Ready into actions -------------------------------------------------------------
 
-    def _drain(self) -> None:
+    def _drain(self, may_wait: bool) -> None:
+        """Make actions of what is to be done.
+
+        may_wait: a follower need not apply now (RaftNode.is_prompt): messages and writes bring only
+        what the disk needs, and the next input of any other kind brings the rest.  That is the tick
+        at the latest: a group with something left to apply is not quiet.
+        """
         node = self._node
         actions = self._actions
         self._announce()
-        while (ready := node.ready()) is not None:
+        while (ready := node.ready(may_wait)) is not None:
             if ready.snapshot is not None:
                 assert ready.hard_state is not None
                 actions.append(InstallSnapshot(ready.token, ready.snapshot, ready.hard_state))
@@ -572,6 +542,7 @@ Replica._HANDLERS = {
     SnapshotSaved: Replica._on_snapshot_saved,
     PeerUnreachable: Replica._on_peer_unreachable,
     LeaderAlive: Replica._on_leader_alive,
+    CatchUp: Replica._on_catch_up,
     NodeGone: Replica._on_node_gone,
     TransferLeadership: Replica._on_transfer,
     ChangeMembers: Replica._on_change_members,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NO_ENTRIES: list[Entry] = []
 #: Looked up once: the way through the classes costs more, per message.
-_APPEND = MessageKind.APPEND
+_APPEND, _APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 _SNAPSHOT = ProgressState.SNAPSHOT
 
@@ -154,6 +154,11 @@ class Replication:
         """Return the commit index that this follower may be told without entries."""
         return min(progress.match, self._node.log.committed)
 
+    def notify_commits(self) -> None:
+        """Tell the commit index to all idle followers that have not heard it."""
+        for progress in self.peers.values():
+            self._notify_commit(progress)
+
     def _notify_commit(self, progress: Progress) -> None:
         """Tell an idle follower the commit index; `hint` says that no answer is needed."""
         node = self._node
@@ -199,7 +204,7 @@ class Replication:
             if progress.match < progress.snapshot_index:
                 return
             progress.become_replicate()
-        if not (is_news and self.maybe_commit()):
+        if not (is_news and self.maybe_commit()) and self._node.is_prompt:
             self._notify_commit(progress)
         if progress.next <= self._node.log.last:
             self.send_all(progress)
@@ -212,6 +217,27 @@ class Replication:
             hint = self._node.log.find_conflict_by_term(hint, message.log_term)
         if progress.state is not ProgressState.SNAPSHOT and progress.reject(message.index, hint):
             self.send_append(progress)
+
+    def is_late_answer(self, message: Message) -> bool:
+        """Whether a follower says that it holds what is committed without it, and nothing is left
+        to be sent to it.
+        """
+        node = self._node
+        if (
+            message.kind is not _APPEND_REPLY
+            or message.reject
+            or message.index > node.log.committed
+            or message.term != node.term
+            or node.transfer_to is not None
+        ):
+            return False
+        progress = self.peers.get(message.sender)
+        return (
+            progress is not None
+            and progress.state is _REPLICATE
+            and progress.next > node.log.last
+            and not progress.is_suspect
+        )
 
     def on_snapshot_reply(self, message: Message) -> None:
         """A follower installed a snapshot (or has more already), or could not."""
@@ -279,9 +305,8 @@ class Replication:
         if index <= log.committed or not self.may_commit(index):
             return False
         log.committed = index
-        if index == log.last:
-            for progress in self.peers.values():
-                self._notify_commit(progress)
+        if index == log.last and node.is_prompt:
+            self.notify_commits()
         return True
 
     def own_match(self) -> int:

@@ -73,6 +73,7 @@ class SimNode:
         self.replica = Replica(
             GroupUid(7), self.id, self.bootstrap, self.machine, self.disk, world.config, rng
         )
+        self.replica._node.is_prompt = world.is_prompt
         world.record("start", self.id, self.life, self.replica.last_index)
         phase_ms = world.rng.randrange(world.config.tick_ms)
         world.after(phase_ms, self._tick, self.life)

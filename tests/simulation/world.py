@@ -151,6 +151,10 @@ class World:
         self.scenario = scenario = Scenario.of_seed(self.rng, profile)
         self.now_ms = 0
         self.is_running = True
+        # Drawn apart, so that seeds stand for the same worlds as before.
+        manners = random.Random(f"manners {seed}")
+        #: Followers apply at once, as the catalog's do, or with the tick (RaftNode.is_prompt).
+        self.is_prompt = manners.random() < 0.3
         self.checkers = Checkers()
         self.network = FakeNetwork(self.rng, replace(scenario.faults))
         self.config = RaftConfig(
@@ -164,6 +168,7 @@ class World:
             snapshot_resend_ticks=20,
             commit_record_entries=self.rng.choice((1, 8, 64)),
             proposals_max=self.rng.choice((3, 1000)),
+            apply_entries_min=manners.choice((1, 4, 32)),
         )
         founders = [NodeId(f"n{i}") for i in range(scenario.node_count)]
         self.node_ids = list(founders)

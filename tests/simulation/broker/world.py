@@ -83,6 +83,8 @@ class BrokerWorld:
                 commit_record_entries=self.rng.choice((1, 8, 64)),
                 append_entries_max=self.rng.choice((1, 1024)),
                 inflight_max=self.rng.choice((4, 64)),
+                # Drawn apart, so that seeds stand for the same worlds as before.
+                apply_entries_min=random.Random(f"manners {seed}").choice((1, 4, 32)),
             ),
             collect_interval_ms=400,
         )

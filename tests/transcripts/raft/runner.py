@@ -1,6 +1,6 @@
 """Runs raft transcripts: a line per command, what came of it indented below.
 
-    > group abc [learners=d] [joining=e] [append_entries_max=1 snapshot_entries=3 ...]
+    > group abc [learners=d] [joining=e] [append_entries_max=1 snapshot_entries=3 ...] [patient=1]
     > campaign a                    > propose a text ...         > tick a 3
     > deliver [b c]                 what is on the wire now (only to these)
     > lose [b]                      what is on the wire now (only to these)
@@ -9,6 +9,7 @@
     > stabilize [a b]               sync and deliver until nothing moves (the rest is cut off)
     > crash a   > start a           unsynced writes are lost
     > transfer a b                  > change a voters=abd learners=e
+    > look a                        somebody looks at its machine (CatchUp)
     > unreachable a b               > alive b               > gone b a (a's process ended)
     > send VOTE c b term=2 index=5 log_term=1 commit=0      a message that nobody really sent
     > status                        > log a                 > members [a]
@@ -27,6 +28,7 @@ from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
 from brokerd.raft.progress import ProgressState
 from brokerd.raft.replica import (
     Action,
+    CatchUp,
     InstallSnapshot,
     LeaderAlive,
     NodeGone,
@@ -141,8 +143,11 @@ class Transcript:
         """Begin with a new group."""
         learners = options.pop("learners", "")
         joining = options.pop("joining", "")
+        is_prompt = not options.pop("patient", "")
         config = RaftConfig(**{key: int(text) for key, text in options.items()})
-        self.cluster = Cluster(words[0], learners=learners, joining=joining, config=config)
+        self.cluster = Cluster(
+            words[0], learners=learners, joining=joining, config=config, is_prompt=is_prompt
+        )
         self.cluster.watch = self._note
 
     def campaign(self, words: list[str], options: dict[str, str]) -> None:
@@ -200,6 +205,10 @@ class Transcript:
     def alive(self, words: list[str], options: dict[str, str]) -> None:
         """Report that the leader's node was heard."""
         self.cluster.feed(words[0], LeaderAlive())
+
+    def look(self, words: list[str], options: dict[str, str]) -> None:
+        """Have everything applied that is known to be committed."""
+        self.cluster.feed(words[0], CatchUp())
 
     def gone(self, words: list[str], options: dict[str, str]) -> None:
         """Report that a node's process has ended."""
@@ -279,6 +288,7 @@ _STEPS: dict[str, Callable[[Transcript, list[str], dict[str, str]], None]] = {
     "gone": Transcript.gone,
     "group": Transcript.group,
     "log": Transcript.log,
+    "look": Transcript.look,
     "lose": Transcript.lose,
     "members": Transcript.members,
     "patience": Transcript.patience,

@@ -116,7 +116,10 @@ class Cluster:
         joining: str = "",
         config: RaftConfig | None = None,
         realise_everywhere: bool = False,
+        is_prompt: bool = True,
     ) -> None:
+        """is_prompt: followers hear and apply at once, as in the catalog; False: with the tick."""
+        self.is_prompt = is_prompt
         self.config = config or RaftConfig()
         self.bootstrap = Configuration(
             tuple(NodeId(n) for n in voters), tuple(NodeId(n) for n in learners)
@@ -147,6 +150,7 @@ class Cluster:
             self.config,
             random.Random(ord(name)),
         )
+        self.replicas[node]._node.is_prompt = self.is_prompt
         return self.replicas[node]
 
     def crash(self, name: str) -> None:

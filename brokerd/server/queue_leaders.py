@@ -33,8 +33,8 @@ DELIVERY_BYTES_MAX = 512 * 1024
 OWING_S = 0.5
 
 #: Queues that are told of a policy before everybody else has a turn: each takes about 0.2 ms with
-#: what is proposed to it, and ten thousand at once would make this member miss elections.
-UPDATES_MAX = 100
+#: what is proposed to it, and ten thousand at once would hold everybody up for seconds.
+UPDATES_MAX = 25
 
 #: After so long consumers that have not resumed are asked to, again and again.
 REMIND_S = 2.0

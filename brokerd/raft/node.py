@@ -550,12 +550,13 @@ class RaftNode:
             # A transfer that took this long has failed: serve again.
             self.transfer_to = None
         replication.tick_snapshots()
+        # Before heartbeats, which say less: by these alone a damaged member knows that it is whole
+        # again (cluster/inbox.py).
+        replication.notify_commits()
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= config.heartbeat_ticks:
             self._heartbeat_elapsed = 0
             replication.send_heartbeats()
-        else:
-            replication.notify_commits()
 
 
 def _on_append_reply(node: RaftNode, message: Message) -> None:

@@ -149,6 +149,29 @@ def test_a_repeated_get_brings_the_same_message_until_its_answer_has_come(
     assert driver.reply(other)["run"][0] == 1
 
 
+def test_the_answer_that_the_sender_still_waits_for_is_kept(
+    driver: QueueDriver, sender: Sender
+) -> None:
+    """It says which number that is; all before it have arrived."""
+    driver.fill(2)
+    holder = consumer("g", node=sender.node, incarnation=sender.incarnation)
+    get = queue_commands.encode_get(holder, False)
+    first = sender.wrap(get)
+    answer = driver.send(first).reply
+    driver.send(sender.wrap(get, after=sender.number, unanswered_from=sender.number))
+    assert driver.send(first).reply == answer
+    assert driver.unacked == 2
+
+
+def test_nothing_counts_as_applied_of_a_member_that_has_only_started(
+    driver: QueueDriver, sender: Sender
+) -> None:
+    sender.number = 0
+    driver.send(queue_commands.encode_node_up(sender.node, sender.incarnation))
+    driver.send(sender.wrap(sender.checkout()))
+    assert driver.machine.overview()["consumers"] == 1
+
+
 def test_answers_that_are_kept_have_a_bound(
     driver: QueueDriver, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,24 @@ def test_a_batch_sent_again_is_confirmed_and_not_taken_twice() -> None:
     assert q.ready == 5
 
 
+def test_an_old_batch_that_comes_again_does_not_set_the_channel_back() -> None:
+    """R-QQ-8: what came after it has come, and what follows that is no gap."""
+    q = QueueDriver(queue_type="quorum")
+    q.send(enqueue(1, 2))
+    q.send(enqueue(3, 2))
+    assert reply(q, enqueue(1, 2)) == (EnqueueStatus.OK, 2, 0)
+    assert reply(q, enqueue(5, 1)) == (EnqueueStatus.OK, 1, 0)
+    assert reply(q, enqueue(3, 2)) == (EnqueueStatus.OK, 2, 0)
+    assert q.ready == 5
+
+
+def test_a_consumer_tag_of_other_bytes_than_utf_8_settles() -> None:
+    """AMQP 0-9-1 §4.2.5.3: short strings are bytes."""
+    who = consumer("t\udcff")
+    command = queue_commands.encode_ranges(Kind.SETTLE, who, [(0, 1)])
+    assert queue_commands.decode_ranges(command)[0] == who
+
+
 def test_the_new_part_of_a_half_known_batch_stands_at_its_place_in_the_entry() -> None:
     q = QueueDriver(queue_type="quorum")
     q.send(enqueue(1, 3))

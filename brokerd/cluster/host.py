@@ -553,7 +553,7 @@ class Host:
             driver = self._drivers.get(uid)
             if driver is not None and driver.error is None:
                 self._wal.set_live(driver.log_uid, driver.machine.live_indexes())
-                if driver.replica.snapshot_index:
+                if driver.replica.snapshot_index or driver.replica.is_installing:
                     # Messages leave the queue without a new snapshot; look again next time.
                     self._moved[uid] = None
         work = self._wal.collect()

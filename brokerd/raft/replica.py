@@ -257,6 +257,11 @@ class Replica:
         return self._snapshot_index
 
     @property
+    def is_installing(self) -> bool:
+        """Whether a leader's snapshot is on its way to the disk."""
+        return self._node.log.installing is not None
+
+    @property
     def configuration(self) -> Configuration:
         """The configuration in force."""
         return self._node.configuration

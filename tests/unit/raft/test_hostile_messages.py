@@ -175,11 +175,14 @@ def test_vote_is_given_once_per_term_also_across_a_restart() -> None:
 
 def test_installed_snapshot_replaces_an_older_log_and_is_acknowledged_after_the_disk() -> None:
     cluster = elected()
+    assert not cluster.replicas[B].is_installing
     cluster.feed("b", Received(snapshot(SNAPSHOT)))
     assert cluster.wire == []
     cluster.feed("b", Received(append(1, 9, 1, command(10, 1))))
     assert cluster.replicas[B].last_index == 9
+    assert cluster.replicas[B].is_installing
     cluster.sync("b")
+    assert not cluster.replicas[B].is_installing
     assert [(m.kind, m.index) for m in cluster.wire] == [(MessageKind.SNAPSHOT_REPLY, 9)]
     cluster.feed("b", Received(snapshot(SNAPSHOT)))
     assert cluster.wire[-1].index == 9

@@ -321,6 +321,9 @@ class BrokerWorld:
             to = NodeId(self.rng.choice(queue.members))
             self.record("transfer", queue.uid, leader.id, to)
             leader.host.transfer_leadership(queue.uid, to)
+            if self.scenario.crashes and to != leader.id and self.strikes(0.3):
+                # In vain: what the leader is to propose meanwhile is refused, such as this death.
+                self._crash(self.members[to], self.rng.choice((50, 300)))
 
     def _jump(self) -> None:
         member = self.members[self.rng.choice(self._names)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -132,5 +132,6 @@ def _is_ready(url: str) -> bool:
         with urllib.request.urlopen(url, timeout=2) as response:
             response.read()
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (OSError, http.client.HTTPException):
+        # The latter: a connection from a port of its own range to itself, while nobody listens.
         return False

@@ -41,7 +41,6 @@ class Progress:
         "snapshot_index",
         "snapshot_ticks",
         "state",
-        "window",
     )
 
     def __init__(self, node: NodeId, next_index: int, inflight_max: int) -> None:
@@ -56,10 +55,6 @@ class Progress:
         #: Last index of each APPEND on the way.
         self.inflights: deque[int] = deque()
         self.inflight_max = inflight_max
-        #: How many may be on the way: `inflight_max`; one after a gap, and one more with each
-        #: answer that brings news.  Where messages overtake each other each gap is refused, and
-        #: what follows it is sent again: the whole window at once is more with each round.
-        self.window = inflight_max
         #: Heard since the last check of the quorum.
         self.is_active = False
         #: The host reported loss and nothing was heard since: the group is not quiet.
@@ -74,7 +69,7 @@ class Progress:
     def is_paused(self) -> bool:
         """Whether nothing may be sent now."""
         if self.state is _REPLICATE:
-            return len(self.inflights) >= self.window
+            return len(self.inflights) >= self.inflight_max
         if self.state is ProgressState.PROBE:
             return self.probe_sent
         return True
@@ -113,8 +108,6 @@ class Progress:
         if index <= self.match:
             return False
         self.match = index
-        if self.window < self.inflight_max:
-            self.window += 1
         return True
 
     def reject(self, rejected: int, hint: int) -> bool:
@@ -125,7 +118,6 @@ class Progress:
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
-            self.window = 1
             self.become_probe()
             return True
         if self.next - 1 != rejected:

@@ -199,9 +199,7 @@ class Replication:
             return
         is_news = progress.acknowledge(message.index)
         if progress.state is _PROBE:
-            # An answer from before the probe says nothing of what was sent with it.
-            if message.index == progress.match:
-                progress.become_replicate()
+            progress.become_replicate()
         elif progress.state is _SNAPSHOT:
             if progress.match < progress.snapshot_index:
                 return
@@ -267,7 +265,7 @@ class Replication:
         progress.is_suspect = False
         progress.probe_sent = False
         # A lost message must not hold its slot of the window for ever.
-        if len(progress.inflights) >= progress.window:
+        if len(progress.inflights) >= progress.inflight_max:
             progress.inflights.popleft()
         if progress.match < self._node.log.last or progress.state is ProgressState.PROBE:
             self.send_append(progress)

@@ -135,19 +135,6 @@ def test_progress_steps_back_to_the_hint_and_never_behind_the_match() -> None:
     assert (progress.state, progress.next) == (ProgressState.PROBE, 6)
 
 
-def test_after_a_gap_one_append_is_on_the_way_and_one_more_with_each_that_brings_news() -> None:
-    progress = Progress(B, 1, inflight_max=2)
-    progress.acknowledge(3)
-    progress.become_replicate()
-    assert progress.reject(5, 3)
-    progress.become_replicate()
-    progress.inflights.append(4)
-    assert progress.is_paused
-    for index in (4, 5, 6):
-        assert progress.acknowledge(index)
-    assert progress.window == 2
-
-
 def test_log_drops_from_memory_what_is_persisted_and_applied() -> None:
     disk = FakeDisk()
     log = RaftLog(disk, commit=0)

@@ -32,8 +32,8 @@ DELIVERY_BYTES_MAX = 512 * 1024
 #: After so long a queue is told again what it refused to hear.
 OWING_S = 0.5
 
-#: Queues that are told of a policy before everybody else has a turn: each takes about 0.2 ms with
-#: what is proposed to it, and ten thousand at once would hold everybody up for seconds.
+#: Queues that are told of a policy before everybody else has a turn: something is
+#: proposed to each, and ten thousand at once would hold everybody up for seconds.
 UPDATES_MAX = 25
 
 #: After so long consumers that have not resumed are asked to, again and again.

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
 
-#: Specs of one proposal, and of the objects that its reply shows: applying a mebibyte of JSON takes
-#: each member about 50 ms, in which it does nothing else.  One operation always goes.
+#: Specs of one proposal, and of the objects that its reply shows: a member does nothing else
+#: while it applies them.  One operation always goes.
 RUN_BYTES_MAX = 1024 * 1024
 #: New queues of one proposal: each member opens their groups at once when it applies it.
 RUN_QUEUES_MAX = 64

@@ -199,7 +199,9 @@ class Replication:
             return
         is_news = progress.acknowledge(message.index)
         if progress.state is _PROBE:
-            progress.become_replicate()
+            # An answer from before the probe says nothing of what was sent with it.
+            if message.index == progress.match:
+                progress.become_replicate()
         elif progress.state is _SNAPSHOT:
             if progress.match < progress.snapshot_index:
                 return

@@ -192,6 +192,19 @@ def test_a_heartbeats_answer_frees_one_slot_of_a_full_window() -> None:
     assert [(m.index, len(m.entries)) for m in cluster.wire] == [(3, 1)]
 
 
+def test_an_answer_from_before_a_probe_is_not_taken_for_its_answer() -> None:
+    """Core seeds 308950 and 311276: each had the whole window sent again, a storm."""
+    cluster = elected()
+    cluster.propose("a", "1")
+    cluster.stabilize()
+    cluster.feed("a", PeerUnreachable(B))
+    cluster.feed("a", Received(Message(MessageKind.APPEND_REPLY, B, A, 1, 1)))
+    cluster.propose("a", "2")
+    assert kinds(cluster, "b") == []
+    cluster.feed("a", Received(Message(MessageKind.APPEND_REPLY, B, A, 1, 2)))
+    assert kinds(cluster, "b") == [MessageKind.APPEND]
+
+
 def test_a_stale_refusal_changes_nothing() -> None:
     cluster = elected()
     refusal = Message(MessageKind.APPEND_REPLY, B, A, 1, 1, 0, reject=True, hint=0)

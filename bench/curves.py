@@ -140,6 +140,22 @@ def definitions(kind: str, queue: str, keys: list[str]) -> Iterator[Path]:
 
 
 @contextmanager
+def queue_definitions(kind: str, numbers: range) -> Iterator[Path]:
+    queues = [
+        {
+            "name": f"idle-{number}",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": kind},
+        }
+        for number in numbers
+    ]
+    with written({"queues": queues}) as file:
+        yield file
+
+
+@contextmanager
 def written(definitions: dict[str, object]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bench-curves-") as folder:
         file = Path(folder) / "definitions.json"
@@ -154,18 +170,8 @@ def by_queues(kind: str, last: int) -> Measure:
         made = 0
         for point in powers(1, last, at_most):
             before = processes.resident_mib(cluster.pids())
-            queues = [
-                {
-                    "name": f"idle-{number}",
-                    "vhost": "/",
-                    "durable": True,
-                    "auto_delete": False,
-                    "arguments": {"x-queue-type": kind},
-                }
-                for number in range(made, point)
-            ]
             started = time.monotonic()
-            with written({"queues": queues}) as file:
+            with queue_definitions(kind, range(made, point)) as file:
                 cluster.import_definitions(file)
             took = time.monotonic() - started
             figures = idle(cluster)

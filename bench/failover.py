@@ -12,9 +12,7 @@ connection stays.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -34,20 +32,18 @@ QUEUE = "failover"
 def one_round(cluster: Cluster) -> float:
     """Return the longest wait for a confirm, in seconds."""
     load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=QUEUE, count=1000)
-    command = [str(load_programs.amqpload()), "publish", "--port", str(cluster.amqp_ports[1])]
-    command += ["--queue", QUEUE, "--no-declare", "--rate", str(RATE)]
-    command += ["--count", str(RATE * SECONDS), "--in-flight", "1000000"]
-    publisher = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with load_programs.amqpload_running(
+        "publish",
+        cluster.amqp_ports[1],
+        queue=QUEUE,
+        no_declare=True,
+        rate=RATE,
+        count=RATE * SECONDS,
+        in_flight=1_000_000,
+    ) as result_of:
         time.sleep(KILL_AFTER_S)
         cluster.kill(0)
-        out, errors = publisher.communicate(timeout=120)
-    finally:
-        publisher.kill()
-        publisher.wait()
-    if publisher.returncode:
-        raise BenchError(f"the publisher ended with {publisher.returncode}: {errors.strip()}")
-    result = json.loads(out)
+        result = result_of()
     if result["nacked"]:
         print(f"failover: {result['nacked']} publishes were refused", file=sys.stderr)
     return float(result["max_us"]) / 1e6

@@ -11,6 +11,8 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.processes import CACHE, BenchError
@@ -55,18 +57,37 @@ def amqpload() -> Path:
 
 def run_amqpload(verb: str, port: int, **options: object) -> dict[str, float]:
     """One run; options are those of amqpload.c, underscores for hyphens, True for a bare flag."""
+    with amqpload_running(verb, port, **options) as result_of:
+        result = result_of()
+    if result.get("nacked"):
+        raise BenchError(f"{verb}: {result['nacked']:.0f} publishes were refused")
+    return result
+
+
+@contextmanager
+def amqpload_running(
+    verb: str, port: int, **options: object
+) -> Iterator[Callable[[], dict[str, float]]]:
+    """A run beside which something else is done; call what is given to wait for its result."""
     command = [str(amqpload()), verb, "--port", str(port)]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         command += [flag] if value is True else [flag, str(value)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=RUN_TIMEOUT_S)
-    if done.returncode:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
-        raise BenchError(f"{' '.join(command[1:])}: {said}")
-    result: dict[str, float] = json.loads(done.stdout)
-    if result.get("nacked"):
-        raise BenchError(f"{' '.join(command[1:])}: {result['nacked']:.0f} publishes were refused")
-    return result
+    program = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def result() -> dict[str, float]:
+        out, errors = program.communicate(timeout=RUN_TIMEOUT_S)
+        if program.returncode:
+            said = errors.strip() or f"exit status {program.returncode}"
+            raise BenchError(f"{' '.join(command[1:])}: {said}")
+        figures: dict[str, float] = json.loads(out)
+        return figures
+
+    try:
+        yield result
+    finally:
+        program.kill()
+        program.wait()
 
 
 def perftest_jars() -> Path:

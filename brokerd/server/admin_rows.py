@@ -163,7 +163,6 @@ def members(broker: Broker, _: str) -> list[Row]:
     """One row per member, in the form of admin.proto's Member."""
     host = broker.host
     alive = host.alive()
-    led = {queue.uid for queue, _ in broker.led_queues()}
     all_queues = list(broker.view.queues())
     rows = []
     for name, address in broker.view.members().items():
@@ -182,7 +181,7 @@ def members(broker: Broker, _: str) -> list[Row]:
                 "memory_limit": monitor.memory_limit if monitor else 0,
                 "disk_free": monitor.disk_free if monitor else 0,
                 "alarms": sorted(broker.alarms.on(name)),
-                "leaders": len(led),
+                "leaders": len(broker.leaders.led),
                 "caught_up": is_caught_up(broker),
             }
         elif row["running"] and name in broker.connections.member_figures:

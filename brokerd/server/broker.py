@@ -367,12 +367,12 @@ class Broker:
         """Return the uids of all queues known here."""
         return list(self._queues)
 
-    def led_queues(self) -> list[tuple[Queue, QueueMachine]]:
-        """Return the queues whose leader is here, with their state."""
+    def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, QueueMachine]]:
+        """Return those of these queues whose leader is here, with their state."""
         result = []
-        for uid in self.leaders.led:
+        for uid in uids:
             queue = self._queues.get(uid)
-            if queue is not None and self.host.has_group(uid):
+            if queue is not None and uid in self.leaders.led and self.host.has_group(uid):
                 result.append((queue, self.machine(uid)))
         return result
 

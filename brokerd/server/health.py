@@ -6,7 +6,7 @@ depends on the quorum of others, else a full restart could not start.  live: the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,9 @@ class HealthState:
     reason: str = "starting"
 
 
-def make_app(state: HealthState, metrics: Callable[[], bytes], result_dir: Path) -> web.Application:
+def make_app(
+    state: HealthState, metrics: Callable[[], Awaitable[bytes]], result_dir: Path
+) -> web.Application:
     """Return the application; `metrics` renders the Prometheus text."""
 
     async def startup(_: web.Request) -> web.Response:
@@ -37,7 +39,7 @@ def make_app(state: HealthState, metrics: Callable[[], bytes], result_dir: Path)
 
     async def prometheus(_: web.Request) -> web.Response:
         return web.Response(
-            body=metrics(),
+            body=await metrics(),
             content_type="text/plain",
             charset="utf-8",
             headers={"X-Version": "0.0.4"},

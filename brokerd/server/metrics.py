@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from brokerd import __version__
 from brokerd.raft.messages import CATALOG_GROUP
+from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -58,10 +59,12 @@ _QUEUE_COUNTERS = {
 }
 
 
-def render(broker: Broker) -> bytes:
+async def render(broker: Broker) -> bytes:
     """Return the exposition text (format 0.0.4)."""
+    figures = _Figures(broker)
+    await figures.add_up()
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(broker))
+    registry.register(figures)
     return generate_latest(registry)
 
 
@@ -70,6 +73,31 @@ class _Figures(Collector):
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        #: Over the queues led here.
+        self._queues_led = 0
+        self._gauges: Counter[str] = Counter()
+        self._counters: Counter[str] = Counter()
+        #: Over the Raft groups with a replica here.
+        self._groups: Counter[str] = Counter()
+
+    async def add_up(self) -> None:
+        """Sum what is read queue by queue and group by group."""
+        broker = self._broker
+        async for uids in in_slices(list(broker.leaders.led)):
+            for _, machine in broker.led_queues(uids):
+                overview = machine.overview()
+                self._queues_led += 1
+                for key, _, _ in _QUEUE_GAUGES:
+                    self._gauges[key] += overview[key]
+                self._counters.update(overview["counters"])
+        host = broker.host
+        async for uids in in_slices(host.groups()):
+            for uid in filter(host.has_group, uids):
+                status = host.status_of(uid)
+                self._groups["here"] += 1
+                self._groups["leading"] += status.is_leader
+                self._groups["lagging"] += status.commit - status.applied
+                self._groups["damaged"] += status.is_damaged
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, each family once."""
@@ -158,40 +186,29 @@ class _Figures(Collector):
     def _topology(self) -> Iterator[Metric]:
         for kind, (name, text) in _OBJECTS.items():
             records = self._broker.view.records(kind, None)
-            yield _gauge(name, text, sum(1 for _ in records))
+            yield _gauge(name, text, len(records))
 
     def _queues(self) -> Iterator[Metric]:
-        gauges: Counter[str] = Counter()
-        counters: Counter[str] = Counter()
-        led = self._broker.led_queues()
-        for _, machine in led:
-            overview = machine.overview()
-            for key, _, _ in _QUEUE_GAUGES:
-                gauges[key] += overview[key]
-            counters.update(overview["counters"])
-        yield _gauge("brokerd_queues_led", "Queues whose leader is this member.", len(led))
+        yield _gauge("brokerd_queues_led", "Queues whose leader is this member.", self._queues_led)
         for key, name, text in _QUEUE_GAUGES:
-            yield _gauge(name, f"{text} Of the queues led here.", gauges[key])
+            yield _gauge(name, f"{text} Of the queues led here.", self._gauges[key])
         for key, name in _QUEUE_COUNTERS.items():
             yield _counter(
                 name,
                 "Since the queues were made; of the queues led here.",
-                counters[key],
+                self._counters[key],
             )
 
     def _consensus(self) -> Iterator[Metric]:
-        host = self._broker.host
-        groups = host.groups()
-        leading = lagging = damaged = 0
-        for uid in groups:
-            status = host.status_of(uid)
-            leading += status.is_leader
-            lagging += status.commit - status.applied
-            damaged += status.is_damaged
-        yield _gauge("brokerd_raft_groups", "Raft groups with a replica here.", len(groups))
-        yield _gauge("brokerd_raft_leaders", "Raft groups that this member leads.", leading)
-        yield _gauge("brokerd_raft_unapplied", "Committed entries not applied yet.", lagging)
-        yield _gauge("brokerd_raft_damaged", "Groups with damage in their log.", damaged)
+        host, groups = self._broker.host, self._groups
+        yield _gauge("brokerd_raft_groups", "Raft groups with a replica here.", groups["here"])
+        yield _gauge(
+            "brokerd_raft_leaders", "Raft groups that this member leads.", groups["leading"]
+        )
+        yield _gauge(
+            "brokerd_raft_unapplied", "Committed entries not applied yet.", groups["lagging"]
+        )
+        yield _gauge("brokerd_raft_damaged", "Groups with damage in their log.", groups["damaged"])
         if host.has_group(CATALOG_GROUP):
             status = host.status_of(CATALOG_GROUP)
             yield _gauge("brokerd_catalog_term", "Raft term of the catalog.", status.term)

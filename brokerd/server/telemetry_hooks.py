@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -13,14 +13,13 @@ import grpc
 from brokerd import __version__
 from brokerd.federation.link_rows import LinkRows
 from brokerd.server import rpc_auth
+from brokerd.server.slices import in_slices
 from brokerd.telemetry.counters import QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
 from brokerd.telemetry.service import TelemetryService
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
-
-log = logging.getLogger(__name__)
 
 
 class Telemetry:
@@ -43,6 +42,7 @@ class Telemetry:
         self._queues = QueueRows()
         self._links = LinkRows()
         self._task: asyncio.Task[None] | None = None
+        self._collecting = asyncio.Lock()
         self._since_us = _now_us()
         self.service = TelemetryService(
             self._writer, config.data_dir / "results", self._authorise, self.collect
@@ -67,27 +67,44 @@ class Telemetry:
         interval_s = self._broker.config.telemetry.interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
-            self.collect()
+            await self.collect()
 
-    def collect(self) -> None:
-        """Write the rows of the interval that ends now."""
-        since_us, now_us = self._since_us, _now_us()
-        self._since_us = now_us
-        broker = self._broker
-        rows: list[dict[str, Any]] = broker.counters.take(since_us, now_us)
-        rows.append(self._node_row(since_us, now_us))
-        led = broker.led_queues()
-        self._queues.forget(queue.uid for queue, _ in led)
-        for queue, machine in led:
-            status = broker.host.status_of(queue.uid)
-            rows += self._queues.rows(
-                queue, machine.overview(), machine.options, status, since_us, now_us
+    async def collect(self) -> None:
+        """Write the rows of the interval that ends now.
+
+        What a slice of queues says is written before clients have their turn: an end in between
+        loses nothing, since a queue's next row counts from its last one.
+        """
+        async with self._collecting:
+            since_us, now_us = self._since_us, _now_us()
+            self._since_us = now_us
+            broker = self._broker
+            rows: list[dict[str, Any]] = broker.counters.take(since_us, now_us)
+            rows.append(self._node_row(since_us, now_us))
+            rows += self._links.rows(broker.link_rows(), since_us, now_us)
+            self._writer.emit("sample", rows)
+            events = broker.counters.take_events(since_us, now_us)
+            if events:
+                self._writer.emit("event", events)
+            led = list(broker.leaders.led)
+            self._queues.forget(led)
+            async for uids in in_slices(led):
+                self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
+
+    def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
+        host = self._broker.host
+        return [
+            row
+            for queue, machine in self._broker.led_queues(uids)
+            for row in self._queues.rows(
+                queue,
+                machine.overview(),
+                machine.options,
+                host.status_of(queue.uid),
+                since_us,
+                now_us,
             )
-        rows += self._links.rows(broker.link_rows(), since_us, now_us)
-        self._writer.emit("sample", rows)
-        events = broker.counters.take_events(since_us, now_us)
-        if events:
-            self._writer.emit("event", events)
+        ]
 
     def _node_row(self, since_us: int, now_us: int) -> dict[str, Any]:
         """Return the member's own row; one per interval, so its absence means loss (§6.1)."""
@@ -98,7 +115,7 @@ class Telemetry:
             "t0": since_us,
             "t1": now_us,
             "conns": len(broker.connections),
-            "leaders": len(broker.led_queues()),
+            "leaders": len(broker.leaders.led),
         }
         if monitor is not None:
             row |= {
@@ -117,7 +134,7 @@ class Telemetry:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-            self.collect()
+            await self.collect()
             await asyncio.to_thread(self._writer.close)
 
 

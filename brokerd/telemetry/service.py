@@ -39,7 +39,7 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
         writer: SegmentWriter,
         result_dir: Path,
         authorise: Authorise,
-        collect: Callable[[], None],
+        collect: Callable[[], Awaitable[None]],
     ) -> None:
         self._writer = writer
         self._result_dir = result_dir
@@ -57,7 +57,7 @@ class TelemetryService(telemetry_pb2_grpc.TelemetryServicer):
         self, request: telemetry_pb2.SealRequest, context: Context
     ) -> telemetry_pb2.SealResponse:
         await self._authorise(context, False)
-        self._collect()
+        await self._collect()
         try:
             segments = await asyncio.to_thread(self._writer.seal_now)
         except TimeoutError as error:

@@ -26,7 +26,7 @@ class Member:
         self.may_change = True
         self.stub: Any = None
 
-    def collect(self) -> None:
+    async def collect(self) -> None:
         self.collected += 1
         self.writer.emit("sample", [{"k": "node", "n": self.collected}])
 

@@ -15,21 +15,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.inputs import Input, Persisted, Propose, Received, SnapshotSaved, Tick
 from brokerd.raft.machine import Meta
 from brokerd.raft.messages import Configuration, GroupUid, NodeId
-from brokerd.raft.replica import (
-    Action,
-    Input,
-    Persist,
-    Persisted,
-    Propose,
-    Received,
-    Replica,
-    SaveSnapshot,
-    Send,
-    SnapshotSaved,
-    Tick,
-)
+from brokerd.raft.replica import Action, Persist, Replica, SaveSnapshot, Send
 from tests.simulation.disk import FakeDisk
 
 NODES = (NodeId("a"), NodeId("b"), NodeId("c"))

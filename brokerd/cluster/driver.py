@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from brokerd.raft import inputs
 from brokerd.raft import replica as raft
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import Configuration, Entry, HardState, Message, NodeId
@@ -112,7 +113,7 @@ class Driver:
         self.log = log
         self.machine = machine
         self.is_volatile = is_volatile
-        self.inputs: list[raft.Input] = []
+        self.inputs: list[inputs.Input] = []
         #: The host has this driver on its list for the next flush.
         self.is_queued = False
         self.is_closed = False
@@ -143,9 +144,9 @@ class Driver:
         self._ports = ports
         self._token = 0
         self._callbacks: dict[int, Done] = {}
-        self._last_proposal: raft.Propose | None = None
+        self._last_proposal: inputs.Propose | None = None
         #: Proposals that go before the inputs that wait.
-        self._first: list[raft.Propose] = []
+        self._first: list[inputs.Propose] = []
         #: Data of entries that are in memory only: the leader may deliver what its own disk does
         #: not hold yet.
         self._unwritten: dict[int, Entry] = {}
@@ -161,21 +162,21 @@ class Driver:
         self._token = token = self._token + 1
         self._callbacks[token] = done
         if first:
-            self._first.append(raft.Propose(now_ms, [(token, command)]))
+            self._first.append(inputs.Propose(now_ms, [(token, command)]))
             return
         proposal = self._last_proposal
         # Inputs keep their order: a batch is only continued while nothing came after it.
         if proposal is not None and self.inputs and self.inputs[-1] is proposal:
             proposal.commands.append((token, command))
             return
-        proposal = self._last_proposal = raft.Propose(now_ms, [(token, command)])
+        proposal = self._last_proposal = inputs.Propose(now_ms, [(token, command)])
         self.inputs.append(proposal)
 
     def change_members(self, configuration: Configuration, done: Done) -> None:
         """Ask for another configuration."""
         self._token = token = self._token + 1
         self._callbacks[token] = done
-        self.inputs.append(raft.ChangeMembers(token, configuration))
+        self.inputs.append(inputs.ChangeMembers(token, configuration))
 
     def doubt(self) -> None:
         """The disk is new and the group is not: no votes until a leader has refilled it."""
@@ -188,16 +189,16 @@ class Driver:
             # A later write may have replaced it.
             if unwritten.get(entry.index) is entry:
                 del unwritten[entry.index]
-        self.inputs.append(raft.Persisted(token))
+        self.inputs.append(inputs.Persisted(token))
 
     def run(self) -> None:
         """Handle all inputs that are there."""
-        inputs, self.inputs = self.inputs, []
+        events, self.inputs = self.inputs, []
         self._last_proposal = None
         handle, actions, first = self.replica.handle, self._ACTIONS, self._first
         if first:
             self._run_first()
-        for event in inputs:
+        for event in events:
             for action in handle(event):
                 actions[type(action)](self, action)
             # Not before all actions of the event, whose writes and messages come before its own.
@@ -215,7 +216,7 @@ class Driver:
         if replica.applied_index == replica.commit_index or self.is_closed or self.error:
             return
         actions = self._ACTIONS
-        for action in replica.handle(raft.CatchUp()):
+        for action in replica.handle(inputs.CatchUp()):
             actions[type(action)](self, action)
 
     def entry_data(self, index: int) -> bytes | None:

@@ -27,19 +27,17 @@ from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.liveness import Liveness
 from brokerd.cluster.succession import Succession
 from brokerd.cluster.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
-from brokerd.raft.machine import Machine
-from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
-from brokerd.raft.replica import (
+from brokerd.raft.inputs import (
     Input,
-    InstallSnapshot,
     LeaderAlive,
     NodeGone,
     PeerUnreachable,
-    Replica,
-    SaveSnapshot,
     Tick,
     TransferLeadership,
 )
+from brokerd.raft.machine import Machine
+from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
+from brokerd.raft.replica import InstallSnapshot, Replica, SaveSnapshot
 from brokerd.raft.storage import LogStorage
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 

@@ -16,8 +16,8 @@ from brokerd.cluster.frame_entries import NOTHING_CUT, CutEntries
 from brokerd.cluster.frames import SnapshotAssembler, decode_raft
 from brokerd.cluster.snapshot_spool import SnapshotSpool
 from brokerd.cluster.write_queue import RefillStep, WriteQueue
+from brokerd.raft.inputs import Received
 from brokerd.raft.messages import Message, MessageKind, NodeId
-from brokerd.raft.replica import Received
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.wal import WriteAheadLog
 

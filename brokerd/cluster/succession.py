@@ -11,8 +11,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from brokerd.cluster.driver import Driver
+from brokerd.raft.inputs import TransferLeadership
 from brokerd.raft.messages import Message, MessageKind, NodeId
-from brokerd.raft.replica import TransferLeadership
 
 if TYPE_CHECKING:
     from brokerd.cluster.host import Host

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from brokerd.cluster.driver import Driver
+from brokerd.raft.inputs import SnapshotSaved
 from brokerd.raft.messages import Configuration, HardState, Snapshot
-from brokerd.raft.replica import SnapshotSaved
 from brokerd.storage.staging import StagedChunk
 from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
 

@@ -41,32 +41,6 @@ from brokerd.raft.node import RaftNode, Randomness
 from brokerd.raft.storage import LogStorage
 from brokerd.raft.validation import STAMP_BYTES
 
-__all__ = [
-    "REFUSED_OVERLOADED",
-    "REFUSED_TOO_LARGE",
-    "Action",
-    "CatchUp",
-    "ChangeMembers",
-    "Input",
-    "InstallSnapshot",
-    "LeaderAlive",
-    "NodeGone",
-    "PeerUnreachable",
-    "Persist",
-    "Persisted",
-    "Propose",
-    "Realise",
-    "Received",
-    "Replica",
-    "Reply",
-    "RoleChanged",
-    "SaveSnapshot",
-    "Send",
-    "SnapshotSaved",
-    "Tick",
-    "TransferLeadership",
-]
-
 # ---- actions ------------------------------------------------------------------------------------
 
 

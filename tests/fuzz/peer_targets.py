@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from brokerd.cluster import deliveries, frames, grpc_messages, http2
 from brokerd.cluster.errors import CallRefused, DeliveryFormatError, FrameError, Http2Error
 from brokerd.core.effects import Run
+from brokerd.raft.inputs import Received
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import encode_configuration
 from brokerd.raft.messages import (
@@ -26,7 +27,7 @@ from brokerd.raft.messages import (
     NodeId,
     Snapshot,
 )
-from brokerd.raft.replica import Received, Replica
+from brokerd.raft.replica import Replica
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage import records, scan
 from brokerd.storage.errors import StorageError

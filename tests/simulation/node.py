@@ -10,22 +10,17 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from brokerd.raft.inputs import Input, LeaderAlive, Persisted, Received, SnapshotSaved, Tick
 from brokerd.raft.messages import Configuration, GroupUid, Message, MessageKind, NodeId
 from brokerd.raft.replica import (
-    Input,
     InstallSnapshot,
-    LeaderAlive,
     Persist,
-    Persisted,
     Realise,
-    Received,
     Replica,
     Reply,
     RoleChanged,
     SaveSnapshot,
     Send,
-    SnapshotSaved,
-    Tick,
 )
 from tests.simulation.checkers import require
 from tests.simulation.disk import FakeDisk

@@ -24,23 +24,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.inputs import (
+    CatchUp,
+    LeaderAlive,
+    NodeGone,
+    PeerUnreachable,
+    Received,
+    TransferLeadership,
+)
 from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
 from brokerd.raft.progress import ProgressState
 from brokerd.raft.replica import (
     Action,
-    CatchUp,
     InstallSnapshot,
-    LeaderAlive,
-    NodeGone,
-    PeerUnreachable,
     Persist,
     Realise,
-    Received,
     Reply,
     RoleChanged,
     SaveSnapshot,
     Send,
-    TransferLeadership,
 )
 from tests.unit.raft.cluster import Cluster
 

@@ -12,6 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.inputs import (
+    ChangeMembers,
+    Input,
+    Persisted,
+    Propose,
+    Received,
+    SnapshotSaved,
+    Tick,
+    TransferLeadership,
+)
 from brokerd.raft.machine import Meta
 from brokerd.raft.messages import (
     Configuration,
@@ -24,21 +34,13 @@ from brokerd.raft.messages import (
 )
 from brokerd.raft.replica import (
     Action,
-    ChangeMembers,
-    Input,
     InstallSnapshot,
     Persist,
-    Persisted,
-    Propose,
     Realise,
-    Received,
     Replica,
     Reply,
     SaveSnapshot,
     Send,
-    SnapshotSaved,
-    Tick,
-    TransferLeadership,
 )
 from tests.simulation.disk import FakeDisk
 

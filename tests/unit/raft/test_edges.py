@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import BrokenLogError
+from brokerd.raft.inputs import NodeGone, PeerUnreachable, Received, TransferLeadership
 from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
@@ -21,14 +22,7 @@ from brokerd.raft.messages import (
 )
 from brokerd.raft.node import RaftNode
 from brokerd.raft.quorum import VoteResult, vote_result
-from brokerd.raft.replica import (
-    REFUSED_TOO_LARGE,
-    NodeGone,
-    PeerUnreachable,
-    Received,
-    SaveSnapshot,
-    TransferLeadership,
-)
+from brokerd.raft.replica import REFUSED_TOO_LARGE, SaveSnapshot
 from tests.simulation.disk import FakeDisk
 from tests.unit.raft.cluster import Cluster, command, elected, hand_over, kinds
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.inputs import CatchUp, PeerUnreachable, Received, TransferLeadership
 from brokerd.raft.messages import Message, MessageKind, NodeId
-from brokerd.raft.replica import CatchUp, PeerUnreachable, Received, TransferLeadership
 from tests.unit.raft.cluster import Cluster
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

@@ -6,6 +6,7 @@ import pytest
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import BrokenLogError
+from brokerd.raft.inputs import Received, SnapshotSaved, TransferLeadership
 from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import MEMBERS_MAX, encode_configuration, fault_of_configuration
 from brokerd.raft.messages import (
@@ -17,11 +18,6 @@ from brokerd.raft.messages import (
     MessageKind,
     NodeId,
     Snapshot,
-)
-from brokerd.raft.replica import (
-    Received,
-    SnapshotSaved,
-    TransferLeadership,
 )
 from brokerd.raft.validation import fault_of_message
 from tests.simulation.disk import FakeDisk

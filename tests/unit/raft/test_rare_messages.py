@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
+from brokerd.raft.inputs import LeaderAlive, NodeGone, PeerUnreachable, Received, TransferLeadership
 from brokerd.raft.messages import (
     Configuration,
     Message,
     MessageKind,
     NodeId,
     Snapshot,
-)
-from brokerd.raft.replica import (
-    LeaderAlive,
-    NodeGone,
-    PeerUnreachable,
-    Received,
-    TransferLeadership,
 )
 from tests.unit.raft.cluster import Cluster, command, elected, hand_over, kinds
 

@@ -8,18 +8,9 @@ import pytest
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import ConfigurationError, MisuseError
+from brokerd.raft.inputs import LeaderAlive, PeerUnreachable, Persisted, Tick, TransferLeadership
 from brokerd.raft.messages import MessageKind, NodeId
-from brokerd.raft.replica import (
-    REFUSED_OVERLOADED,
-    REFUSED_TOO_LARGE,
-    LeaderAlive,
-    PeerUnreachable,
-    Persisted,
-    RoleChanged,
-    SaveSnapshot,
-    Tick,
-    TransferLeadership,
-)
+from brokerd.raft.replica import REFUSED_OVERLOADED, REFUSED_TOO_LARGE, RoleChanged, SaveSnapshot
 from tests.unit.raft.cluster import Cluster
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import NackError
 
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.test_cluster_security import Authority
@@ -108,6 +110,40 @@ def ended_within_a_refill(member: Member, whole: int) -> bool:
     eventually(lambda: size(member.data_dir) > whole / 8, "some of the refill is there")
     member.kill()
     return size(member.data_dir) < whole and "this member votes" not in member.log()
+
+
+def test_a_classic_queue_whose_disk_is_lost_refuses_what_a_channel_elsewhere_sends_next(
+    tmp_path: Path,
+) -> None:
+    """docs/reliability.md: what came before is gone and the channel hears it; then it goes on."""
+    with cluster(tmp_path, 3) as members:
+        keeper = members[1]
+        keeper.connect().channel().queue_declare(QUEUE, durable=True)
+        channel = members[0].connect().channel()
+        channel.confirm_delivery()
+        for number in range(20):
+            channel.basic_publish("", QUEUE, b"%d" % number)
+        keeper.kill()
+        shutil.rmtree(keeper.data_dir)
+        keeper.start()
+        keeper.wait_ready()
+        is_refused = [is_nacked(channel, b"%d" % number) for number in range(20, 30)]
+        assert is_refused[0], "it is confirmed, though the messages before it are gone"
+        assert not is_refused[-1], "it does not go on"
+        consumer = keeper.connect().channel()
+        got = []
+        while body := consumer.basic_get(QUEUE, auto_ack=True)[2]:
+            got.append(int(body))
+        assert got == [20 + place for place, refused in enumerate(is_refused) if not refused]
+
+
+def is_nacked(channel: BlockingChannel, body: bytes) -> bool:
+    """Publish and wait for the verdict."""
+    try:
+        channel.basic_publish("", QUEUE, body)
+    except NackError:
+        return True
+    return False
 
 
 def size(folder: Path) -> int:

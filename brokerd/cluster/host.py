@@ -197,7 +197,7 @@ class Host:
         if not volatile:
             driver.is_damaged = self._wal.log(driver.log_uid).damaged
             if configuration.voters and not stored.voters:
-                self._queue.add(write_queue.BootstrapStep(driver.log_uid, configuration))
+                self._queue.add_group(driver.log_uid, configuration)
             elif not replica.configuration.voters:
                 driver.doubt()
         self._drivers[uid] = driver
@@ -224,7 +224,7 @@ class Host:
         if is_volatile:
             self._volatile.close(uid)
         elif forget:
-            self._queue.add(write_queue.RemoveStep(uid if driver is None else driver.log_uid))
+            self._queue.remove_group(uid if driver is None else driver.log_uid)
             self.schedule_flush()
 
     def forget_logs(self, kept: Collection[int]) -> None:
@@ -232,7 +232,7 @@ class Host:
         known = {driver.log_uid for driver in self._drivers.values()}.union(kept)
         for log_uid in self._wal.groups():
             if log_uid not in known:
-                self._queue.add(write_queue.RemoveStep(log_uid))
+                self._queue.remove_group(log_uid)
         self.schedule_flush()
 
     def has_group(self, uid: int) -> bool:

@@ -23,6 +23,8 @@ from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 #: Of a snapshot on its way in it takes less: the bytes stand in memory three times meanwhile.
 STAGED_BYTES_MAX = 4 * 1024 * 1024
+#: So many groups begin or end with one write: a vhost may go with thousands of queues.
+GROUPS_MAX = 1_000
 
 
 class Step(Protocol):
@@ -111,13 +113,12 @@ class StageStep:
 
 @dataclass(slots=True)
 class BootstrapStep:
-    """The first configuration of a new group."""
+    """The first configurations of new groups: one write, one fdatasync."""
 
-    uid: int
-    configuration: Configuration
+    groups: list[tuple[int, Configuration]] = field(default_factory=list)
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.bootstrap(self.uid, self.configuration)
+        wal.bootstrap(self.groups)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         return []
@@ -125,12 +126,12 @@ class BootstrapStep:
 
 @dataclass(slots=True)
 class RemoveStep:
-    """The end of a group."""
+    """The end of groups: one write, one fdatasync."""
 
-    uid: int
+    uids: list[int] = field(default_factory=list)
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.remove_group(self.uid)
+        wal.remove_groups(self.uids)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         return []
@@ -208,6 +209,22 @@ class WriteQueue:
             self._waiting.append(last)
         last.chunks.append(chunk)
         last.size += chunk.size
+
+    def add_group(self, uid: int, configuration: Configuration) -> None:
+        """Add to the new groups that wait."""
+        last = self._waiting[-1] if self._waiting else None
+        if not isinstance(last, BootstrapStep) or len(last.groups) >= GROUPS_MAX:
+            last = BootstrapStep()
+            self._waiting.append(last)
+        last.groups.append((uid, configuration))
+
+    def remove_group(self, uid: int) -> None:
+        """Add to the groups that are to be forgotten."""
+        last = self._waiting[-1] if self._waiting else None
+        if not isinstance(last, RemoveStep) or len(last.uids) >= GROUPS_MAX:
+            last = RemoveStep()
+            self._waiting.append(last)
+        last.uids.append(uid)
 
     def add(self, step: Step) -> None:
         """Add any other work, behind what waits."""

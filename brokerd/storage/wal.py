@@ -402,23 +402,32 @@ class WriteAheadLog:
 
     # ---- any thread -----------------------------------------------------------------------------
 
-    def bootstrap(self, uid: int, configuration: Configuration) -> None:
-        """Durably give a new group its initial configuration; a group that has one keeps it."""
-        log = self._groups.get(uid) or self._new_log(uid)
+    def bootstrap(self, groups: Sequence[tuple[int, Configuration]]) -> None:
+        """Durably give new groups their initial configurations, with one sync; a group that has
+        one keeps it.
+        """
+        new: list[int] = []
         with self._writer.lock:
-            state = self._state(uid)
-            if state.configuration.voters:
-                return
-            state.configuration = configuration
-            self._writer.append([self._writer.group_record(uid)])
-        log.configuration = configuration
+            for uid, configuration in groups:
+                state = self._state(uid)
+                if not state.configuration.voters:
+                    state.configuration = configuration
+                    new.append(uid)
+            if new:
+                self._writer.append([self._writer.group_record(uid) for uid in new])
+        for uid in new:
+            log = self._groups.get(uid) or self._new_log(uid)
+            log.configuration = self._writer.state.groups[uid].configuration
 
-    def remove_group(self, uid: int) -> None:
-        """Durably forget a group; its uid is never used again (replication.md §2.4)."""
+    def remove_groups(self, uids: Sequence[int]) -> None:
+        """Durably forget groups, with one sync; their uids are never used again
+        (replication.md §2.4).
+        """
         with self._writer.lock:
-            self._writer.append([Record(records.REMOVE, uid)])
-            self._writer.state.groups.pop(uid, None)
-        self._removed.append(uid)
+            self._writer.append([Record(records.REMOVE, uid) for uid in uids])
+            for uid in uids:
+                self._writer.state.groups.pop(uid, None)
+        self._removed.extend(uids)
 
     @property
     def stats(self) -> WalStats:

@@ -19,7 +19,7 @@ def write(
 ) -> Path:
     """Write a log with one entry per message; `live`: a snapshot of it all refers to these."""
     log = open_log(folder)
-    log.bootstrap(uid, THREE)
+    log.bootstrap([(uid, THREE)])
     for index, (publisher, number) in enumerate(keys, 1):
         body = b"%d:%d:3:" % (publisher, number) + PADDING
         put(log, uid, Entry(index, 1, 0, b"a command with " + body + b" in it"))

@@ -132,7 +132,7 @@ class History:
     def remove(self) -> None:
         uid = self.group()
         if uid is not None and uid in self.model and self.chance.random() < 0.1:
-            self.log.remove_group(uid)
+            self.log.remove_groups([uid])
             self.removed.add(uid)
             del self.model[uid]
 

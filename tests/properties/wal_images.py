@@ -119,7 +119,7 @@ def build(directory: Path, *, recycled: bool, seed: int = 0) -> Expected:
         collect_all(log)
         put_range(log, 9, 30, 34, size=900)
         assert not log._writer.active.header.fresh
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     writes = [
         GroupWrite(5, HardState(1, NodeId("a"), 0), [entry(1), entry(2, size=size(40))]),
         GroupWrite(6, HardState(2, NodeId("b"), 0), [entry(1, 2, size=size(100))]),

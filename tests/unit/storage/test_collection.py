@@ -96,7 +96,7 @@ def test_one_call_moves_a_bounded_amount(tmp_path: Path) -> None:
 
 def test_votes_and_configurations_outlive_their_segment(tmp_path: Path) -> None:
     log = segments_without_recycling(tmp_path)
-    log.bootstrap(7, THREE)
+    log.bootstrap([(7, THREE)])
     put(log, 7, entry(1), hard_state=HardState(9, NodeId("c"), 1))
     save(log, 7, 1, [])
     put_range(log, 5, 1, 80, size=700)
@@ -169,7 +169,7 @@ def test_removed_group_does_not_come_back_when_its_removal_is_collected(tmp_path
     put_range(log, 6, 1, 9, size=850)  # keeps the first segment well used
     put(log, 5, entry(1))
     put_range(log, 7, 1, 5, size=900)
-    log.remove_group(5)
+    log.remove_groups([5])
     put_range(log, 7, 5, 30, size=900)
     save(log, 7, 29, [])
     collect_all(log)

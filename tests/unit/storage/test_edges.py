@@ -157,7 +157,7 @@ def test_a_removal_is_repeated_as_long_as_the_group_stands_in_any_segment(tmp_pa
     put(log, 7, entry(1), hard_state=HardState(3, None, 0))
     put_range(log, 8, 1, 50)
     put_range(log, 9, 1, 120)
-    log.remove_group(7)
+    log.remove_groups([7])
     put_range(log, 9, 120, 300)
     save(log, 9, 290, [])
     removal = log._writer.state.removed[7]

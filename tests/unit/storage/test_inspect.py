@@ -22,7 +22,7 @@ from tests.unit.storage.builders import (
 
 def build(directory: Path) -> None:
     log = open_log(directory)
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     put(log, 5, entry(1), entry(2), hard_state=HardState(1, NodeId("b"), 1))
     put_range(log, 5, 3, 6, term=2)
     save(log, 5, 4, [(2, 3)])

@@ -378,7 +378,7 @@ def test_damage_outlives_an_installed_snapshot_until_the_leader_has_refilled_the
 
 def test_damage_is_not_forgotten_when_its_segment_is_collected(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     put_range(log, 5, 1, 40, size=700)
     path, offset = entry_at(tmp_path, 2, size=700)
     log.close()

@@ -54,7 +54,7 @@ def test_unknown_version_is_refused() -> None:
 
 def test_saving_compacts_the_log_to_what_is_live(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     put_range(log, 5, 1, 11)
     saved = save(log, 5, 7, [(2, 4)])
     for _ in range(2):

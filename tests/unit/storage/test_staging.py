@@ -248,7 +248,7 @@ def test_a_flipped_bit_in_what_never_was_installed_harms_nobody(tmp_path: Path) 
 def test_a_group_that_is_removed_meanwhile_stays_removed(tmp_path: Path) -> None:
     log = open_log(tmp_path, small(recycled_segments_max=0))
     staged = stage(log, *range(1, 9), size=3_000)
-    log.remove_group(UID)
+    log.remove_groups([UID])
     more(log, staged, 9)
     install(log, staged, 9)
     assert UID not in log.groups()

@@ -55,7 +55,7 @@ def test_new_log_is_empty(tmp_path: Path) -> None:
 
 def test_what_was_written_is_read_back_after_reopening(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     first = HardState(3, NodeId("b"), 1)
     put(log, 5, entry(1, 1), entry(2, 1), entry(3, 3, size=1000), hard_state=first)
     put(log, 6, entry(1, 2), hard_state=HardState(2, None, 0))
@@ -137,7 +137,7 @@ def test_newest_configuration_entry_wins_and_is_undone_by_truncation(tmp_path: P
     two = Configuration((NodeId("a"), NodeId("b")))
     data = membership.encode_configuration(two)
     log = open_log(tmp_path)
-    log.bootstrap(5, THREE)
+    log.bootstrap([(5, THREE)])
     changed = entry(2, kind=EntryKind.CONFIG)
     changed.data = data
     put(log, 5, entry(1), changed)
@@ -155,8 +155,8 @@ def test_newest_configuration_entry_wins_and_is_undone_by_truncation(tmp_path: P
 
 def test_bootstrap_does_not_replace_a_configuration(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.bootstrap(5, THREE)
-    log.bootstrap(5, Configuration((NodeId("x"),)))
+    log.bootstrap([(5, THREE)])
+    log.bootstrap([(5, Configuration((NodeId("x"),)))])
     assert log.log(5).initial_state()[1] == THREE
     log.close()
     log = open_log(tmp_path)
@@ -232,7 +232,7 @@ def test_removed_group_stays_removed(tmp_path: Path) -> None:
     put_range(log, 5, 1, 5)
     put_range(log, 6, 1, 5)
     save(log, 5, 2, [])
-    log.remove_group(5)
+    log.remove_groups([5])
     assert log.groups() == [6]
     late = GroupWrite(5, HardState(9, None, 0), [entry(5)])
     log.write([late])
@@ -314,7 +314,7 @@ def test_failed_write_is_final(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         log.write([GroupWrite(5, None, [entry(2)])])
     with pytest.raises(StorageFailed):
-        log.bootstrap(6, THREE)
+        log.bootstrap([(6, THREE)])
     log.close()
     log = open_log(tmp_path)
     assert everything(log, 5) == [entry(1)]

@@ -88,11 +88,10 @@ class BrokerdCluster:
     def is_ready(self, number: int) -> bool:
         return _is_ready(f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/health/ready")
 
-    def import_definitions(self, file: Path) -> None:
+    def control(self, *arguments: str) -> None:
         address = f"127.0.0.1:{PORTS['rpc'] + self._offsets[0]}"
         control = Path(sys.executable).with_name("brokerctl")
-        command = [str(control), "--address", address, "import_definitions", "-t", "1800"]
-        processes.run_tool([*command, str(file)])
+        processes.run_tool([str(control), "--address", address, *arguments])
 
     def _start_node(self, number: int) -> subprocess.Popen[bytes]:
         assert self._folder is not None

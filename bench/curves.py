@@ -109,7 +109,7 @@ def by_bindings(kind: str) -> Measure:
             keys = [f"k{number}.other.*" for number in range(made, point - 1)]
             started = time.monotonic()
             with definitions(kind, queue, [*keys, "wanted.key"]) as file:
-                cluster.import_definitions(file)
+                import_definitions(cluster, file)
             took = time.monotonic() - started
             made = point - 1
             figures = publish(
@@ -118,6 +118,10 @@ def by_bindings(kind: str) -> Measure:
             yield point, figures | {"import s": took}
 
     return measure
+
+
+def import_definitions(cluster: Cluster, file: Path) -> None:
+    cluster.control("import_definitions", "-t", "1800", str(file))
 
 
 @contextmanager
@@ -140,11 +144,11 @@ def definitions(kind: str, queue: str, keys: list[str]) -> Iterator[Path]:
 
 
 @contextmanager
-def queue_definitions(kind: str, numbers: range) -> Iterator[Path]:
+def queue_definitions(kind: str, numbers: range, vhost: str = "/") -> Iterator[Path]:
     queues = [
         {
             "name": f"idle-{number}",
-            "vhost": "/",
+            "vhost": vhost,
             "durable": True,
             "auto_delete": False,
             "arguments": {"x-queue-type": kind},
@@ -172,7 +176,7 @@ def by_queues(kind: str, last: int) -> Measure:
             before = processes.resident_mib(cluster.pids())
             started = time.monotonic()
             with queue_definitions(kind, range(made, point)) as file:
-                cluster.import_definitions(file)
+                import_definitions(cluster, file)
             took = time.monotonic() - started
             figures = idle(cluster)
             grown = processes.resident_mib(cluster.pids()) - before

@@ -48,8 +48,8 @@ class Cluster(Protocol):
     def is_ready(self, number: int) -> bool:
         """Whether the member serves clients."""
 
-    def import_definitions(self, file: Path) -> None:
-        """Create what a definitions file describes; BenchError if it cannot be."""
+    def control(self, *arguments: str) -> None:
+        """Run brokerctl or rabbitmqctl at the first member; BenchError if it fails."""
 
 
 def free_ports(count: int) -> list[int]:

@@ -107,9 +107,8 @@ class RabbitCluster:
     def is_ready(self, number: int) -> bool:
         return processes.listens(self.amqp_ports[number])
 
-    def import_definitions(self, file: Path) -> None:
-        command = [str(CONTROL), "-n", "rb0@localhost", "import_definitions", "-t", "1800"]
-        processes.run_tool([*command, str(file)], self._env)
+    def control(self, *arguments: str) -> None:
+        processes.run_tool([str(CONTROL), "-n", "rb0@localhost", *arguments], self._env)
 
     def _prepare_node(self, number: int, dist_port: int) -> None:
         assert self._folder is not None

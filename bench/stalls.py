@@ -5,8 +5,9 @@
 A cluster of three; one publisher sends RATE messages per second with confirms to a quorum queue of
 its own, through the member that leads it and that is asked for the operation. Told is the longest
 time between a publish and its confirm meanwhile: of nothing but publishing, while a queue with many
-bindings is deleted (its bindings go with it), while a queue with many messages is deleted, and
-beside many idle quorum queues over two intervals of telemetry (RabbitMQ: of its statistics).
+bindings is deleted (its bindings go with it), while a queue with many messages is deleted, beside
+many idle quorum queues over two intervals of telemetry (RabbitMQ: of its statistics), and while
+their vhost is deleted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BEHIND_S = 10
 ASK_AFTER_S = 2.0
 OWN_QUEUE = "stalls-own"
 OTHER_QUEUE = "stalls-other"
+VHOST = "stalls"
 
 
 def longest_wait(cluster: Cluster, seconds: int, act: Callable[[], object] | None = None) -> float:
@@ -53,7 +55,7 @@ def bindings_go(cluster: Cluster, count: int) -> float:
     load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=OTHER_QUEUE, count=1)
     keys = [f"k{number}.other.*" for number in range(count)]
     with curves.definitions("topic", OTHER_QUEUE, keys) as file:
-        cluster.import_definitions(file)
+        curves.import_definitions(cluster, file)
     return longest_wait(cluster, BEHIND_S, lambda: delete_other(cluster))
 
 
@@ -65,9 +67,14 @@ def messages_go(cluster: Cluster, count: int) -> float:
 
 
 def beside_queues(cluster: Cluster, count: int) -> float:
-    with curves.queue_definitions("quorum", range(count)) as file:
-        cluster.import_definitions(file)
+    cluster.control("add_vhost", VHOST)
+    with curves.queue_definitions("quorum", range(count), VHOST) as file:
+        curves.import_definitions(cluster, file)
     return longest_wait(cluster, WATCHED_S)
+
+
+def vhost_goes(cluster: Cluster) -> float:
+    return longest_wait(cluster, BEHIND_S, lambda: cluster.control("delete_vhost", VHOST))
 
 
 def measure(side: str, args: argparse.Namespace) -> tuple[str, dict[str, float]]:
@@ -90,6 +97,7 @@ def measure(side: str, args: argparse.Namespace) -> tuple[str, dict[str, float]]
         row(title, messages_go(cluster, args.messages))
         title = f"{args.queues:,} idle quorum queues"
         row(title, beside_queues(cluster, args.queues))
+        row(f"the vhost of these {args.queues:,} is deleted", vhost_goes(cluster))
     finally:
         cluster.stop()
     return cluster.title, waits

@@ -227,6 +227,21 @@ def test_reopening_many_times_does_not_pile_up_space(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 60_000
 
 
+def test_groups_that_begin_or_end_together_take_one_sync(tmp_path: Path) -> None:
+    """A vhost that went with 10,000 queues held the log up for seconds."""
+    log = open_log(tmp_path, WalConfig())
+    before = log.stats.syncs
+    log.bootstrap([(uid, THREE) for uid in range(1, 1001)])
+    log.bootstrap([(1, THREE)])
+    log.remove_groups(range(1, 1000))
+    assert log.stats.syncs == before + 2
+    log.close()
+    log = open_log(tmp_path, WalConfig())
+    assert log.groups() == [1000]
+    assert log.log(1000).initial_state()[1] == THREE
+    log.close()
+
+
 def test_removed_group_stays_removed(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     put_range(log, 5, 1, 5)

@@ -72,6 +72,7 @@ class Driver:
         "configuration",
         "deadline_ms",
         "error",
+        "has_tick",
         "inputs",
         "is_closed",
         "is_damaged",
@@ -116,6 +117,8 @@ class Driver:
         self.inputs: list[inputs.Input] = []
         #: The host has this driver on its list for the next flush.
         self.is_queued = False
+        #: A tick is among the inputs.
+        self.has_tick = False
         self.is_closed = False
         #: Something synced cannot be read back: no votes, no campaigns until a leader has refilled
         #: it (replication.md §1).
@@ -194,6 +197,7 @@ class Driver:
     def run(self) -> None:
         """Handle all inputs that are there."""
         events, self.inputs = self.inputs, []
+        self.has_tick = False
         self._last_proposal = None
         handle, actions, first = self.replica.handle, self._ACTIONS, self._first
         if first:

@@ -6,29 +6,35 @@ An idle group costs nothing (replication.md §2.1).  Decides nothing else; used 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 
 from brokerd.cluster.driver import Driver
+from brokerd.raft.inputs import LeaderAlive, Tick
+from brokerd.raft.messages import NodeId
+
+#: Of more groups than this each tick takes the next: where thousands have something to wait for
+#: (their leaders' member was lost) they must not take all time from each other's elections.
+GROUPS_PER_TICK = 1_000
 
 
 class GroupClock:
-    """State: `active` (uids of groups that ran since the last tick or wait for the next; the host
-    adds them), and deadlines of machines, which may be old news: only a driver's own `deadline_ms`
-    counts.
+    """State: `active` (uids of groups that ran since the last tick or wait for the next, the next
+    one to be looked at first; the host adds them), and deadlines of machines, which may be old
+    news: only a driver's own `deadline_ms` counts.
     """
 
     __slots__ = ("_deadlines", "active")
 
     def __init__(self) -> None:
-        self.active: set[int] = set()
+        self.active: dict[int, None] = {}
         self._deadlines: list[tuple[int, int]] = []
 
-    def _settle(self, driver: Driver) -> None:
+    def _is_settled(self, driver: Driver, down: Collection[NodeId]) -> bool:
         """Look at a group that has run since the last tick, or waited for it."""
-        replica, uid = driver.replica, driver.uid
-        if not replica.is_consensus_quiet or driver.leader not in driver.members:
-            return
-        self.active.discard(uid)
+        replica = driver.replica
+        if not replica.is_consensus_quiet(down) or driver.leader not in driver.members:
+            return False
         deadline_ms = replica.next_deadline_ms
         # A later deadline needs no timer of its own: the earlier one looks again.  So a deadline
         # that moves with each use does not pile timers up.
@@ -36,27 +42,55 @@ class GroupClock:
             driver.deadline_ms is None or deadline_ms < driver.deadline_ms
         ):
             driver.deadline_ms = deadline_ms
-            heapq.heappush(self._deadlines, (deadline_ms, uid))
+            heapq.heappush(self._deadlines, (deadline_ms, driver.uid))
+        return True
 
     def due(
         self,
         drivers: Mapping[int, Driver],
+        down: Collection[NodeId],
         clock_ms: int,
         failed: Callable[[Driver, Exception], None],
-    ) -> set[int]:
-        """Return the groups that want a tick now; `failed` hears of those that cannot say."""
+    ) -> list[Driver]:
+        """Return the groups that want a tick now; `failed` hears of those that cannot say.
+
+        down: members that are not up; groups do not wait for them where they need not.
+        """
+        due: dict[int, None] = {}
         # With the tick rather than whenever a group ran: a busy one runs a hundred times between.
-        for uid in list(self.active):
+        for uid in list(islice(self.active, GROUPS_PER_TICK)):
+            driver = drivers[uid]
+            # Those that are not settled wait behind all others for their next tick.
+            del self.active[uid]
             try:
-                self._settle(drivers[uid])
+                if self._is_settled(driver, down):
+                    continue
             except Exception as error:
-                failed(drivers[uid], error)
-        due = set(self.active)
+                failed(driver, error)
+                continue
+            self.active[uid] = None
+            due[uid] = None
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= clock_ms:
             deadline_ms, uid = heapq.heappop(deadlines)
-            driver = drivers.get(uid)
-            if driver is not None and driver.deadline_ms == deadline_ms:
-                driver.deadline_ms = None
-                due.add(uid)
-        return due
+            waiting = drivers.get(uid)
+            if waiting is not None and waiting.deadline_ms == deadline_ms:
+                waiting.deadline_ms = None
+                due[uid] = None
+        return [drivers[uid] for uid in due]
+
+
+def tick(driver: Driver, heard: Collection[NodeId], clock_ms: int) -> bool:
+    """Tell a group the time, and that its leader's node was heard; False: it has not come to the
+    last tick yet, since thousands of groups have something to do.
+    """
+    if driver.has_tick:
+        return False
+    driver.has_tick = True
+    # A leader that is no member any more keeps its node, but leads nobody.
+    if driver.leader in heard and driver.leader in driver.members:
+        driver.inputs.append(LeaderAlive())
+    # A damaged replica must not campaign.
+    if not driver.is_damaged:
+        driver.inputs.append(Tick(clock_ms))
+    return True

@@ -17,22 +17,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from brokerd.cluster import peer_service, transport, write_queue
+from brokerd.cluster import group_clock, peer_service, transport, write_queue
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.driver import Done, Driver
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.group_clock import GroupClock
 from brokerd.cluster.host_events import ClientEvents, GroupStatus, HostEvents, status_of
 from brokerd.cluster.inbox import Inbox
 from brokerd.cluster.liveness import Liveness
+from brokerd.cluster.member_index import MemberIndex
 from brokerd.cluster.succession import Succession
 from brokerd.cluster.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.raft.inputs import (
     Input,
-    LeaderAlive,
     NodeGone,
     PeerUnreachable,
-    Tick,
     TransferLeadership,
 )
 from brokerd.raft.machine import Machine
@@ -45,6 +43,9 @@ __all__ = ["ClientEvents", "GroupStatus", "Host", "HostEvents", "wall_clock_ms"]
 
 logger = logging.getLogger(__name__)
 
+#: So many groups run in one turn of the event loop: tens of milliseconds where all have elections.
+GROUPS_PER_TURN = 256
+
 
 def wall_clock_ms() -> int:
     """Return milliseconds since the epoch."""
@@ -55,7 +56,7 @@ class Host:
     """Groups, peers and the clock of one node.  Create it within a running event loop.
 
     State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
-    the clock); `_with_member` (groups by member).  Idle groups are in none but the last.
+    the clock); `_members` (groups by member).  Idle groups are in none but the last.
     """
 
     def __init__(
@@ -95,8 +96,8 @@ class Host:
         self._is_flush_scheduled = False
         #: What is to be called before the flush under way hands over; None: none is under way.
         self._at_end: list[Callable[[], None]] | None = None
-        self._group_clock = GroupClock()
-        self._with_member: dict[NodeId, set[int]] = {}
+        self._group_clock = group_clock.GroupClock()
+        self._members = MemberIndex()
         #: Groups whose machine moved since their live ranges were told.
         self._moved: dict[int, None] = {}
         self._ticked_ms = 0
@@ -203,8 +204,8 @@ class Host:
         self._drivers[uid] = driver
         # Messages that an earlier life's snapshot refers to may leave the queue before the next.
         self._moved[uid] = None
-        self._group_clock.active.add(uid)
-        self._index_members(driver)
+        self._group_clock.active[uid] = None
+        self._members.update(driver)
         if replica.configuration.voters == (self.node,) and not driver.is_damaged:
             # Nobody else to wait for.
             driver.inputs.append(TransferLeadership(self.node))
@@ -216,10 +217,9 @@ class Host:
         driver = self._drivers.pop(uid, None)
         if driver is not None:
             driver.close()
-            self._group_clock.active.discard(uid)
+            self._group_clock.active.pop(uid, None)
             self._moved.pop(uid, None)
-            for node in driver.members:
-                self._with_member[node].discard(uid)
+            self._members.remove(driver)
         is_volatile = driver is not None and driver.is_volatile
         if is_volatile:
             self._volatile.close(uid)
@@ -378,6 +378,11 @@ class Host:
             self.liveness.set_incarnation(node, incarnation)
         elif not is_new:
             return
+        if is_new:
+            # What was not waited for while it was down is to be sent now.
+            for uid in self._members.groups_with(node):
+                if self._drivers[uid].is_leader:
+                    self._group_clock.active[uid] = None
         self.events.node_changed(node, self.liveness.incarnation(node), True)
 
     def _lost(self, node: NodeId, incarnation: int) -> None:
@@ -393,7 +398,7 @@ class Host:
         self.events.node_changed(node, incarnation, False)
 
     def _put_all(self, node: NodeId, event: Input, *, leaders_only: bool = False) -> None:
-        for uid in self._with_member.get(node, ()):
+        for uid in self._members.groups_with(node):
             driver = self._drivers[uid]
             if driver.is_leader or not leaders_only:
                 self._put(driver, event)
@@ -418,9 +423,16 @@ class Host:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Run every driver with inputs once; hand over what is to be written and sent."""
+        """Run every driver with inputs once, of many the first; hand over what is to be written
+        and sent.
+        """
         self._is_flush_scheduled = False
         dirty, self._dirty = self._dirty, []
+        if len(dirty) > GROUPS_PER_TURN:
+            # Others are heard in between, and hear that this node lives.
+            self._dirty = dirty[GROUPS_PER_TURN:]
+            del dirty[GROUPS_PER_TURN:]
+            self.schedule_flush()
         at_end: list[Callable[[], None]] = []
         self._at_end = at_end
         for driver in dirty:
@@ -445,9 +457,14 @@ class Host:
         # Nobody waits for this.
         for driver in dirty:
             if not driver.is_closed and driver.error is None:
-                self._group_clock.active.add(driver.uid)
+                self._group_clock.active[driver.uid] = None
                 if driver.replica.configuration is not driver.configuration:
-                    self._index_members(driver)
+                    self._members.update(driver)
+
+    def flush_all(self) -> None:
+        """Run every driver that has inputs now."""
+        for _ in range(0, len(self._dirty), GROUPS_PER_TURN):
+            self.flush()
 
     def call_after_flush(self, callback: Callable[[], None]) -> None:
         """Call once all groups of the flush under way have run, in order; or else soon.
@@ -460,21 +477,11 @@ class Host:
         else:
             self._at_end.append(callback)
 
-    def _index_members(self, driver: Driver) -> None:
-        configuration = driver.replica.configuration
-        driver.configuration = configuration
-        members = frozenset(configuration.voters + configuration.learners)
-        for node in driver.members - members:
-            self._with_member[node].discard(driver.uid)
-        for node in members - driver.members:
-            self._with_member.setdefault(node, set()).add(driver.uid)
-        driver.members = members
-
     def _stop_replica(self, driver: Driver, error: Exception) -> None:
         """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
         logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
         driver.error = error
-        self._group_clock.active.discard(driver.uid)
+        self._group_clock.active.pop(driver.uid, None)
         driver.close()
         if driver.is_leader:
             self.succession.stopped(driver)
@@ -580,19 +587,12 @@ class Host:
         self.flush()
 
     def _tick_groups(self) -> None:
+        liveness = self.liveness
+        heard = {node for node in liveness.up() if liveness.heard_since(node, self._ticked_ms)}
+        down = liveness.suspected()
         clock_ms = self._clock_ms()
-        tick, alive = Tick(clock_ms), LeaderAlive()
-        heard = {
-            node for node in self.liveness.up() if self.liveness.heard_since(node, self._ticked_ms)
-        }
-        for uid in self._group_clock.due(self._drivers, clock_ms, self._stop_replica):
-            driver = self._drivers[uid]
-            # A leader that is no member any more keeps its node, but leads nobody.
-            if driver.leader in heard and driver.leader in driver.members:
-                driver.inputs.append(alive)
-            # A damaged replica must not campaign.
-            if not driver.is_damaged:
-                driver.inputs.append(tick)
-            if not driver.is_queued:
+        due = self._group_clock.due(self._drivers, down, clock_ms, self._stop_replica)
+        for driver in due:
+            if group_clock.tick(driver, heard, clock_ms) and not driver.is_queued:
                 driver.is_queued = True
                 self._dirty.append(driver)

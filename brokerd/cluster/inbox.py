@@ -91,7 +91,7 @@ class Inbox:
             self._take_raft(node, frame.raft, cut)
             if frame.replies:
                 # Who hears an answer finds its effect in the replica here, if the news came along.
-                host.flush()
+                host.flush_all()
         for request in frame.requests:
             self._take_request(node, request)
         for reply in frame.replies:

@@ -11,7 +11,7 @@ business.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -162,9 +162,10 @@ class RaftNode:
         """Whether this node leads in its term."""
         return self.role is Role.LEADER
 
-    @property
-    def is_quiet(self) -> bool:
-        """Nothing to do and nothing to wait for: no ticks needed (design/replication.md §2.1)."""
+    def is_quiet(self, down: Collection[NodeId] = ()) -> bool:
+        """Nothing to do and nothing to wait for, while these members are down: no ticks needed
+        (design/replication.md §2.1).
+        """
         log = self.log
         # Under load it is the first line that says no.
         if (
@@ -178,7 +179,7 @@ class RaftNode:
             or self.leader not in self._history.current.voters
         ):
             return False
-        return self.role is not _LEADER or self.replication.is_settled()
+        return self.role is not _LEADER or self.replication.is_settled(down)
 
     def stored_snapshot(self) -> Snapshot | None:
         """Return the snapshot for a follower that needs one."""

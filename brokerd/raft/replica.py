@@ -7,7 +7,7 @@ The driver (cluster/driver.py) executes the actions and reports back as inputs; 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -250,15 +250,16 @@ class Replica:
         """Whether this member leads and no other change is under way."""
         return self._node.fault_of_moment() is None
 
-    @property
-    def is_consensus_quiet(self) -> bool:
-        """No ticks needed as far as consensus goes; `next_deadline_ms` may still ask for one."""
-        return self._node.is_quiet
+    def is_consensus_quiet(self, down: Collection[NodeId]) -> bool:
+        """No ticks needed as far as consensus goes while these members are down;
+        `next_deadline_ms` may still ask for one.
+        """
+        return self._node.is_quiet(down)
 
     @property
     def is_quiet(self) -> bool:
         """No ticks needed at all (design/replication.md §2.1)."""
-        return self._node.is_quiet and self.next_deadline_ms is None
+        return self._node.is_quiet() and self.next_deadline_ms is None
 
     @property
     def next_deadline_ms(self) -> int | None:

@@ -5,6 +5,7 @@ Part of node.py, apart only for length: a Replication belongs to one node and wo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from brokerd.raft import quorum
@@ -338,15 +339,25 @@ class Replication:
                 if progress.snapshot_ticks >= self._node.config.snapshot_resend_ticks:
                     progress.become_probe()
 
-    def is_settled(self) -> bool:
-        """Whether every member holds and knows everything, and none is suspected."""
+    def is_settled(self, down: Collection[NodeId]) -> bool:
+        """Whether every member holds and knows everything, and none is suspected.
+
+        Members that are `down` are not waited for where the others are a majority: whoever says so
+        asks again when they are up.
+        """
         log = self._node.log
         last = log.last
         committed = log.committed
-        return all(
-            progress.match == last
-            and progress.commit_sent >= committed
-            and progress.state is _REPLICATE
-            and not progress.is_suspect
+        behind = [
+            progress.node
             for progress in self.peers.values()
-        )
+            if progress.match != last
+            or progress.commit_sent < committed
+            or progress.state is not _REPLICATE
+            or progress.is_suspect
+        ]
+        if not behind:
+            return True
+        voters = self._node.configuration.voters
+        up = sum(1 for voter in voters if voter not in down)
+        return up >= quorum.majority(len(voters)) and all(node in down for node in behind)

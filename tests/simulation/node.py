@@ -90,19 +90,22 @@ class SimNode:
             return
         world = self.world
         world.after(world.config.tick_ms, self._tick, life)
-        if world.scenario.is_quiescing and replica.is_quiet and not self._suspects(replica):
+        if world.scenario.is_quiescing and self._needs_no_tick(replica):
             return
         self.handle(Tick(world.now_ms))
 
-    def _suspects(self, replica: Replica) -> bool:
+    def _needs_no_tick(self, replica: Replica) -> bool:
+        """What cluster/group_clock.py asks, with the simulator's own notion of who is down."""
         now_ms = self.world.now_ms
-        members = replica.configuration.voters + replica.configuration.learners
-        watched = members if replica.is_leader else (replica.leader,)
-        return any(
-            peer is not None
-            and peer != self.id
-            and now_ms - self.last_heard.get(peer, 0) > SUSPICION_MS
-            for peer in watched
+        down = {
+            peer
+            for peer in replica.configuration.voters + replica.configuration.learners
+            if peer != self.id and now_ms - self.last_heard.get(peer, 0) > SUSPICION_MS
+        }
+        return (
+            replica.is_consensus_quiet(down)
+            and replica.next_deadline_ms is None
+            and replica.leader not in down
         )
 
     def _ping(self, life: int) -> None:

@@ -159,7 +159,7 @@ def test_a_leader_forgets_nothing_over_a_peer_that_is_no_member() -> None:
     cluster.feed("a", PeerUnreachable(NodeId("x")))
     cluster.feed("a", Received(Message(MessageKind.PRE_VOTE, NodeId("x"), A, 1, 1, 1)))
     assert cluster.wire == []
-    assert cluster.replicas[A].is_consensus_quiet
+    assert cluster.replicas[A].is_consensus_quiet(())
 
 
 def test_replies_that_come_after_leadership_was_lost_are_dropped() -> None:

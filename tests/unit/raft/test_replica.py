@@ -257,7 +257,7 @@ def test_group_with_a_deadline_is_not_quiet_and_proposes_one_tick_command() -> N
     cluster.elect("a")
     cluster.machines[A].deadline_ms = 50
     assert not cluster.replicas[A].is_quiet
-    assert cluster.replicas[A].is_consensus_quiet
+    assert cluster.replicas[A].is_consensus_quiet(())
     assert cluster.replicas[A].next_deadline_ms == 50
     assert cluster.replicas[B].is_quiet
     cluster.tick("a", 1, now_ms=49)

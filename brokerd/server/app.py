@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 EXIT_CONFIG = 78
 EXIT_DISK = 74
 #: A stopping member hands its leaderships over for at most this long.
-STOP_SECONDS = 5.0
+STOP_SECONDS = 15.0
 POLL_S = 0.1
 
 

@@ -27,6 +27,8 @@ POLL_S = 0.1
 AGAIN_S = 2.0
 #: Groups that one question names.
 BATCH = 500
+#: So many are to move at once: a queue takes nothing while its leadership is on its way.
+AT_ONCE = 200
 
 
 def serve(broker: Broker) -> None:
@@ -35,13 +37,12 @@ def serve(broker: Broker) -> None:
     async def replicas(question: Json) -> Json:
         return {"rows": [row for uid in question["uids"] if (row := _replica(broker, int(uid)))]}
 
-    async def led(_: Json) -> Json:
-        host = broker.host
-        return {
-            "groups": {
-                str(uid): list(host.status_of(uid).members.voters) for uid in broker.leaders.led
-            }
-        }
+    async def led(question: Json) -> Json:
+        uids = list(broker.leaders.led)
+        if "uids" in question:
+            uids = [uid for uid in map(int, question["uids"]) if broker.leads(uid)]
+        drivers = [driver for uid in uids if (driver := broker.host.driver_of(uid)) is not None]
+        return {"groups": {str(each.uid): list(each.configuration.voters) for each in drivers}}
 
     async def stuck(question: Json) -> Json:
         reasons = broker.membership.stuck
@@ -107,9 +108,12 @@ async def replica_rows(broker: Broker, queue: Queue) -> dict[str, Json]:
     return {node: answer["rows"][0] for node, answer in answers.items() if answer["rows"]}
 
 
-async def leaders(broker: Broker) -> tuple[dict[int, NodeId], dict[int, list[NodeId]]]:
-    """Return who leads each quorum queue, and its voters, as the leaders say."""
-    answers = await broker.calls.ask_all(broker.host.alive(), "led")
+async def leaders(
+    broker: Broker, uids: Collection[int] | None = None
+) -> tuple[dict[int, NodeId], dict[int, list[NodeId]]]:
+    """Return who leads each quorum queue (None: of all), and its voters, as the leaders say."""
+    fields = {} if uids is None else {"uids": list(uids)}
+    answers = await broker.calls.ask_all(broker.host.alive(), "led", fields)
     led: dict[int, NodeId] = {}
     voters: dict[int, list[NodeId]] = {}
     for node, answer in answers.items():
@@ -148,10 +152,21 @@ async def rebalance(
         voters,
         broker.host.alive() - set(avoid),
     )
-    refused = await _ask_leaders(broker, led, dict(moves))
-    wanted = {uid: node for uid, node in moves if uid not in refused}
-    missing = await _until_led(broker, wanted, timeout_s)
-    return len(wanted) - missing, len(moves) - len(wanted) + missing
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    late: dict[int, NodeId] = {}
+    asked = refused = 0
+    while asked < len(moves) and clock() < deadline:
+        wanted = dict(moves[asked : asked + AT_ONCE])
+        asked += len(wanted)
+        for uid in await _ask_leaders(broker, led, wanted):
+            del wanted[uid]
+            refused += 1
+        # Those that are slow are waited for behind the others.
+        late |= await _until_led(broker, wanted, min(AGAIN_S, deadline - clock()))
+    late = await _until_led(broker, late, deadline - clock())
+    missing = len(moves) - asked + refused + len(late)
+    return len(moves) - missing, missing
 
 
 async def _ask_leaders(
@@ -162,9 +177,8 @@ async def _ask_leaders(
     by_leader: dict[NodeId, list[tuple[int, NodeId]]] = {}
     for uid, node in wanted.items():
         by_leader.setdefault(led[uid], []).append((uid, node))
-    for leader, batch in by_leader.items():
-        for start in range(0, len(batch), BATCH):
-            refused |= await _ask_to_transfer(broker, leader, batch[start : start + BATCH])
+    for leader, moves in by_leader.items():
+        refused |= await _ask_to_transfer(broker, leader, moves)
     return refused
 
 
@@ -177,12 +191,14 @@ async def _ask_to_transfer(
     return {int(uid): str(reason) for uid, reason in answer["refused"].items()}
 
 
-async def _until_led(broker: Broker, wanted: dict[int, NodeId], timeout_s: float) -> int:
-    """Wait until groups are led by whom they are to be, asking again; return how many are not."""
+async def _until_led(
+    broker: Broker, wanted: dict[int, NodeId], timeout_s: float
+) -> dict[int, NodeId]:
+    """Wait until groups are led by whom they are to be, asking again; return those that are not."""
     clock = asyncio.get_running_loop().time
     deadline, again = clock() + timeout_s, clock() + AGAIN_S
     while wanted:
-        led, _ = await leaders(broker)
+        led, _ = await leaders(broker, wanted)
         wanted = {uid: node for uid, node in wanted.items() if led.get(uid) != node}
         if not wanted or clock() >= deadline:
             break
@@ -190,4 +206,4 @@ async def _until_led(broker: Broker, wanted: dict[int, NodeId], timeout_s: float
             again = clock() + AGAIN_S
             await _ask_leaders(broker, led, {uid: wanted[uid] for uid in wanted if uid in led})
         await asyncio.sleep(POLL_S)
-    return len(wanted)
+    return wanted

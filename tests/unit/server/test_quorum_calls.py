@@ -32,7 +32,7 @@ class Calls:
         self.lost, self.refused = lost, refused
         self.asked: list[tuple[str, list[Any]]] = []
 
-    async def ask_all(self, nodes: Any, name: str) -> dict[str, Any]:
+    async def ask_all(self, nodes: Any, name: str, question: Any) -> dict[str, Any]:
         groups: dict[NodeId, dict[str, list[NodeId]]] = {A: {}, B: {}}
         for uid, leader in self.leaders.items():
             groups[leader][str(uid)] = [A, B]

@@ -32,7 +32,7 @@ class Election:
     def campaign(self, *, force: bool) -> None:
         """Start a pre-vote (or, for a leader transfer, an election at once)."""
         node = self._node
-        if node.id not in node.configuration.voters or node.log.installing is not None:
+        if not self._may_stand():
             return
         self._is_forced = force
         if force:
@@ -46,6 +46,15 @@ class Election:
             if voter != node.id:
                 node.send(self._request(MessageKind.PRE_VOTE, voter, node.term + 1))
         self._count()
+
+    def _may_stand(self) -> bool:
+        node = self._node
+        if node.log.installing is not None:
+            return False
+        # Whose own removal is not committed yet may still be needed (Raft thesis §4.2.2): a leader
+        # that restarted, and that the others take for their leader until they hear of this.
+        settled = node.configuration_at(node.log.committed)
+        return node.id in node.configuration.voters or node.id in settled.voters
 
     def ask(self, leader: NodeId) -> None:
         """Ask the leader to show itself, without campaigning (see RaftNode._doubt_leader)."""

@@ -88,6 +88,9 @@ class BrokerdCluster:
     def is_ready(self, number: int) -> bool:
         return _is_ready(f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/health/ready")
 
+    def rebalance(self) -> None:
+        self.control("rebalance", "quorum", "-t", "300")
+
     def control(self, *arguments: str) -> None:
         address = f"127.0.0.1:{PORTS['rpc'] + self._offsets[0]}"
         control = Path(sys.executable).with_name("brokerctl")

@@ -1,12 +1,13 @@
 """How long a publisher waits when the leader of its queue is killed, brokerd beside RabbitMQ.
 
-    python -m bench.failover [--rounds N] [--only brokerd|rabbitmq]
+    python -m bench.failover [--rounds N] [--only brokerd|rabbitmq] [--queues N]
 
 Per round a cluster of three is started. The queue (quorum, three members) is declared at the first
 member, which leads it therefore; the publisher is connected to the second one and sends RATE
 messages per second with confirms. In the middle the first member gets SIGKILL. Told is the longest
 time between a publish and its confirm: what an application sees of the failure while its own
-connection stays.
+connection stays. With --queues the first member leads so many idle quorum queues besides, which all
+need another leader at the same moment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import load_programs
+from bench import curves, load_programs
 from bench.brokerd_nodes import BrokerdCluster
 from bench.processes import BenchError, Cluster
 from bench.rabbitmq import RabbitCluster
@@ -25,12 +26,21 @@ from bench.rabbitmq import RabbitCluster
 CLUSTERS: dict[str, Callable[[], Cluster]] = {"brokerd": BrokerdCluster, "rabbitmq": RabbitCluster}
 RATE = 500
 SECONDS = 12
+#: For so many queues the publisher goes on for a second more.
+QUEUES_PER_S = 500
+#: After many queues were made.
+SETTLE_S = 5.0
 KILL_AFTER_S = 3.0
 QUEUE = "failover"
 
 
-def one_round(cluster: Cluster) -> float:
+def one_round(cluster: Cluster, queues: int) -> float:
     """Return the longest wait for a confirm, in seconds."""
+    if queues:
+        with curves.queue_definitions("quorum", range(queues)) as file:
+            curves.import_definitions(cluster, file)
+        time.sleep(SETTLE_S)
+    seconds = SECONDS + queues // QUEUES_PER_S
     load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=QUEUE, count=1000)
     with load_programs.amqpload_running(
         "publish",
@@ -38,7 +48,7 @@ def one_round(cluster: Cluster) -> float:
         queue=QUEUE,
         no_declare=True,
         rate=RATE,
-        count=RATE * SECONDS,
+        count=RATE * seconds,
         in_flight=1_000_000,
     ) as result_of:
         time.sleep(KILL_AFTER_S)
@@ -53,6 +63,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=sorted(CLUSTERS))
+    parser.add_argument("--queues", type=int, default=0, help="idle queues that need a leader too")
     args = parser.parse_args()
     waits: dict[str, list[float]] = {}
     try:
@@ -61,7 +72,7 @@ def main() -> int:
                 cluster = CLUSTERS[side]()
                 cluster.start()
                 try:
-                    waits.setdefault(cluster.title, []).append(one_round(cluster))
+                    waits.setdefault(cluster.title, []).append(one_round(cluster, args.queues))
                 finally:
                     cluster.stop()
                 print(

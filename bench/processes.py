@@ -48,6 +48,9 @@ class Cluster(Protocol):
     def is_ready(self, number: int) -> bool:
         """Whether the member serves clients."""
 
+    def rebalance(self) -> None:
+        """Spread the leaders of quorum queues over the members."""
+
     def control(self, *arguments: str) -> None:
         """Run brokerctl or rabbitmqctl at the first member; BenchError if it fails."""
 

@@ -107,6 +107,10 @@ class RabbitCluster:
     def is_ready(self, number: int) -> bool:
         return processes.listens(self.amqp_ports[number])
 
+    def rebalance(self) -> None:
+        tool = str(CONTROL.with_name("rabbitmq-queues"))
+        processes.run_tool([tool, "-n", "rb0@localhost", "rebalance", "quorum"], self._env)
+
     def control(self, *arguments: str) -> None:
         processes.run_tool([str(CONTROL), "-n", "rb0@localhost", *arguments], self._env)
 

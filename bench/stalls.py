@@ -6,8 +6,8 @@ A cluster of three; one publisher sends RATE messages per second with confirms t
 its own, through the member that leads it and that is asked for the operation. Told is the longest
 time between a publish and its confirm meanwhile: of nothing but publishing, while a queue with many
 bindings is deleted (its bindings go with it), while a queue with many messages is deleted, beside
-many idle quorum queues over two intervals of telemetry (RabbitMQ: of its statistics), and while
-their vhost is deleted.
+many idle quorum queues over two intervals of telemetry (RabbitMQ: of its statistics), while their
+leaders are rebalanced, and while their vhost is deleted.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ def beside_queues(cluster: Cluster, count: int) -> float:
     return longest_wait(cluster, WATCHED_S)
 
 
+def leaders_move(cluster: Cluster) -> float:
+    return longest_wait(cluster, BEHIND_S, cluster.rebalance)
+
+
 def vhost_goes(cluster: Cluster) -> float:
     return longest_wait(cluster, BEHIND_S, lambda: cluster.control("delete_vhost", VHOST))
 
@@ -97,6 +101,7 @@ def measure(side: str, args: argparse.Namespace) -> tuple[str, dict[str, float]]
         row(title, messages_go(cluster, args.messages))
         title = f"{args.queues:,} idle quorum queues"
         row(title, beside_queues(cluster, args.queues))
+        row("and their leaders are rebalanced", leaders_move(cluster))
         row(f"the vhost of these {args.queues:,} is deleted", vhost_goes(cluster))
     finally:
         cluster.stop()

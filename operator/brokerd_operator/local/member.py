@@ -30,8 +30,8 @@ RESTART_FIRST_S = 0.5
 RESTART_MAX_S = 30.0
 #: A member that ran so long starts afresh with the shortest back-off.
 STEADY_S = 30.0
-#: A stopping member hands its leaderships over within 5 s.
-STOP_TIMEOUT_S = 15.0
+#: A stopping member hands its leaderships over within 15 s.
+STOP_TIMEOUT_S = 25.0
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_TAIL_BYTES = 8192
 LOG_TAIL_LINES = 8

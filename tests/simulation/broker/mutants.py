@@ -261,7 +261,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "settle-forgotten": ([(queue._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
     "held-not-in-snapshot": ([(queue_snapshot, "encode", _encode_without_held)], "decay", 20),
     "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),
-    "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "consumers", 40),
+    "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "answers", 100),
     "delivery-limit-ignored": ([(QueueState, "_put_back", _no_limit)], "answers", 40),
     "letter-settled-before-confirm": (
         [(Worker, "_send", _settle_before_confirms)],

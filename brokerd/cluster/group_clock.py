@@ -45,6 +45,11 @@ class GroupClock:
             heapq.heappush(self._deadlines, (deadline_ms, driver.uid))
         return True
 
+    @property
+    def round_ticks(self) -> int:
+        """In how many ticks each active group has its turn."""
+        return max(1, -(-len(self.active) // GROUPS_PER_TICK))
+
     def due(
         self,
         drivers: Mapping[int, Driver],

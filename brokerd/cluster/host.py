@@ -588,7 +588,9 @@ class Host:
 
     def _tick_groups(self) -> None:
         liveness = self.liveness
-        heard = {node for node in liveness.up() if liveness.heard_since(node, self._ticked_ms)}
+        # Since the groups that are due now had their last tick.
+        since_ms = self._ticked_ms - (self._group_clock.round_ticks - 1) * self.config.raft.tick_ms
+        heard = {node for node in liveness.up() if liveness.heard_since(node, since_ms)}
         down = liveness.suspected()
         clock_ms = self._clock_ms()
         due = self._group_clock.due(self._drivers, down, clock_ms, self._stop_replica)

@@ -63,6 +63,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
 
 
 def test_each_tick_takes_the_next_groups(rig: Rig) -> None:
+    assert rig.clock.round_ticks == 3
     assert [rig.due() for _ in range(4)] == [[1, 2], [3, 4], [5, 1], [2, 3]]
     assert rig.clock.active.keys() == rig.drivers.keys()
 
@@ -84,6 +85,7 @@ def test_groups_that_came_to_rest_are_taken_off(rig: Rig) -> None:
 def test_who_is_down_is_not_waited_for(rig: Rig) -> None:
     assert [rig.due(A) for _ in range(3)] == [[], [], []]
     assert not rig.clock.active
+    assert rig.clock.round_ticks == 1
 
 
 def test_the_next_tick_waits_until_the_last_one_was_handled(rig: Rig) -> None:

@@ -57,6 +57,7 @@ class BrokerdCluster:
         self._folder: Path | None = None
 
     def start(self) -> None:
+        processes.end_with_sigterm()
         self._folder = Path(tempfile.mkdtemp(prefix="bench-brokerd-"))
         first = free_offset(self._size)
         self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]

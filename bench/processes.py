@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,11 @@ class Cluster(Protocol):
 
     def control(self, *arguments: str) -> None:
         """Run brokerctl or rabbitmqctl at the first member; BenchError if it fails."""
+
+
+def end_with_sigterm() -> None:
+    """A bench that is told to end ends its clusters first, as it does after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def free_ports(count: int) -> list[int]:

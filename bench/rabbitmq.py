@@ -66,6 +66,7 @@ class RabbitCluster:
         self._folder: Path | None = None
 
     def start(self) -> None:
+        processes.end_with_sigterm()
         self._folder = Path(tempfile.mkdtemp(prefix="bench-rabbitmq-"))
         epmd_port, *ports = processes.free_ports(1 + 2 * self._size)
         self.amqp_ports, dist_ports = ports[: self._size], ports[self._size :]

@@ -241,9 +241,9 @@ class SimMember:
         #: Groups that were opened here.
         self.uids: set[int] = set()
         self._writes: SimWriteQueue | None = None
-        #: By group: the entries (index: term), and the hard state, that others were told is on this
-        #: disk.
-        self._promised: dict[int, tuple[dict[int, int | None], HardState]] = {}
+        #: By group, what others were told is on this disk: the snapshot's index, the entries behind
+        #: it (index: term), the hard state.
+        self._promised: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
         #: By damaged group: what must be here again before it counts as whole.
         self._owed: dict[int, int] = {}
 
@@ -319,14 +319,14 @@ class SimMember:
     def _look_for_broken_promises(self, wal: WriteAheadLog) -> None:
         """White box: what was on disk is there, or known to be damaged (G8)."""
         require, ledgers = self.world.oracle.require, self.world.oracle.ledgers
-        for uid, (terms, promised) in self._promised.items():
+        for uid, (base, terms, promised) in self._promised.items():
             log = wal.log(uid)
             where = f"{self.id}, queue {uid}"
             # What was not committed may have been overwritten by a write under way; others may have
             # committed something else there since.
             applied = ledgers[uid].applied
             wanted = max(
-                (at for at, term in terms.items() if applied.get(at, (0,))[0] == term), default=0
+                [base, *(at for at, term in terms.items() if applied.get(at, (0,))[0] == term)]
             )
             if log.damaged:
                 self._owed[uid] = max(wanted, self._owed.get(uid, 0))
@@ -417,6 +417,7 @@ class SimMember:
         logs = [(uid, self.wal.log(uid)) for uid in self.wal.groups()]
         self._promised = {
             uid: (
+                log.first_index() - 1,
                 {at: log.term(at) for at in range(log.first_index(), log.last_index() + 1)},
                 log.hard_state,
             )

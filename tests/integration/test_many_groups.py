@@ -76,3 +76,17 @@ async def test_groups_are_led_and_at_rest_while_a_member_is_down_and_whole_when_
         again.open_group(uid, NAMES)
     await until(lambda: all(again.machines[uid].values == {"x": "1"} for uid in changed))
     await until(lambda: are_at_rest(cluster))
+
+
+async def test_one_turn_runs_so_many_groups_and_leaves_the_others_to_the_next(
+    cluster: Cluster,
+) -> None:
+    await until(lambda: are_led(cluster) and are_at_rest(cluster))
+    member = cluster.members["a"].host
+    drivers = [driver for uid in UIDS if (driver := member.driver_of(uid)) is not None]
+    for driver in drivers:
+        member.wake(driver)
+    member.flush()
+    assert sum(driver.is_queued for driver in drivers) == len(UIDS) - host.GROUPS_PER_TURN
+    member.flush_all()
+    assert not any(driver.is_queued for driver in drivers)

@@ -16,14 +16,10 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
 
 from bench import curves, load_programs
-from bench.brokerd_nodes import BrokerdCluster
 from bench.processes import BenchError, Cluster
-from bench.rabbitmq import RabbitCluster
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {"brokerd": BrokerdCluster, "rabbitmq": RabbitCluster}
 RATE = 500
 SECONDS = 12
 #: For so many queues the publisher goes on for a second more.
@@ -62,14 +58,14 @@ def one_round(cluster: Cluster, queues: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=sorted(CLUSTERS))
+    parser.add_argument("--only", choices=sorted(curves.CLUSTERS))
     parser.add_argument("--queues", type=int, default=0, help="idle queues that need a leader too")
     args = parser.parse_args()
     waits: dict[str, list[float]] = {}
     try:
         for number in range(args.rounds):
-            for side in [args.only] if args.only else sorted(CLUSTERS):
-                cluster = CLUSTERS[side]()
+            for side in [args.only] if args.only else sorted(curves.CLUSTERS):
+                cluster = curves.CLUSTERS[side]()
                 cluster.start()
                 try:
                     waits.setdefault(cluster.title, []).append(one_round(cluster, args.queues))

@@ -43,7 +43,7 @@ __all__ = ["ClientEvents", "GroupStatus", "Host", "HostEvents", "wall_clock_ms"]
 
 logger = logging.getLogger(__name__)
 
-#: So many groups run in one turn of the event loop: tens of milliseconds where all have elections.
+#: So many groups run in one turn of the event loop (ADR 17).
 GROUPS_PER_TURN = 256
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-#: So many are looked at before clients have their turn: about 5 ms of the event loop.
+#: So many are looked at before clients have their turn.
 SLICE = 200
 
 

@@ -27,8 +27,8 @@ RESUME_MS = 5_000
 #: With clients silent, all members must come to rest so soon after that.
 CONVERGE_MS = 20_000
 #: More events than this, and than these for each committed entry, is a message storm.  An entry of
-#: five members takes about 40; where messages overtake each other, with one entry in each, up to
-#: 100, since each gap has the leader send again what is on its way.
+#: five members takes some tens; more where messages overtake each other, with one entry in each,
+#: since each gap has the leader send again what is on its way.
 EVENTS_MAX = 20_000
 EVENTS_PER_COMMIT_MAX = 200
 

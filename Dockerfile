@@ -1,6 +1,6 @@
 # The broker: one member of a cluster. Non-root; works with a read-only root file system, with
 # writable /var/lib/brokerd (its data) and /tmp.
-FROM python:3.11-slim AS build
+FROM python:3.11-slim AS wheel
 WORKDIR /src
 COPY requirements/build.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
@@ -14,12 +14,24 @@ RUN touch README.md \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
     && pip install --no-cache-dir --no-deps --no-index --prefix /install /dist/*.whl
 
+# What makes packages smaller stays in this stage: strip drops debugging symbols (of uvloop's 13 MB
+# 2 MB are left), and bytecode is compiled once, for a root file system that is read-only.
+FROM python:3.11-slim AS packages
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /install/lib/python3.11/site-packages
+COPY requirements/broker.txt /src/
+RUN pip install --no-cache-dir --no-compile --require-hashes --prefix /install -r /src/broker.txt \
+    && find . -type f \( -name '*.so' -o -name '*.so.[0-9]*' \) -exec strip --strip-unneeded {} + \
+    && find . \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' \) -delete
+RUN python -m compileall -q --invalidation-mode unchecked-hash .
+
 FROM python:3.11-slim
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin brokerd \
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/brokerd
-COPY requirements/broker.txt /opt/brokerd/
-RUN pip install --no-cache-dir --require-hashes -r /opt/brokerd/broker.txt
-COPY --from=build /install /usr/local
+COPY --from=packages /install /usr/local
+COPY --from=wheel /install /usr/local
 ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 LABEL org.opencontainers.image.title="brokerd" org.opencontainers.image.licenses="Apache-2.0"
 USER 10001:10001

@@ -17,8 +17,11 @@ KILLS ?= 500
 WRITER_KILLS ?= 2000
 CHAOS_SECONDS ?= 180
 BROKERS ?= brokerd
+FAULT_SEEDS ?= 30
+KILL_EVERY ?= 1
 DECODER_SECONDS ?= 1800
 IMAGES ?= 5000000
+RELEASE ?= HEAD
 QUEUE_STEPS ?= 1000000
 export PYTHONPATH := $(CURDIR)/operator:$(CURDIR)/telemetry:$(CURDIR)
 
@@ -43,23 +46,35 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --generate-hashes --no-annotate --no-header -q -o requirements/broker.txt
 	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
 	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
+	$(BIN)/uv pip compile --group release --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/release.txt
 	echo hatchling==1.27.0 | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
 
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo
 
-# One after the other: each part may use both cores, and only the last one starts two nodes.
-PARTS := "tests/test_tidy.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
-  tests/chaos tests/fuzz tests/compat tests/integration tests/telemetry tests/operator tests/e2e
+# The parts of `make test`, the longest first: LANES of them side by side, since most of what they do is
+# to wait for servers. No part shares a port, a directory or a network namespace with another.
+PARTS := tests/integration tests/compat tests/operator tests/e2e tests/fuzz \
+  "tests/test_tidy.py tests/test_documents.py tests/test_spec_coverage.py tests/unit tests/transcripts tests/properties tests/simulation tests/mutation" \
+  tests/telemetry tests/chaos
+# Two take one part each of two cores; `make test LANES=1` is one after the other.
+LANES ?= 2
+# Longer than any part takes on a machine twice as slow: then it is interrupted and says where it was.
+PART_MINUTES ?= 35
+PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
-test: setup ## all tests (PYTEST_OPTIONS=… goes to each pytest)
+test: setup ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
-	@status=0; make --no-print-directory coverage PYTEST_OPTIONS='$(PYTEST_OPTIONS)' || status=1; for part in $(PARTS); do \
-	  echo "== $$part"; $(BIN)/pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS:%=--ignore=%) $$part || status=1; \
-	done; exit $$status
+	@mkdir -p $(PART_LOGS)
+	@{ echo coverage; printf '%s\n' $(PARTS); } | \
+	  PART_LOGS=$(PART_LOGS) PART_MINUTES=$(PART_MINUTES) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' \
+	  PURE_TESTS='$(PURE_TESTS)' xargs -P $(LANES) -d '\n' -n 1 bash tools/test_part.sh
+
+test-quick: lint ## before each commit: lint, and the unit tests (about 3 minutes)
+	@$(BIN)/pytest -q -m 'not slow' $(PYTEST_OPTIONS) tests/test_tidy.py tests/test_documents.py tests/unit tests/transcripts
 
 coverage: setup ## the pure rooms by their unit tests and transcripts: every line, every branch
 	@echo "== coverage: $(PURE_TESTS)"; status=0; \
@@ -94,6 +109,10 @@ mutation: setup ## MUTANTS=N (0: all) SEED=S: would the tests notice? Raft core,
 fuzz: setup ## SECONDS=N for each decoder: atheris, two at a time
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+operator-faults: setup ## FAULT_SEEDS=N FIRST_SEED=N KILL_EVERY=N: the operator behind a faulty API, killed at each write
+	@bash tools/cluster/setup.sh api
+	@FAULT_SEEDS=$(FAULT_SEEDS) FIRST_SEED=$(FIRST_SEED) KILL_EVERY=$(KILL_EVERY) $(BIN)/pytest -q -s tests/operator/test_faults_api.py
+
 # The three below take hours; each prints figures for docs/reliability.md and goes on after a failure.
 kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writer of the log
 	@status=0; $(BIN)/python -m tests.integration.wal_kill --rounds $(WRITER_KILLS) || status=1; \
@@ -121,6 +140,9 @@ cluster-up: setup ## a real two-node Kubernetes on this machine (root)
 	@bash tools/cluster/setup.sh node
 	@bash tools/cluster/node.sh up 2
 
+cluster-env: ## where its kubectl, helm and kubeconfig are: eval "$$(make -s cluster-env)"
+	@bash tools/cluster/node.sh env
+
 cluster-down: ## end it, leaving nothing behind
 	@bash tools/cluster/node.sh down
 
@@ -128,7 +150,20 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 	@bash tools/cluster/setup.sh node
 	@bash tools/cluster/images.sh build
 
+sbom: images ## what the three images hold, as CycloneDX, in build/sbom (root)
+	@"$$(bash tools/release_tools.sh)/python" tools/sbom.py --out build/sbom $$(bash tools/cluster/images.sh build)
+
+bundle: setup ## the operator as an OLM bundle in build/bundle, judged by OLM's validators
+	@bash tools/cluster/build.sh api
+	@eval "$$(bash tools/cluster/node.sh env)"; $(BIN)/python tools/bundle.py --out build/bundle --helm "$$(command -v helm)"
+	@bash tools/olm/verify.sh build/bundle
+
 e2e: images ## the end-to-end tests on that Kubernetes (or on the cluster KUBECONFIG names)
 	@$(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly fuzz-differential bench client-suites cluster-up cluster-down images e2e
+e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade from that commit (root)
+	@git worktree remove --force .k8s/release 2>/dev/null; git worktree add --detach .k8s/release $(RELEASE)
+	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
+	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
+
+.PHONY: help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images e2e sbom bundle operator-faults e2e-nightly

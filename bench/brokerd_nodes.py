@@ -89,6 +89,14 @@ class BrokerdCluster:
     def is_ready(self, number: int) -> bool:
         return _is_ready(f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/health/ready")
 
+    def data_of(self, number: int) -> Path:
+        """A member's data directory."""
+        assert self._folder is not None
+        return self._folder / f"n{number}"
+
+    def metrics_url(self, number: int) -> str:
+        return f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/metrics"
+
     def rebalance(self) -> None:
         self.control("rebalance", "quorum", "-t", "300")
 
@@ -99,7 +107,7 @@ class BrokerdCluster:
 
     def _start_node(self, number: int) -> subprocess.Popen[bytes]:
         assert self._folder is not None
-        data = self._folder / f"n{number}"
+        data = self.data_of(number)
         command = [sys.executable, "-m", *self._program, "serve", "--node-name", f"n{number}"]
         command += ["--data-dir", str(data), "--port-offset", str(self._offsets[number])]
         command += ["--bind", "127.0.0.1"]

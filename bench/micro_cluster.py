@@ -27,8 +27,8 @@ from typing import Any
 import uvloop
 
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.group_client import GroupClient, ReplyStatus
-from brokerd.cluster.host import Host
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.host import Host
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import decode_configuration
 from brokerd.raft.messages import NodeId
@@ -51,6 +51,7 @@ class NullMachine:
     """Refers to no entry, so that the log can always be cleaned."""
 
     realise_everywhere = False
+    may_lose_last = False
 
     def apply(self, meta: Meta, command: bytes) -> Outcome:
         return Outcome(b"", [])
@@ -159,7 +160,8 @@ async def member(name: str, ports: list[int], directory: Path) -> None:
         directory / name, WalConfig(node_id=name), decode_configuration=decode_configuration
     )
     rng = random.Random(name)
-    host = Host(node, 1, wal, HostConfig(), Silent(), rng)
+    host = Host(node, 1, wal, HostConfig(), rng)
+    host.serve(Silent())
     client = GroupClient(host, rng)
     peers = {NodeId(n): f"127.0.0.1:{p}" for n, p in zip(NAMES, ports, strict=True)}
     await host.start(peers, peers[node])

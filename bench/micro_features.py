@@ -19,12 +19,14 @@ from typing import Any
 
 from bench.micro_router import Topology
 from brokerd.core import annotations as message_annotations
-from brokerd.core import catalog_commands, deaths, queue_commands
 from brokerd.core.annotations import Annotations, Death
-from brokerd.core.effects import ConsumerId, Deliver
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.message import Content
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Checkout, Kind, QueueOptions, ReturnCause
+from brokerd.core.queue import deaths, queue_commands
+from brokerd.core.queue.effects import ConsumerId, Deliver
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.machine import Meta
 
 BATCH = 200

@@ -11,11 +11,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from brokerd.core import queue_commands
 from brokerd.core.confirms import Confirms
-from brokerd.core.effects import ConsumerId
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Checkout, Kind, QueueOptions
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Checkout, Kind
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from brokerd.core.unacked import Unacked
 from brokerd.raft.machine import Meta
 

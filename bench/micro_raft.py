@@ -35,6 +35,7 @@ class NullMachine:
     """Applies nothing, so that only the room is measured."""
 
     realise_everywhere = False
+    may_lose_last = False
 
     def __init__(self) -> None:
         self._outcome = NullOutcome()

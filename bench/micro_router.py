@@ -1,4 +1,5 @@
-"""Nanoseconds per routing look-up, and per bind, as bindings grow (hot-path.md, rule 3 and Scale).
+"""Nanoseconds per routing look-up, and per bind, as bindings grow (design/hot-path.md rule 3 and
+Scale).
 
 Cached look-ups must not depend on the number of bindings; uncached direct and topic look-ups must
 not grow with bindings that do not match; a bind must not grow with what is bound already.
@@ -13,9 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brokerd.core import catalog_commands
-from brokerd.core.catalog import CatalogMachine
-from brokerd.core.router import Router
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.core.catalog.router import Router
 
 QUEUES = 100
 

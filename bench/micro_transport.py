@@ -21,9 +21,9 @@ from typing import Any
 import grpc
 import uvloop
 
-from brokerd.cluster import grpc_messages, http2
 from brokerd.cluster.config import HostConfig, TransportConfig
-from brokerd.cluster.peer_connection import PeerConnection
+from brokerd.cluster.peer import grpc_messages, http2
+from brokerd.cluster.peer.peer_connection import PeerConnection
 
 ROUNDS = 5
 SIZES = (100, 1_100, 250_000)

@@ -1,8 +1,11 @@
 """Micro bench of the write-ahead log: cost of a write, syncs per second, recovery, read-back.
 
     python -m bench.micro_wal [--directory DIR] [--messages N]
+    python -m bench.micro_wal --mark [--directory DIR]
 
 Prints one line per figure.  "cpu" is the process's own time, the rest is the disk.
+--mark: only what it costs to write down beside each write that it was synced (records.SyncMark),
+with and without in turns.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import time
 from pathlib import Path
 
 from brokerd.raft.messages import Entry, HardState, NodeId
+from brokerd.storage import records
 from brokerd.storage.config import WalConfig
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 
@@ -27,7 +31,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--directory", type=Path, default=None)
     parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--mark", action="store_true")
     arguments = parser.parse_args()
+    if arguments.mark:
+        for entries, count in ((1, 3_000), (10, 2_000), (100, 1_000)):
+            with Scratch(arguments.directory) as directory:
+                bench_mark(directory, entries, count)
+        return
     for name, entries, groups, size, count in (
         ("1 KiB, one entry", 1, 1, KIB, 2000),
         ("16 KiB, one entry", 1, 1, 16 * KIB, 2000),
@@ -89,6 +99,39 @@ def bench_write(
         f"p99 {sorted(walls)[count * 99 // 100] * 1e6:7.0f} us  {count / total:6.0f} syncs/s  "
         f"{mb / total:6.0f} MB/s  cpu {cpu:6.0f} us  "
         f"written() {statistics.median(shows) * 1e6:6.1f} us"
+    )
+
+
+def bench_mark(directory: Path, entries: int, count: int) -> None:
+    """Write the same batches to a log with marks and to one of the format before, in turns."""
+    logs = {}
+    for version in (2, 3):
+        current, records.FORMAT_VERSION = records.FORMAT_VERSION, version
+        try:
+            logs[version] = WriteAheadLog.open(
+                directory / str(version), WalConfig("bench", prepare_ahead=False)
+            )
+        finally:
+            records.FORMAT_VERSION = current
+    data = bytes(range(256)) * 4
+    walls: dict[int, list[float]] = {2: [], 3: []}
+    for number in range(count):
+        first = number * entries + 1
+        batch = [Entry(first + n, 1, 0, data) for n in range(entries)]
+        for version, log in sorted(logs.items(), reverse=bool(number % 2)):
+            write = GroupWrite(1, HardState(1, NodeId("a"), first), batch)
+            started = time.perf_counter()
+            log.write([write])
+            walls[version].append(time.perf_counter() - started)
+            log.written([write])
+    for log in logs.values():
+        log.close()
+    before, after = (statistics.median(walls[version]) * 1e6 for version in (2, 3))
+    means = [statistics.fmean(walls[version]) for version in (2, 3)]
+    print(
+        f"mark, {entries:3d} entries of 1 KiB a write: p50 {before:6.0f} us without, "
+        f"{after:6.0f} us with ({(after / before - 1) * 100:+.1f} %), "
+        f"mean {(means[1] / means[0] - 1) * 100:+.1f} %"
     )
 
 

@@ -1,6 +1,6 @@
 """Two checkouts side by side on a busy machine: CPU and latency as ratios of neighbouring runs.
 
-    python -m bench.pairs OLD [NEW] [--pairs N]
+    python -m bench.pairs OLD [NEW] [--pairs N] [--only publish|get]
 
 Three members of each checkout run at the same time and take turns in short loads, so both meet the
 same disturbance; the median of the ratios of neighbours says what a change gained where rates say
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import time
 from pathlib import Path
 
 from bench import load_programs
@@ -26,7 +27,12 @@ WORKS: tuple[tuple[str, dict[str, object], int], ...] = (
     ("1,000 in flight, a write per message", {"per_write": 1}, 15_000),
     ("100 in flight", {"in_flight": 100}, 8_000),
     ("1 in flight", {"in_flight": 1}, 250),
+    ("get, auto-ack, quorum", {"ack": "auto", "type": "quorum"}, 400),
+    ("get and ack, quorum", {"ack": "each", "type": "quorum"}, 400),
+    ("get, auto-ack, classic", {"ack": "auto", "type": "classic"}, 800),
 )
+#: What a member does behind the publishes that a get's run begins with is over by then.
+SETTLE_S = 0.3
 
 
 def start(checkout: Path) -> BrokerdCluster:
@@ -42,16 +48,25 @@ def start(checkout: Path) -> BrokerdCluster:
 
 
 def run(cluster: BrokerdCluster, options: dict[str, object], count: int) -> list[float]:
-    """Microseconds of CPU per message of the leader and of a follower, and the median latency."""
+    """Microseconds of CPU per message of the leader and of a follower, and the median latency (of
+    gets: the mean).
+    """
     port, pids = cluster.amqp_ports[0], cluster.pids()
+    verb = "get" if "ack" in options else "publish"
+    if verb == "get":
+        filling = {"queue": QUEUE, "count": count, "type": options["type"], "in_flight": 1000}
+        load_programs.run_amqpload("publish", port, **filling)
+        time.sleep(SETTLE_S)
+        options = {**options, "no_declare": True}
     before = [sum(thread_seconds(pid).values()) for pid in pids]
-    result = load_programs.run_amqpload("publish", port, queue=QUEUE, count=count, **options)
+    result = load_programs.run_amqpload(verb, port, queue=QUEUE, count=count, **options)
     used = [
         (sum(thread_seconds(pid).values()) - first) * 1e6 / count
         for pid, first in zip(pids, before, strict=True)
     ]
     load_programs.run_amqpload("delete", port, queue=QUEUE)
-    return [used[0], sum(used[1:]) / len(used[1:]), result["p50_us"]]
+    latency_us = result["seconds"] * 1e6 / count if verb == "get" else result["p50_us"]
+    return [used[0], sum(used[1:]) / len(used[1:]), latency_us]
 
 
 def main() -> None:
@@ -59,6 +74,7 @@ def main() -> None:
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path, nargs="?", default=Path.cwd())
     parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--only", choices=("publish", "get"))
     args = parser.parse_args()
     checkouts = [args.old.resolve(), args.new.resolve()]
     clusters: list[BrokerdCluster] = []
@@ -66,6 +82,8 @@ def main() -> None:
     try:
         clusters += [start(checkout) for checkout in checkouts]
         for title, options, count in WORKS:
+            if args.only is not None and ("ack" in options) != (args.only == "get"):
+                continue
             found: list[list[list[float]]] = [[], []]
             for number in range(args.pairs):
                 for side in (0, 1) if number % 2 else (1, 0):

@@ -1,7 +1,7 @@
 """Where the microseconds of a message go, member by member and stage by stage.
 
-    python -m bench.profile [--work publish|single|consume|both] [--in-flight N] [--count N]
-                            [--via leader|follower] [--places N]
+    python -m bench.profile [--work publish|single|consume|both|get] [--in-flight N] [--count N]
+                            [--type quorum|classic] [--via leader|follower] [--places N]
 
 Three members run under bench.sampler; the queue's leader is the first of them, the client is
 there too or, with --via follower, at the second.  Figures are CPU time, not wall-clock, so they
@@ -26,26 +26,22 @@ QUEUE = "profile"
 STAGES = {
     "brokerd/amqp/": "AMQP: parse and frame",
     "brokerd/server/": "session: checks, numbers, confirms",
-    "brokerd/server/connection": "connection: read, write the socket",
-    "brokerd/server/publishing": "batch per queue",
-    "brokerd/server/delivery": "deliveries",
-    "brokerd/server/channel_deliveries": "deliveries",
-    "brokerd/cluster/deliveries": "deliveries",
+    "brokerd/server/amqp/connection": "connection: read, write the socket",
+    "brokerd/server/amqp/channel_deliveries": "deliveries",
+    "brokerd/server/messages/publishing": "batch per queue",
+    "brokerd/server/messages/delivery": "deliveries",
     "brokerd/core/": "queue machine and its commands",
     "brokerd/core/confirms": "session: checks, numbers, confirms",
-    "brokerd/core/router": "routing",
+    "brokerd/core/catalog/router": "routing",
     "brokerd/core/unacked": "deliveries",
     "brokerd/telemetry/": "telemetry counters",
     "brokerd/raft/": "raft",
     "brokerd/cluster/": "host, driver, group client",
-    "brokerd/cluster/transport": "peer frames",
-    "brokerd/cluster/peer": "peer frames",
-    "brokerd/cluster/grpc": "peer frames",
-    "brokerd/cluster/http2": "peer frames",
-    "brokerd/cluster/frames": "peer frames",
-    "brokerd/cluster/inbox": "peer frames",
+    "brokerd/cluster/peer/": "peer frames",
+    "brokerd/cluster/peer/deliveries": "deliveries",
+    "brokerd/cluster/groups/inbox": "peer frames",
     "grpc": "peer frames",
-    "brokerd/cluster/write_queue": "log: hand over, index",
+    "brokerd/cluster/groups/write_queue": "log: hand over, index",
     "brokerd/storage/": "log: hand over, index",
     "loop": "event loop, system calls",
 }
@@ -101,9 +97,12 @@ def run_load(args: argparse.Namespace, ports: list[int], count: int) -> float:
     """One load on the queue that the first member leads; return its rate."""
     port = ports[1] if args.via == "follower" else ports[0]
     options: dict[str, object] = {"queue": QUEUE, "count": count, "no_declare": True}
-    if args.work == "consume":
+    if args.work == "get":
+        # The messages lie there already: their publishes are not counted.
+        options["ack"] = "auto"
+    elif args.work == "consume":
         load_programs.run_amqpload("publish", port, **options)
-    if args.work != "consume":
+    else:
         options["in_flight"] = args.in_flight
     if args.work == "single":
         options["per_write"] = 1
@@ -133,10 +132,11 @@ def table(uses: list[Use], titles: list[str], count: int) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    works = ("publish", "single", "consume", "both")
+    works = ("publish", "single", "consume", "both", "get")
     parser.add_argument("--work", choices=works, default="publish")
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--type", choices=("quorum", "classic"), default="quorum")
     parser.add_argument("--via", choices=("leader", "follower"), default="leader")
     parser.add_argument("--places", type=int, default=0)
     return parser.parse_args()
@@ -151,9 +151,12 @@ def main() -> None:
         try:
             pids = cluster.pids()
             ports = cluster.amqp_ports
-            warm_up = {"queue": QUEUE, "count": min(WARM_UP_MESSAGES, args.count)}
+            queue: dict[str, object] = {"queue": QUEUE, "type": args.type}
+            warm_up = queue | {"count": min(WARM_UP_MESSAGES, args.count)}
             load_programs.run_amqpload("publish", ports[0], **warm_up)
             load_programs.run_amqpload("consume", ports[0], **warm_up)
+            if args.work == "get":
+                load_programs.run_amqpload("publish", ports[0], **queue, count=args.count)
             switches = [int(str(notes_of(pid, folder)["switches"])) for pid in pids]
             before = [thread_seconds(pid) for pid in pids]
             rate = run_load(args, ports, args.count)
@@ -163,7 +166,8 @@ def main() -> None:
     has_client = args.via == "leader"
     titles = ["leader, client" if has_client else "leader"]
     titles += ["follower" if has_client else "follower, client", "follower"]
-    print(f"{args.work}, {args.in_flight} in flight, {args.count} messages: {rate:,.0f} per second")
+    in_flight = 1 if args.work == "get" else args.in_flight
+    print(f"{args.work}, {in_flight} in flight, {args.count} messages: {rate:,.0f} per second")
     print(table(uses, titles, args.count))
     for title, use in zip(titles, uses, strict=True):
         for place, seconds in use.places[: args.places]:

@@ -57,8 +57,9 @@ def note_calls(owner: Any, name: str, before: str, after: str, notes: Notes) -> 
 
 def be_member(folder: Path) -> None:
     """Run `brokerd` with notes; SIGUSR2 writes them down and begins anew."""
-    from brokerd.cluster import host, peer_connection, write_queue
-    from brokerd.server import connection
+    from brokerd.cluster.groups import host, write_queue
+    from brokerd.cluster.peer import peer_connection
+    from brokerd.server.amqp import connection
     from brokerd.storage import disk, writer
 
     notes: Notes = {}

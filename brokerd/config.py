@@ -104,6 +104,9 @@ class AuthConfig(_Section):
     admin_password: str = ""
     #: A file with the password; better than the setting, which others can see in the environment.
     admin_password_file: str = ""
+    #: Authority (PEM) of the operator's client certificates: who shows one with the alternative
+    #: name URI:brokerd://operator administers over gRPC without a password.  The operator sets it.
+    operator_ca_file: str = ""
     #: Which name of a client certificate is the user's (SASL EXTERNAL; needs tls.ca_file).
     certificate_login_from: Literal["distinguished_name", "common_name"] = "distinguished_name"
     #: Whether clients may log in with a password over a connection without TLS: always, from this
@@ -123,6 +126,15 @@ class TlsConfig(_Section):
     key_file: str = ""
     #: Authority that signed the certificates of others.
     ca_file: str = ""
+
+
+class SecretsConfig(_Section):
+    """Secrets at rest: passwords in the URIs of federation upstreams (ADR 19)."""
+
+    #: A file with keys, one a line, 32 bytes in base64 (`openssl rand -base64 32`), the same at all
+    #: members: the first encrypts, all decrypt. Empty: a key is derived from cluster.secret; a lone
+    #: member without one makes a key beside its data, which does not protect a stolen disk.
+    key_file: str = ""
 
 
 class MemoryConfig(_Section):
@@ -162,16 +174,23 @@ class LimitConfig(_Section):
 
     #: Open connections of this member; the next one is refused after its login.
     connections: int = Field(default=20_000, ge=1)
-    #: Connections that have not finished their handshake (SEC-34).
+    #: Connections that have not finished their handshake (SEC-34); for one more, the one that has
+    #: waited longest is dropped, of the address that has most.
     unauthenticated: int = Field(default=1_000, ge=1)
+    #: The same of one IPv4 address or IPv6 network of 64 bits.
     unauthenticated_per_address: int = Field(default=500, ge=1)
+    #: Connections to the gRPC port; strangers' make room for others first.
+    grpc_connections: int = Field(default=4_000, ge=1)
+    grpc_connections_per_address: int = Field(default=2_000, ge=1)
+    #: Bytes of gRPC requests that are unfinished or not handled yet, of all connections together.
+    grpc_request_bytes: int = Field(default=128 * MIB, ge=32 * MIB)
     #: Proposed in connection.tune; 0 means no limit.
     channel_max: int = Field(default=2047, ge=0)
     #: Proposed in connection.tune, bytes; 0 means no limit.
     frame_max: int = Field(default=131_072, ge=0)
     #: Proposed in connection.tune; 0 turns heartbeats off.
     heartbeat_s: int = Field(default=60, ge=0)
-    #: From the first byte to connection.open.
+    #: From the first byte to connection.open; over gRPC to the first call of a known user.
     handshake_timeout_ms: int = Field(default=10_000, ge=100)
     #: Open channels of this member; 0 means no limit.
     channels: int = Field(default=0, ge=0)
@@ -189,7 +208,7 @@ class LimitConfig(_Section):
 
 
 class CompatConfig(_Section):
-    """Behaviour profile (specification section 14)."""
+    """Behaviour profile (docs/concepts/profiles.md)."""
 
     #: brokerd, rabbitmq-4.3, rabbitmq-3.13, rabbitmq-3.10, reference, mrg; `a+b` lays b over a.
     profile: str = "brokerd"
@@ -223,7 +242,7 @@ def _flattened(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TelemetryConfig(_Section):
-    """Counting to files (telemetry.md section 6)."""
+    """Counting to files (design/telemetry.md §6)."""
 
     enabled: bool = True
     #: One row per changed object in each interval.
@@ -261,6 +280,7 @@ class BrokerConfig(_Section):
     auth: AuthConfig = AuthConfig()
     tls: TlsConfig = TlsConfig()
     peer_tls: TlsConfig = TlsConfig()
+    secrets: SecretsConfig = SecretsConfig()
     memory: MemoryConfig = MemoryConfig()
     disk: DiskConfig = DiskConfig()
     queues: QueueConfig = QueueConfig()

@@ -22,7 +22,7 @@ TARGET = ROOT / "docs" / "reference" / "resources.md"
 #: Kinds in the order in which a person meets them.
 ORDER = (
     *("BrokerCluster", "BrokerConnection", "Vhost", "Exchange", "Queue", "Binding"),
-    *("Policy", "OperatorPolicy", "User", "Permission"),
+    *("Policy", "OperatorPolicy", "User", "Permission", "TopicPermission"),
     *("FederationUpstream", "FederationUpstreamSet"),
 )
 
@@ -40,6 +40,53 @@ such as `2Gi`. "Refused when" lists what the API server refuses, in its own word
 
 All kinds are in the category `broker`: `kubectl get broker` shows them.
 """
+
+#: Name, kinds, meaning.
+ANNOTATIONS = (
+    (
+        'brokerd.io/pause: "true"',
+        "all",
+        "Nothing is written for it, neither to the broker nor to Kubernetes; Ready is Unknown,"
+        " `Paused`. A paused resource that is deleted leaves its object behind.",
+    ),
+    (
+        "brokerd.io/reconcile-at: VALUE",
+        "all",
+        "Another value than before has the operator look at it at once."
+        " `reconcile.fluxcd.io/requestedAt` does the same.",
+    ),
+    (
+        'brokerd.io/takeover: "true"',
+        "objects of brokers",
+        "The object may be taken from the resource or the operator instance that owns it"
+        " (`OwnedByOther`).",
+    ),
+    (
+        'brokerd.io/confirm: "GENERATION"',
+        "Queue",
+        "Consent to a change that loses something (`ConfirmationRequired`), for this generation"
+        " only.",
+    ),
+    (
+        "brokerd.io/restart-at: VALUE",
+        "BrokerCluster",
+        "Another value restarts all members, one safe member at a time."
+        " `kubectl rollout restart statefulset NAME` does the same.",
+    ),
+    (
+        "brokerd.io/approved-image: IMAGE",
+        "BrokerCluster",
+        "With `upgradePolicy: OnApproval`: the operator's own newer image that members may get.",
+    ),
+)
+
+ANNOTATIONS_HEAD = """
+## Annotations
+
+What is asked of the operator for one resource, and is no part of what the resource shall be.
+
+| annotation | of | |
+|---|---|---|"""
 
 FIELDS_HEAD = "| field | type | default | |\n|---|---|---|---|"
 
@@ -149,7 +196,9 @@ def rendered() -> str:
     by_kind = {crd["spec"]["names"]["kind"]: crd for crd in crds}
     order = [kind for kind in ORDER if kind in by_kind]
     order += [kind for kind in by_kind if kind not in order]
-    return HEAD + "".join(section(by_kind[kind]) for kind in order)
+    asked = [f"| `{name}` | {kinds} | {text} |" for name, kinds, text in ANNOTATIONS]
+    head = "\n".join([HEAD + ANNOTATIONS_HEAD, *asked, ""])
+    return head + "".join(section(by_kind[kind]) for kind in order)
 
 
 def main() -> int:

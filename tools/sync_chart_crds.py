@@ -1,7 +1,7 @@
 """Copies `crds/` into the chart of the operator, as templates.
 
 Files in a chart's own `crds/` folder are never upgraded by Helm, so they are templates behind
-`crds.create` and are kept when the release goes (operator.md section 16.1). `crds/` is the source
+`crds.create` and are kept when the release goes (design/operator.md §16). `crds/` is the source
 of truth; a test compares the copies byte by byte.
 
     python tools/sync_chart_crds.py [--check]

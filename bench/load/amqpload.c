@@ -3,6 +3,7 @@
  *   amqpload publish   publish COUNT messages with confirms, at most IN-FLIGHT unconfirmed
  *   amqpload consume   receive COUNT messages and acknowledge them
  *   amqpload both      the two at once, on two connections
+ *   amqpload get       take COUNT messages with basic.get, one after the other; --ack none keeps them
  *   amqpload delete    delete the queue
  *
  * Messages go out up to 256 KiB per write; --per-write 1 makes it one write per message, as most client
@@ -278,6 +279,48 @@ static void consumer_start(struct consumer *k) {
     amqp_call(&k->c, BASIC_CONSUME_OK);
 }
 
+/* ---- basic.get ---- */
+
+static struct frame next_frame(struct amqp *c) {
+    struct frame f;
+    while (!amqp_next(c, &f)) {
+        struct pollfd fd = {.fd = c->fd, .events = POLLIN};
+        if (poll(&fd, 1, c->timeout_s * 1000) <= 0) die(EXIT_TIMEOUT, "get: no content for %d s", c->timeout_s);
+        amqp_pump(c, true, false);
+    }
+    return f;
+}
+
+/* Each get waits for its message; an ack is a write of its own, as in most client libraries. */
+static void get_all(struct amqp *c, const struct options *o) {
+    bool is_auto = !strcmp(o->ack, "auto"), is_kept = !strcmp(o->ack, "none");
+    uint64_t begin = now_us();
+    for (unsigned long n = 0; n < o->count; n++) {
+        size_t start = method_begin(&c->out, 1, 0x003C0046); /* basic.get */
+        put_u16(&c->out, 0);
+        put_shortstr(&c->out, o->queue);
+        put_u8(&c->out, is_auto);
+        frame_end(&c->out, start);
+        struct frame f = amqp_call(c, BASIC_GET_OK);
+        if (f.size < 13) die(EXIT_BROKER, "get: get-ok of %u bytes", f.size);
+        uint64_t tag = get_u64(f.payload + 4), left;
+        f = next_frame(c);
+        if (f.type != FRAME_HEADER || f.size < 14) die(EXIT_BROKER, "get: unexpected frame");
+        for (left = get_u64(f.payload + 4); left; left -= f.size) {
+            f = next_frame(c);
+            if (f.type != FRAME_BODY || !f.size || f.size > left) die(EXIT_BROKER, "get: unexpected frame");
+        }
+        if (is_auto || is_kept) continue;
+        start = method_begin(&c->out, 1, BASIC_ACK);
+        put_u64(&c->out, tag);
+        put_u8(&c->out, 0);
+        frame_end(&c->out, start);
+        amqp_pump(c, false, true);
+    }
+    double seconds = (double)(now_us() - begin) / 1e6;
+    printf("{\"messages\": %lu, \"seconds\": %.4f, \"rate\": %.1f}\n", o->count, seconds, (double)o->count / seconds);
+}
+
 /* ---- topology ---- */
 
 static void declare(struct amqp *c, const struct options *o) {
@@ -443,9 +486,9 @@ static struct options parse(int argc, char **argv) {
     if (!o.key) o.key = o.queue;
     if (!o.consume_port) o.consume_port = o.port;
     if (!o.count || !o.in_flight || !o.timeout) die(EXIT_USAGE, "count, in-flight and timeout are at least 1");
-    if (strcmp(o.ack, "each") && strcmp(o.ack, "auto") &&
+    if (strcmp(o.ack, "each") && strcmp(o.ack, "auto") && strcmp(o.ack, "none") &&
         (strncmp(o.ack, "multiple:", 9) || !number("ack", o.ack + 9, 65535)))
-        die(EXIT_USAGE, "--ack takes each, auto or multiple:K, not '%s'", o.ack);
+        die(EXIT_USAGE, "--ack takes each, auto, none or multiple:K, not '%s'", o.ack);
     if (!strncmp(o.ack, "multiple:", 9) && o.prefetch && strtoul(o.ack + 9, NULL, 10) > o.prefetch)
         die(EXIT_USAGE, "--ack %s with a prefetch of %lu would wait for ever", o.ack, o.prefetch);
     return o;
@@ -456,20 +499,26 @@ int main(int argc, char **argv) {
     static struct consumer k;
     const char *verb = argc > 1 ? argv[1] : "";
     bool both = !strcmp(verb, "both"), publish = both || !strcmp(verb, "publish"),
-         consume = both || !strcmp(verb, "consume"), remove = !strcmp(verb, "delete");
-    if (!publish && !consume && !remove)
-        die(EXIT_USAGE, "usage: amqpload publish|consume|both|delete [--queue Q] [--count N] ...");
+         consume = both || !strcmp(verb, "consume"), get = !strcmp(verb, "get"), remove = !strcmp(verb, "delete");
+    if (!publish && !consume && !get && !remove)
+        die(EXIT_USAGE, "usage: amqpload publish|consume|both|get|delete [--queue Q] [--count N] ...");
     struct options o = parse(argc - 1, argv + 1);
+    if (!get && !strcmp(o.ack, "none")) die(EXIT_USAGE, "--ack none is for get");
     int timeout = (int)o.timeout;
-    if (publish || remove) amqp_open(&p.c, "publisher", o.host, o.port, o.user, o.password, o.vhost, timeout);
+    if (publish || get || remove) amqp_open(&p.c, "publisher", o.host, o.port, o.user, o.password, o.vhost, timeout);
     if (consume) amqp_open(&k.c, "consumer", o.host, o.consume_port, o.user, o.password, o.vhost, timeout);
-    struct amqp *first = publish || remove ? &p.c : &k.c;
+    struct amqp *first = publish || get || remove ? &p.c : &k.c;
     if (remove) {
         delete_queue(first, &o);
         amqp_close(first);
         return 0;
     }
     if (!o.no_declare) declare(first, &o);
+    if (get) {
+        get_all(first, &o);
+        amqp_close(first);
+        return 0;
+    }
     if (publish) publisher_prepare(&p, &o);
     if (consume) consumer_prepare(&k, &o);
     run(publish ? &p : NULL, consume ? &k : NULL, &o);

@@ -146,6 +146,11 @@ class Channel:
         self.needs_close_ok = False
         self._accepted = _ACCEPTED[role]
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """What has come of the body of the message in the making."""
+        return 0 if self.content is None else self.content.size
+
     def begin_closing(self) -> None:
         """channel.close goes out; what comes of unfinished content is swallowed (R-ERR-47)."""
         self.phase = ChannelPhase.CLOSING

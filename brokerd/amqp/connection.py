@@ -324,11 +324,13 @@ class AmqpConnection(Endpoint):
         out.append(events.ChannelOpened(number))
 
     def _take_content(self, channel: Channel, kind: int, payload: bytes, out: list[Event]) -> None:
+        before = channel.unfinished_bytes
         try:
             done = channel.take_content(kind, payload, self.config.max_message_size)
         except SoftError as error:
             out += self.fail(error, channel.number)
             return
+        self._unfinished_bytes += channel.unfinished_bytes - before
         if done is None:
             return
         assert done.header is not None
@@ -349,6 +351,7 @@ class AmqpConnection(Endpoint):
             return
         found = method_class(payload)
         if found is methods.ConnectionCloseOk:
+            self.is_settled = True
             self._finish()
             out.append(events.ConnectionClosed(False, self._close_code, self._close_text))
         elif found is methods.ConnectionClose:

@@ -29,7 +29,7 @@ _HEADER_FIELDS = struct.Struct(">HHQ")
 _METHOD_HEAD = struct.Struct(">BHII")
 _PUBLISH_KEY = (spec.CLASS_BASIC << 16) | BasicPublish.METHOD_ID
 
-#: Clients send the same publish again and again (hot path rule 2).
+#: Clients send the same publish again and again (design/hot-path.md rule 2).
 _publishes: dict[bytes, BasicPublish] = {}
 
 
@@ -190,6 +190,11 @@ class ContentAssembly:
     def is_complete(self) -> bool:
         """Whether header and all body bytes are there."""
         return self.header is not None and not self.missing
+
+    @property
+    def size(self) -> int:
+        """Body bytes that have come."""
+        return len(self._body if self._pieces is None else self._pieces)
 
     @property
     def body(self) -> bytes:

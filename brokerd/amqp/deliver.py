@@ -1,4 +1,4 @@
-"""Deliver frames by joining prepared parts (hot path rule 5).
+"""Deliver frames by joining prepared parts (design/hot-path.md rule 5).
 
 For the delivery path of the server: one encoder per (channel, consumer, exchange, routing key).
 """

@@ -43,6 +43,8 @@ class Endpoint:
         self.hold_publishes = False
         #: The driver closes the socket after flushing.
         self.wants_close = False
+        #: Both sides have taken their leave: only the end of the sockets is left.
+        self.is_settled = False
         #: When `wants_close` will be set by `tick`.
         self.close_at_ms: int | None = None
         self._now_ms = now_ms
@@ -51,6 +53,8 @@ class Endpoint:
         self._open_channel_count = 0
         self._out: list[bytes] = []
         self._unread = bytearray()
+        #: What all channels hold of bodies that have not come whole.
+        self._unfinished_bytes = 0
         #: Unread bytes that make looking again worthwhile.
         self._need = 0
         self._is_held = False
@@ -226,6 +230,11 @@ class Endpoint:
         return self.phase is Phase.CLOSING
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept of frames and bodies that have not come whole."""
+        return len(self._unread) + self._unfinished_bytes
+
+    @property
     def is_held(self) -> bool:
         """Whether reading has stopped at a publish."""
         return self._is_held
@@ -240,6 +249,7 @@ class Endpoint:
             "channel_max": self.channel_max,
             "heartbeat_s": self.heartbeat_s,
             "unread_bytes": len(self._unread),
+            "held_bytes": self.held_bytes,
             "is_held": self._is_held,
         }
 
@@ -247,6 +257,7 @@ class Endpoint:
         """Raises AssertionError when the state contradicts itself."""
         open_now = [c for c in self._channels.values() if c.phase is not ChannelPhase.CLOSING]
         assert self._open_channel_count == len(open_now)
+        assert self._unfinished_bytes == sum(c.unfinished_bytes for c in self._channels.values())
         assert not any(c.is_gone for c in self._channels.values())
         assert not self._channels or self.phase is Phase.OPEN
         assert self.phase is not Phase.CLOSED or self.wants_close
@@ -293,6 +304,7 @@ class Endpoint:
         if channel.phase is ChannelPhase.CLOSING:
             return kind is methods.ChannelCloseOk
         if kind is methods.ChannelClose:
+            self._unfinished_bytes -= channel.unfinished_bytes
             channel.begin_closing()
             self._open_channel_count -= 1
         elif kind is methods.ChannelOpen:
@@ -304,6 +316,7 @@ class Endpoint:
         if kind is methods.ConnectionCloseOk:
             if self.phase is Phase.PEER_CLOSING:
                 self.queue(method)
+                self.is_settled = True
                 self._finish()
         elif isinstance(method, methods.ConnectionClose):
             self.close(method.reply_code, method.reply_text, method.class_id, method.method_id)
@@ -338,6 +351,7 @@ class Endpoint:
         self._is_held = False
         self.hold_publishes = False
         self._channels.clear()
+        self._unfinished_bytes = 0
         self._open_channel_count = 0
         self._need = 0
         if phase in DEAF:

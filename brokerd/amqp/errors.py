@@ -1,8 +1,8 @@
 """Errors of the AMQP room.
 
 `ProtocolError` means: the peer broke a rule, and its wire code says how we answer.  `SoftError`
-closes the channel, `HardError` the connection (section 13.1).  The server raises them too, for
-broken broker rules such as a missing queue, and hands them to `AmqpConnection.fail`.
+closes the channel, `HardError` the connection (docs/reference/rules.md §13).  The server raises
+them too, for broken broker rules such as a missing queue, and hands them to `AmqpConnection.fail`.
 `MisuseError` means: our own code called this room wrongly; it never depends on what a peer sent.
 """
 

@@ -97,7 +97,7 @@ class MethodReceived:
 
 @dataclass(slots=True)
 class PublishesReceived:
-    """Server: a run of basic.publish on one channel, the batch unit (hot path rule 1).
+    """Server: a run of basic.publish on one channel, the batch unit (design/hot-path.md rule 1).
 
     Each item is (payload of the publish method, raw properties, body); `parse_publish` reads the
     first, from a cache.

@@ -55,7 +55,7 @@ def walk_acks(buffer: bytes, pos: int, acks: list[tuple[int, bool]]) -> int:
 
     Returns the position behind the run; `pos` itself when the first is not whole or not right, so
     that the general path judges it.  Acks have no variable field, so a run is one `iter_unpack`
-    (hot path rule 4).
+    (design/hot-path.md rule 4).
     """
     head = buffer[pos : pos + 11]
     if head[3:7] != _ACK_SIZE:

@@ -1,8 +1,8 @@
 """BasicProperties, as they stand in a content header behind the body size: flag word, then fields.
 
 Messages keep these bytes ("raw") from the publish to the delivery; the questions that the hot path
-asks look at the flag word alone (hot path rule 2).  Decode only what somebody reads.  Edits return
-new raw bytes and copy the fields they do not touch.
+asks look at the flag word alone (design/hot-path.md rule 2).  Decode only what somebody reads.
+Edits return new raw bytes and copy the fields they do not touch.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ NOT_ALLOWED: Final = 530
 NOT_IMPLEMENTED: Final = 540
 INTERNAL_ERROR: Final = 541
 
-#: Reply code to the name that opens every reply text (section 13.1).
+#: Reply code to the name that opens every reply text (docs/reference/rules.md §13).
 REPLY_NAMES: Final[dict[int, str]] = {
     REPLY_SUCCESS: "REPLY_SUCCESS",
     CONTENT_TOO_LARGE: "CONTENT_TOO_LARGE",
@@ -77,7 +77,8 @@ REPLY_NAMES: Final[dict[int, str]] = {
     INTERNAL_ERROR: "INTERNAL_ERROR",
 }
 
-#: Codes that end a channel only; every other error code ends the connection (section 13.1).
+#: Codes that end a channel only; every other error code ends the connection
+#: (docs/reference/rules.md §13).
 SOFT_CODES: Final = frozenset(
     {
         CONTENT_TOO_LARGE,
@@ -128,10 +129,10 @@ CHANNEL_COUNT_CEILING: Final = 65535
 CLOSING_TIMEOUT_MS: Final = 30_000
 #: Unread bytes kept while the server decides about a login or an open: enough for a client that
 #: sends the rest of its handshake without waiting, small enough for a peer not yet known (SEC-31).
-HANDSHAKE_UNREAD_BYTES_MAX: Final = 64 * 1024
+HANDSHAKE_UNREAD_BYTES_MAX: Final = 16 * 1024
 #: Unread bytes kept while publishes are held (R-ALM-2).  The driver stops reading the socket, so
 #: only what was on its way inside the process arrives here.
 HELD_UNREAD_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Parsed basic.publish methods kept by their bytes (hot path rule 2); the cache starts anew when
-#: it is full, so hostile routing keys cost time, not memory.
+#: Parsed basic.publish methods kept by their bytes (design/hot-path.md rule 2); the cache starts
+#: anew when it is full, so hostile routing keys cost time, not memory.
 PUBLISH_CACHE_ENTRIES_MAX: Final = 4096

@@ -30,14 +30,15 @@ class TlsFiles:
 class TransportConfig:
     """Limits of the streams between members."""
 
-    #: One frame carries parts up to about this much (replication.md §2); a larger part goes alone.
+    #: One frame carries parts up to about this much (design/replication.md §2); a larger part goes
+    #: alone.
     frame_bytes: int = 256 * KIB
     #: Data of one snapshot chunk.
     chunk_bytes: int = 512 * KIB
     #: Largest frame that is accepted (SEC-47): raft's largest entry and 3 MiB around it.
     receive_bytes_max: int = 132 * MIB
     #: Bytes waiting for one peer.  Beyond it raft messages are dropped and reported as lost, and
-    #: requests are refused (hot-path rule 7).
+    #: requests are refused (design/hot-path.md rule 7).
     outbox_bytes: int = 64 * MIB
     #: Deliveries and replies are never dropped singly; beyond this the stream is broken instead, so
     #: that both sides know what is lost.

@@ -64,3 +64,13 @@ class GroupGone(ClusterError):
     def __init__(self, uid: int) -> None:
         super().__init__(f"group {uid} does not exist")
         self.uid = uid
+
+
+class GroupStuck(ClusterError):
+    """The group has no leader, and somebody found out that waiting is in vain for now; the text
+    says why.  The command may still take effect.
+    """
+
+    def __init__(self, uid: int, reason: str) -> None:
+        super().__init__(reason)
+        self.uid = uid

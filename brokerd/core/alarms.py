@@ -12,6 +12,9 @@ from collections.abc import Set
 
 from brokerd.core.profiles import Profile
 
+#: Names of the cluster-wide settings that change limits at run time (R-MEM-13, R-DSK-2).
+MEMORY_SETTING = "vm_memory_high_watermark"
+DISK_SETTING = "disk_free_limit"
 #: R-MEM-8
 UNKNOWN_TOTAL_BYTES = 1_073_741_824
 #: R-MEM-3: 64-bit address space.
@@ -73,6 +76,16 @@ def parse_fraction(text: str) -> float | None:
         return None
     value = float(match[1])
     return value if "." in match[1] or value < 10 else None
+
+
+def check_setting(name: str, value: str) -> str | None:
+    """Return what is wrong with a new value of a setting, None if it will do."""
+    try:
+        if parse_fraction(value) is None:
+            parse_bytes(value)
+    except BadQuantity:
+        return f"{name}: '{value}' is neither a fraction (0.6) nor a number of bytes (2GiB)"
+    return None
 
 
 class WatermarkMachine:

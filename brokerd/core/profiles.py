@@ -1,4 +1,4 @@
-"""Compat profiles: every switch of section 14.2 with its value per named profile.
+"""Compat profiles: every switch (docs/concepts/profiles.md) with its value per named profile.
 
 Pure data.  The server reads `compat.profile` and single switches from its configuration, calls
 `configured()` once and hands the result to whoever asks.  Differences without a switch (O-15) are
@@ -212,7 +212,7 @@ _UNITS = {"": 1, "kib": 1024, "mib": _MIB, "gib": _GIB}
 
 
 def switch_name(field: str) -> str:
-    """Return the name of section 14.2 for a field (`dlx_emit_last_death`: dlx.emit_last_death)."""
+    """Return the documented name of a field (`dlx_emit_last_death`: dlx.emit_last_death)."""
     return _NAMES.get(field) or field.replace("_", ".", 1)
 
 

@@ -63,7 +63,9 @@ class AdminClient:
                     f"cannot read {settings.ca_file}: {error.strerror}", errors.EXIT_USAGE
                 ) from error
             credentials = grpc.ssl_channel_credentials(authority)
-            self._channel = grpc.secure_channel(address, credentials, limits)
+            named = [("grpc.ssl_target_name_override", settings.server_name)]
+            options = [*limits, *named] if settings.server_name else limits
+            self._channel = grpc.secure_channel(address, credentials, options)
         else:
             self._channel = grpc.insecure_channel(address, limits)
         self._stub: Any = admin_pb2_grpc.AdminStub(self._channel)  # type: ignore[no-untyped-call]
@@ -128,9 +130,9 @@ class AdminClient:
         request = admin_pb2.ListTopologyRequest(kinds=[kind], vhost=vhost)
         return [item for page in self.stream("ListTopology", request) for item in page.objects]
 
-    def definitions(self) -> list[tuple[str, str, str, dict[str, Any]]]:
-        """Return all objects with their secrets: kind, vhost, name, spec."""
-        request = admin_pb2.ExportDefinitionsRequest()
+    def definitions(self, with_passwords: bool) -> list[tuple[str, str, str, dict[str, Any]]]:
+        """Return all objects with their hashes: kind, vhost, name, spec."""
+        request = admin_pb2.ExportDefinitionsRequest(with_passwords=with_passwords)
         pages = self.stream("ExportDefinitions", request)
         return [
             (item.kind, item.vhost, item.name, json.loads(item.spec))

@@ -238,7 +238,7 @@ GROUPS = Listing(
     "groups",
     "",
     ("name", "leader", "term", "commit", "applied", "members"),
-    ("uid", "last", "snapshot", "lag", "damaged", "error"),
+    ("uid", "last", "snapshot", "lag", "damaged", "contradicted", "error"),
     identity=("uid",),
 )
 USERS = Listing(

@@ -42,10 +42,14 @@ def _check_format(file_format: str) -> None:
 @click.command(cls=settings.Command)
 @click.argument("file")
 @_FORMAT
-def export_definitions(file: str, file_format: str) -> None:
+@click.option(
+    "--with-passwords", is_flag=True, help="With the URIs of federation upstreams that hold one."
+)
+def export_definitions(file: str, file_format: str, with_passwords: bool) -> None:
     """Write all users, vhosts, rights, policies, queues, exchanges and bindings as JSON.
 
-    FILE - is standard output.  Password hashes are in it: keep it as you keep passwords.
+    FILE - is standard output.  Password hashes are in it: keep it as you keep passwords.  URIs of
+    upstreams with a password are left out; where it is imported, one that is there stays.
     """
     from brokerd.ctl.client import connect
 
@@ -54,7 +58,7 @@ def export_definitions(file: str, file_format: str) -> None:
     if file != STDIO:
         chosen.say(f'Exporting definitions in JSON to a file at "{file}" ...')
     with connect(chosen) as client:
-        found = client.definitions()
+        found = client.definitions(with_passwords)
     text = output.compact(definitions_json.exported(found))
     if file == STDIO:
         click.echo(text, nl=False)

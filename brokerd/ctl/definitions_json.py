@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from brokerd.core import names
-from brokerd.ctl.nowhere import SPOKEN
+from brokerd.core.catalog import names
+from brokerd.ctl.unsupported import SPOKEN
 
 Json = dict[str, Any]
 #: One object to be: kind, vhost, name, spec.

@@ -116,8 +116,14 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "check_if_member_is_quorum_critical",
         "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
     ),
+    "aside": (
+        "list_kept_aside",
+        "show_kept_aside",
+        "redrive_kept_aside",
+        "drop_kept_aside",
+    ),
     "log": ("wal",),
-    "nowhere": ("version",),
+    "unsupported": ("version",),
 }
 #: Command name to "module:function".
 COMMANDS = {
@@ -132,7 +138,7 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is used; help lists the names of all."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return all names, but not of what is only said to be elsewhere (nowhere.py)."""
+        """Return all names, but not of what is only said to be elsewhere (unsupported.py)."""
         return sorted({*COMMANDS, *_BUILT_IN, *_foreign()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -144,10 +150,10 @@ class LazyGroup(click.Group):
             module, _, function = location.partition(":")
             found: click.Command = getattr(importlib.import_module(module), function)
             return found
-        from brokerd.ctl import nowhere
+        from brokerd.ctl import unsupported
 
-        if cmd_name in nowhere.INSTEAD:
-            return nowhere.command(cmd_name)
+        if cmd_name in unsupported.INSTEAD:
+            return unsupported.command(cmd_name)
         entry_point = _foreign().get(cmd_name)
         return None if entry_point is None else _load(cmd_name, entry_point)
 

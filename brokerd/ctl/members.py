@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import errors, output, settings
+from brokerd.ctl import aside, errors, output, settings
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
@@ -230,10 +230,13 @@ def node_health_check() -> None:
         damaged = [
             row["name"] for row in client.live_rows("groups") if row["damaged"] or row["error"]
         ]
+        kept = [aside.in_words(row) for row in aside.alarms(client)]
     if not problem and alarms:
         problem = f"resource alarm(s) in effect: {', '.join(alarms)}"
     if not problem and damaged:
         problem = f"damaged: {', '.join(damaged)}"
+    if kept:
+        problem = "; ".join(filter(None, (problem, *kept)))
     if problem:
         raise errors.CtlError(f"health check failed. {problem}", errors.EXIT_SOFTWARE)
     chosen.say("Health check passed")

@@ -1,7 +1,7 @@
 """`brokerctl` on quorum queues: their members and leaders, in the language of rabbitmq-queues.
 
-The member that is asked does the work or has it done (server/admin_membership.py); what it did not
-finish in time the cluster goes on with.
+The member that is asked does the work or has it done (server/grpc/admin_membership.py); what it did
+not finish in time the cluster goes on with.
 """
 
 from __future__ import annotations

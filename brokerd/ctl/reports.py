@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import columns, listings, members, output, settings
+from brokerd.ctl import aside, columns, listings, members, output, settings
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient
@@ -145,6 +145,7 @@ def _cluster(client: AdminClient) -> Fields:
         "alarms": [
             {"node": row["name"], "alarm": alarm} for row in rows for alarm in row["alarms"]
         ],
+        "kept_aside": aside.alarms(client),
         "partitions": {},
         "versions": {who.node: {"brokerd_version": who.version}},
         "maintenance_status": {
@@ -196,6 +197,9 @@ def _show_cluster(chosen: settings.Settings, fields: Fields) -> None:
         [f"Node: {node}, status: {text}" for node, text in fields["maintenance_status"].items()],
     )
     output.section("Alarms", [f"{row['alarm']} on node {row['node']}" for row in fields["alarms"]])
+    if fields["kept_aside"]:
+        lines = [*map(aside.in_words, fields["kept_aside"]), "See list_kept_aside."]
+        output.section("Kept aside", lines)
     output.section("Network Partitions", [])
     output.section(
         "Listeners",

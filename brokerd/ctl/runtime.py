@@ -143,7 +143,7 @@ def close_all_connections(
     chosen.say(f"Closed {closed} connections")
 
 
-# ---- the member's doors -------------------------------------------------------------------------
+# ---- the member's listeners ---------------------------------------------------------------------
 
 
 @click.command(cls=settings.Command)

@@ -25,6 +25,7 @@ TIMEOUT_S = 60.0
 TIMEOUT_S_MAX = 86_400.0
 #: name@host=HOST:PORT of each member, comma-separated: for scripts that name Erlang nodes.
 NODES_VARIABLE = "BROKERD_NODES"
+SERVER_NAME_VARIABLE = "BROKERD_SERVER_NAME"
 #: Names of links to this program that scripts know it by.
 STAND_INS = ("rabbitmqctl", "rabbitmq-queues")
 HELP = ["-h", "--help", "-?"]
@@ -53,6 +54,8 @@ class Settings:
     formatter: str | None = None
     timeout_s: float = TIMEOUT_S
     ca_file: str = ""
+    #: Whom the certificate must name, where that is not the address: at a forwarded port.
+    server_name: str = field(default_factory=lambda: os.environ.get(SERVER_NAME_VARIABLE, ""))
     #: Called as rabbitmqctl: a terminal gets what scripts get.
     stands_in: bool = field(default_factory=is_stand_in)
 

@@ -37,9 +37,10 @@ CHANNELS_MAX = 64
 OnDelivery = Callable[[methods.BasicDeliver, bytes, bytes], None]
 
 
-async def tls_context(address: Address) -> ssl.SSLContext | None:
+async def tls_context(address: Address, authorities: str | None) -> ssl.SSLContext | None:
     """Return what a URI's query says about TLS (R-FED-9); None for plain connections.
 
+    authorities: PEM of the upstream's definition, trusted besides the URI's cacertfile.
     Own decision: the peer is verified unless the URI says verify=verify_none.
     """
     if not address.tls:
@@ -49,13 +50,18 @@ async def tls_context(address: Address) -> ssl.SSLContext | None:
         raise UpstreamError(f"{address.shown}: verify must be verify_peer or verify_none")
     try:
         # Files are read here.
-        return await asyncio.to_thread(_build_context, address, verify == "verify_peer")
+        return await asyncio.to_thread(
+            _build_context, address, authorities, verify == "verify_peer"
+        )
     except (OSError, ssl.SSLError) as error:
         raise UpstreamError(f"{address.shown}: certificates cannot be used: {error}") from error
 
 
-def _build_context(address: Address, verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=address.option("cacertfile") or None)
+def _build_context(address: Address, authorities: str | None, verify: bool) -> ssl.SSLContext:
+    # The system's authorities count only if nothing else is named.
+    context = ssl.create_default_context(
+        cafile=address.option("cacertfile") or None, cadata=authorities
+    )
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -175,8 +181,13 @@ class Connection(asyncio.Protocol):
         self._flush_handle: asyncio.Handle | None = None
 
     @classmethod
-    async def open(cls, address: Address, vhost: str, name: str) -> Connection:
-        """Connect, log in, open the vhost.  `name` is what the upstream's listings show."""
+    async def open(
+        cls, address: Address, vhost: str, name: str, authorities: str | None = None
+    ) -> Connection:
+        """Connect, log in, open the vhost.
+
+        name: what the upstream's listings show.  authorities: PEM, None for the system's.
+        """
         timeout_ms = address.integer(
             "connection_timeout", CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS_MAX
         )
@@ -196,7 +207,7 @@ class Connection(asyncio.Protocol):
                 "connection_name": name,
             },
         )
-        context = await tls_context(address)
+        context = await tls_context(address, authorities)
         server_name = address.option("server_name_indication", address.host) if context else None
         loop = asyncio.get_running_loop()
         made: list[Connection] = []

@@ -79,6 +79,11 @@ class Link:
             await self._clean_up()
         await self._end_session()
 
+    def same_upstream(self, upstream: Upstream) -> None:
+        """The definition as it is now: equal, but its authorities may be others."""
+        assert upstream == self.upstream
+        self.upstream = upstream
+
     def bindings_changed(self) -> None:
         """The downstream exchange's bindings are (perhaps) others now."""
         self._bindings_changed = True
@@ -130,7 +135,7 @@ class Link:
         vhost = self.federated.vhost if address.vhost is None else address.vhost
 
         async def connect() -> Connection:
-            return await Connection.open(address, vhost, f"Federation link {self.id}")
+            return await self._open(address, vhost)
 
         connection = self._connection = await connect()
         self._introduce(connection, address, vhost)
@@ -314,9 +319,13 @@ class Link:
     async def _connect_again(self) -> Connection:
         address = self._random.choice(self.upstream.addresses)
         vhost = self.federated.vhost if address.vhost is None else address.vhost
-        connection = await Connection.open(address, vhost, f"Federation link {self.id}")
+        connection = await self._open(address, vhost)
         self._introduce(connection, address, vhost)
         return connection
+
+    async def _open(self, address: Address, vhost: str) -> Connection:
+        name = f"Federation link {self.id}"
+        return await Connection.open(address, vhost, name, self.upstream.authorities)
 
     # Actions.
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from brokerd.amqp.values import Table, Value
-from brokerd.core import arguments as core_arguments
-from brokerd.core import names
+from brokerd.core.catalog import arguments as core_arguments
+from brokerd.core.catalog import names
 
 BOUND_FROM = "x-bound-from"
 #: Entries of x-bound-from that are looked at; a longer list is somebody's invention.

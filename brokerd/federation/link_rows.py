@@ -1,4 +1,4 @@
-"""Telemetry rows of federation links (telemetry.md section 6, kind `fed`): what was counted since
+"""Telemetry rows of federation links (design/telemetry.md §6, kind `fed`): what was counted since
 the last time.
 
 PURE.  Links count from their start; a link that starts anew, or came from another member, begins

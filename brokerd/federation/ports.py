@@ -1,6 +1,6 @@
 """What federation needs of the broker it runs in; the server implements it.
 
-Owned by this room so that it never imports the server (architecture.md §4).
+Owned by this room so that it never imports the server (docs/architecture.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from brokerd.core import names
+from brokerd.core.catalog import names
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.link import Link
 from brokerd.federation.ports import Change, Federated, Topology
@@ -34,7 +34,9 @@ RESYNC_S = 10.0
 
 @dataclass(slots=True, frozen=True)
 class _Wanted:
-    """A link that is to run here; any difference means another link (R-FX-17)."""
+    """A link that is to run here; any difference means another link (R-FX-17), except in the
+    authorities that are trusted.
+    """
 
     federated: Federated
     upstream: Upstream
@@ -139,7 +141,9 @@ class Supervisor:
                 self._end(link_id, link, is_removed=configured.get(link_id) != wanted)
         for link_id, wanted in here.items():
             if link_id in self._links:
-                self._links[link_id][1].bindings_changed()
+                link = self._links[link_id][1]
+                link.same_upstream(wanted.upstream)
+                link.bindings_changed()
             elif link_id not in self._stopping:
                 self._begin(link_id, wanted)
 

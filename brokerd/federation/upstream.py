@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from brokerd.amqp.values import Table
-from brokerd.core import names, patterns
+from brokerd.core.catalog import names, patterns
 from brokerd.federation.errors import UpstreamError
 
 #: Every (re)connect takes one of them at random (R-FED-2).
@@ -20,6 +20,8 @@ URIS_MAX = 64
 URI_CHARACTERS_MAX = 2048
 #: Query parameters of a URI.
 OPTIONS_MAX = 32
+#: Authorities of one upstream, PEM: some forty of them.  The catalog holds it on every member.
+AUTHORITIES_CHARACTERS_MAX = 65_536
 #: Links of one exchange; more is a mistake in a set or pattern.
 UPSTREAMS_OF_EXCHANGE_MAX = 256
 #: The longest useful path; x-received-from grows by one table per hop.
@@ -34,6 +36,9 @@ PURPOSE = "federation"
 EXCHANGE_TYPE = "x-federation-upstream"
 MAX_HOPS = "x-max-hops"
 SUFFIXES = ("A", "B")
+
+#: How a URI begins that is kept encrypted (ADR 19); behind it stands the key's name.
+SEALED = "sealed:1:"
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 
@@ -87,6 +92,10 @@ class Upstream:
     bind_nowait: bool = False
     cleans_up: bool = True
     single_channel: bool = False
+    #: PEM: who may have signed the upstream's certificate, besides a URI's cacertfile; None: the
+    #: system's.  Not compared: another one counts from the next connection on, and must not cost
+    #: the link its queue (R-FX-17).
+    authorities: str | None = field(default=None, compare=False, repr=False)
 
     def exchange_name(self, downstream: str) -> str:
         """Return the exchange to follow."""
@@ -106,6 +115,12 @@ class Upstream:
 
 def parse_uri(text: str) -> Address:
     """Take an amqp:// or amqps:// URI apart; errors never repeat the text, it has a password."""
+    if text.startswith(SEALED):
+        key = text.removeprefix(SEALED).partition(":")[0][:8]
+        raise UpstreamError(
+            f"uri is encrypted with key {key}, which this member does not have or which does not "
+            "fit (secrets.key_file): add the key, or set the upstream again"
+        )
     if len(text) > URI_CHARACTERS_MAX:
         raise UpstreamError(f"uri is longer than {URI_CHARACTERS_MAX} characters")
     try:
@@ -182,6 +197,21 @@ def _name(value: Any) -> str:
     return value
 
 
+def _authorities(value: Any) -> str:
+    """PEM of certificates.  Whether they can be read is seen when a link connects."""
+    if not isinstance(value, str) or len(value) > AUTHORITIES_CHARACTERS_MAX:
+        raise UpstreamError(
+            f"must be certificates in PEM, at most {AUTHORITIES_CHARACTERS_MAX} characters"
+        )
+    if "PRIVATE KEY-----" in value:
+        raise UpstreamError(
+            "holds a private key, which anybody can list: set it without, and replace that key"
+        )
+    if "-----BEGIN CERTIFICATE-----" not in value:
+        raise UpstreamError("holds no certificate in PEM")
+    return value
+
+
 _EXPIRY = _integer(0, 4_294_967_295)
 _CLEANUP = _one_of("default", "never")
 _CHANNEL_USE = _one_of("multiple", "single")
@@ -201,6 +231,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bind-nowait": ("bind_nowait", _boolean),
     "resource-cleanup-mode": ("cleans_up", lambda value: _CLEANUP(value) == "default"),
     "channel-use-mode": ("single_channel", lambda value: _CHANNEL_USE(value) == "single"),
+    "ca-certificates": ("authorities", _authorities),
 }
 #: Known and of no use to a federated exchange (queue federation; legacy mirrored queues).
 _IGNORED = frozenset({"queue", "consumer-tag", "ha-policy"})

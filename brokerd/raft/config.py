@@ -31,7 +31,7 @@ class RaftConfig:
 
     #: When the leader's process is known to have ended (NodeGone), a follower waits up to so many
     #: ticks instead: long enough that the others know it too, and do not stand at the same moment.
-    succession_ticks_max: int = 4
+    gone_leader_ticks_max: int = 4
 
     #: A leader sends heartbeats every so many ticks, to members that got nothing else. A fifth of
     #: the shortest election time-out, so that several may be lost.
@@ -84,9 +84,9 @@ class RaftConfig:
     #: ... or so many bytes of them: large entries gain nothing by waiting.
     apply_bytes_min: int = 64 * 1024
 
-    #: The commit index is a hint on disk (it can always be learnt again), so it is written along
-    #: with entries once it has moved by this many, instead of with each batch.
-    commit_record_entries: int = 64
+    #: Newest terms whose beginnings a snapshot names.  A term takes an election, so these reach
+    #: back for months, or through the worst of days.
+    snapshot_terms: int = 64
 
     def validate(self) -> None:
         """Raise ConfigurationError if a bound makes no sense."""

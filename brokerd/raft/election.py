@@ -49,7 +49,7 @@ class Election:
 
     def _may_stand(self) -> bool:
         node = self._node
-        if node.log.installing is not None:
+        if node.log.installing is not None or node.contradiction is not None:
             return False
         # Whose own removal is not committed yet may still be needed (Raft thesis §4.2.2): a leader
         # that restarted, and that the others take for their leader until they hear of this.
@@ -59,7 +59,8 @@ class Election:
     def ask(self, leader: NodeId) -> None:
         """Ask the leader to show itself, without campaigning (see RaftNode._doubt_leader)."""
         self._is_forced = False
-        self._node.send(self._request(MessageKind.PRE_VOTE, leader, self._node.term + 1))
+        if self._node.contradiction is None:
+            self._node.send(self._request(MessageKind.PRE_VOTE, leader, self._node.term + 1))
 
     def _stand(self) -> None:
         node = self._node

@@ -27,10 +27,20 @@ class Tick:
 
 @dataclass(slots=True)
 class Propose:
-    """Commands, in order, each with a token that comes back in exactly one Reply."""
+    """Commands, in order, each with a token that comes back in exactly one Reply.
+
+    is_lazy: nobody minds if whom it takes no majority with gets them late (replication.py), or,
+    where the machine allows it, if they are lost though they were answered (Machine.may_lose_last).
+    """
 
     now_ms: int
     commands: list[tuple[int, bytes]]
+    is_lazy: bool = False
+
+
+@dataclass(slots=True)
+class Hasten:
+    """What lazy commands have left behind is to be sent and written now."""
 
 
 @dataclass(slots=True)
@@ -93,6 +103,7 @@ Input: TypeAlias = (
     Received
     | Tick
     | Propose
+    | Hasten
     | Persisted
     | SnapshotSaved
     | PeerUnreachable

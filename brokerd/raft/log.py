@@ -9,13 +9,16 @@ of nodes; node.py is the only user.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from brokerd.raft.errors import BrokenLogError
-from brokerd.raft.messages import Entry, Snapshot
+from brokerd.raft.messages import Entry, Snapshot, TermStarts
 from brokerd.raft.storage import LogStorage
 
 
 class RaftLog:
-    """Invariants: applied <= committed <= last; offset <= stable + 1; stable <= handed <= last.
+    """Invariants: applied <= committed <= last; offset <= stable + 1; stable <= handed <= last;
+    urgent <= last.
 
     `len(tail) == last - offset + 1`; tail[i].index == offset + i.
     """
@@ -31,6 +34,8 @@ class RaftLog:
         "offset",
         "stable",
         "tail",
+        "terms",
+        "urgent",
     )
 
     def __init__(self, storage: LogStorage, commit: int) -> None:
@@ -48,10 +53,14 @@ class RaftLog:
         self.stable = self.last
         #: Highest index that was given out to be written.
         self.handed = self.last
+        #: What is above it may reach this member's disk late (replication.py: lazy commands).
+        self.urgent = self.last
         self.applied = snapshot_index
         self.committed = max(snapshot_index, min(commit, self.last))
         #: A snapshot on its way to the disk; the storage still holds what it replaces.
         self.installing: Snapshot | None = None
+        #: Where the newest terms begin, as the newest snapshot has it; see `terms_to`.
+        self.terms: TermStarts = ()
 
     def _stored_term(self, index: int) -> int:
         if index == 0:
@@ -110,12 +119,14 @@ class RaftLog:
                 return found[:count]
         return found
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: list[Entry], *, may_be_late: bool = False) -> None:
         """Put new entries behind the last one."""
         if entries[0].index != self.last + 1:
             raise BrokenLogError("entries do not follow the last one", entries[0].index)
         self.tail.extend(entries)
         self.last = entries[-1].index
+        if not may_be_late:
+            self.urgent = self.last
 
     def truncate(self, first: int) -> None:
         """Remove the entries from index `first` on; they contradict the leader's (§3.5)."""
@@ -130,13 +141,16 @@ class RaftLog:
         self.last = first - 1
         self.stable = min(self.stable, self.last)
         self.handed = min(self.handed, self.last)
+        self.urgent = min(self.urgent, self.last)
 
     def install(self, snapshot: Snapshot) -> None:
         """Replace everything by a snapshot that is still on its way to the disk."""
         self.installing = snapshot
+        self.terms = snapshot.terms
         self.tail.clear()
         self._before_tail_term = snapshot.term
         self.last = self.stable = self.handed = self.committed = snapshot.index
+        self.urgent = self.last
         self.offset = snapshot.index + 1
 
     def installed(self) -> Snapshot:
@@ -177,6 +191,45 @@ class RaftLog:
             del self.tail[:count]
             self.offset = low + 1
 
+    def terms_to(self, index: int, count_max: int) -> TermStarts:
+        """Return where the newest terms up to `index`, which is in the log, begin."""
+        found = list(self.terms)
+        known = found[-1][1] if found else 0
+        low = self.first - 1
+        while (last := self.term(index)) is not None and known < last:
+            # Terms never fall along a log.
+            low = bisect_right(range(index + 1), known, low, key=self._known_term)
+            known = self._known_term(low)
+            found.append((low, known))
+        return tuple(found[-count_max:])
+
+    def _known_term(self, index: int) -> int:
+        return self.term(index) or 0
+
+    def known_term(self, index: int) -> int | None:
+        """Return the term at `index`, even of what is compacted away where its snapshot tells."""
+        own = self.term(index)
+        return _term_of(self.terms, index) if own is None and index < self.first else own
+
+    def first_difference(self, terms: TermStarts, end: int) -> int | None:
+        """Return the lowest committed index at which another log, whose terms begin so and are
+        known up to `end`, differs; None: as far as can be known they agree.
+        """
+        last = min(self.committed, end)
+
+        def differs(index: int) -> bool:
+            own, other = self.known_term(index), _term_of(terms, index)
+            return own is not None and other is not None and own != other
+
+        if not differs(last):
+            return None
+        own_start = self.terms[0][0] if self.terms else self.first - 1
+        low = max(terms[0][0], own_start, 1)
+        # Logs that agree at an index agree below it (Raft thesis §3.5).
+        found = bisect_left(range(last), True, low, key=differs)
+        # Where it begins as far back as is known, it may have begun before.
+        return found if found > low else 1
+
     def is_up_to_date(self, last: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as complete as this one (Raft thesis §3.6.1)."""
         own = self.last_term
@@ -204,3 +257,8 @@ class RaftLog:
                 return index
             index -= 1
         return 0
+
+
+def _term_of(terms: TermStarts, index: int) -> int | None:
+    position = bisect_right(terms, index, key=lambda start: start[0])
+    return terms[position - 1][1] if position else None

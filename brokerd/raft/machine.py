@@ -40,6 +40,13 @@ class Machine(Protocol):
     #: True: every replica realises the effects (the catalog); False: only the leader.
     realise_everywhere: bool
 
+    @property
+    def may_lose_last(self) -> bool:
+        """Whether a member that is alone in its group may answer lazy commands before its disk
+        holds them: the last of them are lost with its process.
+        """
+        ...
+
     def apply(self, meta: Meta, command: bytes) -> Outcome:
         """Apply one committed command.  Total: expected failures are replies, never exceptions."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NewType
+from typing import NewType, TypeAlias
 
 NodeId = NewType("NodeId", str)
 #: Per-incarnation unique id of a group: a deleted and re-created queue gets a new one, so it can
@@ -60,6 +60,25 @@ class MessageKind(IntEnum):
     TIMEOUT_NOW = 11
 
 
+#: (first index, term) of consecutive terms, ascending.
+TermStarts: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Contradiction:
+    """A leader's log lacks entries that are known here to be committed (following.py)."""
+
+    #: The first entry that differs, and its term here.
+    first: int
+    term: int
+    #: What is known to be committed here, and the end of the log.
+    committed: int
+    last: int
+    leader: NodeId
+    #: The term in which it leads.
+    leader_term: int
+
+
 @dataclass(slots=True, frozen=True)
 class Configuration:
     """Who belongs to the group; sorted tuples, so that equal configurations are equal values."""
@@ -81,6 +100,9 @@ class Snapshot:
     #: Entries (ascending index, all <= index) that hold bodies of live messages.  The storage may
     #: read them only while they are iterated.
     live: Collection[Entry] = field(default_factory=list)
+    #: Where the newest terms up to `index` begin, (first index, term), ascending: by these alone a
+    #: member whose log is shorter can tell whether what it knows to be committed is covered.
+    terms: TermStarts = ()
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
     Configuration,
+    Contradiction,
     Entry,
     EntryKind,
     HardState,
@@ -108,8 +109,8 @@ class RaftNode:
         self._rng = rng
         hard_state, stored = storage.initial_state()
         self.log = RaftLog(storage, hard_state.commit)
-        # A torn write may have brought entries without the term that they came with.  No vote was
-        # given in that term (votes wait for the disk), so going on in it is safe.
+        # A torn write may have brought entries without their term.  No vote was given in it (votes
+        # wait for the disk), so going on in it is safe.
         self.term = max(hard_state.term, self.log.last_term)
         self.vote = hard_state.vote if self.term == hard_state.term else None
         self.role = Role.FOLLOWER
@@ -128,6 +129,11 @@ class RaftNode:
         self._writes: deque[_Write] = deque()
         self._token = 0
         self._saved = hard_state
+        #: The commit index moved, and nothing on its way to the disk takes it along.
+        self._is_commit_due = False
+        #: A leader would have what is committed here replaced: from then on this member neither
+        #: votes nor stands, and its log stays as it is (following.py).
+        self.contradiction: Contradiction | None = None
         #: Ticks since a leader was heard; at the leader, since it last checked its quorum.
         self.election_elapsed = 0
         self._heartbeat_elapsed = 0
@@ -173,6 +179,7 @@ class RaftNode:
             or self._writes
             or not log.last == log.stable == log.committed
             or self._after_write
+            or self._saved.commit < log.committed
             or self.is_leader_suspect
             or self.transfer_to is not None
             or log.installing is not None
@@ -198,6 +205,9 @@ class RaftNode:
         ):
             self.ignore()
             return
+        if self.contradiction is not None:
+            self.following.hear(message)
+            return
         if message.term > self.term:
             if not self._accept_newer_term(message):
                 return
@@ -213,6 +223,8 @@ class RaftNode:
     def tick(self) -> None:
         """One tick of the clock passed."""
         self.election_elapsed += 1
+        # Under load it goes along with what is written anyway.
+        self._is_commit_due = not self._writes and self._commit_on_disk() > self._saved.commit
         if self.role is Role.LEADER:
             self._tick_leader()
         elif self.election_elapsed >= self._election_timeout:
@@ -224,14 +236,17 @@ class RaftNode:
         self.transfer_to = None
         self.election.campaign(force=False)
 
-    def propose(self, data: list[bytes], kind: int = _COMMAND) -> int:
-        """Append entries to the leader's log; return the first one's index, or 0."""
+    def propose(self, data: list[bytes], kind: int = _COMMAND, *, is_lazy: bool = False) -> int:
+        """Append entries (is_lazy: replication.py); return the first one's index, or 0."""
         if self.role is not _LEADER or self.transfer_to is not None:
             return 0
-        first = self.log.last + 1
-        term = self.term
-        self.log.append([Entry(index, term, kind, item) for index, item in enumerate(data, first)])
-        self.replication.broadcast()
+        first, term, replication = self.log.last + 1, self.term, self.replication
+        entries = [Entry(index, term, kind, item) for index, item in enumerate(data, first)]
+        self.log.append(entries, may_be_late=is_lazy and not replication.peers)
+        if is_lazy:
+            replication.send_lazily()
+        else:
+            replication.broadcast()
         return first
 
     def fault_of_moment(self) -> str | None:
@@ -251,10 +266,10 @@ class RaftNode:
 
     def propose_configuration(self, configuration: Configuration) -> int | str:
         """Append a change of membership; return its index, or why it is refused."""
-        fault = self.fault_of_moment()
-        if fault is None:
-            fault = membership.fault_of_change(self.configuration, configuration)
-        if fault is not None:
+        fault = self.fault_of_moment() or membership.fault_of_change(
+            self.configuration, configuration
+        )
+        if fault := fault or self.replication.end_laziness():
             return fault
         index = self.log.last + 1
         data = membership.encode_configuration(configuration)
@@ -326,7 +341,9 @@ class RaftNode:
         saved = self._saved
         term_changed = self.term != saved.term or self.vote != saved.vote
         has_snapshot = log.installing is not None and self._has_snapshot_to_hand_out()
-        if log.handed < log.last or term_changed or has_snapshot:
+        is_due = self._is_commit_due or self.replication.is_write_due
+        if log.handed < log.urgent or term_changed or has_snapshot or is_due:
+            self._is_commit_due = self.replication.is_write_due = False
             self._token = token = self._token + 1
             hard_state = self._hard_state_to_write(term_changed)
             if has_snapshot:
@@ -368,18 +385,15 @@ class RaftNode:
         return not any(write.is_snapshot for write in self._writes)
 
     def _hard_state_to_write(self, term_changed: bool) -> HardState | None:
-        # Only what is on disk already may be called committed there: after a crash the disk may
-        # hold other entries at the indexes that were still on their way.
-        log = self.log
-        commit = min(log.committed, log.stable)
-        if (
-            term_changed
-            or log.installing is not None
-            or commit >= self._saved.commit + self.config.commit_record_entries
-        ):
+        commit = self._commit_on_disk()
+        if term_changed or self.log.installing is not None or commit > self._saved.commit:
             self._saved = HardState(self.term, self.vote, max(commit, self._saved.commit))
             return self._saved
         return None
+
+    def _commit_on_disk(self) -> int:
+        # What is on its way to the disk may be other entries after a crash.
+        return min(self.log.committed, self.log.stable)
 
     def advance_persisted(self, token: int) -> Snapshot | None:
         """The writes up to `token` are on disk; return a snapshot that the machine must now
@@ -456,11 +470,11 @@ class RaftNode:
 
     def hasten_campaign(self) -> None:
         """Campaign after a short random wait, if nothing else happens."""
-        wait = self._rng.randrange(1, self.config.succession_ticks_max + 1)
+        wait = self._rng.randrange(1, self.config.gone_leader_ticks_max + 1)
         self._election_timeout = min(self._election_timeout, self.election_elapsed + wait)
 
     def _is_in_lease(self, sender: NodeId) -> bool:
-        # A candidate that was the leader in our eyes evidently is not any more: it restarted.
+        # A candidate that we take for the leader evidently is none any more: it restarted.
         return (
             self.leader is not None
             and self.leader != sender
@@ -552,27 +566,23 @@ class RaftNode:
             self.transfer_to = None
         replication.tick_snapshots()
         # Before heartbeats, which say less: by these alone a damaged member knows that it is whole
-        # again (cluster/inbox.py).
+        # again (cluster/groups/trust.py).
         replication.notify_commits()
+        replication.hasten()
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= config.heartbeat_ticks:
             self._heartbeat_elapsed = 0
             replication.send_heartbeats()
 
 
-def _on_append_reply(node: RaftNode, message: Message) -> None:
-    if node.role is _LEADER:
-        node.replication.on_append_reply(message)
+def _leading(
+    handle: Callable[[Replication, Message], None],
+) -> Callable[[RaftNode, Message], None]:
+    def handler(node: RaftNode, message: Message) -> None:
+        if node.role is _LEADER:
+            handle(node.replication, message)
 
-
-def _on_heartbeat_reply(node: RaftNode, message: Message) -> None:
-    if node.role is Role.LEADER:
-        node.replication.on_heartbeat_reply(message)
-
-
-def _on_snapshot_reply(node: RaftNode, message: Message) -> None:
-    if node.role is Role.LEADER:
-        node.replication.on_snapshot_reply(message)
+    return handler
 
 
 RaftNode._HANDLERS = {
@@ -582,9 +592,9 @@ RaftNode._HANDLERS = {
     MessageKind.VOTE_REPLY: lambda node, message: node.election.on_vote_reply(message),
     MessageKind.TIMEOUT_NOW: lambda node, message: node.election.on_timeout_now(message),
     MessageKind.APPEND: lambda node, message: node.following.on_append(message),
-    MessageKind.APPEND_REPLY: _on_append_reply,
+    MessageKind.APPEND_REPLY: _leading(Replication.on_append_reply),
     MessageKind.HEARTBEAT: lambda node, message: node.following.on_heartbeat(message),
-    MessageKind.HEARTBEAT_REPLY: _on_heartbeat_reply,
+    MessageKind.HEARTBEAT_REPLY: _leading(Replication.on_heartbeat_reply),
     MessageKind.SNAPSHOT: lambda node, message: node.following.on_snapshot(message),
-    MessageKind.SNAPSHOT_REPLY: _on_snapshot_reply,
+    MessageKind.SNAPSHOT_REPLY: _leading(Replication.on_snapshot_reply),
 }

@@ -1,7 +1,8 @@
 """Replica: RaftNode + machine + the ordering rules, still without I/O.
 
 The rules: persist before a reply or a vote leaves, apply after commit, effects on the leader only.
-The driver (cluster/driver.py) executes the actions and reports back as inputs; it decides nothing.
+The driver (cluster/groups/driver.py) executes the actions and reports back as inputs; it decides
+nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from brokerd.raft.config import RaftConfig
 from brokerd.raft.inputs import (
     CatchUp,
     ChangeMembers,
+    Hasten,
     Input,
     LeaderAlive,
     NodeGone,
@@ -29,6 +31,7 @@ from brokerd.raft.inputs import (
 from brokerd.raft.machine import Machine, Meta
 from brokerd.raft.messages import (
     Configuration,
+    Contradiction,
     Entry,
     EntryKind,
     GroupUid,
@@ -113,7 +116,19 @@ class RoleChanged:
     is_leader: bool
 
 
-Action: TypeAlias = Persist | Send | Reply | Realise | SaveSnapshot | InstallSnapshot | RoleChanged
+@dataclass(slots=True)
+class Contradicted:
+    """A leader would have committed entries replaced: keep what `contradiction` names, and say so.
+
+    Comes once; from then on the replica takes part in nothing.
+    """
+
+    contradiction: Contradiction
+
+
+Action: TypeAlias = (
+    Persist | Send | Reply | Realise | SaveSnapshot | InstallSnapshot | RoleChanged | Contradicted
+)
 
 
 # ---- the replica --------------------------------------------------------------------------------
@@ -157,11 +172,14 @@ class Replica:
         storage: LogStorage,
         config: RaftConfig,
         rng: Randomness,
+        *,
+        contradiction: Contradiction | None = None,
     ) -> None:
         """Recover from `storage`.
 
         `bootstrap` is the first configuration of a new group, the same on all its first members; it
         counts only while neither snapshot nor log has one.  None: wait to be added.
+        `contradiction`: this log was found contradicted before; it stays as it is.
         """
         config.validate()
         self.uid = uid
@@ -176,7 +194,10 @@ class Replica:
             bootstrap = snapshot.configuration
         is_prompt = machine.realise_everywhere
         self._node = RaftNode(node, bootstrap, storage, config, rng, is_prompt=is_prompt)
+        self._node.contradiction = contradiction
         log = self._node.log
+        if snapshot is not None:
+            log.terms = snapshot.terms
         #: Effects of entries up to here were the business of an earlier life (or of
         #: `became_leader`).
         self._realise_above = log.committed if machine.realise_everywhere else log.last
@@ -189,9 +210,12 @@ class Replica:
         #: Size of the last snapshot's state.
         self._saved_bytes = 0 if snapshot is None else len(snapshot.data)
         self._is_saving = False
+        #: The machine is to be saved as soon as the disk holds what it has applied.
+        self._is_save_due = False
         #: Newest time heard of, for effects that no command caused.
         self._now_ms = 0
         self._announced: tuple[NodeId | None, int, bool] = (None, self._node.term, False)
+        self._is_contradiction_told = contradiction is not None
 
     # ---- read-only ------------------------------------------------------------------------------
 
@@ -236,6 +260,11 @@ class Replica:
         return self._node.log.installing is not None
 
     @property
+    def contradiction(self) -> Contradiction | None:
+        """What a leader would have had replaced; None while all agree."""
+        return self._node.contradiction
+
+    @property
     def configuration(self) -> Configuration:
         """The configuration in force."""
         return self._node.configuration
@@ -265,6 +294,11 @@ class Replica:
     def next_deadline_ms(self) -> int | None:
         """When the leader's machine wants a Tick; None at other members."""
         return self.machine.next_deadline_ms() if self._node.is_leader else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether lazy commands have left something behind: Hasten is due soon."""
+        return self._node.replication.is_behind
 
     @property
     def pending_count(self) -> int:
@@ -311,6 +345,7 @@ class Replica:
         log = self._node.log
         assert log.applied <= log.committed <= log.last, "indexes out of order"
         assert log.stable <= log.handed <= log.last, "written more than there is"
+        assert log.urgent <= log.last, "urgent beyond the log"
         assert len(log.tail) == log.last - log.offset + 1, "tail does not fit its bounds"
         assert log.offset <= log.stable + 1, "a gap between disk and memory"
         assert self._pending_bytes == sum(p.size_bytes for p in self._pending)
@@ -326,6 +361,9 @@ class Replica:
         if type(event) is Received:
             self._node.step(event.message)
             self._drain(may_wait=True)
+            if self._node.contradiction is not None and not self._is_contradiction_told:
+                self._is_contradiction_told = True
+                actions.append(Contradicted(self._node.contradiction))
         else:
             self._HANDLERS[type(event)](self, event)
             self._drain(may_wait=type(event) is Persisted)
@@ -370,7 +408,19 @@ class Replica:
                 pending.append(_Pending(index, node.term, token, size))
                 self._pending_bytes += size
         if data:
-            node.propose(data)
+            node.propose(data, is_lazy=event.is_lazy and self._may_be_lazy())
+
+    def _may_be_lazy(self) -> bool:
+        replication = self._node.replication
+        if replication.peers:
+            return True
+        # What is to be saved must be on the disk: it would never be, with one after the other.
+        is_allowed = replication.is_lazy_allowed and not self._is_save_due
+        return is_allowed and self.machine.may_lose_last
+
+    def _on_hasten(self, event: Hasten) -> None:
+        if self._node.is_leader:
+            self._node.replication.hasten()
 
     def _on_persisted(self, event: Persisted) -> None:
         snapshot = self._node.advance_persisted(event.token)
@@ -494,30 +544,34 @@ class Replica:
         log = self._node.log
         applied = log.applied
         config = self._config
-        if (
+        self._is_save_due = not (
             self._is_saving
-            # The leader may have applied what its own disk does not hold yet.
-            or applied > log.stable
             or (
                 applied - self._snapshot_index < config.snapshot_entries
                 and self._applied_bytes < config.snapshot_bytes
             )
             or self._applied_bytes < self._saved_bytes - config.snapshot_state_bytes
-        ):
+        )
+        # The leader may have applied what its own disk does not hold yet.
+        if not self._is_save_due or applied > log.stable:
             return
         term = log.term(applied)
         assert term is not None
         self._is_saving = True
+        self._is_save_due = False
         self._applied_bytes = 0
         data = self.machine.snapshot()
         self._saved_bytes = len(data)
-        snapshot = Snapshot(applied, term, self._node.configuration_at(applied), data)
+        log.terms = log.terms_to(applied, config.snapshot_terms)
+        configuration = self._node.configuration_at(applied)
+        snapshot = Snapshot(applied, term, configuration, data, terms=log.terms)
         self._actions.append(SaveSnapshot(snapshot, list(self.machine.live_indexes())))
 
 
 Replica._HANDLERS = {
     Tick: Replica._on_tick,
     Propose: Replica._on_propose,
+    Hasten: Replica._on_hasten,
     Persisted: Replica._on_persisted,
     SnapshotSaved: Replica._on_snapshot_saved,
     PeerUnreachable: Replica._on_peer_unreachable,

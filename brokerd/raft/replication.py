@@ -1,5 +1,10 @@
 """The leader's side of RaftNode: what to send to whom, and what their answers mean.
 
+Most commands go to everybody at once.  Lazy ones (what hands out or settles one message for a
+client that waits for it) go to as many followers as make a majority, and to the others by the next
+command that is not lazy, or by `hasten`, many in one message.  A leader without followers counts
+them at once and writes them late, if whoever proposes them says that they may be lost so.
+
 Part of node.py, apart only for length: a Replication belongs to one node and works on its log.
 """
 
@@ -21,6 +26,9 @@ _APPEND, _APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 _SNAPSHOT = ProgressState.SNAPSHOT
 
+#: So many lazy commands at most wait for the disk of a leader that is alone.
+LATE_ENTRIES_MAX = 512
+
 
 class Replication:
     """Progress of every other member, meaningful while the node leads.
@@ -28,7 +36,16 @@ class Replication:
     Invariant: `peers` are exactly the members of the configuration in force, this node excepted.
     """
 
-    __slots__ = ("_node", "_voter_peers", "counts_self", "peers")
+    __slots__ = (
+        "_node",
+        "_voter_peers",
+        "counts_self",
+        "is_behind",
+        "is_lazy_allowed",
+        "is_write_due",
+        "peers",
+        "prompt",
+    )
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -36,10 +53,19 @@ class Replication:
         self._voter_peers: list[Progress] = []
         #: Whether this node is a voter; a leader that is being removed is not (Raft thesis §4.2.2).
         self.counts_self = True
+        #: All may have entries up to here at once; what is above it is lazy.
+        self.prompt = 0
+        #: Somebody, or this member's disk, lacks what lazy commands have left behind.
+        self.is_behind = False
+        #: It is to be written now.
+        self.is_write_due = False
+        #: Nobody is to join this member's log, alone as it is.
+        self.is_lazy_allowed = True
 
     def reset(self) -> None:
         """Start a term of office: nothing is known about anyone."""
         self.peers.clear()
+        self.is_lazy_allowed = True
         self.refresh_members()
 
     def refresh_members(self) -> None:
@@ -62,8 +88,52 @@ class Replication:
 
     def broadcast(self) -> None:
         """Send new entries to everyone who may get some."""
+        self.prompt = self._node.log.last
         for progress in self.peers.values():
             self.send_all(progress)
+
+    def send_lazily(self) -> None:
+        """Send new entries to those who are furthest, as many as make a majority."""
+        node = self._node
+        self.is_behind = True
+        if not self.peers:
+            log = node.log
+            self.is_write_due = log.last - log.handed >= LATE_ENTRIES_MAX
+            self.maybe_commit()
+            return
+        found = [
+            progress
+            for progress in self._voter_peers
+            if progress.state is _REPLICATE and not progress.is_suspect and not progress.is_paused
+        ]
+        needed = quorum.majority(len(node.configuration.voters)) - self.counts_self
+        if len(found) < needed:
+            self.broadcast()
+            return
+        # Who has answered fastest is furthest, and so stays the one that is asked.
+        found.sort(key=_match, reverse=True)
+        for progress in found[:needed]:
+            self.send_all(progress)
+
+    def hasten(self) -> None:
+        """Send and write what lazy commands have left behind."""
+        if self.is_behind:
+            self.is_behind = False
+            self.is_write_due = self._node.log.handed < self._node.log.last
+            self.broadcast()
+
+    def end_laziness(self) -> str | None:
+        """Somebody is to join: return why not yet.
+
+        Who joins hears what is committed, so that must be on this member's disk; it soon is, since
+        from now on nothing counts before.
+        """
+        log = self._node.log
+        if self.peers or log.committed <= log.stable:
+            return None
+        self.is_lazy_allowed = False
+        self.hasten()
+        return "the disk does not hold what is committed yet"
 
     def send_all(self, progress: Progress) -> None:
         """Send entries until the follower has all that is there or its window is full."""
@@ -209,7 +279,7 @@ class Replication:
             progress.become_replicate()
         if not (is_news and self.maybe_commit()) and self._node.is_prompt:
             self._notify_commit(progress)
-        if progress.next <= self._node.log.last:
+        if progress.next <= self.prompt:
             self.send_all(progress)
         self._node.maybe_hand_over(progress)
 
@@ -313,8 +383,11 @@ class Replication:
         return True
 
     def own_match(self) -> int:
-        """Return what the leader itself holds: only what its own disk has (Raft thesis §10.2.1)."""
-        return self._node.log.stable
+        """Return what the leader itself holds: only what its own disk has (Raft thesis §10.2.1),
+        and, while it is alone, what may be written late.
+        """
+        log = self._node.log
+        return log.last if log.urgent <= log.stable and not self.peers else log.stable
 
     def may_commit(self, index: int) -> bool:
         """Only entries of the current term are committed by counting (§3.6.2, figure 8 of the
@@ -361,3 +434,7 @@ class Replication:
         voters = self._node.configuration.voters
         up = sum(1 for voter in voters if voter not in down)
         return up >= quorum.majority(len(voters)) and all(node in down for node in behind)
+
+
+def _match(progress: Progress) -> int:
+    return progress.match

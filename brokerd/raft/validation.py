@@ -89,6 +89,8 @@ def _fault_of_snapshot(snapshot: Snapshot | None, term: int) -> str | None:
     fault = fault_of_configuration(snapshot.configuration)
     if fault is not None:
         return fault
+    if not _are_term_starts(snapshot):
+        return "the terms of a snapshot do not ascend"
     before = 0
     for entry in snapshot.live:
         if not before < entry.index <= snapshot.index:
@@ -97,3 +99,12 @@ def _fault_of_snapshot(snapshot: Snapshot | None, term: int) -> str | None:
             return "a live entry of a snapshot has an impossible term"
         before = entry.index
     return None
+
+
+def _are_term_starts(snapshot: Snapshot) -> bool:
+    before = (0, 0)
+    for start in snapshot.terms:
+        if not (before[0] < start[0] <= snapshot.index and before[1] < start[1] <= snapshot.term):
+            return False
+        before = start
+    return not snapshot.terms or before[1] == snapshot.term

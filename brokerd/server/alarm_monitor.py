@@ -10,26 +10,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from brokerd.core import alarms
-from brokerd.server import memory_monitor
+from brokerd.server import memory_monitor, memory_release
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
 
 log = logging.getLogger(__name__)
-
-#: Names of the cluster-wide settings that change limits at run time (R-MEM-13, R-DSK-2).
-MEMORY_SETTING = "vm_memory_high_watermark"
-DISK_SETTING = "disk_free_limit"
-
-
-def check_setting(name: str, value: str) -> str | None:
-    """Return what is wrong with a new value, None if it will do."""
-    try:
-        if alarms.parse_fraction(value) is None:
-            alarms.parse_bytes(value)
-    except alarms.BadQuantity:
-        return f"{name}: '{value}' is neither a fraction (0.6) nor a number of bytes (2GiB)"
-    return None
 
 
 class AlarmMonitor:
@@ -44,9 +30,13 @@ class AlarmMonitor:
             broker.profile.memory_cgroup_aware if aware is None else aware,
             alarms.parse_bytes(override) if override else None,
         )
+        self._release = memory_release.MemoryRelease()
         self._watermark = alarms.WatermarkMachine(broker.profile)
         self._disk = alarms.DiskAlarm()
-        self._applied: tuple[str, str] = ("", "")
+        self._applied: tuple[str, str, int | None] = ("", "", None)
+        #: A control group's limit is followed, since Kubernetes resizes running pods; a sample that
+        #: found none keeps the one of before.
+        self._total: int | None = None
         #: Alarms that somebody has raised by hand; they stay until they are cleared by hand.
         self._forced: set[str] = set()
         self.memory_used = 0
@@ -84,22 +74,26 @@ class AlarmMonitor:
         """Sample once and act on what it means."""
         broker = self._broker
         sample = self._memory.sample()
-        watermark = self._setting(MEMORY_SETTING, broker.config.memory.high_watermark)
-        free_limit = self._setting(DISK_SETTING, broker.config.disk.free_limit)
-        if (watermark, free_limit) != self._applied:
-            self._applied = (watermark, free_limit)
-            for line in self._watermark.configure(watermark, sample.total):
+        watermark = self._setting(alarms.MEMORY_SETTING, broker.config.memory.high_watermark)
+        free_limit = self._setting(alarms.DISK_SETTING, broker.config.disk.free_limit)
+        if sample.source == "cgroup" or self._total is None:
+            self._total = sample.total
+        if (watermark, free_limit, self._total) != self._applied:
+            self._applied = (watermark, free_limit, self._total)
+            for line in self._watermark.configure(watermark, self._total):
                 log.info("%s", line)
-            for line in self._disk.configure(free_limit, sample.total):
+            for line in self._disk.configure(free_limit, self._total):
                 log.info("%s", line)
         free = memory_monitor.disk_free(broker.config.data_dir)
         self.memory_used, self.memory_total = sample.used, sample.total
         self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
         self.disk_free = free or 0
-        broker.caches.memory_seen(sample.used, self.memory_limit)
+        broker.queues.caches.memory_seen(sample.used, self.memory_limit)
+        broker.unfinished.set_watermark(self.memory_limit or self._watermark.total)
         was_on = self._watermark.is_on
         for line in self._watermark.sample(sample.used):
             log.warning("%s", line)
+        self._release.memory_seen(self._watermark.is_on or broker.queues.caches.is_paging)
         if self._watermark.is_on != was_on:
             broker.counters.alarm(
                 int(was_on), int(self._watermark.is_on), sample.used, self.memory_limit

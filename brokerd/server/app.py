@@ -12,6 +12,8 @@ import functools
 import gc
 import logging
 import os
+import random
+import resource
 import signal
 import sys
 import time
@@ -24,19 +26,24 @@ import uvloop
 from brokerd import __version__
 from brokerd.cluster import config as cluster_config
 from brokerd.cluster.errors import ClusterError
-from brokerd.cluster.group_client import GroupClient
-from brokerd.cluster.host import Host
+from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.group_clock import wall_clock_ms
+from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig, ConfigError
-from brokerd.core import catalog_commands, features, profiles
+from brokerd.core import profiles
+from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import auth, catalog_members, identity, leadership, logs, repair
+from brokerd.server import logs
+from brokerd.server.access.password_checker import PasswordChecker
+from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
-from brokerd.server.catalog_writer import Unavailable
-from brokerd.server.doors import Doors
+from brokerd.server.catalog import keyring, member_states
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.endpoints import Doors
 from brokerd.server.health import HealthState
-from brokerd.server.joining import Joining
-from brokerd.server.listener import ListenError
+from brokerd.server.members import identity, kept_catalog, leadership, repair
+from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
 from brokerd.storage.wal import WriteAheadLog
@@ -46,6 +53,8 @@ log = logging.getLogger(__name__)
 #: sysexits.h: EX_CONFIG for what the user can mend, EX_IOERR for the disk.
 EXIT_CONFIG = 78
 EXIT_DISK = 74
+#: EX_TEMPFAIL: nothing is wrong with the member, it only has to start again.
+EXIT_AGAIN = 75
 #: A stopping member hands its leaderships over for at most this long.
 STOP_SECONDS = 15.0
 POLL_S = 0.1
@@ -54,6 +63,7 @@ POLL_S = 0.1
 def run(config: BrokerConfig) -> int:
     """Run a member until it is told to stop; return the process's exit status."""
     logs.set_up(config.log)
+    _raise_descriptor_limit()
     try:
         status: int = uvloop.run(_serve(config))
         return status
@@ -62,6 +72,15 @@ def run(config: BrokerConfig) -> int:
         print(f"brokerd: {error}", file=sys.stderr)
         is_disk = isinstance(error, StorageFailed | CorruptLog)
         return EXIT_DISK if is_disk else EXIT_CONFIG
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many descriptors as the system lets us: it starts with few for select's sake."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("keeping the limit of %d descriptors: %s", soft, error)
 
 
 async def _serve(config: BrokerConfig) -> int:
@@ -85,6 +104,9 @@ async def _serve(config: BrokerConfig) -> int:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         stopping.cancel()
+    if isinstance(broker.failure, kept_catalog.BeginsAnew):
+        log.warning("stopped: %s", broker.failure)
+        return EXIT_AGAIN
     if broker.failure is not None:
         log.critical("the disk failed, this member ends: %s", broker.failure)
         return EXIT_DISK
@@ -110,15 +132,19 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
         ),
         log.warning,
     )
-    checker = auth.PasswordChecker(config.auth.scrypt_log2_n)
+    checker = PasswordChecker(config.auth.scrypt_log2_n)
     try:
-        broker = Broker(config, profile, incarnation, checker)
-        host = Host(
-            node, incarnation, wal, _host_config(config), broker, broker.random, broker.clock_ms
-        )
-        broker.caches.limit_log_cache = wal.limit_cache
-        broker.attach(host, GroupClient(host, broker.random, incarnation=incarnation))
-        broker.joining = joining = Joining(broker, host.config)
+        aside = AsideFiles(config.data_dir / FOLDER)
+        kept_catalog.begin_anew(wal, aside)
+        rng = random.Random()
+        host_config = _host_config(config)
+        host = Host(node, incarnation, wal, host_config, rng, wall_clock_ms, aside)
+        groups = GroupClient(host, rng, incarnation=incarnation)
+        keys = keyring.load(config)
+        broker = Broker(config, profile, checker, host, groups, keys, rng)
+        host.serve(broker.events)
+        broker.queues.caches.limit_log_cache = wal.limit_cache
+        joining = broker.joining
         bind = _peer_bind(config)
         try:
             await host.start({}, bind, joining.describe)
@@ -164,17 +190,18 @@ def _peer_bind(config: BrokerConfig) -> str:
 
 
 async def _open_doors(broker: Broker, began: float) -> Doors:
-    from brokerd.server import health, metrics
+    from brokerd.server import health, http_server, metrics
 
     config = broker.config
     doors = Doors(broker)
     state = doors.state
     # Admin and health answer while the member is still waiting for a majority.
-    await doors.grpc.start(config, doors.telemetry.service)
+    await doors.grpc.start(config)
     if port := config.port("http"):
         app = health.make_app(state, lambda: metrics.render(broker), config.data_dir / "results")
+        doors.http = http_server.HttpServer(app)
         try:
-            doors.http = await health.start(app, config.node.bind or None, port)
+            await doors.http.start(config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
     await _join(broker, state)
@@ -190,7 +217,7 @@ async def _open_doors(broker: Broker, began: float) -> Doors:
     broker.doors = doors
     gc.collect()
     gc.freeze()
-    # Fewer, later collections: per-message objects are in no cycles (hot-path rule 8).
+    # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8).
     gc.set_threshold(100_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
     print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
@@ -200,14 +227,15 @@ async def _open_doors(broker: Broker, began: float) -> Doors:
 async def _join(broker: Broker, state: HealthState) -> None:
     """Find the cluster, wait for the catalog, make its first objects, open this member's queues."""
     joining = broker.joining
-    assert joining is not None
     joining.say = functools.partial(setattr, state, "reason")
+    broker.spawn(broker.kept_aside.watch())
     await joining.settle()
     state.reason = "waiting for a majority of the members"
     broker.spawn(broker.catalog_members.run())
     while not (broker.view.cluster_id or joining.may_found):  # noqa: ASYNC110
         # The catalog comes from its leader, and nothing tells when it is here.
         await asyncio.sleep(POLL_S)
+    waiting = broker.spawn(_wait_with_contradiction(broker, state))
     while True:
         try:
             if not broker.view.cluster_id:
@@ -219,10 +247,12 @@ async def _join(broker: Broker, state: HealthState) -> None:
                 raise ConfigError(f"{started['text']}; start the version that it ran before")
             break
         except Unavailable:
-            log.info("waiting for a majority of the members to answer")
+            if not broker.kept_aside.is_catalog_contradicted:
+                log.info("waiting for a majority of the members to answer")
+    waiting.cancel()
     operations = joining.first_records()
     # Maintenance ends with the restart that it was for.
-    if catalog_members.state_of(broker, broker.node) == catalog_members.MAINTENANCE:
+    if member_states.state_of(broker.view, broker.node) == member_states.MAINTENANCE:
         setting = catalog_commands.member_state(broker.node)
         operations.append(catalog_commands.set_setting(setting, None))
     if operations:
@@ -231,8 +261,24 @@ async def _join(broker: Broker, state: HealthState) -> None:
     if broker.refill.is_on:
         state.reason = "the disk of this member was empty and is being refilled"
     await broker.refill.started()
-    broker.spawn(repair.watch(broker))
+    replicas = broker.host
+    broken = repair.Repair(broker, replicas, replicas.refilling.lacking, broker.spawn)
+    broker.spawn(repair.watch(broken))
+    broker.spawn(broker.stuck.run())
     joining.watch()
+
+
+async def _wait_with_contradiction(broker: Broker, state: HealthState) -> None:
+    """A start with a catalog that its leader contradicts waits until somebody decides: probes shall
+    not end this member, and its replicas of queues are as good as ever.
+    """
+    while not broker.kept_aside.is_catalog_contradicted:  # noqa: ASYNC110
+        # Nothing tells of it here.
+        await asyncio.sleep(POLL_S)
+    state.started = True
+    state.reason = "the catalog here is contradicted (brokerctl list_kept_aside)"
+    log.error("not ready: %s", state.reason)
+    broker.load_topology()
 
 
 async def _bootstrap(broker: Broker) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 startup: joined or bootstrapped.  ready: listeners are up and this member has caught up; it never
 depends on the quorum of others, else a full restart could not start.  live: the event loop turns.
+http_server.py listens.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ def make_app(
 ) -> web.Application:
     """Return the application; `metrics` renders the Prometheus text."""
 
+    shared = _Shared(metrics)
+
     async def startup(_: web.Request) -> web.Response:
         return _verdict(state.started, state.reason)
 
@@ -39,7 +43,7 @@ def make_app(
 
     async def prometheus(_: web.Request) -> web.Response:
         return web.Response(
-            body=await metrics(),
+            body=await shared.get(),
             content_type="text/plain",
             charset="utf-8",
             headers={"X-Version": "0.0.4"},
@@ -66,9 +70,21 @@ def _verdict(good: bool, reason: str) -> web.Response:
     return web.Response(status=503, text=f"{reason}\n")
 
 
-async def start(app: web.Application, host: str | None, port: int) -> web.AppRunner:
-    """Listen; the runner is closed by whoever started it."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
-    await runner.setup()
-    await web.TCPSite(runner, host, port, reuse_address=True).start()
-    return runner
+class _Shared:
+    """Scrapes at the same time share one rendering: only its first caller costs anything."""
+
+    def __init__(self, render: Callable[[], Awaitable[bytes]]) -> None:
+        self._render = render
+        self._running: asyncio.Task[bytes] | None = None
+
+    async def get(self) -> bytes:
+        """Return the text as of now, or of a rendering that has begun already."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._once())
+        return await asyncio.shield(self._running)
+
+    async def _once(self) -> bytes:
+        try:
+            return await self._render()
+        finally:
+            self._running = None

@@ -5,6 +5,7 @@ The only place that asks psutil and the cgroup files; the decisions are core/ala
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -73,10 +74,14 @@ class MemoryMonitor:
         self._process = psutil.Process(os.getpid())
         self._cgroup_aware = cgroup_aware
         self._override = total_override
+        self._used = 0
 
     def sample(self) -> MemorySample:
         """Return used and total now."""
-        used = self._process.memory_info().rss
+        # Where no descriptor is left for it the last sample stands in, and the monitor goes on.
+        with contextlib.suppress(OSError, psutil.Error):
+            self._used = self._process.memory_info().rss
+        used = self._used
         if self._override is not None:
             return MemorySample(used, self._override, "override")
         try:

@@ -8,17 +8,21 @@ counterparts.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from brokerd import __version__
+from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.raft.messages import CATALOG_GROUP
+from brokerd.server.access import login_records
+from brokerd.server.members import kept_aside
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -52,11 +56,14 @@ _QUEUE_COUNTERS = {
     "expired": "brokerd_queue_messages_expired",
     "maxlen_drop": "brokerd_queue_messages_dropped_maxlen",
     "over_limit": "brokerd_queue_messages_over_delivery_limit",
+    "default_limit_drop": "brokerd_queue_messages_dropped_default_delivery_limit",
     "purged": "brokerd_queue_messages_purged",
     "refused": "brokerd_queue_messages_refused",
     "dl_out": "brokerd_queue_messages_dead_lettered",
     "get_empty": "brokerd_queue_gets_empty",
 }
+#: Descriptors, start time, CPU and memory of the process, in the names of the Prometheus clients.
+_PROCESS = ProcessCollector(namespace="brokerd", registry=None)
 
 
 async def render(broker: Broker) -> bytes:
@@ -75,18 +82,23 @@ class _Figures(Collector):
         self._broker = broker
         #: Over the queues led here.
         self._queues_led = 0
+        self._queues_unattended = 0
+        self._ready_max = 0
         self._gauges: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
         #: Over the Raft groups with a replica here.
         self._groups: Counter[str] = Counter()
+        self._process: list[Metric] = []
 
     async def add_up(self) -> None:
         """Sum what is read queue by queue and group by group."""
         broker = self._broker
-        async for uids in in_slices(list(broker.leaders.led)):
-            for _, machine in broker.led_queues(uids):
+        async for uids in in_slices(list(broker.queues.led)):
+            for _, machine in broker.queues.led_queues(uids):
                 overview = machine.overview()
                 self._queues_led += 1
+                self._queues_unattended += overview["ready"] > 0 and not overview["consumers"]
+                self._ready_max = max(self._ready_max, overview["ready"])
                 for key, _, _ in _QUEUE_GAUGES:
                     self._gauges[key] += overview[key]
                 self._counters.update(overview["counters"])
@@ -98,6 +110,8 @@ class _Figures(Collector):
                 self._groups["leading"] += status.is_leader
                 self._groups["lagging"] += status.commit - status.applied
                 self._groups["damaged"] += status.is_damaged
+        # It lists the open descriptors, which are many where the clients are.
+        self._process = await asyncio.to_thread(lambda: list(_PROCESS.collect()))
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, each family once."""
@@ -107,6 +121,7 @@ class _Figures(Collector):
         yield from self._topology()
         yield from self._queues()
         yield from self._consensus()
+        yield from self._process
 
     def _identity(self) -> Iterator[Metric]:
         broker = self._broker
@@ -139,6 +154,16 @@ class _Figures(Collector):
             "Open AMQP channels.",
             sum(len(connection.sessions) for connection in opened),
         )
+        yield _counter(
+            "brokerd_channels_opened",
+            "AMQP channels and calls of Messages opened since the start.",
+            connections.channels_opened_total,
+        )
+        yield _counter(
+            "brokerd_messages_unroutable",
+            "Messages of this member's clients that no queue took: returned or dropped.",
+            broker.routing.unroutable_total,
+        )
         yield _gauge(
             "brokerd_consumers",
             "Consumers of this member's channels and Consume calls.",
@@ -153,6 +178,62 @@ class _Figures(Collector):
             "brokerd_connections_refused",
             "AMQP sockets refused for a limit since the start.",
             connections.refused_total,
+        )
+        yield _counter(
+            "brokerd_connections_displaced",
+            "AMQP sockets dropped before their login to make room for others.",
+            connections.displaced_total,
+        )
+        yield from self._logins()
+        yield from self._certificates()
+
+    def _certificates(self) -> Iterator[Metric]:
+        expiry = GaugeMetricFamily(
+            "brokerd_certificate_expiry_timestamp_seconds",
+            "When the certificate that new connections meet expires, in seconds since 1970.",
+            labels=["listener"],
+        )
+        unusable = GaugeMetricFamily(
+            "brokerd_certificate_files_unusable",
+            "1 while the files cannot be used as they are, and older ones stay in force.",
+            labels=["listener"],
+        )
+        peer = self._broker.host.transport.tls
+        found: list[CertificateFiles[Any]] = [*self._broker.certificate_files]
+        if peer is not None:
+            found.append(peer.files)
+        for files in found:
+            # This looks at the files, too: new ones are in force from here on.
+            expires_s = files.expires_s()
+            if expires_s is not None:
+                expiry.add_metric([files.listener], expires_s)
+            unusable.add_metric([files.listener], int(bool(files.problem)))
+        yield expiry
+        yield unusable
+
+    def _logins(self) -> Iterator[Metric]:
+        logins, checker = self._broker.logins, self._broker.checker
+        accepted = CounterMetricFamily(
+            "brokerd_logins_accepted", "Logins; on gRPC, calls.", labels=["listener"]
+        )
+        refused = CounterMetricFamily(
+            "brokerd_logins_refused", "Logins refused.", labels=["listener", "reason"]
+        )
+        for listener in login_records.LISTENERS:
+            accepted.add_metric([listener], logins.accepted[listener])
+            for reason in login_records.REASONS:
+                refused.add_metric([listener, reason], logins.refused[listener, reason])
+        yield accepted
+        yield refused
+        yield _gauge(
+            "brokerd_logins_waiting",
+            "Logins whose password waits to be checked, or whose refusal waits.",
+            checker.pending,
+        )
+        yield _counter(
+            "brokerd_password_checks",
+            "Passwords that were hashed to check a login.",
+            checker.checks_total,
         )
 
     def _resources(self) -> Iterator[Metric]:
@@ -187,9 +268,24 @@ class _Figures(Collector):
         for kind, (name, text) in _OBJECTS.items():
             records = self._broker.view.records(kind, None)
             yield _gauge(name, text, len(records))
+        yield _counter(
+            "brokerd_queues_declared",
+            "Queues of the cluster that came into being since this member's start.",
+            self._broker.queue_groups.declared_total,
+        )
 
     def _queues(self) -> Iterator[Metric]:
         yield _gauge("brokerd_queues_led", "Queues whose leader is this member.", self._queues_led)
+        yield _gauge(
+            "brokerd_queues_without_consumers",
+            "Queues led here that hold ready messages and have no consumer.",
+            self._queues_unattended,
+        )
+        yield _gauge(
+            "brokerd_queue_messages_ready_max",
+            "Ready messages of the queue led here that holds most.",
+            self._ready_max,
+        )
         for key, name, text in _QUEUE_GAUGES:
             yield _gauge(name, f"{text} Of the queues led here.", self._gauges[key])
         for key, name in _QUEUE_COUNTERS.items():
@@ -209,6 +305,22 @@ class _Figures(Collector):
             "brokerd_raft_unapplied", "Committed entries not applied yet.", groups["lagging"]
         )
         yield _gauge("brokerd_raft_damaged", "Groups with damage in their log.", groups["damaged"])
+        yield _gauge(
+            "brokerd_raft_refilling",
+            "Groups in which this member has no vote until they are refilled after a lost volume.",
+            len(self._broker.refill.left()),
+        )
+        kept = [row for row in self._broker.kept_aside.rows() if kept_aside.is_alarming(row)]
+        yield _gauge(
+            "brokerd_kept_aside",
+            "Replicas whose leader lacks what is committed here; somebody must decide.",
+            len(kept),
+        )
+        yield _gauge(
+            "brokerd_kept_aside_messages",
+            "Messages that these have kept aside.",
+            sum(row["messages"] for row in kept),
+        )
         if host.has_group(CATALOG_GROUP):
             status = host.status_of(CATALOG_GROUP)
             yield _gauge("brokerd_catalog_term", "Raft term of the catalog.", status.term)

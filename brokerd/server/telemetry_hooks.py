@@ -12,7 +12,7 @@ import grpc
 
 from brokerd import __version__
 from brokerd.federation.link_rows import LinkRows
-from brokerd.server import rpc_auth
+from brokerd.server.grpc import rpc_auth
 from brokerd.server.slices import in_slices
 from brokerd.telemetry.counters import QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Telemetry:
     """Takes rows at each interval and hands them to the segment writer (telemetry.md §6)."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, callers: rpc_auth.Callers) -> None:
         self._broker = broker
+        self._callers = callers
         config = broker.config
         cluster = config.cluster.name
         self._writer = SegmentWriter(
@@ -52,7 +53,7 @@ class Telemetry:
         """Begin, unless telemetry is switched off."""
         if self._broker.config.telemetry.enabled:
             # Whatever exists now may have been counted before: its past is not this boot's.
-            self._queues.known(self._broker.queue_uids())
+            self._queues.known(self._broker.queues.queue_uids())
             self._since_us = _now_us()
             self._writer.start()
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -61,7 +62,7 @@ class Telemetry:
         self, context: grpc.aio.ServicerContext[Any, Any], is_change: bool
     ) -> rpc_auth.Caller:
         needed = rpc_auth.WRITERS if is_change else rpc_auth.READERS
-        return await rpc_auth.authenticate(self._broker, context, needed)
+        return await self._callers.authenticate(context, needed)
 
     async def _run(self) -> None:
         interval_s = self._broker.config.telemetry.interval_ms / 1000
@@ -86,7 +87,7 @@ class Telemetry:
             events = broker.counters.take_events(since_us, now_us)
             if events:
                 self._writer.emit("event", events)
-            led = list(broker.leaders.led)
+            led = list(broker.queues.led)
             self._queues.forget(led)
             async for uids in in_slices(led):
                 self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
@@ -95,7 +96,7 @@ class Telemetry:
         host = self._broker.host
         return [
             row
-            for queue, machine in self._broker.led_queues(uids)
+            for queue, machine in self._broker.queues.led_queues(uids)
             for row in self._queues.rows(
                 queue,
                 machine.overview(),
@@ -107,7 +108,7 @@ class Telemetry:
         ]
 
     def _node_row(self, since_us: int, now_us: int) -> dict[str, Any]:
-        """Return the member's own row; one per interval, so its absence means loss (§6.1)."""
+        """Return the member's own row; one per interval, so its absence means loss."""
         broker = self._broker
         monitor = broker.monitor
         row: dict[str, Any] = {
@@ -115,7 +116,7 @@ class Telemetry:
             "t0": since_us,
             "t1": now_us,
             "conns": len(broker.connections),
-            "leaders": len(broker.leaders.led),
+            "leaders": len(broker.queues.led),
         }
         if monitor is not None:
             row |= {

@@ -1,7 +1,7 @@
 """What `application:set_env(rabbit, …)` changes: settings of one member that last until it ends.
 
 Scripts and test suites around RabbitMQ set a handful of them; `application:get_env` reads them.
-Changed by the Admin service; read by the listener for each new connection, and by admission.
+Changed by the Admin service; read by listener.py for each new connection, and by authentication.py.
 """
 
 from __future__ import annotations

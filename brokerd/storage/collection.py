@@ -90,8 +90,8 @@ def choose(
         if not live:
             if len(work.drop) < DROPS_MAX:
                 work.drop.append(segment)
-        elif live / size < victim_share:
-            victim, victim_share = segment, live / size
+        elif (share := live / max(1, size - records.SEGMENT_DATA_START)) < victim_share:
+            victim, victim_share = segment, share
     if victim:
         work.moves = _moves(ledger, groups, victim, config.collect_bytes_max)
     return work if work.drop or work.moves else None
@@ -134,7 +134,7 @@ def execute(writer: LogWriter, work: Collection) -> None:
             batch += _copy(writer, move)
         drop = [segment for segment in work.drop if segment in writer.files.descriptors]
         if drop:
-            batch += _farewell(writer, drop)
+            batch += _repeated(writer, drop)
         if batch:
             writer.append(batch)
         copies = iter(record for record in batch if record.kind in records.ENTRY_KINDS)
@@ -174,7 +174,7 @@ def _copy(writer: LogWriter, move: Move) -> list[Record]:
     return batch
 
 
-def _farewell(writer: LogWriter, drop: list[int]) -> list[Record]:
+def _repeated(writer: LogWriter, drop: list[int]) -> list[Record]:
     """Repeat what the segments to be dropped may have been the last to say."""
     state = writer.state
     concerned: set[int] = set()
@@ -190,6 +190,7 @@ def _farewell(writer: LogWriter, drop: list[int]) -> list[Record]:
         else:
             del state.removed[uid]
     batch += writer.lost_records()
+    batch.append(writer.promises_record())
     batch.append(writer.segments_record(without=drop))
     return batch
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 #: Segments are addressed by 32-bit offsets.
 SEGMENT_BYTES_MAX = 1 << 31
-SEGMENT_BYTES_MIN = 8 << 10
+#: Half of the smallest one is its head (records.py).
+SEGMENT_BYTES_MIN = 16 << 10
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class WalConfig:
     #: space comes back.
     segment_bytes: int = 64 << 20
     #: Dead segments kept for reuse: overwriting allocated blocks makes the sync cheaper
-    #: (122 against 176 microseconds p50, replication.md §3).
+    #: (122 against 176 microseconds p50, design/replication.md §3).
     recycled_segments_max: int = 2
     #: Prepare the next segment in a background thread; False: at rotation (tests, determinism).
     prepare_ahead: bool = True

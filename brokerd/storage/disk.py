@@ -1,15 +1,22 @@
 """The few file operations the room is built on, in one place, so that tests can make them fail.
 
 `Disk` is the real thing; `faults.FaultyDisk` fails, tears and forgets on purpose.  Only this room
-uses it.  Nothing here retries: what failed has failed (replication.md §1).
+uses it.  Nothing here retries: what failed has failed (design/replication.md §1); that the process
+has no descriptor left is no failure of the disk (descriptors.py).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
+from brokerd.storage.birth_time import birth_time_ns
+from brokerd.storage.descriptors import reserve
+from brokerd.storage.errors import DirectoryLocked
+
 ZEROS = bytes(1 << 20)
+LOCK_NAME = "LOCK"
 
 
 class Disk:
@@ -17,8 +24,7 @@ class Disk:
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; `create` makes a new file and refuses an existing one."""
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return os.open(path, flags, 0o600)
+        return reserve.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0))
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -61,6 +67,14 @@ class Disk:
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
+    def identity(self, descriptor: int) -> tuple[int, int]:
+        """Return which file this is: a copy is another one, whatever stands in it.
+
+        Its number and when it was made, in nanoseconds (0 where the file system does not say); a
+        number alone is given again as soon as the file it belonged to is gone.
+        """
+        return os.fstat(descriptor).st_ino, birth_time_ns(descriptor)
+
     def size(self, path: Path) -> int:
         return os.stat(path).st_size
 
@@ -72,8 +86,24 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and deletions in `path` durable."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = reserve.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def lock(directory: Path) -> int:
+    """Keep other processes out, for as long as the descriptor is open; DirectoryLocked."""
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise DirectoryLocked(
+            f"{directory} is in use by another process (pid {holder or 'unknown'})"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    return descriptor

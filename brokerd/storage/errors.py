@@ -11,7 +11,7 @@ class StorageError(Exception):
 
 
 class StorageFailed(StorageError):
-    """A write or a sync failed.  Fatal to the process and never retried (replication.md §1).
+    """A write or a sync failed.  Fatal to the process and never retried (design/replication.md §1).
 
     After a failed fsync the kernel may report success although nothing was written.
     """
@@ -23,6 +23,10 @@ class CorruptLog(StorageError):
 
 class UnknownFormat(StorageError):
     """A file is of a version (or kind) that this build does not know; it is left untouched."""
+
+
+class AsideFailed(StorageError):
+    """What was to be kept aside could not be written; nothing is lost by it (aside.py)."""
 
 
 class DirectoryLocked(StorageError):

@@ -24,24 +24,49 @@ DecodeConfiguration = Callable[[bytes], Configuration]
 ENTRY_OVERHEAD_BYTES = 200
 #: Records that lie back to back are fetched with one read of at most this size.
 READ_AHEAD_BYTES = 1 << 20
+#: Names of entries that are gone which the cache may hold beside as many as it has entries.
+STALE_MAX = 4096
 
 
 class EntryCache:
-    """Bounds the memory of recent entries over all groups: first in, first out."""
+    """Bounds the memory of recent entries over all groups: first in, first out.
 
-    __slots__ = ("bytes_max", "order", "used_bytes")
+    State: `order` names every entry that is kept, and some that are gone already; those never
+    outnumber the others by much.  What is dropped is free at once, not when its turn comes: a
+    deleted queue leaves nothing here.
+    """
+
+    __slots__ = ("bytes_max", "count", "order", "used_bytes")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
-        self.order: deque[tuple[dict[int, Entry], Entry]] = deque()
+        self.count = 0
+        self.order: deque[tuple[dict[int, Entry], int]] = deque()
 
     def add(self, recent: dict[int, Entry], entries: Sequence[Entry]) -> None:
         order = self.order
         for entry in entries:
-            recent[entry.index] = entry
-            order.append((recent, entry))
+            index = entry.index
+            if index in recent:
+                self.drop(recent, index)
+            recent[index] = entry
+            order.append((recent, index))
             self.used_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
+        self.count += len(entries)
+        self._shrink()
+
+    def drop(self, recent: dict[int, Entry], index: int) -> None:
+        """Forget one entry of a group, if it is here."""
+        entry = recent.pop(index, None)
+        if entry is not None:
+            self.used_bytes -= len(entry.data) + ENTRY_OVERHEAD_BYTES
+            self.count -= 1
+
+    def drop_all(self, recent: dict[int, Entry]) -> None:
+        """Forget all entries of a group."""
+        for index in list(recent):
+            self.drop(recent, index)
         self._shrink()
 
     def limit(self, bytes_max: int) -> None:
@@ -52,11 +77,9 @@ class EntryCache:
     def _shrink(self) -> None:
         order = self.order
         while self.used_bytes > self.bytes_max and order:
-            holder, oldest = order.popleft()
-            self.used_bytes -= len(oldest.data) + ENTRY_OVERHEAD_BYTES
-            # It may have been overwritten since, by an entry that is itself still in line.
-            if holder.get(oldest.index) is oldest:
-                del holder[oldest.index]
+            self.drop(*order.popleft())
+        if len(order) > 2 * self.count + STALE_MAX:
+            self.order = deque(named for named in order if named[1] in named[0])
 
 
 class GroupLog:
@@ -260,9 +283,12 @@ class GroupLog:
         return freed, size
 
     def cut(self, index: int) -> Freed:
-        """Remove everything from `index` on."""
-        for gone in range(index, self.table.last() + 1):
-            self._recent.pop(gone, None)
+        """Remove everything from `index` on; 0: the group is gone."""
+        if index:
+            for gone in range(index, self.table.last() + 1):
+                self._cache.drop(self._recent, gone)
+        else:
+            self._cache.drop_all(self._recent)
         while self.config_indexes and self.config_indexes[-1] >= index:
             self.config_indexes.pop()
         return self.table.cut(index)
@@ -299,16 +325,23 @@ class GroupLog:
 
     def reset(self, snapshot: Snapshot, hard_state: HardState) -> Freed:
         """Replace everything by a leader's snapshot; its live entries follow by `put_live`."""
-        freed = self.table.usage(0, len(self.table))
-        self.table = EntryTable()
-        self._recent.clear()
-        self.config_indexes.clear()
-        self.unreadable.clear()
+        freed = self.clear(snapshot.configuration, hard_state)
         self.snapshot_index = snapshot.index
         self.snapshot_term = snapshot.term
-        self.configuration = snapshot.configuration
-        self.hard_state = hard_state
         self.live = [(entry.index, entry.index + 1) for entry in snapshot.live]
+        return freed
+
+    def clear(self, configuration: Configuration, hard_state: HardState) -> Freed:
+        """Begin anew: nothing is here but who belongs to the group."""
+        freed = self.table.usage(0, len(self.table))
+        self.table = EntryTable()
+        self._cache.drop_all(self._recent)
+        self.config_indexes.clear()
+        self.unreadable.clear()
+        self.snapshot_index = self.snapshot_term = 0
+        self.configuration = configuration
+        self.hard_state = hard_state
+        self.live = None
         return freed
 
 

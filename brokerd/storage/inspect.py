@@ -90,7 +90,7 @@ def iterate(directory: Path) -> Iterator[RecordView]:
     for segment in segments:
         image = (directory / records.segment_name(segment)).read_bytes()
         name = records.segment_name(segment)
-        header = records.decode_segment_header(image[: records.SEGMENT_DATA_START], name)
+        header = records.decode_segment_header(image[: records.SEGMENT_HEADER_BYTES], name)
         rows = scan_segment(image, header, name, is_tail=segment == segments[-1]).rows
         for at in range(0, len(rows), ROW):
             uid, index, term, birth, extent, kinds = rows[at : at + ROW]

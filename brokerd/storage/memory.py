@@ -75,14 +75,14 @@ class MemoryLog:
         base = self._snapshot
         if base is None:
             return None
-        return Snapshot(base.index, base.term, base.configuration, base.data)
+        return Snapshot(base.index, base.term, base.configuration, base.data, terms=base.terms)
 
     def snapshot(self) -> Snapshot | None:
         base = self._snapshot
         if base is None:
             return None
         live = [self._entries[index] for index in sorted(self._entries) if index <= base.index]
-        return Snapshot(base.index, base.term, base.configuration, base.data, live)
+        return Snapshot(base.index, base.term, base.configuration, base.data, live, base.terms)
 
     # ---- changes --------------------------------------------------------------------------------
 
@@ -117,6 +117,12 @@ class MemoryLog:
         self._configuration = snapshot.configuration
         self._hard_state = hard_state
         self._last = snapshot.index
+
+    def clear(self) -> None:
+        """Give the memory back: the group is gone."""
+        self._entries.clear()
+        self._snapshot = None
+        self._last = 0
 
     def set_live(self, live: Sequence[tuple[int, int]]) -> None:
         """Forget the entries up to the snapshot that are in none of the [low, high) ranges."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
@@ -22,9 +22,9 @@ from brokerd.raft.messages import Configuration, HardState, NodeId
 from brokerd.storage.errors import CorruptLog, UnknownFormat
 
 MAGIC = b"BRKDWAL\n"
-#: 2: STAGED records.
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
+#: 2: STAGED records.  3: what was synced stands in the head of the segment, see SyncMark.
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
 
 #: Record kinds.
 BATCH = 1  # starts every write: index = its number, birth = bytes of the write
@@ -38,6 +38,7 @@ SEAL = 8  # nothing follows in this file; index = id of the next segment
 LOST = 9  # data = places where records of unknown groups were lost; index 1: accepted as gone
 #: An entry of a snapshot that is on its way; flags = number of the staging (staging.py).
 STAGED = 10
+PROMISES = 11  # data = how far this log and others' were synced, see promises.py
 #: Stagings of a group are told apart by a number that begins again after this.
 STAGINGS_MAX = 0xFFFF
 #: Records whose data is an entry's.
@@ -54,6 +55,7 @@ KIND_NAMES = {
     SEAL: "seal",
     LOST: "lost",
     STAGED: "staged",
+    PROMISES: "promises",
 }
 
 #: marker, header checksum | data checksum, length, uid, index, term, birth, offset, kind,
@@ -66,9 +68,24 @@ HEADER_BYTES = HEADER.size
 assert FRONT.size + BODY.size == HEADER_BYTES == 56
 
 #: The segment header stands twice, in two disk sectors.
-SEGMENT_HEADER = struct.Struct("<8sIIQIIH200s")
+SEGMENT_HEADER = struct.Struct("<8sIIQIIH200sQQ")
 SEGMENT_HEADER_COPY = 512
-SEGMENT_DATA_START = 2 * SEGMENT_HEADER_COPY
+SEGMENT_HEADER_BYTES = 2 * SEGMENT_HEADER_COPY
+#: What was synced stands twice too, in two sectors of a page of its own: it is rewritten with each
+#: sync, and a device that spoils a page in a power cut must not spoil the header.
+SYNC_MARK_AT = 4096
+MARK_EVERY_BATCHES = 32
+MARK_NAME = "synced.mark"
+SYNC_MARK_COPY = 512
+SEGMENT_DATA_START = 8192
+#: Of segments of version 2 and before, which have no such page.
+EARLIER_DATA_START = SEGMENT_HEADER_BYTES
+
+SECOND_MARK_AT = SYNC_MARK_AT + SYNC_MARK_COPY
+
+#: salt, checksum | number of the write, offset behind it.
+SYNC_MARK_FRONT = struct.Struct("<II")
+SYNC_MARK_BODY = struct.Struct("<QQ")
 
 crc: Callable[[bytes], int] = google_crc32c.value
 crc_extend: Callable[[int, bytes], int] = google_crc32c.extend
@@ -85,24 +102,54 @@ class SegmentHeader:
     #: True: behind the last record there are zeros, not leftovers of an earlier use.
     fresh: bool
     node_id: str
+    #: Which file this was when it was written (Disk.identity): a copy of it is another one.
+    identity: tuple[int, int] = (0, 0)
     #: Seed of the record checksums (derived).
     seed: int = 0
     #: False: one of the two copies was unreadable.
     both_copies: bool = True
+    version: int = FORMAT_VERSION
+
+    @property
+    def data_start(self) -> int:
+        """Where the first record stands."""
+        return SEGMENT_DATA_START if self.has_sync_mark else EARLIER_DATA_START
+
+    @property
+    def has_sync_mark(self) -> bool:
+        """Whether the segment's head says what was synced."""
+        return self.version >= 3
+
+
+@dataclass(slots=True)
+class SyncMark:
+    """What is known to be synced, apart from the records themselves.
+
+    Behind each sync, before anybody hears of it, one goes to a file of its own (MARK_NAME), which
+    nobody syncs: it survives the process.  One that survives the machine goes to the head of the
+    segment with every MARK_EVERY_BATCHES-th write, and when the log comes to rest.  A segment
+    begins with one, so none is never right.
+    """
+
+    #: Number of the last write that was synced.
+    batch: int
+    #: Where the log ended behind it.
+    end: int
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """Return the SEGMENT_DATA_START first bytes of a segment."""
+    """Return the SEGMENT_HEADER_BYTES first bytes of a segment."""
     node = header.node_id.encode()
     body = SEGMENT_HEADER.pack(
         MAGIC,
-        FORMAT_VERSION,
+        header.version,
         header.size,
         header.segment,
         header.salt,
         int(header.fresh),
         len(node),
         node,
+        *header.identity,
     ).ljust(SEGMENT_HEADER_COPY - 4, b"\0")
     checksum = crc(body)
     header.seed = checksum
@@ -120,12 +167,25 @@ def decode_segment_header(image: bytes, name: str) -> SegmentHeader:
         checksum = crc(copy[:-4])
         if checksum != int.from_bytes(copy[-4:], "little"):
             continue
-        _, version, size, segment, salt, fresh, length, node = SEGMENT_HEADER.unpack_from(copy)
+        (_, version, size, segment, salt, fresh, length, node, file, born) = (
+            SEGMENT_HEADER.unpack_from(copy)
+        )
         if version not in READABLE_VERSIONS:
             unknown = version
             continue
         node_id = node[:length].decode()
-        good.append(SegmentHeader(segment, size, salt, bool(fresh), node_id, checksum))
+        good.append(
+            SegmentHeader(
+                segment,
+                size,
+                salt,
+                bool(fresh),
+                node_id,
+                (file, born),
+                checksum,
+                version=version,
+            )
+        )
     if not good and unknown is not None:
         raise UnknownFormat(
             f"{name}: log format version {unknown}; this build reads version {FORMAT_VERSION} "
@@ -135,6 +195,35 @@ def decode_segment_header(image: bytes, name: str) -> SegmentHeader:
         raise CorruptLog(f"{name}: both copies of the segment header are unreadable")
     good[0].both_copies = len(good) == 2
     return good[0]
+
+
+def encode_sync_mark(header: SegmentHeader, mark: SyncMark) -> bytes:
+    """Return one copy of a mark."""
+    body = SYNC_MARK_BODY.pack(mark.batch, mark.end)
+    return SYNC_MARK_FRONT.pack(header.salt, crc_extend(header.seed, body)) + body
+
+
+def twice(copy: bytes) -> bytes:
+    """Return both copies of a mark, to be written at SYNC_MARK_AT."""
+    return copy.ljust(SYNC_MARK_COPY, b"\0") + copy
+
+
+def decode_sync_mark(
+    image: bytes, header: SegmentHeader, starts: Sequence[int] = (SYNC_MARK_AT, SECOND_MARK_AT)
+) -> SyncMark | None:
+    """Return the newest readable copy out of a segment's first bytes, or of the file of marks;
+    None: none is readable, or of this segment.
+    """
+    marks = []
+    for start in starts:
+        body_start = start + SYNC_MARK_FRONT.size
+        body = bytes(image[body_start : body_start + SYNC_MARK_BODY.size])
+        if len(body) < SYNC_MARK_BODY.size:
+            continue
+        salt, checksum = SYNC_MARK_FRONT.unpack_from(image, start)
+        if salt == header.salt and crc_extend(header.seed, body) == checksum:
+            marks.append(SyncMark(*SYNC_MARK_BODY.unpack(body)))
+    return max(marks, key=lambda mark: mark.batch, default=None)
 
 
 def encode_record(
@@ -236,8 +325,25 @@ def place(segment: int, offset: int) -> int:
     return segment << 32 | offset
 
 
+#: In the place of an offset, since no record stands there: the file is a copy; its log has
+#: forgotten what it had promised (the first time in this segment; one more for each time after).
+COPIED, BEHIND = 1, 2
+
+
+def is_doubt(where: int) -> bool:
+    """Tell whether a place stands for a doubt rather than for something that cannot be read."""
+    return COPIED <= where & 0xFFFFFFFF < SEGMENT_HEADER_COPY
+
+
+def is_copy(where: int) -> bool:
+    """Tell whether a place stands for a copied file."""
+    return where & 0xFFFFFFFF == COPIED
+
+
 def describe(where: int) -> str:
     """Return a place for messages: file name and offset."""
+    if is_doubt(where):
+        return segment_name(where >> 32)
     return f"{segment_name(where >> 32)}+{where & 0xFFFFFFFF:#x}"
 
 

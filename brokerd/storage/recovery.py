@@ -15,6 +15,7 @@ from brokerd.storage import records, snapshots
 from brokerd.storage.disk import Disk
 from brokerd.storage.entry_table import EntryTable
 from brokerd.storage.errors import CorruptLog, UnknownFormat, WrongNode
+from brokerd.storage.promises import Promises
 from brokerd.storage.records import GroupState, place
 from brokerd.storage.scan import BAD, ROW, SegmentScan, scan_segment
 from brokerd.storage.segments import list_segments
@@ -71,6 +72,7 @@ class Recovery:
     leftovers: list[int] = field(default_factory=list)
     #: Of `lost`, what an operator has accepted as gone.
     accepted: set[int] = field(default_factory=set)
+    promises: Promises = field(default_factory=Promises)
 
 
 def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
@@ -81,6 +83,12 @@ def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
     for where, row in _in_order_of_birth(recovery):
         _apply(recovery, where, row)
     recovery.lost = [where for where in recovery.lost if where not in recovery.accepted]
+    if any(not records.is_doubt(where) for where in recovery.lost):
+        recovery.notes.append(
+            "of which groups something is lost is not known: the member has no vote in any of them "
+            "until their leaders have refilled it; where no majority is whole nobody can, and "
+            "somebody must decide: see 'brokerctl wal accept-loss'"
+        )
     for group in recovery.groups.values():
         _finish(recovery, group, directory, disk)
     return recovery
@@ -88,24 +96,44 @@ def recover(directory: Path, disk: Disk, node_id: str | None) -> Recovery:
 
 def _scan_all(recovery: Recovery, directory: Path, disk: Disk, node_id: str | None) -> None:
     """Scan from the newest back: the first one that was written to is the tail."""
+    marks = directory / records.MARK_NAME
+    last_mark = _read_file(disk, marks)[0] if marks.exists() else b""
     for segment in reversed(list_segments(directory)):
         path = directory / records.segment_name(segment)
-        image = _read_file(disk, path)
-        header = records.decode_segment_header(image[: records.SEGMENT_DATA_START], path.name)
+        image, identity = _read_file(disk, path)
+        header = records.decode_segment_header(image[: records.SEGMENT_HEADER_BYTES], path.name)
         if header.segment != segment:
             raise CorruptLog(f"{path.name}: is segment {header.segment}; files were mixed up")
         if node_id is not None and header.node_id != node_id:
             raise WrongNode(f"{path.name} belongs to node {header.node_id!r}, this is {node_id!r}")
-        scan = scan_segment(image, header, path.name, is_tail=recovery.tail is None)
+        is_tail = recovery.tail is None
+        scan = scan_segment(image, header, path.name, is_tail=is_tail, last_mark=last_mark)
         recovery.scans[segment] = scan
         if recovery.tail is None and (scan.batches or scan.rows or scan.lost):
             recovery.tail = segment
+            _look_for_copy(recovery, header, identity)
 
 
-def _read_file(disk: Disk, path: Path) -> bytes:
+def _look_for_copy(
+    recovery: Recovery, header: records.SegmentHeader, identity: tuple[int, int]
+) -> None:
+    """A file that is not the one that was written may be older than what this member has told
+    others since: it is doubted until they have said what they remember (promises.py).
+    """
+    if header.has_sync_mark and any(header.identity) and header.identity != identity:
+        where = place(header.segment, records.COPIED)
+        recovery.lost.append(where)
+        recovery.notes.append(
+            f"{records.describe(where)}: the directory was copied or put back: the member has no "
+            "vote until all others have said that it is not older than what they remember"
+        )
+
+
+def _read_file(disk: Disk, path: Path) -> tuple[bytes, tuple[int, int]]:
+    """Return what stands in a file, and which one it is."""
     descriptor = disk.open(path)
     try:
-        return disk.read(descriptor, disk.size(path), 0)
+        return disk.read(descriptor, disk.size(path), 0), disk.identity(descriptor)
     finally:
         disk.close(descriptor)
 
@@ -175,13 +203,8 @@ def _apply(recovery: Recovery, where: int, row: Row) -> None:
                 recovery.segment_groups.setdefault(where >> 32, set()).add(uid)
             return
     kind = kinds & 0xFF
-    if kind == records.LOST and not kinds & BAD:
-        payload = recovery.scans[where >> 32].payloads[where & 0xFFFFFFFF]
-        places = records.decode_numbers(payload)
-        if index:
-            recovery.accepted.update(places)
-        recovery.lost = sorted({*recovery.lost, *places})
     if not uid:
+        _apply_to_all(recovery, where, row)
         return
     if kind == records.REMOVE:
         recovery.removed[uid] = where >> 32
@@ -223,6 +246,21 @@ def _apply(recovery: Recovery, where: int, row: Row) -> None:
         staged = group.staged.pop(number, None)
         if staged is not None:
             _adopt(group, staged)
+
+
+def _apply_to_all(recovery: Recovery, where: int, row: Row) -> None:
+    """A record that belongs to no group."""
+    kind, is_bad = row[5] & 0xFF, row[5] & BAD
+    if is_bad or kind not in (records.LOST, records.PROMISES):
+        return
+    payload = recovery.scans[where >> 32].payloads[where & 0xFFFFFFFF]
+    if kind == records.PROMISES:
+        recovery.promises = Promises.decode(payload)
+        return
+    places = records.decode_numbers(payload)
+    if row[1]:
+        recovery.accepted.update(places)
+    recovery.lost = sorted({*recovery.lost, *places})
 
 
 def _stage(group: RecoveredGroup, where: int, row: Row) -> None:
@@ -303,6 +341,11 @@ def _finish(recovery: Recovery, group: RecoveredGroup, directory: Path, disk: Di
     group.lost.update(recovery.lost, state.lost)
     group.lost.difference_update(state.healed)
     state.lost = sorted(group.lost)
+    if any(not records.is_doubt(where) for where in group.lost):
+        # What replaced these entries may be among what is lost: that they are committed is not
+        # known any more, and a leader that has others contradicts nothing.
+        known = state.hard_state
+        state.hard_state = HardState(known.term, known.vote, min(known.commit, base))
 
 
 def _check_gaps(recovery: Recovery, group: RecoveredGroup, base: int) -> None:

@@ -3,7 +3,9 @@
 For recovery.py and inspect.py.  The question it must answer right: is an unreadable spot a write
 that was under way at the crash (nobody was told it was done, it may be cut off) or damage to
 something that had been synced (it must be reported)?  Writes are serial, each starts with a BATCH
-record and is synced before the next starts.  So damage with a later BATCH behind it was synced.
+record and is synced before the next starts.  So damage with a later BATCH behind it was synced; and
+so was all that a mark covers (records.SyncMark), of which one stands in another page of the segment
+and one in a file of its own: a tail that reads as zeros is no torn write.
 In the last write, a spot counts as torn only if it looks like one: it must be more than a single
 flipped bit away from a valid record, and in a zero-filled segment some disk sector of it must
 still be zero (in a recycled one the leftovers look like anything).
@@ -23,7 +25,10 @@ ROW = 6
 #: In the row's kinds: the data's checksum is wrong.
 BAD = 1 << 32
 
-PAYLOAD_KINDS = frozenset((records.GROUP, records.HARD_STATE, records.LOST))
+PAYLOAD_KINDS = frozenset((records.GROUP, records.HARD_STATE, records.LOST, records.PROMISES))
+#: The mark in the head may be so many writes behind what is readable: it is synced with the write
+#: that follows it, and while that is under way only the one before is known to be synced.
+MARK_LAG_BATCHES = records.MARK_EVERY_BATCHES + 2
 
 
 @dataclass(slots=True)
@@ -42,19 +47,24 @@ class SegmentScan:
     lost: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     #: Behind the last record that counts.
-    end: int = records.SEGMENT_DATA_START
+    end: int = 0
     sealed: bool = False
     next_segment: int = 0
     batches: int = 0
     #: Where the last write starts: only it can be unsynced.
-    last_batch_start: int = records.SEGMENT_DATA_START
+    last_batch_start: int = 0
     last_batch: int = 0
     torn_bytes: int = 0
 
 
-def scan_segment(image: bytes, header: SegmentHeader, name: str, *, is_tail: bool) -> SegmentScan:
-    """Read a whole segment; `is_tail`: it is the one that was being written."""
-    return _Scanner(image, header, name, is_tail).run()
+def scan_segment(
+    image: bytes, header: SegmentHeader, name: str, *, is_tail: bool, last_mark: bytes = b""
+) -> SegmentScan:
+    """Read a whole segment; `is_tail`: it is the one that was being written.
+
+    last_mark: the file of marks, as it stands.
+    """
+    return _Scanner(image, header, name, is_tail, last_mark).run()
 
 
 #: Longest data in which a flipped bit is searched for: eight steps per byte.
@@ -81,15 +91,25 @@ def is_one_bit(difference: int, size: int) -> bool:
 class _Scanner:
     """One pass over an image; `position` is always at a record or at trouble."""
 
-    def __init__(self, image: bytes, header: SegmentHeader, name: str, is_tail: bool) -> None:
+    def __init__(
+        self, image: bytes, header: SegmentHeader, name: str, is_tail: bool, last_mark: bytes
+    ) -> None:
         self.image = image
         self.header = header
         self.name = name
         self.is_tail = is_tail
         self.scan = SegmentScan(header)
         self.marker = header.salt.to_bytes(4, "little")
-        self.position = records.SEGMENT_DATA_START
+        self.position = self.scan.end = self.scan.last_batch_start = header.data_start
         self.batch_end = self.position
+        #: What was synced for certain ends here.
+        self.synced_end = self.position
+        self.mark = None
+        if header.has_sync_mark and is_tail:
+            self.mark = records.decode_sync_mark(image, header)
+            last = records.decode_sync_mark(last_mark, header, (0,))
+            for mark in (self.mark, last):
+                self.synced_end = max(self.synced_end, 0 if mark is None else mark.end)
 
     def run(self) -> SegmentScan:
         scan = self.scan
@@ -110,6 +130,20 @@ class _Scanner:
             self._lose(size, f"file has {size} bytes, was created with {nominal}")
         elif not self.is_tail:
             self._lose(self.position, "the end of the segment (its seal) is missing")
+        elif self.header.has_sync_mark:
+            self._judge_mark()
+
+    def _judge_mark(self) -> None:
+        """The mark must be there, and not much older than what is readable.
+
+        The segment began with one, and a sector is old or new, never neither.
+        """
+        mark, last = self.mark, self.scan.last_batch
+        if mark is None or last - mark.batch > MARK_LAG_BATCHES:
+            self._lose(
+                self.position,
+                "the record of what was synced is unreadable or old: there may have been more",
+            )
 
     def _lose(self, offset: int, why: str) -> None:
         self.scan.lost.append(offset)
@@ -192,11 +226,10 @@ class _Scanner:
         if birth:
             scan.moved.append(len(scan.rows))
         scan.rows.extend((uid, index, term, birth, offset << 32 | length, kinds))
-        if kind == records.SEGMENTS:
-            if is_bad:
-                scan.lost.append(start)
-            else:
-                scan.segment_ids = data
+        if is_bad and kind in (records.SEGMENTS, records.PROMISES):
+            scan.lost.append(start)
+        elif kind == records.SEGMENTS:
+            scan.segment_ids = data
         if kind in PAYLOAD_KINDS and not is_bad:
             scan.payloads[start] = data
         return self.position <= len(self.image)
@@ -209,14 +242,19 @@ class _Scanner:
         first = self.image[start : start + HEADER_BYTES]
         # Zeros, or leftovers of an earlier use of the file: the ordinary end.
         is_blank = not self.header.fresh or not any(first)
-        if following is None and at_batch and self.is_tail and is_blank:
+        is_end = start >= self.synced_end
+        if following is None and at_batch and self.is_tail and is_blank and is_end:
             return False
         if self._is_torn(start, max(self.batch_end, start + HEADER_BYTES)):
             return self._cut("unfinished write")
-        self._lose(start, "record header is unreadable, its group is not known")
+        if is_end:
+            why = "record header is unreadable, its group is not known"
+        else:
+            why = f"what was synced here is gone, up to +{self.synced_end:#x}"
+        self._lose(start, why)
         if following is None:
             # The seal goes behind the damage, so that it is found again next time.
-            self.position = max(self.batch_end, start + HEADER_BYTES)
+            self.position = max(self.batch_end, start + HEADER_BYTES, self.synced_end)
             return False
         self.position = following
         return True
@@ -231,7 +269,9 @@ class _Scanner:
         return False
 
     def _is_torn(self, start: int, end: int) -> bool:
-        if not self.is_tail or self._next_header(start + 1, records.BATCH) is not None:
+        if not self.is_tail or start < self.synced_end:
+            return False
+        if self._next_header(start + 1, records.BATCH) is not None:
             return False
         # A sector of one set bit is all zeros without it.
         if self._is_one_bit_off(start, end):

@@ -17,7 +17,7 @@ from pathlib import Path
 from brokerd.storage import records
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk
-from brokerd.storage.records import SEGMENT_DATA_START, SegmentHeader
+from brokerd.storage.records import SegmentHeader, SyncMark
 
 SEGMENT_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
 FREE_SUFFIX = ".free"
@@ -31,7 +31,7 @@ class ActiveSegment:
     header: SegmentHeader
     descriptor: int
     #: Where the next write goes.
-    end: int = SEGMENT_DATA_START
+    end: int
 
     @property
     def segment(self) -> int:
@@ -63,6 +63,8 @@ class SegmentFiles:
         self.descriptors: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self.next_id = 1
+        #: The file of the last mark; opened with the first one.
+        self._marks = -1
         self._free: list[Path] = []
         self._spare_ready = False
         self._preparing: threading.Thread | None = None
@@ -88,15 +90,27 @@ class SegmentFiles:
         self.next_id = max(self.next_id, segment + 1)
         return descriptor
 
-    def create(self, bytes_needed: int) -> ActiveSegment:
-        """Make the next segment, durable and empty; raises OSError."""
+    def create(self, bytes_needed: int, batches: int) -> ActiveSegment:
+        """Make the next segment, durable and empty, to go on behind so many writes; OSError."""
         self._join_preparation()
         size = max(self.config.segment_bytes, bytes_needed)
         segment = self.next_id
         source, is_fresh = self._source(size)
         descriptor = self.disk.open(source)
-        header = SegmentHeader(segment, size, new_salt(), is_fresh, self.config.node_id)
+        identity = self.disk.identity(descriptor)
+        header = SegmentHeader(
+            segment,
+            size,
+            new_salt(),
+            is_fresh,
+            self.config.node_id,
+            identity,
+            version=records.FORMAT_VERSION,
+        )
         self.disk.write(descriptor, records.encode_segment_header(header), 0)
+        if header.has_sync_mark:
+            mark = records.encode_sync_mark(header, SyncMark(batches, header.data_start))
+            self.disk.write(descriptor, records.twice(mark), records.SYNC_MARK_AT)
         self.disk.sync(descriptor)
         self.disk.rename(source, self.path(segment))
         self.disk.sync_directory(self.directory)
@@ -104,7 +118,14 @@ class SegmentFiles:
         self.sizes[segment] = size
         self.next_id = segment + 1
         self._prepare_next()
-        return ActiveSegment(header, descriptor)
+        return ActiveSegment(header, descriptor, header.data_start)
+
+    def mark(self, mark: bytes) -> None:
+        """Write down what was synced last, for whoever comes after this process; OSError."""
+        if self._marks < 0:
+            path = self.directory / records.MARK_NAME
+            self._marks = self.disk.open(path, create=not path.exists())
+        self.disk.write(self._marks, mark, 0)
 
     def _source(self, size: int) -> tuple[Path, bool]:
         """Return a file of this size to become a segment, and whether it is all zeros."""
@@ -187,3 +208,6 @@ class SegmentFiles:
         for descriptor in self.descriptors.values():
             self.disk.close(descriptor)
         self.descriptors.clear()
+        if self._marks >= 0:
+            self.disk.close(self._marks)
+            self._marks = -1

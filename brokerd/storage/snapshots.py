@@ -49,6 +49,7 @@ def encode(uid: int, snapshot: Snapshot, live: LiveRanges | None) -> bytes:
             "voters": configuration.voters,
             "learners": configuration.learners,
             "live": None if live is None else [list(pair) for pair in live],
+            "terms": snapshot.terms,
         },
         separators=(",", ":"),
     ).encode()
@@ -86,9 +87,11 @@ def decode(image: bytes, name: str) -> SnapshotFile:
         tuple(NodeId(name) for name in description["learners"]),
     )
     live = description["live"]
+    # The releases before wrote none.
+    terms = tuple((first, number) for first, number in description.get("terms", ()))
     return SnapshotFile(
         uid,
-        Snapshot(index, term, configuration, image[start:-4]),
+        Snapshot(index, term, configuration, image[start:-4], terms=terms),
         None if live is None else [(low, high) for low, high in live],
     )
 

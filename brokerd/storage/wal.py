@@ -1,4 +1,4 @@
-"""The write-ahead log of a node: one for all its groups (replication.md §2.7, §2.8, §3).
+"""The write-ahead log of a node: one for all its groups (design/replication.md §2.7, §2.8, §3).
 
 For cluster/ (the driver) and tools; reads no network, knows no asyncio.
 
@@ -12,12 +12,13 @@ event loop, the files to the writer thread, and the hot path needs no lock betwe
     install_snapshot(uid, snapshot, hs)   snapshot_installed(uid, snapshot, hs)
     stage(chunks)                         staged(chunks)         of a snapshot that is to come
     mark_refilled(uid)                    refilled(uid)
+    settle()                              and those of `doubts`, see there
     collect_write(work)                   collected(work)        before both: work = collect()
 
     any thread, complete in themselves:   bootstrap, remove_group, stats
     event loop only:                      log, groups, set_live, collect, begin_staging, give_up,
                                           limit_cache and every GroupLog
-    either, when nothing else runs:       open, close
+    either, when nothing else runs:       open, close, begin_anew, accept_loss
 
 The loop parts must be called in the order in which the writer parts ran, with the same objects.
 StorageFailed from any of them is fatal: the log refuses everything after it, the process must end.
@@ -30,7 +31,6 @@ alone heals only entries that could not be read: it may be older than what was l
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,11 +39,11 @@ from pathlib import Path
 
 from brokerd.raft import membership
 from brokerd.raft.messages import Configuration, HardState, Snapshot
-from brokerd.storage import collection, records, recovery, snapshots, staging
+from brokerd.storage import collection, doubts, records, recovery, snapshots, staging
 from brokerd.storage.collection import Collection, Ledger
 from brokerd.storage.config import WalConfig
-from brokerd.storage.disk import Disk
-from brokerd.storage.errors import CorruptLog, DamagedEntry, DirectoryLocked, StorageFailed
+from brokerd.storage.disk import Disk, lock
+from brokerd.storage.errors import CorruptLog, DamagedEntry, StorageFailed
 from brokerd.storage.group_log import DecodeConfiguration, EntryCache, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
@@ -51,8 +51,6 @@ from brokerd.storage.staging import StagedChunk, Staging
 from brokerd.storage.writer import GroupWrite, LogWriter, Record, WriterState
 
 __all__ = ["Collection", "GroupWrite", "WalConfig", "WalStats", "WriteAheadLog"]
-
-LOCK_NAME = "LOCK"
 
 
 @dataclass(slots=True)
@@ -87,6 +85,7 @@ class WriteAheadLog:
         self._ledger = Ledger()
         #: Places of lost records of unknown groups: a group that is not known may have been there.
         self._lost: set[int] = set()
+        self.doubts = doubts.Doubts(writer, self._groups, self._lost)
         #: Hand-over from other threads to the event loop (deque operations are atomic).
         self._removed: deque[int] = deque()
         self._installed: deque[tuple[int, int, int]] = deque()
@@ -118,7 +117,7 @@ class WriteAheadLog:
         disk = disk or Disk()
         directory.mkdir(parents=True, exist_ok=True)
         disk.sync_directory(directory.parent)
-        lock_descriptor = _lock(directory)
+        lock_descriptor = lock(directory)
         files = SegmentFiles(directory, config, disk, say)
         try:
             found = recovery.recover(directory, disk, config.node_id)
@@ -283,6 +282,16 @@ class WriteAheadLog:
         if log is not None:
             self._ledger.free(log.heal())
 
+    @property
+    def promised(self) -> int:
+        """Number of the last write with entries or votes that is synced."""
+        return self._writer.promised
+
+    @property
+    def is_loose(self) -> bool:
+        """What is known of the last sync is not durable yet: settle() makes it so."""
+        return self._writer.is_mark_loose
+
     def _drain(self) -> None:
         """Forget the groups that were removed meanwhile."""
         while self._removed:
@@ -358,6 +367,29 @@ class WriteAheadLog:
             _heal(state, log)
             self._writer.append([self._writer.group_record(uid)])
 
+    def is_removed(self, uid: int) -> bool:
+        """Whether a group was forgotten: nothing that is written of it would count."""
+        return uid in self._writer.state.removed
+
+    def begin_anew(self, uid: int) -> None:
+        """Void a group's log, that its leader may fill it from the first entry on; term, vote and
+        members stay.  Not beside a running event loop: both halves in one.
+        """
+        log = self.log(uid)
+        kept, configuration = log.initial_state()
+        hard_state = HardState(kept.term, kept.vote)
+        with self._writer.lock:
+            state = self._state(uid)
+            state.hard_state, state.configuration = hard_state, configuration
+            state.snapshot_index = state.snapshot_term = state.tail = state.staging = 0
+            self._writer.append([self._writer.group_record(uid, reset=True)])
+        self._forget_snapshot(log)
+        self._ledger.free(log.clear(configuration, hard_state))
+
+    def settle(self) -> None:
+        """Make durable what is known of the last sync: for a log that has come to rest."""
+        self._writer.settle()
+
     def accept_loss(self) -> list[int]:
         """Declare everything that is damaged as gone; return the groups.  See repair.py.
 
@@ -412,6 +444,10 @@ class WriteAheadLog:
                 state = self._state(uid)
                 if not state.configuration.voters:
                     state.configuration = configuration
+                    log = self._groups.get(uid)
+                    if log is not None and not log.lost:
+                        # It begins behind what was lost, also at the next start.
+                        state.healed = sorted(self._writer.state.lost)
                     new.append(uid)
             if new:
                 self._writer.append([self._writer.group_record(uid) for uid in new])
@@ -421,7 +457,7 @@ class WriteAheadLog:
 
     def remove_groups(self, uids: Sequence[int]) -> None:
         """Durably forget groups, with one sync; their uids are never used again
-        (replication.md §2.4).
+        (design/replication.md §2.4).
         """
         with self._writer.lock:
             self._writer.append([Record(records.REMOVE, uid) for uid in uids])
@@ -499,21 +535,6 @@ def _say_nothing(line: str) -> None:
     """For callers that want no report."""
 
 
-def _lock(directory: Path) -> int:
-    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise DirectoryLocked(
-            f"{directory} is in use by another process (pid {holder or 'unknown'})"
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-    return descriptor
-
-
 def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     """Seal what was being written at the end and start a new segment behind it.
 
@@ -524,7 +545,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         files.open_existing(segment)
     unused = [segment for segment in found.scans if found.tail is None or segment > found.tail]
     unused += found.leftovers
-    active = files.create(0)
+    active = files.create(0, found.batches)
     state = WriterState(
         groups={uid: group.state for uid, group in found.groups.items()},
         removed=found.removed,
@@ -532,7 +553,9 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         accepted=found.accepted,
         segment_groups=found.segment_groups,
         batches=found.batches,
+        promises=found.promises,
     )
+    doubts.begin_run(state)
     if found.tail is not None and not found.scans[found.tail].sealed:
         scan = found.scans[found.tail]
         descriptor = files.descriptors[found.tail]
@@ -563,6 +586,7 @@ def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequen
     """Write down which files count and what is damaged, so that the next start knows it too."""
     batch = [writer.segments_record(without=unused)]
     batch += writer.lost_records()
+    batch.append(writer.promises_record())
     for uid, group in found.groups.items():
         if group.lost:
             batch.append(writer.group_record(uid))

@@ -17,7 +17,17 @@ from brokerd.raft.messages import Entry, HardState
 from brokerd.storage import records
 from brokerd.storage.config import SEGMENT_BYTES_MAX
 from brokerd.storage.errors import StorageError, StorageFailed
-from brokerd.storage.records import BODY, FRONT, HEADER_BYTES, GroupState, crc, crc_extend
+from brokerd.storage.promises import Promises
+from brokerd.storage.records import (
+    BODY,
+    FRONT,
+    HEADER_BYTES,
+    MARK_EVERY_BATCHES,
+    GroupState,
+    SyncMark,
+    crc,
+    crc_extend,
+)
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 
 
@@ -72,6 +82,8 @@ class WriterState:
     #: Groups with any record in a segment: what must be repeated before the segment goes.
     segment_groups: dict[int, set[int]] = field(default_factory=dict)
     batches: int = 0
+    #: How far this log and those of others were synced.
+    promises: Promises = field(default_factory=Promises)
 
 
 class LogWriter:
@@ -86,6 +98,11 @@ class LogWriter:
         self.failure: StorageFailed | None = None
         #: Number of placements handed to the event loop, by segment.
         self.issued: dict[int, int] = {}
+        #: Number of the last write with entries or votes that was synced: what others relied on.
+        self.promised = state.batches
+        #: The mark of the last write is not durable.
+        self.is_mark_loose = False
+        self._marked_batch = state.batches
         state.segment_groups.setdefault(active.segment, set())
 
     # ---- the hot path ---------------------------------------------------------------------------
@@ -108,6 +125,7 @@ class LogWriter:
                 members.add(write.uid)
                 position = self._pack(write, parts, position, seed, front)
             self._commit(parts, position)
+            self.promised = self.state.batches
 
     def _pack(
         self, write: GroupWrite, parts: list[bytes], position: int, seed: int, salt: int
@@ -166,6 +184,10 @@ class LogWriter:
         data = records.encode_group_state(state, reset=reset)
         return Record(records.GROUP, uid, state.tail, state.hard_state.term, data)
 
+    def promises_record(self) -> Record:
+        """Return a record of how far this log and others were synced."""
+        return Record(records.PROMISES, 0, data=self.state.promises.encode())
+
     def segments_record(self, without: Sequence[int] = ()) -> Record:
         """Return a record of the segment files that must exist from here on."""
         ids = sorted(set(self.files.descriptors) - set(without))
@@ -184,6 +206,14 @@ class LogWriter:
         """Write the end mark of the active segment and sync it."""
         record = self._encode(Record(records.SEAL, 0, next_segment), self.active.end)
         self._store(record)
+
+    def settle(self) -> None:
+        """Make the mark of the last write durable, for a log that has come to rest."""
+        with self.lock:
+            if self.is_mark_loose and self.failure is None:
+                self._write_mark(self._current_mark())
+                self._sync()
+                self.is_mark_loose = False
 
     # ---- common ---------------------------------------------------------------------------------
 
@@ -215,7 +245,7 @@ class LogWriter:
             self._rotate(records.SEGMENT_DATA_START + size + overhead)
         start = self.active.end
         extra = b""
-        if start == records.SEGMENT_DATA_START:
+        if start == self.active.header.data_start:
             extra = self._encode(self.segments_record(), start + HEADER_BYTES)
         self.state.batches += 1
         total = HEADER_BYTES + len(extra) + size
@@ -228,25 +258,56 @@ class LogWriter:
         image = b"".join(parts)
         assert self.active.end + len(image) == position, "a record's size was miscounted"
         self._store(image)
+        if self.active.header.has_sync_mark:
+            self._mark()
 
     def _store(self, image: bytes) -> None:
-        disk, active = self.files.disk, self.active
+        self._write(image, self.active.end)
+        self._sync()
+        self.counts.bytes_written += len(image)
+        self.active.end += len(image)
+
+    def _mark(self) -> None:
+        """Write down what was synced, before anybody hears of it."""
+        mark = self._current_mark()
         try:
-            disk.write(active.descriptor, image, active.end)
-            started = time.perf_counter()
-            disk.data_sync(active.descriptor)
+            self.files.mark(mark)
         except OSError as error:
-            raise self.fail(
-                f"cannot write the log {self.files.path(active.segment)}", error
-            ) from error
+            raise self._fail_writing(error) from error
+        if self.state.batches - self._marked_batch >= MARK_EVERY_BATCHES:
+            # The next sync takes it along.
+            self._write_mark(mark)
+        self.is_mark_loose = True
+
+    def _current_mark(self) -> bytes:
+        mark = SyncMark(self.state.batches, self.active.end)
+        return records.encode_sync_mark(self.active.header, mark)
+
+    def _write_mark(self, mark: bytes) -> None:
+        self._write(records.twice(mark), records.SYNC_MARK_AT)
+        self._marked_batch = self.state.batches
+
+    def _write(self, image: bytes, offset: int) -> None:
+        try:
+            self.files.disk.write(self.active.descriptor, image, offset)
+        except OSError as error:
+            raise self._fail_writing(error) from error
+
+    def _sync(self) -> None:
+        started = time.perf_counter()
+        try:
+            self.files.disk.data_sync(self.active.descriptor)
+        except OSError as error:
+            raise self._fail_writing(error) from error
         self.counts.last_sync_ms = (time.perf_counter() - started) * 1e3
         self.counts.syncs += 1
-        self.counts.bytes_written += len(image)
-        active.end += len(image)
+
+    def _fail_writing(self, error: OSError) -> StorageFailed:
+        return self.fail(f"cannot write the log {self.files.path(self.active.segment)}", error)
 
     def _rotate(self, bytes_needed: int) -> None:
         try:
-            following = self.files.create(bytes_needed)
+            following = self.files.create(bytes_needed, self.state.batches)
         except OSError as error:
             raise self.fail("cannot create the next log segment", error) from error
         self.seal(following.segment)

@@ -1,6 +1,6 @@
 """What one member counts of exchanges, users, confirms and events, and the rows it makes of it.
 
-Rows are those of telemetry.md sections 6.5 and 6.6.  Each message is counted at one place: where it
+Rows are those of design/telemetry.md §6.5 and 6.6.  Each message is counted at one place: where it
 enters an exchange (`published`, `internal_published`), by exactly one outcome.  Queues count
 themselves in their replicated state; `queue_rows.py` reads that.  Pure: the clocks are passed in;
 segments and threads are `segments.py`'s.  Called by the server per batch, never per message.
@@ -20,7 +20,8 @@ from brokerd.telemetry.top_keys import TopKeys
 Row: TypeAlias = dict[str, Any]
 Content: TypeAlias = tuple[tuple[str, str], bytes, bytes, bytes]
 
-#: A quiet entity says so every five minutes; silence beyond that is loss (section 6.1).
+#: A quiet entity says so every five minutes; silence beyond that is loss (design/telemetry.md
+#: §6.1).
 HEARTBEAT_US = 300_000_000
 #: What has been silent for an hour is forgotten; it may be deleted.
 FORGET_US = 3_600_000_000
@@ -228,7 +229,8 @@ class Counters:
 
     @staticmethod
     def _outcome(tally: _Tally, result: Routed, count: int, copies: int, mandatory: bool) -> str:
-        """Count what did not go straight to queues by exactly one outcome (section 13, 10).
+        """Count what did not go straight to queues by exactly one outcome (design/telemetry.md
+        §13.10).
 
         Where several apply, the cause comes before its effect: a message that meets an alternate
         exchange cycle or a missing one counts there even when it is returned as well.

@@ -1,4 +1,4 @@
-"""Mergeable log-bucket histograms (telemetry.md section 7.3).
+"""Mergeable log-bucket histograms (design/telemetry.md §7.3).
 
 A value x >= 1 falls into bucket floor(ln x / ln 1.02) + 1 and is read back as 2 * 1.02^i / 2.02,
 which is never more than 1 % away.  Merging adds counts, so percentiles of any window are exact in

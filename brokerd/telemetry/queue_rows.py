@@ -1,4 +1,4 @@
-"""Rows of the queues that this member leads (telemetry.md section 6.5, kind `queue`).
+"""Rows of the queues that this member leads (design/telemetry.md §6.5, kind `queue`).
 
 A queue's counters are replicated state: they count each message exactly once and survive SIGKILL
 and changes of leader.  A row therefore carries all of them, cumulative since the queue's birth, as
@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
+from brokerd.core.queue import queue_state
+
 Row: TypeAlias = dict[str, Any]
 
-#: A quiet queue says so every five minutes (section 6.1).
+#: A quiet queue says so every five minutes (design/telemetry.md §6.1).
 HEARTBEAT_US = 300_000_000
 
-REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
-COUNTERS = (
-    "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue", *REMOVALS,
-    "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",
-)  # fmt: skip
 _GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "consumers", "prefetch_sum", "dl_pending",
 )  # fmt: skip
@@ -106,7 +103,7 @@ class QueueRows:
         limits = (options.max_length, options.max_length_bytes, options.message_ttl_ms,
                   options.delivery_limit, options.overflow, options.dead_letter_exchange,
                   options.at_least_once, len(status.lag))  # fmt: skip
-        # Ages grow by themselves and change nothing (section 13, point 8).
+        # Ages grow by themselves and change nothing (design/telemetry.md §13.8).
         said = (gauges, limits)
         is_quiet = said == seen.said and not any(deltas.values())
         if is_quiet and now_us - seen.at_us < HEARTBEAT_US:
@@ -126,9 +123,9 @@ class QueueRows:
         }  # fmt: skip
         row.update(zip(_GAUGES, gauges, strict=True))
         row.update(deltas)
-        row.update({f"c_{name}": counters[name] for name in COUNTERS})
+        row.update({f"c_{name}": counters[name] for name in queue_state.COUNTERS})
         row["c_in"] = counters["enq"]
-        row["c_out"] = counters["ack"] + sum(counters[name] for name in REMOVALS)
+        row["c_out"] = counters["ack"] + sum(counters[name] for name in queue_state.REMOVALS)
         if is_quiet:
             row["hb"] = True
         return [row]
@@ -142,7 +139,7 @@ class QueueRows:
         seen = self._seen.get(uid)
         if seen is None:
             born_here = uid not in self._born_before
-            base = dict.fromkeys(COUNTERS, 0) if born_here else counters
+            base = dict.fromkeys(queue_state.COUNTERS, 0) if born_here else counters
             self._born_before.add(uid)
         elif seen.term != term:
             base = counters
@@ -152,7 +149,7 @@ class QueueRows:
         if seen is not None and seen.term == term:
             fresh.said, fresh.at_us = seen.said, seen.at_us
         self._seen[uid] = fresh
-        return {name: counters[name] - base[name] for name in COUNTERS}
+        return {name: counters[name] - base[name] for name in queue_state.COUNTERS}
 
 
 def _age_ms(since_ms: int | None, now_us: int) -> int:

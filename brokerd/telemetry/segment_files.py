@@ -1,4 +1,4 @@
-"""The files of telemetry: names, open ones, sealing, recovery (telemetry.md sections 6.2, 6.3).
+"""The files of telemetry: names, open ones, sealing, recovery (design/telemetry.md §6.2, 6.3).
 
 An open file is JSON lines below `open/`, first line `_open`.  Sealing adds the line `_seal`, whose
 sha256 covers every line before it, compresses, and renames into place below `raw/v1/`; the name
@@ -31,7 +31,7 @@ SEGMENT_PATH = re.compile(
     r"(?P<stream>[a-z]{1,16})\.(?P<boot>[0-9a-f]{1,64})\.(?P<seg>\d{6,12})\."
     r"(?P<seq0>\d{1,19})-(?P<seq1>\d{1,19})\.(?P<rows>\d{1,12})\.jsonl\.gz"
 )
-#: gzip-1: 37 octets per row for a third of the time of gzip-6 (telemetry.md section 4.3).
+#: gzip-1: 37 octets per row for a third of the time of gzip-6 (design/telemetry.md §4.3).
 GZIP_LEVEL = 1
 
 

@@ -1,4 +1,4 @@
-"""Writes telemetry rows to segment files from a thread of its own (telemetry.md section 6).
+"""Writes telemetry rows to segment files from a thread of its own (design/telemetry.md §6).
 
 The broker hands rows over and never waits: what does not fit the bounded buffer is dropped, oldest
 first, and told in a `gap` event.  File format and sealing are in `segment_files.py`; what the rows
@@ -24,7 +24,7 @@ from brokerd.telemetry.segment_files import OpenSegment, Row
 
 log = logging.getLogger(__name__)
 
-#: 8 MiB (telemetry.md section 6.1) of rows of about 400 octets.
+#: 8 MiB (design/telemetry.md §6.1) of rows of about 400 octets.
 BUFFER_ROWS_MAX = 20_000
 HOUR_US = 3_600_000_000
 #: How long a caller of `seal_now` or `close` waits for the disk.
@@ -297,7 +297,7 @@ class SegmentWriter:
             log.warning("telemetry of an earlier run could not be sealed error=%s", error)
 
     def _retain(self) -> None:
-        """Delete the oldest segments beyond the limits (section 6.3, 5)."""
+        """Delete the oldest segments beyond the limits (design/telemetry.md §6.3)."""
         raw = self.directory / segment_files.RAW
         oldest_us = self._clock_us() - self._settings.retention_hours * HOUR_US
         sizes = []

@@ -1,6 +1,6 @@
 """The gRPC service Telemetry of one member: jobs list, read, release and hand in results.
 
-Contract in protos/brokerd/rpc/v1/telemetry.proto, telemetry.md sections 6.4 and 9.  Who may call is
+Contract in protos/brokerd/rpc/v1/telemetry.proto, design/telemetry.md §6.4 and 9.  Who may call is
 the server's: it passes `authorise` in.  Paths and names from outside are matched against patterns
 before any file is touched.
 """
@@ -24,7 +24,7 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Authorise: TypeAlias = Callable[[Context, bool], Awaitable[object]]
 
 CHUNK_BYTES = 256 * 1024
-#: What a job may hand in, and how much of it (telemetry.md section 9: a report is below 2 MB).
+#: What a job may hand in, and how much of it (design/telemetry.md §9: a report is below 2 MB).
 RESULT_NAMES = frozenset({"report.html", "metrics.prom", "findings.json"})
 RESULT_BYTES_MAX = 16 * 1024 * 1024
 #: Paths in one Release call.

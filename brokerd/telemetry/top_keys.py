@@ -1,12 +1,12 @@
 """The most frequent keys of a stream in bounded space (space-saving; Metwally et al., 2005).
 
-For routing keys of unroutable messages (telemetry.md section 6.6): a client may use a new key for
+For routing keys of unroutable messages (design/telemetry.md §6.6): a client may use a new key for
 each message, and must not make the member remember them all.  Pure; used by the counters.
 """
 
 from __future__ import annotations
 
-#: Section 6.6.
+#: design/telemetry.md §6.6.
 KEYS_MAX = 20
 KEY_CHARS_MAX = 128
 

@@ -13,15 +13,18 @@ from brokerd_operator import settings
 EXIT_CONFIG = 78
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, prog_name="brokerd-operator")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Keep brokerd clusters and their topology as the custom resources ask for.
 
     Settings come from the environment: BROKERD_OPERATOR_NAMESPACE, _WATCH_NAMESPACES (comma
     separated, * for all), _INSTANCE, _BROKER_IMAGE, _TELEMETRY_IMAGE, _LOG_LEVEL, _LOG_FORMAT,
     _HTTP_PORT. The cluster is the pod's own, or the one of KUBECONFIG.
     """
+    if context.invoked_subcommand is not None:
+        return
     try:
         found = settings.load()
     except settings.SettingsError as error:
@@ -31,6 +34,21 @@ def main() -> None:
     from brokerd_operator import app
 
     sys.exit(app.run(found))
+
+
+@main.command("selftest")
+@click.option("--rights", default="[]", help="JSON list of {namespace, rules} that are needed.")
+@click.option("--ready-url", default="", help="URL that answers 200 when the operator is ready.")
+@click.option("--patience", default=60.0, help="Seconds to wait for what may still come.")
+def selftest_command(rights: str, ready_url: str, patience: float) -> None:
+    """Is the installation whole: API, kinds, rights, operator? What `helm test` runs."""
+    from brokerd_operator import selftest
+
+    try:
+        needed = selftest.rights(rights)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--rights") from error
+    sys.exit(selftest.run(needed, ready_url, patience))
 
 
 if __name__ == "__main__":

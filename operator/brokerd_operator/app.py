@@ -17,19 +17,27 @@ from typing import Any
 from aiohttp import web
 
 from brokerd_operator.engine.engine import Engine, EngineSettings
-from brokerd_operator.engine.keys import Body
+from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.versions import Version
 from brokerd_operator.settings import Settings
 from brokerd_operator.sources.api import Api
+from brokerd_operator.sources.farewell import Farewell
 from brokerd_operator.sources.kubernetes import KubernetesSource
 from brokerd_operator.sources.kubernetes_clusters import KubernetesClusters
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.lease import Lease, LeaseLost
+from brokerd_operator.sources.places import Places
+from brokerd_operator.sources.rights import Rights
+from brokerd_operator.sources.secret_reads import SecretReads
+from brokerd_operator.specs.model import Reference
 
 log = logging.getLogger(__name__)
 
 #: An event loop that did not turn for so long is stuck: the liveness probe fails.
 LOOP_LAG_MAX_S = 30.0
 HEARTBEAT_S = 1.0
+#: A renewal that hangs keeps its thread until its own time-out, while others are tried.
+LEASE_THREADS = 4
 
 
 class Operator:
@@ -38,25 +46,68 @@ class Operator:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.api = Api()
-        self.store = KubernetesStore(self.api, self._put, settings.namespaces)
-        driver = KubernetesClusters(self.api, settings)
+        # The operator's own namespace ends with the operator in it.
+        guarded = tuple(name for name in settings.namespaces if name != settings.namespace)
+        guard = Rights(self.api, settings.role_binding, guarded)
+        reads = SecretReads(self.api, self._secret_changed, self._is_secret_wanted)
+        self.store = KubernetesStore(
+            self.api, self._put, self._remove, settings.namespaces, guard.hold, reads
+        )
+        driver = KubernetesClusters(self.api, settings, self.store.emit, reads)
         self.engine = Engine(
             self.store,
             driver,
             EngineSettings(instance=settings.instance, workers=settings.workers),
         )
-        self.source = KubernetesSource(self.api, self.engine, self.store, settings.namespaces)
-        self.lease = Lease(
+        places = Places(
             self.api,
+            self.engine,
+            self.store,
+            settings.namespaces or ("",),
+            (settings.namespace, settings.lease_name),
+        )
+        self.source = KubernetesSource(
+            self.api,
+            self.engine,
+            self.store,
+            places,
+            guard,
+            settings.namespaces,
+            reads,
+        )
+        self.farewell = Farewell(self.api, self.store, guard, settings.namespace, guarded)
+        # Renewals wait for nobody else's slow requests.
+        self.lease_api = Api(LEASE_THREADS)
+        self.lease = Lease(
+            self.lease_api,
             settings.namespace,
             settings.lease_name,
             settings.identity,
             settings.lease_seconds,
         )
+        self.engine.metrics.leads(lambda: self.lease.is_held)
         self._turned = time.monotonic()
 
     def _put(self, body: Body) -> None:
         self.engine.put(body)
+
+    def _remove(self, key: Key, version: Version) -> None:
+        self.engine.remove(key, version)
+
+    def _secret_changed(self, namespace: str, name: str, clusters: frozenset[str]) -> None:
+        self.engine.reference_changed(Reference("Secret", namespace, name))
+        self.engine.wake(self._clusters_of(namespace, clusters))
+
+    def _is_secret_wanted(self, namespace: str, name: str, clusters: frozenset[str]) -> bool:
+        if not self.store.is_watched(namespace):
+            # Its resources read it again when the namespace is back.
+            return False
+        named = self.engine.cache.referring_to(Reference("Secret", namespace, name))
+        return bool(named or self._clusters_of(namespace, clusters))
+
+    def _clusters_of(self, namespace: str, names: frozenset[str]) -> list[Key]:
+        found = (Key("BrokerCluster", namespace, name) for name in names)
+        return [key for key in found if self.engine.cache.get(key) is not None]
 
     async def run(self) -> int:
         """Run until a signal or the loss of the Lease; the exit status."""
@@ -67,27 +118,30 @@ class Operator:
         runner = await self._serve_http()
         heartbeat = loop.create_task(self._heartbeat())
         try:
-            return await self._lead(stop)
+            status = await self._lead(stop)
+            if self.lease.is_held and not status:
+                await self.lease.release()
+                await self.farewell.say()
+            return status
         finally:
             heartbeat.cancel()
             await asyncio.gather(heartbeat, return_exceptions=True)
             await self.lease.release()
             await runner.cleanup()
             self.api.close()
+            self.lease_api.close()
 
     async def _lead(self, stop: asyncio.Event) -> int:
         loop = asyncio.get_running_loop()
         stopping = loop.create_task(stop.wait())
         acquiring = loop.create_task(self.lease.acquire())
         tasks: set[asyncio.Task[Any]] = {stopping, acquiring}
-        watch_stop = asyncio.Event()
         status = 0
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 return 0
-            work = [self.lease.keep(), self.source.sync(), self.engine.run()]
-            work += [self.source.relist(), self._watch(watch_stop, stop)]
+            work = [self.lease.keep(), self.source.run(), self.engine.run()]
             running: set[asyncio.Task[Any]] = {loop.create_task(item) for item in work}
             tasks |= running
             while running and not stop.is_set():
@@ -98,21 +152,11 @@ class Operator:
                 status = _judge(done - {stopping}) or status
                 if status:
                     break
-            watch_stop.set()
             return status
         finally:
-            watch_stop.set()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _watch(self, watch_stop: asyncio.Event, stop: asyncio.Event) -> None:
-        """kopf takes the signals for itself, so its end is the wish to end."""
-        # Right after `helm install` the API server answers 429 for new kinds: that is waited for
-        # once, by the listing, and not complained about by every watch.
-        await self.engine.is_synced.wait()
-        await self.source.watch(watch_stop)
-        stop.set()
 
     async def _heartbeat(self) -> None:
         while True:
@@ -186,6 +230,9 @@ def run(settings: Settings) -> int:
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # kopf tells of every event at this level.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # The end of a watch is told once by `sources/kubernetes.py`, which begins it anew; kopf tells
+    # it for every kind, with a traceback, and that it has no signals in a thread.
+    logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)
     with contextlib.suppress(KeyboardInterrupt):
         return asyncio.run(_run(settings))
     return 130

@@ -1,10 +1,10 @@
 """The x-kubernetes-validations rules of a schema, evaluated by cel-python.
 
-For `validation.py`. The very rules that the API server evaluates are evaluated here (operator.md
-section 4.3), so they use plain CEL only. Two differences of the engines are levelled out: field
-names are escaped as Kubernetes does (`namespace` becomes `__namespace__`), and list maps and sets
-are sorted by their keys, because Kubernetes compares them regardless of order and cel-python does
-not.
+For `validation.py`. The very rules that the API server evaluates are evaluated here
+(design/operator.md §4.3), so they use plain CEL only. Two differences of the engines are levelled
+out: field names are escaped as Kubernetes does (`namespace` becomes `__namespace__`), and list maps
+and sets are sorted by their keys, because Kubernetes compares them regardless of order and
+cel-python does not.
 """
 
 from __future__ import annotations

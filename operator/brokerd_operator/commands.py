@@ -1,4 +1,4 @@
-"""Commands that the operator brings to brokerctl: `up`, `plan`, `export` (operator.md section 14).
+"""Commands that the operator brings to brokerctl: `up`, `plan`, `export` (design/operator.md §14).
 
 Found by the entry points of the distribution; thin shells over `local/`, `reconcile/` and
 `sources/`.
@@ -113,6 +113,8 @@ async def _until_settled(environment: Environment, console: rich.console.Console
 
 def _print(environment: Environment, console: rich.console.Console) -> None:
     states = environment.conditions()
+    for line in Doors(environment).opened():
+        click.echo(line)
     if console.is_terminal:
         console.print(table.render(states))
     else:
@@ -121,23 +123,48 @@ def _print(environment: Environment, console: rich.console.Console) -> None:
 
 
 async def _follow(environment: Environment, console: rich.console.Console) -> int:
-    """Show the table whenever it changed: in place on a terminal, else when it has settled."""
+    """Show how it goes: a table in place on a terminal, else a line for each change."""
+    doors = Doors(environment)
     if console.is_terminal:
         with rich.live.Live(console=console, auto_refresh=False) as live:
             async for states in environment.changes():
+                for line in doors.opened():
+                    console.print(line, highlight=False)
                 live.update(table.render(states), refresh=True)
         return 0
-    shown: list[str] = []
+    shown: dict[tuple[str, str], str] = {}
+    was_ready = False
     async for states in environment.changes():
-        lines = table.plain(states)
-        settled = all(state.is_ready or state.is_stalled for state in states)
-        if settled and lines != shown:
-            shown = lines
-            for line in lines:
+        for state in states:
+            line = table.line(state)
+            if shown.get((state.kind, table.shown_name(state))) != line:
+                shown[state.kind, table.shown_name(state)] = line
                 click.echo(line)
-            if all(state.is_ready for state in states):
-                click.echo("all resources are ready; Ctrl-C stops")
+        for line in doors.opened():
+            click.echo(line)
+        is_ready = all(state.is_ready for state in states)
+        if is_ready and not was_ready:
+            click.echo("all resources are ready; Ctrl-C stops")
+        was_ready = is_ready
     return 0
+
+
+class Doors:
+    """Says of each cluster once where clients connect, as soon as a member is ready."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._told: set[str] = set()
+
+    def opened(self) -> list[str]:
+        """Lines about clusters that were not ready before."""
+        lines: list[str] = []
+        for name, cluster in self._environment.clusters.items():
+            if name in self._told or not cluster.ready:
+                continue
+            self._told.add(name)
+            lines += table.doors(name, cluster)
+        return lines
 
 
 @click.command()

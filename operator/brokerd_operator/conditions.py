@@ -1,7 +1,7 @@
 """Conditions of resources: which reason means what, merging without noise, and the kstatus verdict.
 
 PURE; for the planner, the status writer of the engine, and the command line, which prints verdicts.
-Operator.md section 6: Ready is always there; Reconciling is there only while the operator works or
+design/operator.md §6: Ready is always there; Reconciling is there only while the operator works or
 waits for something that will come; Stalled only when a human must act. The time comes in as text.
 """
 
@@ -18,13 +18,16 @@ READY = "Ready"
 RECONCILING = "Reconciling"
 STALLED = "Stalled"
 IN_SYNC = "InSync"
-#: Message only: soft dependencies that are missing (operator.md section 9).
+#: It works, but hardly as meant: soft dependencies that are missing (design/operator.md §9), and
+#: what is odd between objects. The message names them; Ready does not depend on it.
 WARNING = "Warning"
 #: Policies: in force for what they match.
 EFFECTIVE = "Effective"
 #: FederationUpstream; Ready does not depend on it.
 LINKS_UP = "LinksUp"
-#: User.
+#: BrokerCluster, BrokerConnection and Queue: a replica knows more to be committed than its leader.
+KEPT_ASIDE = "KeptAside"
+#: BrokerCluster: the broker takes what the admin Secret says.
 CREDENTIALS_SYNCED = "CredentialsSynced"
 #: BrokerCluster.
 AVAILABLE = "Available"
@@ -33,13 +36,18 @@ QUORUM_CRITICAL = "QuorumCritical"
 MEMORY_ALARM = "MemoryAlarm"
 DISK_ALARM = "DiskAlarm"
 UPGRADE_PENDING = "UpgradePending"
-PAUSED = "Paused"
+HIBERNATED = "Hibernated"
+FENCED = "Fenced"
+#: BrokerCluster: False when one is about to expire, has expired or cannot be used.
+CERTIFICATES_VALID = "CertificatesValid"
+#: BrokerCluster with spec.gateway; Ready does not depend on it.
+ROUTE_ACCEPTED = "RouteAccepted"
 
 #: Types that the planner sets anew in every pass; others (of the telemetry job) stay as they are.
 OWNED = frozenset(
     {READY, RECONCILING, STALLED, IN_SYNC, WARNING, EFFECTIVE, LINKS_UP, CREDENTIALS_SYNCED}
     | {AVAILABLE, ALL_REPLICAS_READY, QUORUM_CRITICAL, MEMORY_ALARM, DISK_ALARM}
-    | {UPGRADE_PENDING, PAUSED}
+    | {UPGRADE_PENDING, KEPT_ASIDE, HIBERNATED, FENCED, CERTIFICATES_VALID, ROUTE_ACCEPTED}
 )
 
 TRUE = "True"
@@ -67,7 +75,7 @@ _WAITING = Meaning(is_reconciling=True)
 _USER_ERROR = Meaning(is_stalled=True)
 _NOT_REPAIRED = Meaning()
 
-#: Operator.md section 6. A reason that is not here is a programming error.
+#: design/operator.md §6. A reason that is not here is a programming error.
 REASONS: dict[str, Meaning] = {
     "Applied": _DONE,
     "Adopted": _DONE,
@@ -86,7 +94,12 @@ REASONS: dict[str, Meaning] = {
     "WaitingForUpstream": _WAITING,
     "WaitingForDependants": _WAITING,
     "WaitingForMembers": _WAITING,
+    "WaitingForLogin": _WAITING,
     "WaitingUntilEmpty": _WAITING,
+    # Volumes of a BrokerCluster are growing.
+    "Resizing": _WAITING,
+    # The API server is overloaded, or a webhook of somebody's does not answer.
+    "WaitingForApi": _WAITING,
     # Retried with back-off: the cause is not the spec.
     "BrokerError": _WAITING,
     "InternalError": _WAITING,
@@ -94,6 +107,7 @@ REASONS: dict[str, Meaning] = {
     "NotGranted": _USER_ERROR,
     "NameConflict": _USER_ERROR,
     "OwnedByOther": _USER_ERROR,
+    "Reserved": _USER_ERROR,
     "ExistsDifferently": _USER_ERROR,
     "InvalidSpec": _USER_ERROR,
     "InvalidName": _USER_ERROR,
@@ -104,13 +118,55 @@ REASONS: dict[str, Meaning] = {
     "BrokerRefused": _USER_ERROR,
     "FightingDrift": _USER_ERROR,
     "ShrinkNotSupported": _USER_ERROR,
+    "VolumeExpansionNotSupported": _USER_ERROR,
+    # The API server does not take an object of a BrokerCluster: invalid, forbidden, over a quota.
+    "ApiRefused": _USER_ERROR,
+    # A member that was restarted does not become ready in its time.
+    "MemberNotReady": _USER_ERROR,
     "CertManagerMissing": _USER_ERROR,
     "SinkNotShared": _USER_ERROR,
-    # Operator.md section 2.2 point 8: gone by its own terms, not repaired.
+    # design/operator.md §8: gone by its own terms, not repaired.
     "Expired": _NOT_REPAIRED,
     # Ready False without Stalled: driftPolicy Report, the object does not exist or differs.
     "NotApplied": _NOT_REPAIRED,
 }
+
+
+#: Reasons of the conditions that are not one of the three standard ones.
+REASONS_OF: dict[str, tuple[str, ...]] = {
+    IN_SYNC: ("InSync", "Drifted"),
+    WARNING: ("MissingDependency", "AlternateExchangeCycle", "EqualPriority", "TooFewMembers"),
+    EFFECTIVE: (
+        *("InForce", "NothingMatches", "EqualPriority", "Shadowed", "NotApplicable"),
+        "PatternTooSlow",
+    ),
+    LINKS_UP: ("AllRunning", "SomeDown", "NoLinks"),
+    KEPT_ASIDE: ("LeaderLacksCommitted",),
+    AVAILABLE: ("Majority", "NoMajority"),
+    ALL_REPLICAS_READY: ("AllReady", "NotAllReady"),
+    QUORUM_CRITICAL: ("MajoritySafe", "MajorityAtRisk", "NoAnswer"),
+    MEMORY_ALARM: ("BelowWatermark", "AboveWatermark", "NoAnswer"),
+    DISK_ALARM: ("EnoughDisk", "LowDisk", "NoAnswer"),
+    CREDENTIALS_SYNCED: ("Synced", "NotSynced", "WaitingForLogin", "WaitingForBroker"),
+    CERTIFICATES_VALID: ("Valid", "Expiring", "Expired", "Unusable", "Refused"),
+    ROUTE_ACCEPTED: ("Accepted", "Pending", "NotAccepted", "GatewayApiMissing", "ApiError"),
+    HIBERNATED: ("Hibernated", "Stopping"),
+    FENCED: ("Fenced", "NotFenced"),
+    UPGRADE_PENDING: (
+        *("Rolling", "WaitingForWindow", "WaitingForApproval", "MemberFenced"),
+        "UpToDate",
+    ),
+}
+
+#: Reasons of Events that are no reason of a condition.
+EVENT_REASONS = (
+    *("DriftRepaired", "Adopted", "LeftBehind"),
+    *("MemoryAlarm", "MemoryAlarmOver", "DiskAlarm", "DiskAlarmOver"),
+    *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
+    *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),
+    *("AuthorityMade", "AuthoritySwitched", "AuthorityDropped", "AuthorityReplaced"),
+    *("NamespaceUnavailable", "NamespaceAvailable"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +279,12 @@ def find(body: Mapping[str, Any], type_: str) -> Condition | None:
         if item.get("type") == type_:
             return Condition.of(item)
     return None
+
+
+def carried(body: Mapping[str, Any], types: Iterable[str]) -> tuple[Condition, ...]:
+    """Conditions as they are, for as long as nobody knows better: after a restart, for example."""
+    found = (find(body, type_) for type_ in types)
+    return tuple(item for item in found if item is not None)
 
 
 class Verdict(enum.Enum):

@@ -1,9 +1,9 @@
 """Structural schemas: defaults, pruning and the checks that an OpenAPI schema of a CRD can express.
 
-For `validation.py` only, which stands in for the API server in the embedded mode (operator.md
-section 14). It knows the part of the schema language that the files in `crds/` use; a keyword that
-it does not know is an error when the CRD is loaded, so that no check is silently left out.
-CEL rules are in `cel.py`.
+For `validation.py` only, which stands in for the API server in the embedded mode
+(design/operator.md §14). It knows the part of the schema language that the files in `crds/` use; a
+keyword that it does not know is an error when the CRD is loaded, so that no check is silently left
+out. CEL rules are in `cel.py`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from brokerd_operator.manifests.naming import Images
+from brokerd_operator.reconcile.rotation import Lifetimes
 
 PREFIX = "BROKERD_OPERATOR_"
 ALL_NAMESPACES = "*"
+DAY_S = 86_400
 
 
 class SettingsError(Exception):
@@ -30,7 +32,7 @@ class Settings(BaseModel):
     namespace: str = "default"
     #: Comma-separated; `*` is all.
     watch_namespaces: str = ""
-    #: Part of the ownership token in brokers (operator.md section 11).
+    #: Part of the ownership token in brokers (design/operator.md §11).
     instance: str = Field(default="brokerd", min_length=1, max_length=63)
     broker_image: str = "localhost/brokerd:0.1.0"
     telemetry_image: str = "localhost/brokerd-telemetry:0.1.0"
@@ -41,9 +43,21 @@ class Settings(BaseModel):
     #: Holder's name in the Lease; the pod's name.
     identity: str = ""
     lease_name: str = "brokerd-operator"
-    #: operator.md §13.2: 15/10/2 s.
+    #: design/operator.md §13.2: 15/10/2 s.
     lease_seconds: int = Field(default=15, ge=3, le=300)
+    #: The RoleBinding that gives the operator its rights in each watched namespace but its own; it
+    #: is kept while resources there wait for the operator. Empty: nothing is kept.
+    role_binding: str = Field(default="", max_length=253)
     workers: int = Field(default=8, ge=1, le=64)
+    #: Life of the certificates of BrokerClusters; renewed when two thirds are over.
+    certificate_seconds: int = Field(default=365 * DAY_S, ge=30, le=3650 * DAY_S)
+    #: Life of their authorities.
+    authority_seconds: int = Field(default=3650 * DAY_S, ge=60, le=36500 * DAY_S)
+    #: From the moment a new authority is trusted until it issues, for clients with a copy of it.
+    authority_notice_seconds: int = Field(default=30 * DAY_S, ge=0, le=365 * DAY_S)
+    #: Until members have surely loaded what a Secret holds; less than the kubelet's refresh of
+    #: volumes, some two minutes, is for tests.
+    certificate_settle_seconds: int = Field(default=600, ge=1, le=DAY_S)
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -52,6 +66,15 @@ class Settings(BaseModel):
         if ALL_NAMESPACES in names:
             return ()
         return tuple(names) or (self.namespace,)
+
+    @property
+    def lifetimes(self) -> Lifetimes:
+        return Lifetimes(
+            self.authority_seconds,
+            self.certificate_seconds,
+            self.certificate_settle_seconds,
+            self.authority_notice_seconds,
+        )
 
     @property
     def images(self) -> Images:

@@ -2,8 +2,8 @@
 
 The directory shell of the embedded mode (`brokerctl up -f DIR`) has no API server, so it reads the
 very files in `crds/` and applies them here: unknown fields, defaults (`status.default` too), types,
-enums, patterns, bounds, list maps, and the CEL rules, transition rules included (operator.md
-section 14). Not for use on Kubernetes, where the API server has done all of this already.
+enums, patterns, bounds, list maps, and the CEL rules, transition rules included (design/operator.md
+§14). Not for use on Kubernetes, where the API server has done all of this already.
 
 One difference is intended: the API server drops unknown fields with a warning, this validator
 refuses them by name, since a typo in a file is an error and nobody would see the warning.

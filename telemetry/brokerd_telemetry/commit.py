@@ -1,6 +1,6 @@
 """The ledger: which files make up the tables, and how that changes all at once.
 
-Telemetry.md section 7.1: a run writes new files only, then a manifest that lists every live file,
+design/telemetry.md §7.1: a run writes new files only, then a manifest that lists every live file,
 and last swaps `ledger/CURRENT` by a rename.  Whoever reads follows CURRENT; a crash before the swap
 leaves orphans that `vacuum` removes, nothing else.  Paths in a manifest are relative to the output
 directory, so it can be moved.  No Spark here: `table_files` is for programs that only read.
@@ -26,7 +26,7 @@ ORPHAN_AGE_S = 24 * 3600
 LEASE_RENEW_S = 10.0
 LEASE_AGE_S = 60.0
 _LEASE_POLL_S = 0.5
-#: Telemetry.md section 11.
+#: design/telemetry.md §11.
 RAW_DAYS = 7
 SILVER_DAYS = 30
 GOLD_DAYS = 400
@@ -125,7 +125,7 @@ class Ledger:
 
     @contextmanager
     def lease(self, run_id: str) -> Iterator[None]:
-        """Keep a second driver away from the directory (telemetry.md section 5.6)."""
+        """Keep a second driver away from the directory (design/telemetry.md §5.6)."""
         path = self._dir / "lease"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._clear_stale(path)

@@ -1,4 +1,4 @@
-"""Findings by rule from the gold tables (8.19, Annex B).
+"""Findings by rule from the gold tables (design/telemetry.md §8.19).
 
 Stateless: each run looks at the last hours again, so doing it twice gives the same.  A condition
 is PENDING in its first hour, RAISED from the second on, CLEAR after three hours without; rules that
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """A rule of Annex B: reads one table's rows of one hour."""
+    """One rule: reads one table's rows of one hour."""
 
     id: str
     severity: str
@@ -109,6 +109,18 @@ def _poison(row: Row) -> Hit | None:
     )  # fmt: skip
 
 
+def _default_limit(row: Row) -> Hit | None:
+    # Tables of hours before the counter came do not have it.
+    count = row.get("default_limit_drop")
+    if not count:
+        return None
+    return Hit(
+        "queue", row["vhost"], row["queue"], count, 0,
+        f"{count} messages were dropped for the default delivery limit: consumers went away with "
+        "them time and again, and there is no dead letter exchange",
+    )  # fmt: skip
+
+
 def _stopped(row: Row) -> Hit | None:
     is_stopped = row["ready_last"] and not row["dlv"] and not row["consumers_max"]
     if not is_stopped or row["seconds"] is None or row["seconds"] < 900:
@@ -182,6 +194,9 @@ RULES = (
          "break the ring of alternate exchanges", _alternate_cycle),
     Rule("POISON", "warning", "queue_1h", True,
          "look at the dead letters of this queue: some message cannot be handled", _poison),
+    Rule("LIMIT-DROP", "critical", "queue_1h", True,
+         "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
+         "resource", _default_limit),
     Rule("Q-STOPPED", "critical", "queue_1h", True, "start a consumer", _stopped),
     Rule("MEM-EPISODE", "warning", "memory_episode", True,
          "give the member more memory, or limit who sends most", _episode),

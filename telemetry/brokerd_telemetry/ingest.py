@@ -1,4 +1,7 @@
-"""Verified segments to typed silver rows; what is no row goes to quarantine (7.1, 10)."""
+"""Verified segments to typed silver rows; what is no row goes to quarantine.
+
+design/telemetry.md §7.1, §10.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One run: pull, verify, ingest, recompute the touched hours, commit, publish (7.1).
+"""One run: pull, verify, ingest, recompute the touched hours, commit, publish.
+
+design/telemetry.md §7.1.
 
 Nothing is changed before the commit, only added; a crash at any point leaves the old tables as they
 were.  What a run says goes through `say`, in plain words.
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from brokerd_telemetry.quality import NodeHour
     from brokerd_telemetry.tables.inputs import Inputs
 
-#: Later rows do not change tables any more (section 10).
+#: Later rows do not change tables any more (design/telemetry.md §10).
 LATE_HOURS = 72
 #: Tables are made beside each other: much of each one's time is the driver's planning.
 TABLES_AT_ONCE = 3
@@ -264,7 +266,7 @@ class Run:
         self.ledger.vacuum()
 
     def _forget_old(self) -> None:
-        """Section 11: raw 7 days, silver and minutes 30 days, the rest 400 days."""
+        """design/telemetry.md §11: raw 7 days, silver and minutes 30 days, the rest 400 days."""
         hours = sorted(self.manifest.tables.get("silver", {}))
         if not hours:
             return

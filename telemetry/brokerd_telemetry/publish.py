@@ -1,4 +1,7 @@
-"""What a run hands to people and programs: report, metrics, findings, views (telemetry.md 9)."""
+"""What a run hands to people and programs: report, metrics, findings, views.
+
+design/telemetry.md §9.
+"""
 
 from __future__ import annotations
 

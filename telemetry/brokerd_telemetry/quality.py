@@ -1,8 +1,10 @@
-"""How complete an hour is: what members told, and what must be missing (8.18, telemetry.md 10).
+"""How complete an hour is: what members told, and what must be missing.
+
+design/telemetry.md §8.18, §10.
 
 Each member writes one `node` row per interval, so time without one is loss.  A boot that ended
 without saying so (SIGKILL) took up to an interval of its counts with it: that hour is not complete
-on that member (section 13, point 14).  Computed by the driver from a small aggregate.
+on that member (design/telemetry.md §13.14).  Computed by the driver from a small aggregate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""report.html: one self-contained page of what the tables say (telemetry.md section 9, 2).
+"""report.html: one self-contained page of what the tables say (design/telemetry.md §9).
 
 Findings first, then the books, queues, dead letters, unroutable messages, confirms, memory, links,
 usage and the data's own quality.  Everything that came from outside is escaped.

@@ -1,6 +1,6 @@
 """What rows look like: the union schema of all kinds, hours, and what each kind must have.
 
-Telemetry.md sections 6.5, 6.6 and 10: fields are only ever added; a job that does not know a field
+design/telemetry.md §6.5, §6.6, §10: fields are only ever added; a job that does not know a field
 ignores it, a row that lacks one has null.  Used by the ingest and by tests; reads no files.
 """
 
@@ -16,7 +16,7 @@ HOUR_US = 3_600_000_000
 QUEUE_COUNTERS = (
     "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue", "rejected", "expired", "maxlen_drop",
     "over_limit", "orphaned", "purged", "refused", "dl_out", "dl_confirmed", "dl_lost",
-    "get_empty",
+    "get_empty", "default_limit_drop",
 )  # fmt: skip
 REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
 QUEUE_GAUGES = (

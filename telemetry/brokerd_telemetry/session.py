@@ -1,7 +1,7 @@
 """Starts Spark: finds Java, picks the JVM profile, local or with executors as pods.
 
-Telemetry.md sections 3 (gotchas), 4.2 (short profile), 5.5 and Annex A.3.  Everything else in this
-package gets a ready SparkSession.
+design/telemetry.md §3, §4.2 (short runs), §5.5 and §14.3.
+Everything else in this package gets a ready SparkSession.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MAJOR_MIN = 17
-#: Below so many rows the JVM is done before its second compiler pays (section 4.2).
+#: Below so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2).
 SHORT_PROFILE_ROWS_MAX = 2_000_000
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
@@ -76,7 +76,7 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2" if is_short else "16",
         "spark.sql.adaptive.enabled": "false" if is_short else "true",
-        # Many small segments share a task (section 4.3: 0.85 ms each).
+        # Many small segments share a task (design/telemetry.md §4.3).
         "spark.sql.files.openCostInBytes": "65536",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -105,7 +105,9 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
 
 
 def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) -> dict[str, str]:
-    """Annex A.3: client mode, this pod is the driver, executors are pods of the template."""
+    """design/telemetry.md §14.3: client mode, this pod is the driver, executors are pods of the
+    template.
+    """
     if settings.image is None:
         raise SparkUnavailable("--master k8s://… needs --image, the image of the executors")
     address = environ.get("POD_IP")
@@ -131,7 +133,7 @@ def _kubernetes(settings: SparkSettings, environ: dict[str, str], options: str) 
         "spark.kubernetes.executor.request.cores": "200m",
         "spark.kubernetes.executor.podNamePrefix": f"tele-{environ.get('POD_NAME', 'job')[-40:]}",
         "spark.scheduler.minRegisteredResourcesRatio": "0.5",
-        # The Role has no right to claims (section 13, point 5).
+        # The Role has no right to claims (design/telemetry.md §13.5).
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
     }

@@ -1,4 +1,4 @@
-"""Writes table files and reads back which ones there are (telemetry.md section 7.1, 5).
+"""Writes table files and reads back which ones there are (design/telemetry.md §7.1).
 
 Files are only ever added, in directories that carry the run's id; the manifest decides which count.
 Spark writes what Spark made, pyarrow the few rows that the driver made itself.

@@ -1,4 +1,4 @@
-"""Where segments come from: the members' gRPC service, or a directory (telemetry.md 6.4).
+"""Where segments come from: the members' gRPC service, or a directory (design/telemetry.md §6.4).
 
 A pulled segment is kept below `raw/v1/` once its size and sha256 are what the member said; the job
 tells segments apart by their names, so pulling twice does no harm.  Results go back the same way.

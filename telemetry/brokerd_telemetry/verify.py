@@ -1,8 +1,8 @@
-"""Which segments are new, whole and wanted (telemetry.md sections 7.1 steps 1-2, and 10).
+"""Which segments are new, whole and wanted (design/telemetry.md §7.1, §10).
 
 A segment is read once by the driver: gzip end, header, seal trailer, row count and sha256 must
 agree.  What fails goes to quarantine as a whole and is not tried again; a truncated gzip file would
-otherwise fail the whole Spark job or, worse, pass for a short one (section 3, gotcha 5).
+otherwise fail the whole Spark job or, worse, pass for a short one (design/telemetry.md §3.2).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def judge(
             if earlier[1] == segment.sha256:
                 verdicts.duplicates += 1
             else:
-                # Section 10: SegmentConflict; the later one goes.
+                # design/telemetry.md §10: SegmentConflict; the later one goes.
                 verdicts.quarantined.append((path, "conflict"))
             continue
         if clusters is not None and segment.cluster not in clusters:
@@ -175,7 +175,7 @@ def _object(line: bytes) -> dict[str, Any]:
 def _cut_overlaps(verdicts: Verdicts, known: dict[str, dict[str, Any]]) -> None:
     """Let each row count once where segments of one boot and stream overlap: the first keeps it.
 
-    Row-level de-duplication costs more than all the rest (section 3, gotcha 7); ranges tell.
+    Row-level de-duplication costs more than all the rest (design/telemetry.md §3.3); ranges tell.
     """
     spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for entry in known.values():

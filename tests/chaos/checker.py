@@ -1,9 +1,9 @@
 """The checker of the chaos runs: a total queue, judged from what the clients saw.
 
 Every confirmed message must have been received or dead-lettered, nothing may come that was never
-published, and all queues must report 0 at the end (replication.md §5; G1 to G3, G6).  Duplicates
-are allowed by at-least-once delivery and counted; one that does not say `redelivered` is an error.
-Pure: no socket, no clock.
+published, and all queues must report 0 at the end (design/replication.md §5; G1 to G3, G6).
+Duplicates are allowed by at-least-once delivery and counted; one that does not say `redelivered` is
+an error. Pure: no socket, no clock.
 """
 
 from __future__ import annotations

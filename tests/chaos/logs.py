@@ -1,8 +1,9 @@
 """White box: which messages the logs of brokerd's members hold, read as recovery would read them.
 
 A confirmed message must be readable in the logs of a majority, whoever has been killed before
-(replication.md §5).  The files are copied while all members are frozen, so that nothing moves.
-What the kernel has not written yet counts as readable: lost unsynced writes are the simulator's.
+(design/replication.md §5).  The files are copied while all members are frozen, so that nothing
+moves. What the kernel has not written yet counts as readable: lost unsynced writes are the
+simulator's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bad inputs of specification section 13.2 and their kin, as bytes on channel 1 of a vhost.
+"""Bad inputs of all kinds, as bytes on channel 1 of a vhost.
 
 `stock` declares what they meet. What the servers answer stands in test_errors.py. For tests/compat.
 """

@@ -1,4 +1,4 @@
-"""Bad input and its answer, on both servers: code, level, class and method, text (section 13.2).
+"""Bad input and its answer, on both servers: code, level, class and method, text.
 
 The inputs are in bad_inputs.py, the answers in answers.txt.
 """

@@ -29,6 +29,14 @@ def confirming(server: Server, vhost: str) -> Iterator[RawClient]:
         yield raw
 
 
+class Refused(Exception):
+    """The server closed the connection in the place of a confirm."""
+
+    def __init__(self, method: M.ConnectionClose) -> None:
+        super().__init__(f"{method.reply_code} {method.reply_text}")
+        self.method = method
+
+
 def confirmed(raw: RawClient, count: int) -> dict[int, str]:
     """Read confirms until this many publishes have one; return the verdict on each."""
     fates: dict[int, str] = {}
@@ -36,6 +44,8 @@ def confirmed(raw: RawClient, count: int) -> dict[int, str]:
         found = raw.next_method()
         assert found is not None
         method = found[1]
+        if isinstance(method, M.ConnectionClose):
+            raise Refused(method)
         assert isinstance(method, M.BasicAck | M.BasicNack), method
         fate = "ack" if isinstance(method, M.BasicAck) else "nack"
         first = 1 if method.multiple else method.delivery_tag
@@ -272,7 +282,14 @@ def test_deleting_a_queue_confirms_what_it_had_not(
         raw.declare(2, "q", durable=True, arguments=arguments)
         raw.send(1, *(publish(1, "", "q", b"x", PERSISTENT) for _ in range(200)))
         raw.send(2, M.QueueDelete(0, "q", nowait=True))
-        assert confirmed(raw, 200) == dict.fromkeys(range(1, 201), "ack")
+        try:
+            fates = confirmed(raw, 200)
+        except Refused as refused:
+            # D-201: now and then RabbitMQ's own channel fails over a quorum queue that goes.
+            if (server.name, refused.method.reply_code) != ("rabbitmq", 541):
+                raise
+        else:
+            assert fates == dict.fromkeys(range(1, 201), "ack")
 
 
 def test_a_message_for_many_queues_gets_one_confirm(server: Server, vhost: str) -> None:

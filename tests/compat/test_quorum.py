@@ -416,13 +416,17 @@ def test_the_limit_kills_before_the_time_to_live(connection: Any) -> None:
     assert letter(channel)[2]["x-death"] == [death("q", "delivery_limit", "", ["q"])]
 
 
-def test_without_a_limit_it_comes_back_for_ever(connection: Any) -> None:
-    """R-DL-1: 3.10 has none by default."""
+@pytest.mark.parametrize("how", RETURNS)
+def test_without_a_limit_it_comes_back_for_ever(connection: Any, how: str) -> None:
+    """R-DL-1, R-DL-2: 3.10 has none by default, and counts every return all the same."""
     channel = steps.confirming(connection)
     steps.quorum(channel, "q")
     put(channel, "q")
-    for _ in range(30):
-        channel.basic_nack(steps.unacked(channel, "q")[0].delivery_tag)
+    for returns in range(30):
+        taker = connection.channel()
+        method, properties, _ = steps.unacked(taker, "q")
+        assert steps.spoken(properties) == {"x-delivery-count": returns}
+        RETURNS[how](taker, method.delivery_tag)
     steps.wait_ready(channel, "q", 1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import pytest
 from tests.cluster_fixtures import Kubernetes
 from tests.cluster_fixtures import images as images
 from tests.cluster_fixtures import kube_nodes as kube_nodes
-from tests.e2e.diagnostics import diagnose
-from tests.e2e.namespace import LABEL, READY_TIMEOUT_S, Namespace
+from tests.e2e.diagnostics import diagnose, node_complaints
+from tests.e2e.namespace import LABEL, READY_TIMEOUT_S, Namespace, until
 from tests.e2e.reach import Reach
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,8 +29,26 @@ ORDERS = ROOT / "examples" / "orders"
 SYSTEM = "brokerd-system"
 RELEASE = "brokerd-operator"
 TAG = "dev"
+#: Minutes more than CI has.
+nightly = pytest.mark.skipif(
+    "E2E_NIGHTLY" not in os.environ, reason="takes long: make e2e-nightly runs it"
+)
 #: Namespaces and what they hold go; a pod may take its 30 s of grace.
 GONE_TIMEOUT_S = 240
+
+
+#: A node that a test before cut off is back within this.
+NODES_TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def sound_nodes(kube_nodes: Kubernetes) -> None:
+    """Without them every test that runs a pod waits for minutes, and says nothing of why."""
+    until(
+        lambda: not node_complaints(kube_nodes),
+        "the nodes are sound (what is not: see Kubernetes)",
+        NODES_TIMEOUT_S,
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,6 +61,19 @@ def pytest_runtest_makereport(
     if report.failed and isinstance(kube, Kubernetes):
         report.sections.append(("Kubernetes", diagnose(kube)))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured (`record_property`), a line each, passed or failed."""
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call" and report.user_properties
+    ]
+    for report in reports:
+        told = ", ".join(f"{name}: {value}" for name, value in report.user_properties)
+        terminalreporter.write_line(f"{report.location[2]}: {told}")
 
 
 @pytest.fixture(scope="session")
@@ -134,6 +166,8 @@ def shop(installed: Namespace, make_namespace: Callable[[str], Namespace]) -> Na
     """The example's two brokers and their topology, everything Ready."""
     made = make_namespace("shop")
     made.apply(ORDERS)
+    # Its hour may begin while the tests run: a second run would count the segments of its own only.
+    made.patch("brokercluster", "orders", {"telemetry": {"suspend": True}})
     made.wait_ready("brokercluster/orders", "brokercluster/warehouse")
     made.wait_ready("exchange", "queue", "bindings.brokerd.io", "policy", "federationupstream")
     return made

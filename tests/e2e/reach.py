@@ -14,6 +14,7 @@ import re
 import ssl
 import subprocess
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -35,15 +36,25 @@ CONNECT_TIMEOUT_S = 120.0
 class Reach:
     """The doors of one BrokerCluster."""
 
-    def __init__(self, space: Namespace, name: str) -> None:
+    def __init__(self, space: Namespace, name: str, login: str = "") -> None:
+        """login: the Secret with user and password, the administrator's if empty."""
         self.space = space
         self.name = name
-        secret = space.secret(f"{name}-admin")
-        self.user = secret["username"].decode()
-        self.password = secret["password"].decode()
+        self.login = login or f"{name}-admin"
+        self.user = self.password = ""
+        self.read_login()
         self.authority = space.secret(f"{name}-tls")["ca.crt"]
         self._lock = threading.Lock()
         self._forwards: dict[tuple[str, int], tuple[subprocess.Popen[str], int]] = {}
+
+    def read_login(self) -> None:
+        """Take what the Secret says; while there is none, what it said before goes on."""
+        found = self.space.find("secret", self.login)
+        if found is None and self.user:
+            return
+        secret = (found or {})["data"]
+        self.user = base64.b64decode(secret["username"]).decode()
+        self.password = base64.b64decode(secret["password"]).decode()
 
     def member_host(self, ordinal: int) -> str:
         return f"{self.name}-{ordinal}.{self.name}-nodes.{self.space.name}.svc"
@@ -149,15 +160,35 @@ class Reach:
 
     def topology(self, kind: str) -> dict[str, dict[str, Any]]:
         """The specs of all objects of a kind, by name (docs/reference/topology.md)."""
+        with self._admin() as (stub, options):
+            pages = stub.ListTopology(admin_pb2.ListTopologyRequest(kinds=[kind]), **options)
+            return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
+
+    def leader(self, queue: str) -> str:
+        """Which member leads a queue of the virtual host "/"."""
+        return str(self._quorum(queue).leader)
+
+    def voters(self, queue: str) -> set[str]:
+        """Members that vote for such a queue and are well, as its leader sees them."""
+        return {
+            item.member
+            for item in self._quorum(queue).members
+            if item.membership == "voter" and not item.problem
+        }
+
+    def _quorum(self, queue: str) -> Any:
+        with self._admin() as (stub, options):
+            request = admin_pb2.QuorumStatusRequest(vhost="/", name=queue)
+            return stub.QuorumStatus(request, **options)
+
+    @contextlib.contextmanager
+    def _admin(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """A stub, and what every call of it is made with."""
         host, port = self.address(GRPC)
         credentials = grpc.ssl_channel_credentials(self.authority)
         options = [("grpc.ssl_target_name_override", f"{self.name}.{self.space.name}.svc")]
         token = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         with grpc.secure_channel(f"{host}:{port}", credentials, options) as channel:
             stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-            pages = stub.ListTopology(
-                admin_pb2.ListTopologyRequest(kinds=[kind]),
-                metadata=(("authorization", f"Basic {token}"),),
-                timeout=CALL_TIMEOUT_S,
-            )
-            return {item.name: json.loads(item.spec) for page in pages for item in page.objects}
+            call = {"metadata": (("authorization", f"Basic {token}"),), "timeout": CALL_TIMEOUT_S}
+            yield stub, call

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster_fixtures import CLUSTER, Kubernetes
+from tests.e2e.namespace import LABEL
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -81,6 +82,7 @@ def workload(kube_nodes: Kubernetes, tmp_path_factory: pytest.TempPathFactory) -
     subprocess.run(["python3", *map(str, command), "--name", IMAGE], check=True)
     kube_nodes.load(archive)
     kube_nodes.kubectl("create", "namespace", NAMESPACE)
+    kube_nodes.kubectl("label", "namespace", NAMESPACE, f"{LABEL}=true")
     kube_nodes.kubectl("-n", NAMESPACE, "apply", "-f", "-", input=WORKLOAD)
     kube_nodes.kubectl("-n", NAMESPACE, "rollout", "status", "statefulset/db", "--timeout=100s")
     yield

@@ -7,6 +7,7 @@ import json
 import pika
 import pytest
 
+from tests.cluster_fixtures import IMAGES
 from tests.e2e.conftest import RELEASE, ROOT, forbidden_lines
 from tests.e2e.namespace import Namespace, resource, small_cluster, until
 from tests.e2e.reach import Reach
@@ -14,6 +15,8 @@ from tests.e2e.traffic import take
 
 #: Three members that start, or restart, one after the other.
 CHANGE_S = 400.0
+#: Helm's own is five minutes.
+HELM_TEST_S = 310.0
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -54,7 +57,7 @@ def test_message_outlives_every_change_of_members(space: Namespace) -> None:
     put(reach, "wide", b"kept")
 
     before = pods(space)
-    space.patch("brokercluster", "tiny", {"resources": {"limits": {"memory": "520Mi"}}})
+    space.patch("brokercluster", "tiny", {"podTemplate": {"labels": {"roll": "1"}}})
     until(
         lambda: not set(pods(space).values()) & set(before.values()) and ready_members(space) == 3,
         "each member has been replaced, and all are back",
@@ -91,6 +94,7 @@ def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:
     chart = str(ROOT / "charts" / "brokerd-cluster")
     values = ("replicas=1", "storage.size=1Gi", "storage.retention=Delete")
     flags = [part for value in values for part in ("--set", f"cluster.{value}")]
+    flags += ["--set", f"test.image={IMAGES['broker']}"]
     queue = {"kind": "Queue", "name": "jobs", "spec": {"type": "quorum"}}
     flags += ["--set-json", f"resources={json.dumps([queue])}"]
     space.kube.helm("install", "prod", chart, "--namespace", space.name, *flags)
@@ -102,8 +106,14 @@ def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:
     assert connection.channel().queue_declare("jobs", passive=True).method.queue == "jobs"
     connection.close()
     reach.close()
+    # A message through and its dead letter back, from a pod, with the Secrets of the cluster.
+    space.kube.helm("test", "prod", "--namespace", space.name, timeout_s=HELM_TEST_S)
     space.kube.helm("uninstall", "prod", "--namespace", space.name, "--wait")
     until(lambda: not space.items("pods"), "the members' pods are gone")
+
+
+def test_helm_test_says_that_the_installation_is_whole(installed: Namespace) -> None:
+    installed.kube.helm("test", RELEASE, "--namespace", installed.name, timeout_s=HELM_TEST_S)
 
 
 def test_restarted_operator_writes_nothing_where_nothing_changed(

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster_fixtures import Kubernetes
+from tests.cluster_fixtures import CACHE, Kubernetes
+from tests.e2e.namespace import LABEL
 
 # The first test pays for loading more than a GiB of images into two nodes.
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -21,6 +22,9 @@ spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fals
 print("counted", spark.range(1000).count(), "as", getpass.getuser())
 spark.stop()
 """
+#: Megabytes of an archive, as `stat` counts them: what was reached, and a little for what Debian
+#: and the packages add from one version to the next.
+SIZES_MB = {"broker": 205, "operator": 240, "telemetry": 625}
 WRITE_PROBE = "touch /opt/probe 2>&1; touch /tmp/probe && id -u && id -g"
 
 
@@ -60,8 +64,8 @@ def run_pod(cluster: Kubernetes, name: str, image: str, command: list[str]) -> s
 def namespace(kube_nodes: Kubernetes, images: dict[str, str]) -> Iterator[None]:
     """A namespace that itself refuses whatever the restricted profile does not allow."""
     kube_nodes.kubectl("create", "namespace", NAMESPACE)
-    label = "pod-security.kubernetes.io/enforce=restricted"
-    kube_nodes.kubectl("label", "namespace", NAMESPACE, label)
+    labels = ("pod-security.kubernetes.io/enforce=restricted", f"{LABEL}=true")
+    kube_nodes.kubectl("label", "namespace", NAMESPACE, *labels)
     yield
     kube_nodes.kubectl("delete", "namespace", NAMESPACE, "--timeout=100s")
 
@@ -85,6 +89,16 @@ def test_image_holds_its_package(
     command = ["python", "-c", f"import {module}; print({module}.__file__)"]
     said = run_pod(kube_nodes, f"import-{name}", images[name], command)
     assert said.strip() == f"/usr/local/lib/python3.11/site-packages/{module}/__init__.py"
+
+
+@pytest.mark.parametrize("name", ["broker", "operator", "telemetry"])
+def test_image_is_no_larger_than_it_was(
+    kube_nodes: Kubernetes, images: dict[str, str], name: str
+) -> None:
+    archive = CACHE / "images" / f"{name}.tar"
+    if not archive.exists():
+        pytest.skip("the images of this cluster were not built here")
+    assert archive.stat().st_size <= SIZES_MB[name] * 1_000_000
 
 
 def test_broker_image_knows_its_command_line(

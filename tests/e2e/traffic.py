@@ -8,6 +8,7 @@ but what was confirmed must come.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ BODY_BYTES = 1024
 RECONNECT_S = 0.1
 PUBLISHERS = 2
 DRAIN_TIMEOUT_S = 90.0
+ENDLESS = float("inf")
 
 
 @dataclass
@@ -31,18 +33,46 @@ class Notes:
     confirmed: set[str] = field(default_factory=set)
     consumed: set[str] = field(default_factory=set)
     reconnects: int = 0
+    #: The longest time that one publisher was without a confirm, reconnecting included: no publish
+    #: was refused or unconfirmed for longer.
+    longest_gap_s: float = 0.0
 
     @property
     def lost(self) -> set[str]:
         return self.confirmed - self.consumed
 
+    def figures(self) -> dict[str, float]:
+        """For the table in docs/reliability.md."""
+        return {
+            "confirmed": len(self.confirmed),
+            "lost": len(self.lost),
+            "longest gap, s": round(self.longest_gap_s, 2),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How the clients of a load connect."""
+
+    is_tls: bool = False
+    #: A publisher connects anew after so many, with the login that its Secret holds then.
+    messages_per_connection: float = ENDLESS
+    #: Whose login the second publisher has; that of all others if None.
+    second: Reach | None = None
+
+
+STEADY = Habits()
+
 
 class Load:
     """Two publishers and a consumer on one queue, until stopped."""
 
-    def __init__(self, reach: Reach, exchange: str, key: str, queue: str, members: int) -> None:
+    def __init__(
+        self, reach: Reach, exchange: str, key: str, queue: str, members: int, habits: Habits
+    ) -> None:
         self.notes = Notes()
         self._reach = reach
+        self._habits = habits
         self._route = exchange, key
         self._queue = queue
         self._members = members
@@ -75,29 +105,44 @@ class Load:
         return self.notes
 
     def _publish(self, publisher: int) -> None:
-        exchange, key = self._route
         number, turn = 0, publisher
+        confirmed_at = time.monotonic()
         while self._is_publishing:
             try:
-                connection = self._reach.connect_once(turn % self._members)
-                channel = connection.channel()
-                channel.confirm_delivery()
-                while self._is_publishing:
-                    name = f"{publisher}-{number}"
-                    channel.basic_publish(
-                        exchange,
-                        key,
-                        name.encode().ljust(BODY_BYTES, b"."),
-                        pika.BasicProperties(delivery_mode=2, message_id=name),
-                        mandatory=True,
-                    )
-                    self.notes.confirmed.add(name)
-                    number += 1
-                connection.close()
+                with self._connected(publisher, turn) as channel:
+                    channel.confirm_delivery()
+                    sent = 0
+                    while self._is_publishing and sent < self._habits.messages_per_connection:
+                        self._publish_one(channel, f"{publisher}-{number}")
+                        number, sent = number + 1, sent + 1
+                        gap_s = time.monotonic() - confirmed_at
+                        confirmed_at += gap_s
+                        self.notes.longest_gap_s = max(self.notes.longest_gap_s, gap_s)
+                turn += 1
             except LOST:
                 turn += 1
                 self.notes.reconnects += 1
                 self._pause.wait(RECONNECT_S)
+
+    @contextmanager
+    def _connected(self, publisher: int, turn: int) -> Iterator[Any]:
+        reach = (self._habits.second if publisher else None) or self._reach
+        if self._habits.messages_per_connection < ENDLESS:
+            reach.read_login()
+        connection = reach.connect_once(turn % self._members, self._habits.is_tls)
+        yield connection.channel()
+        connection.close()
+
+    def _publish_one(self, channel: Any, name: str) -> None:
+        exchange, key = self._route
+        channel.basic_publish(
+            exchange,
+            key,
+            name.encode().ljust(BODY_BYTES, b"."),
+            pika.BasicProperties(delivery_mode=2, message_id=name),
+            mandatory=True,
+        )
+        self.notes.confirmed.add(name)
 
     def _consume(self) -> None:
         turn = 0
@@ -120,9 +165,16 @@ class Load:
 
 
 @contextmanager
-def load(reach: Reach, exchange: str, key: str, queue: str, members: int) -> Iterator[Load]:
+def load(
+    reach: Reach,
+    exchange: str,
+    key: str,
+    queue: str,
+    members: int,
+    habits: Habits = STEADY,
+) -> Iterator[Load]:
     """Load that is stopped whatever happens."""
-    running = Load(reach, exchange, key, queue, members)
+    running = Load(reach, exchange, key, queue, members, habits)
     running.start()
     try:
         yield running

@@ -10,9 +10,9 @@ import random
 
 from google.protobuf.message import DecodeError
 
-from brokerd.cluster import deliveries, frames, grpc_messages, http2
 from brokerd.cluster.errors import CallRefused, DeliveryFormatError, FrameError, Http2Error
-from brokerd.core.effects import Run
+from brokerd.cluster.peer import deliveries, frames, grpc_messages, http2
+from brokerd.core.queue.effects import Run
 from brokerd.raft.inputs import Received
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import encode_configuration
@@ -192,7 +192,7 @@ def record_data(data: bytes) -> None:
 
 def _segment() -> bytes:
     header = records.SegmentHeader(3, SEGMENT_BYTES, 0x5A17, True, "a")
-    out = records.encode_segment_header(header)
+    out = records.encode_segment_header(header).ljust(header.data_start, b"\0")
     state = records.GroupState(HardState(1, A, 1), Configuration((A, B)))
     for kind, uid, index, data in (
         (records.BATCH, 0, 1, b""),

@@ -1,7 +1,7 @@
 """What is fuzzed of the replicated state: commands and snapshots of queues and of the catalog.
 
 A committed command is the same on every member, so one that makes a machine raise stops the group
-everywhere: machines answer whatever bytes come (replication.md).  Used by `tests.fuzz` only.
+everywhere: machines answer whatever bytes come (design/replication.md).  Used by `tests.fuzz` only.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from brokerd.core import (
-    annotations,
-    catalog_commands,
-    catalog_specs,
-    names,
-    once,
-    queue_commands,
-)
-from brokerd.core import queue_decoders as decoders
-from brokerd.core.catalog import CatalogMachine
-from brokerd.core.catalog_specs import SpecError
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import QueueOptions, ReturnCause
+from brokerd.core import annotations
+from brokerd.core.catalog import catalog_commands, catalog_specs, names
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.core.catalog.catalog_specs import SpecError
+from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue import queue_decoders as decoders
+from brokerd.core.queue.queue_commands import ReturnCause
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from tests.fuzz.target import Target
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver, consumer, content
@@ -159,9 +155,9 @@ def _enveloped(commands: list[bytes]) -> list[bytes]:
     sent = []
     number = 0
     for command in commands:
-        if once.is_once(command):
+        if client_sessions.is_once(command):
             number += 1
-            command = once.encode("n1", 7, number, number - 1, 1, command)
+            command = client_sessions.encode("n1", 7, number, number - 1, 1, command)
         sent.append(command)
     return sent
 

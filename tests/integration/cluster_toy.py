@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.group_client import GroupClient
-from brokerd.cluster.host import Host
+from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.host import Host
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.machine import Meta
 from brokerd.raft.membership import decode_configuration
@@ -39,6 +39,7 @@ class ToyMachine:
     """
 
     realise_everywhere = False
+    may_lose_last = False
 
     def __init__(self) -> None:
         self.count = 0
@@ -142,7 +143,8 @@ class Member:
         )
         self.events = Recorder()
         rng = random.Random(f"{name}{incarnation}")
-        self.host = Host(self.node, incarnation, self.wal, config, self.events, rng)
+        self.host = Host(self.node, incarnation, self.wal, config, rng)
+        self.host.serve(self.events)
         self.client = GroupClient(self.host, rng)
         self.machines: dict[int, ToyMachine] = {}
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import json
 
-from brokerd.core import annotations, features
+from brokerd.core import annotations
 from brokerd.core.annotations import Annotations
+from brokerd.core.catalog import features
+from brokerd.core.queue import queue_commands, queue_decoders
+from brokerd.core.queue.queue_commands import Kind
+from brokerd.core.queue_options import QueueOptions
 
 _decode = annotations.decode
+_decode_options = queue_decoders._DECODERS[Kind.UPDATE_OPTIONS]
 
 
 def _decode_json_only(raw: bytes) -> Annotations:
@@ -20,9 +25,19 @@ def _decode_json_only(raw: bytes) -> Annotations:
     return _decode(raw)
 
 
+def _decode_options_of_old(data: bytes) -> QueueOptions:
+    fields = queue_commands.decode_json(data)
+    # A machine that refused what others apply would go on in another state, and nobody would see.
+    assert "delivery_limit_is_default" not in fields, "options of a later version"
+    assert fields["delivery_count_mode"] in ("3.x", "4.0", "4.3"), "options of a later version"
+    options: QueueOptions = _decode_options(data)
+    return options
+
+
 if __name__ == "__main__":
     features.FEATURES = ()
     annotations.decode = _decode_json_only
+    queue_decoders._DECODERS[Kind.UPDATE_OPTIONS] = _decode_options_of_old
     from brokerd.cli import main
 
     main()

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,12 @@ def wait_acquainted(members: list[Member]) -> None:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, size: int, *, program: str = "brokerd", **env: str
+    folder: Path,
+    size: int,
+    *,
+    program: str = "brokerd",
+    amqps_ports: Sequence[int] = (),
+    **env: str,
 ) -> Iterator[list[Member]]:
     """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables, in
     which {name} stands for a member's name.
@@ -183,9 +188,10 @@ def cluster(
         own = dict(zip(LISTENERS, ports[i * len(LISTENERS) :], strict=False))
         members.append(Member(f"n{i}", folder / f"n{i}", own, {}, program=program))
     peers = ",".join(f"{member.name}=127.0.0.1:{member.ports['PEER']}" for member in members)
-    for member in members:
+    for i, member in enumerate(members):
         member.env = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in member.ports.items()}
-        member.env |= {"BROKERD_CLUSTER_NAME": "tests", "BROKERD_LISTENERS_AMQPS": "0"}
+        amqps_port = amqps_ports[i] if amqps_ports else 0
+        member.env |= {"BROKERD_CLUSTER_NAME": "tests", "BROKERD_LISTENERS_AMQPS": str(amqps_port)}
         if size > 1:
             member.env |= {
                 "BROKERD_CLUSTER_MEMBERS": peers,

@@ -305,6 +305,7 @@ def test_three_members_are_told_apart_drained_and_judged_safe_to_stop(
         assert {row["name"] for row in rows} == {"q0", "q1", "q2"}
         assert all(len(row["members"]) == 3 and row["messages"] == 0 for row in rows)
         eventually(lambda: _safe(first, "n2"), "all members are up")
+        assert _critical(first) == []
         drained = first.call("Drain", admin_pb2.DrainRequest(deadline_ms=60_000))
         assert drained.leaders_left == 0
         with pytest.raises(grpc.RpcError, match="call Drain on 'n1' itself"):
@@ -312,6 +313,7 @@ def test_three_members_are_told_apart_drained_and_judged_safe_to_stop(
         members[2].kill()
         eventually(lambda: not _running(first, "n2"), "the killed member is missed")
         eventually(lambda: not _safe(first, "n1"), "the missing member counts")
+        eventually(lambda: _critical(first) == ["n0", "n1"], "nobody can be spared")
         answer = first.call("SafeToStop", admin_pb2.SafeToStopRequest(member="n1"))
         assert not answer.safe
         assert "would lose its majority" in answer.reasons[0]
@@ -327,6 +329,11 @@ def test_three_members_are_told_apart_drained_and_judged_safe_to_stop(
 def _safe(admin: Admin, member: str) -> bool:
     safe: bool = admin.call("SafeToStop", admin_pb2.SafeToStopRequest(member=member)).safe
     return safe
+
+
+def _critical(admin: Admin) -> list[str]:
+    status = admin.call("MemberStatus", admin_pb2.MemberStatusRequest())
+    return sorted(member.name for member in status.members if member.quorum_critical)
 
 
 def _running(admin: Admin, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The error table of the specification's chapter 13 against a real member, and hostile bytes."""
+"""The error table (docs/reference/rules.md §13) against a real member, and hostile bytes."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_flood_within_the_budget_is_confirmed_to_the_end(member: Member) -> No
 
 
 def test_idle_connections_and_channels_are_cheap(member: Member) -> None:
-    """hot-path.md: at most 60 KiB per idle connection."""
+    """design/hot-path.md: at most 60 KiB per idle connection."""
     before = rss(member)
     idle = [RawClient(member.amqp_port) for _ in range(IDLE_CONNECTIONS)]
     per_connection = (rss(member) - before) / IDLE_CONNECTIONS

@@ -68,7 +68,6 @@ def test_a_pipeline_is_done_to_its_end_before_channel_and_connection_close(
         assert raw.count(1, "pipeline") == 100
         other.expect(methods.ChannelOpenOk)
         other.expect(methods.ConnectionCloseOk)
-        assert other.at_end()
     assert raw.count(1, "pipeline2") == 1
 
 

@@ -98,7 +98,9 @@ def test_amqps_carries_messages_and_offers_no_external(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_takes_no_more_ends_the_member_with_74(tmp_path: Path) -> None:
-    """replication.md §1: nothing is confirmed that is not on disk; EX_IOERR and a clear line."""
+    """design/replication.md §1: nothing is confirmed that is not on disk; EX_IOERR and a clear
+    line.
+    """
     with cluster(tmp_path, 1, BROKERD_STORAGE_SEGMENT_BYTES="1048576") as [member]:
         assert member.process is not None
         raw = RawClient(member.amqp_port)

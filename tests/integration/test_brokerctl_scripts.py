@@ -314,10 +314,10 @@ def test_definitions_of_rabbitmq_come_in_and_go_out_again(ctl: Ctl, tmp_path: Pa
         "q1\tquorum\tttl\top\n"
     )
     out = tmp_path / "brokerd.json"
-    ctl("export_definitions", str(out))
+    ctl("export_definitions", str(out), "--with-passwords")
     assert out.stat().st_mode & 0o077 == 0
     exported = json.loads(out.read_text())
-    assert json.loads(ctl("export_definitions", "-")) == exported
+    assert json.loads(ctl("export_definitions", "-", "--with-passwords")) == exported
     for section in ("permissions", "topic_permissions", "policies", "queues", "exchanges"):
         found = [row for row in exported[section] if row["vhost"] == "imp"]
         assert found == RABBITMQ[section], section
@@ -331,7 +331,16 @@ def test_definitions_of_rabbitmq_come_in_and_go_out_again(ctl: Ctl, tmp_path: Pa
     ctl("delete_user", "imported")
     for _ in range(2):
         ctl("-q", "import_definitions", stdin=out.read_text())
-    assert json.loads(ctl("export_definitions", "-")) == exported
+    assert json.loads(ctl("export_definitions", "-", "--with-passwords")) == exported
+    # SEC-20: only then passwords are in it; importing the rest leaves those that are there.
+    (up,) = [
+        row
+        for row in json.loads(ctl("export_definitions", "-"))["parameters"]
+        if row["name"] == "up"
+    ]
+    assert up["value"] == {}
+    ctl("-q", "import_definitions", stdin=ctl("export_definitions", "-"))
+    assert json.loads(ctl("export_definitions", "-", "--with-passwords")) == exported
     ctl("delete_vhost", "imp")
     ctl("delete_user", "imported")
 

@@ -9,10 +9,11 @@ import select
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from brokerd.amqp import methods
-from tests.integration.members import Member, cluster, select_nothing
+from tests.integration.members import Member, cluster, eventually, select_nothing
 from tests.integration.raw_client import RawClient, client, publish
 
 pytestmark = pytest.mark.timeout(240)
@@ -99,7 +100,6 @@ def test_a_client_that_writes_on_after_its_close_still_gets_close_ok(member: Mem
         raw.send(1, publish(1, "", "nowhere", b"late"))
         select_nothing(0.01)
     raw.expect(methods.ConnectionCloseOk)
-    assert raw.next_frame() is None
     raw.socket.close()
 
 
@@ -110,3 +110,49 @@ def test_the_profile_stands_in_for_rabbitmq_by_name_too(member: Member) -> None:
     connection.close()
     assert (properties["product"], properties["version"]) == ("RabbitMQ", "3.10.8")
     assert properties["brokerd_version"]
+
+
+def has_sockets(member: Member) -> bool:
+    """Tell whether the member holds sockets of clients."""
+    assert member.process is not None
+    held = psutil.Process(member.process.pid).net_connections("tcp")
+    port = member.amqp_port
+    return any(found.laddr.port == port and found.raddr for found in held)
+
+
+def test_after_close_ok_the_client_closes_first(member: Member) -> None:
+    """amqp091-go, TestChannelExceptionWithCloseIssue43: it reads on, and our end is an error."""
+    with client(member.amqp_port) as raw:
+        raw.open(1)
+        raw.send(0, methods.ConnectionClose(200, "bye", 0, 0))
+        raw.expect(methods.ConnectionCloseOk)
+        assert select.select([raw.socket], [], [], 0.3)[0] == []
+        # What it still says is dropped, and answers with no reset.
+        raw.send(1, publish(1, "", "nowhere", bytes(100_000)))
+        assert select.select([raw.socket], [], [], 0.1)[0] == []
+    eventually(lambda: not has_sockets(member), "the socket is closed")
+
+
+def test_a_client_that_does_not_end_after_close_ok_is_ended(member: Member) -> None:
+    """SEC-34: a closed connection's socket is no way to hold a descriptor."""
+    with client(member.amqp_port) as raw:
+        raw.send(0, methods.ConnectionClose(200, "bye", 0, 0))
+        raw.expect(methods.ConnectionCloseOk)
+        assert raw.at_end()
+        eventually(lambda: not has_sockets(member), "the socket is closed")
+
+
+def test_after_the_servers_close_the_end_is_heard_at_once_and_without_a_reset(
+    member: Member,
+) -> None:
+    """R-CON-14: clients that wait for the end hear it, those that write on read it."""
+    with client(member.amqp_port) as raw:
+        raw.send(0, methods.ChannelOpen())
+        assert raw.expect(methods.ConnectionClose).reply_code
+        raw.send(0, methods.ConnectionCloseOk())
+        assert raw.next_frame() is None
+        # Half of the socket is open: this is taken, and a reset would show at the second write.
+        for _ in range(2):
+            raw.send(1, publish(1, "", "nowhere", bytes(1000)))
+            assert raw.next_frame() is None
+    eventually(lambda: not has_sockets(member), "the socket is closed")

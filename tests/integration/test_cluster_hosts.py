@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import GroupGone, GroupUnavailable
-from brokerd.cluster.group_client import ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.raft.messages import Configuration, Entry, NodeId
 from brokerd.storage.disk import Disk
 from brokerd.storage.errors import DamagedEntry
@@ -183,7 +183,7 @@ async def test_follower_far_behind_is_brought_up_by_a_snapshot_in_chunks(tmp_pat
     machine = again.open_group(UID, NAMES)
     await until(lambda: machine.count == 100)
     assert machine.values == leader.machines[UID].values
-    # Bodies that the state refers to came along (replication.md §2.8).
+    # Bodies that the state refers to came along (design/replication.md §2.8).
     first = machine.entries["k0"]
     assert again.host.entry_data(UID, first) == b"k0=" + b"v" * 500
     assert leader.host.entry_data(UID, first) == b"k0=" + b"v" * 500
@@ -194,7 +194,7 @@ async def test_follower_far_behind_is_brought_up_by_a_snapshot_in_chunks(tmp_pat
 async def test_leader_that_cannot_read_what_a_snapshot_refers_to_stops_and_another_serves_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """replication.md §1: the group goes on elsewhere, and the follower gets everything."""
+    """design/replication.md §1: the group goes on elsewhere, and the follower gets everything."""
     cluster = Cluster(tmp_path, toy_config(snapshot_entries=20))
     for name in NAMES:
         (await cluster.start(name)).open_group(UID, NAMES)
@@ -350,7 +350,7 @@ async def test_member_is_added_and_caught_up(cluster: Cluster) -> None:
 
 
 async def test_member_that_comes_again_begins_another_log(cluster: Cluster) -> None:
-    """A log that was removed is never written again (replication.md §2.4)."""
+    """A log that was removed is never written again (design/replication.md §2.4)."""
     leader = await cluster.leader()
     await leader.client.request(UID, b"x=1", ANSWER_S)
     nodes = tuple(NodeId(name) for name in NAMES)
@@ -487,7 +487,7 @@ async def test_member_with_a_damaged_log_is_refilled_by_its_leader_before_it_cou
 async def test_what_an_older_snapshot_refers_to_is_given_back_before_there_is_another(
     tmp_path: Path, is_installed: bool
 ) -> None:
-    """After a restart, or at a member that got its leader's (replication.md §2.8)."""
+    """After a restart, or at a member that got its leader's (design/replication.md §2.8)."""
     cluster = Cluster(tmp_path, toy_config(snapshot_entries=20, collect_interval_ms=50))
     names = NAMES if is_installed else NAMES[:1]
     for name in names:

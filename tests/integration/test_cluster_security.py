@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from brokerd.cluster import grpc_messages
 from brokerd.cluster.config import HostConfig, TlsFiles
+from brokerd.cluster.peer import grpc_messages
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 from tests.integration.cluster_toy import Member, toy_config, until

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerd.cluster import frames, grpc_messages, http2
 from brokerd.cluster.config import HostConfig, TlsFiles
+from brokerd.cluster.peer import frames, grpc_messages, http2
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2, peer_pb2_grpc
 from tests.integration.cluster_toy import Member, toy_config, until
@@ -166,7 +166,9 @@ async def test_member_talks_to_a_grpc_server(tmp_path: Path, with_tls: bool) -> 
 
 
 async def test_peer_that_does_not_read_holds_no_more_than_its_budget(tmp_path: Path) -> None:
-    """hot-path rule 7: requests are refused over the outbox's bytes, the rest breaks the stream."""
+    """design/hot-path.md rule 7: requests are refused over the outbox's bytes, the rest breaks the
+    stream.
+    """
     server, listener, address = await listen(None)
     config = files_config(None, outbox_bytes=4 * MIB, outbox_bytes_max=8 * MIB)
     config.suspicion_ms = 600_000
@@ -265,7 +267,7 @@ OPENING = http2.PREFACE + http2.settings_frame([])
         (os.urandom(1) + bytes(100_000), http2.PROTOCOL_ERROR),
         (OPENING + http2.frame(http2.PING, 0, 0, bytes(8)) * 10_000, http2.ENHANCE_YOUR_CALM),
         (
-            OPENING + http2.frame(http2.HEADERS, 0, 1) + http2.frame(9, 0, 1, bytes(16_000)) * 100,
+            OPENING + http2.frame(http2.HEADERS, 0, 1) + http2.frame(9, 0, 1, bytes(8_000)) * 100,
             http2.ENHANCE_YOUR_CALM,
         ),
     ],
@@ -294,7 +296,7 @@ async def test_who_does_not_introduce_himself_is_cut_off(tmp_path: Path) -> None
 
 
 async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path) -> None:
-    """SEC-34."""
+    """SEC-34: the oldest of a crowd make room, and a member comes in while the crowd is there."""
     # Nobody is cut off for his silence.
     members = await serve(tmp_path, strangers_per_address_max=5, hello_timeout_s=600.0)
     port = members[0].host.port
@@ -303,7 +305,7 @@ async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path
         for each in sockets:
             each.setblocking(False)
         loop, cut = asyncio.get_running_loop(), 0
-        for each in sockets[5:]:
+        for each in sockets[:15]:
             async with asyncio.timeout(60):
                 # The member says nothing before it has heard something: its settings aside.
                 while True:
@@ -314,13 +316,13 @@ async def test_strangers_are_few_and_members_come_in_all_the_same(tmp_path: Path
                         break
             cut += 1
         assert cut == 15
+        members[1].host.transport.break_off(A)
+        await until(lambda: not members[1].host.transport.is_connected(A))
+        await until(lambda: members[1].host.transport.is_connected(A))
+        await still_work(members, 2)
     finally:
         for each in sockets:
             each.close()
-    members[1].host.transport.break_off(A)
-    await until(lambda: not members[1].host.transport.is_connected(A))
-    await until(lambda: members[1].host.transport.is_connected(A))
-    await still_work(members, 2)
 
 
 # ---- certificates -------------------------------------------------------------------------------
@@ -394,6 +396,29 @@ async def handshake(port: int, files: TlsFiles | None, *, alpn: str = "h2") -> b
             return False
         writer.transport.abort()
     return bool(found)
+
+
+async def test_who_never_ends_its_tls_handshake_makes_room(tmp_path: Path) -> None:
+    """SEC-33, SEC-34: a crowd of them keeps no member out, and leaves no descriptors behind."""
+    authority = Authority(tmp_path / "tls")
+    a, b = authority.issue("a"), authority.issue("b")
+    members = await tls_pair(a, b, tmp_path, strangers_per_address_max=5, tls_timeout_s=600.0)
+    before = len(os.listdir("/proc/self/fd"))
+    loop = asyncio.get_running_loop()
+    sockets = [socket.socket() for _ in range(40)]
+    for each in sockets:
+        each.setblocking(False)
+        await loop.sock_connect(each, ("127.0.0.1", members[0].host.port))
+    members[1].host.transport.break_off(A)
+    await until(lambda: not members[1].host.transport.is_connected(A))
+    await until(lambda: members[1].host.transport.is_connected(A))
+    # Ours, and the few that are kept.
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before + 40 + 5)
+    for each in sockets:
+        each.close()
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    for member in members:
+        await member.close()
 
 
 async def test_tls_without_certificate_or_without_h2_is_refused(tmp_path: Path) -> None:

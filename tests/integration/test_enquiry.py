@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cluster import enquiry
 from brokerd.cluster.config import HostConfig
+from brokerd.cluster.peer import join_request
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 from tests.integration.cluster_toy import Member, toy_config
@@ -28,7 +28,7 @@ async def describe(node: NodeId, asked: peer_pb2.Enquiry) -> peer_pb2.Descriptio
 
 async def ask(config: HostConfig, node: NodeId, peer: NodeId, port: int) -> peer_pb2.Description:
     question = peer_pb2.Enquiry(address="x:1", cluster_uid="7", has_data=True)
-    return await enquiry.ask(config, node, 5, peer, f"127.0.0.1:{port}", question)
+    return await join_request.ask(config, node, 5, peer, f"127.0.0.1:{port}", question)
 
 
 async def test_a_stranger_is_told_what_is_known_and_takes_no_part(tmp_path: Path) -> None:
@@ -42,15 +42,15 @@ async def test_a_stranger_is_told_what_is_known_and_takes_no_part(tmp_path: Path
         assert dict(answer.members) == {STRANGER: "x:1"}
         assert not member.host.is_peer(STRANGER)
         # Not under the asked node's own name, and not without the secret (SEC-3).
-        with pytest.raises(enquiry.NoAnswer, match="no other member"):
+        with pytest.raises(join_request.NoAnswer, match="no other member"):
             await ask(config, HERE, HERE, member.host.port)
-        with pytest.raises(enquiry.NoAnswer, match="wrong cluster secret"):
+        with pytest.raises(join_request.NoAnswer, match="wrong cluster secret"):
             await ask(toy_config(secret="guessed"), STRANGER, HERE, member.host.port)
-        with pytest.raises(enquiry.NoAnswer, match="it is 'here'"):
+        with pytest.raises(join_request.NoAnswer, match="it is 'here'"):
             await ask(config, STRANGER, NodeId("other"), member.host.port)
     finally:
         await member.close()
-    with pytest.raises(enquiry.NoAnswer):
+    with pytest.raises(join_request.NoAnswer):
         await ask(config, STRANGER, HERE, member.host.port)
 
 

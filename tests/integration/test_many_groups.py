@@ -1,5 +1,5 @@
 """A member that leads many groups dies, and comes back: turns and ticks of the survivors have a
-bound, and what is down is not waited for (replication.md section 2.1).
+bound, and what is down is not waited for (design/replication.md §2.1).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from brokerd.cluster import group_clock, host
+from brokerd.cluster.groups import group_clock, host
 from brokerd.raft.messages import NodeId
 from tests.integration.cluster_toy import Member, leader_of, toy_config, until
 from tests.integration.test_cluster_hosts import ANSWER_S, NAMES, Cluster

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -76,7 +78,7 @@ def test_figures_follow_what_clients_do(member: Member) -> None:
 
 
 def test_the_number_of_series_does_not_grow_with_queues(member: Member) -> None:
-    """Figures per queue are the telemetry's business (telemetry.md, table of section 2)."""
+    """Figures per queue are the telemetry's business (design/telemetry.md §2)."""
     connection = member.connect()
     channel = connection.channel()
     before = len(scrape(member))
@@ -84,3 +86,54 @@ def test_the_number_of_series_does_not_grow_with_queues(member: Member) -> None:
         channel.queue_declare(f"series-{i}", exclusive=True)
     assert len(scrape(member)) == before
     connection.close()
+
+
+def test_figures_that_alerts_need_are_there(member: Member) -> None:
+    """charts/brokerd-operator/files/alerts.yaml asks for them."""
+    before = scrape(member)
+    connection = member.connect()
+    channel = connection.channel()
+    channel.queue_declare("unattended", durable=True)
+    channel.confirm_delivery()
+    for _ in range(3):
+        channel.basic_publish("", "unattended", b"x")
+    for _ in range(2):
+        channel.basic_publish("", "nowhere", b"x")
+    connection.channel().close()
+    during = scrape(member)
+
+    def grown(name: str) -> float:
+        return during[name, ()] - before[name, ()]
+
+    assert grown("brokerd_messages_unroutable_total") == 2
+    assert grown("brokerd_channels_opened_total") == 2
+    assert grown("brokerd_connections_accepted_total") == 1
+    assert grown("brokerd_queues_declared_total") == 1
+    assert during["brokerd_queues_without_consumers", ()] == 1
+    assert during["brokerd_queue_messages_ready_max", ()] == 3
+    assert during["brokerd_raft_refilling", ()] == during["brokerd_raft_damaged", ()] == 0
+    assert 0 < during["brokerd_process_open_fds", ()] < during["brokerd_process_max_fds", ()]
+    # Declaring it again makes no queue.
+    channel.queue_declare("unattended", durable=True)
+    channel.basic_consume("unattended", lambda *_: None)
+    attended = eventually(
+        lambda: (
+            found if not (found := scrape(member))["brokerd_queues_without_consumers", ()] else None
+        ),
+        "the consumer is there",
+    )
+    assert (
+        attended["brokerd_queues_declared_total", ()] == during["brokerd_queues_declared_total", ()]
+    )
+    channel.queue_delete("unattended")
+    connection.close()
+
+
+def test_the_reference_names_what_a_member_shows(member: Member) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+    of_member = page.read_text().split("## Of the operator")[0]
+    rows = re.findall(r"^\| (`brokerd_.*?) \|", of_member, flags=re.M)
+    named = {name for row in rows for name in re.findall(r"`(brokerd_[a-z_]+)", row)}
+    shown = {name for name, _ in scrape(member)}
+    # This member has no certificates.
+    assert {name for name in named if "certificate" not in name} == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ KEYS = 80
 
 async def test_a_follower_that_ends_within_a_refill_gets_it_again(tmp_path: Path) -> None:
     """8 MB of live entries where 1 MiB fits into memory; what had come of the first attempt counts
-    for nothing (replication.md §2.8).
+    for nothing (design/replication.md §2.8).
     """
     config = toy_config(snapshot_entries=20)
     config.transport.chunk_bytes = 20_000
@@ -89,7 +90,7 @@ def hold_the_writer(member: Member) -> threading.Event:
 
 
 def test_a_member_that_ended_for_its_disk_starts_again_when_there_is_room(tmp_path: Path) -> None:
-    """replication.md §3: 74, and nothing that was confirmed before is lost."""
+    """design/replication.md §3: 74, and nothing that was confirmed before is lost."""
     with cluster(tmp_path, 1, BROKERD_STORAGE_SEGMENT_BYTES="1048576") as [member]:
         raw = RawClient(member.amqp_port)
         raw.open(1)
@@ -110,3 +111,33 @@ def test_a_member_that_ended_for_its_disk_starts_again_when_there_is_room(tmp_pa
         channel = connection.channel()
         assert channel.basic_get("kept", auto_ack=True)[2] == b"confirmed"
         connection.close()
+
+
+async def test_a_damaged_member_of_a_quiet_group_votes_again_without_waiting_for_a_timer(
+    tmp_path: Path,
+) -> None:
+    """What it handled last made it whole; nobody sends anything more, and no look is due (G8)."""
+    toys = Cluster(tmp_path, toy_config(collect_interval_ms=600_000))
+    for name in NAMES:
+        (await toys.start(name)).open_group(UID, NAMES)
+    leader = await toys.leader()
+    for number in range(30):
+        await leader.client.request(UID, b"k%d=%s" % (number, b"v" * 200), SECONDS)
+    hurt = next(member for member in toys.all() if member is not leader)
+    await until(lambda: hurt.machines[UID].count == 30, SECONDS)
+    for member in toys.all():
+        await toys.stop(member.node)
+    segment = max((toys.directory / hurt.node).glob("*.log"), key=os.path.getsize)
+    image = bytearray(segment.read_bytes())
+    image[image.rfind(b"k20=vvv") + 10] ^= 0xFF
+    segment.write_bytes(image)
+    for name in NAMES:
+        (await toys.start(name)).open_group(UID, NAMES)
+    again = next(member for member in toys.all() if member.node == hurt.node)
+    assert again.host.status_of(UID).is_damaged
+    # Nobody looks at its state meanwhile, which would have it apply what it holds.
+    driver = again.host.driver_of(UID)
+    assert driver is not None
+    await until(lambda: driver.trust.may_vote, SECONDS)
+    for name in NAMES:
+        await toys.stop(name)

@@ -9,8 +9,9 @@ import pytest
 from brokerd.amqp import methods
 from brokerd.amqp.properties import BasicProperties
 from tests.integration.members import Member, cluster, eventually
-from tests.integration.messages_client import Client, batch, numbers, publication
+from tests.integration.messages_client import Client, batch, metadata, numbers, publication
 from tests.integration.raw_client import RawClient, client, publish
+from tests.integration.test_admin_grpc import Admin, put
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -214,6 +215,43 @@ def test_a_forged_name_reaches_nobody(members: list[Member]) -> None:
         assert raw.content(methods.BasicReturn)[0].reply_code == 312
         raw.send(1, publish(1, "", name, b"known", mandatory=True))
         assert raw.content(methods.BasicDeliver)[2] == b"known"
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["same member", "other member"])
+def test_a_reply_from_another_vhost_is_unroutable(members: list[Member], at: int) -> None:
+    """R-VH-1, R-DRT-3, R-PUB-7: as a name that is nobody's, over AMQP and gRPC, in CC as well."""
+    admin = Admin(members[0].grpc_port)
+    right = {"configure": ".*", "write": ".*", "read": ".*"}
+    admin.apply(put("vhost", "abroad", {}, vhost=""), put("permission", "guest", right, "abroad"))
+    with (
+        client(members[0].amqp_port) as requester,
+        client(members[at].amqp_port, vhost="abroad") as replier,
+    ):
+        requester.open(1)
+        consume(requester)
+        name = address(requester, requester, "at-home")
+        replier.open(1)
+        replier.send(1, methods.ConfirmSelect())
+        replier.expect(methods.ConfirmSelectOk)
+        replier.send(1, publish(1, "", name, b"abroad", mandatory=True))
+        returned, _, body = replier.content(methods.BasicReturn)
+        assert (returned.reply_code, returned.reply_text, body) == (312, "NO_ROUTE", b"abroad")
+        assert replier.expect(methods.BasicAck).delivery_tag == 1
+        header = BasicProperties(headers={"CC": [name]}).encode()
+        replier.send(1, publish(1, "", name, b"abroad"), publish(1, "", "none", b"cc", header))
+        while replier.expect(methods.BasicAck).delivery_tag < 3:
+            pass
+        replier.open(2)
+        replier.send(2, methods.QueueDeclare(0, name, passive=True))
+        closed = replier.expect(methods.ChannelClose)
+        assert closed.reply_text == f"NOT_FOUND - no queue '{name}' in vhost 'abroad'"
+        call = Client(members[at].grpc_port).publish(*metadata(vhost="abroad"))
+        call.send(batch(publication(1, name, b"abroad", mandatory=True)))
+        assert [r.sequence for response in call.rest() for r in response.returned] == [1]
+        # Nothing of all that has come, and the name is good at home.
+        requester.send(1, publish(1, "", name, b"at home"))
+        assert requester.content(methods.BasicDeliver)[2] == b"at home"
+    admin.channel.close()
 
 
 def test_a_grpc_caller_may_reply(members: list[Member]) -> None:

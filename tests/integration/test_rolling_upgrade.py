@@ -9,9 +9,10 @@ import grpc
 import pika
 import pytest
 
-from brokerd.core import features
+from brokerd.core.catalog import features
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_metrics import scrape
 
 pytestmark = pytest.mark.timeout(400)
 LAST_RELEASE = "tests.integration.last_release"
@@ -42,6 +43,25 @@ def enable_all(member: Member) -> None:
         admin.enable_features()
 
 
+def drop_by_crashes(member: Member, queue: str) -> None:
+    """End a message of a queue without a dead letter exchange: 21 channels go away with it."""
+    with member.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, b"poison")
+        for _ in range(21):
+            channel = connection.channel()
+            eventually(
+                lambda channel=channel: channel.basic_get(queue)[0] is not None, "it is back"
+            )
+            channel.close()
+
+
+def dropped(members: list[Member]) -> float:
+    name = "brokerd_queue_messages_dropped_default_delivery_limit_total"
+    return sum(scrape(member)[name, ()] for member in members)
+
+
 def restart(member: Member, program: str) -> None:
     assert member.stop() == 0
     member.program = program
@@ -54,7 +74,8 @@ def test_a_cluster_is_upgraded_member_by_member_and_then_uses_what_is_new(tmp_pa
     with cluster(tmp_path, 3, program=LAST_RELEASE) as members:
         with members[0].connect() as connection:
             arguments = {"x-queue-type": "quorum"}
-            connection.channel().queue_declare("orders", durable=True, arguments=arguments)
+            for queue in ("orders", "crashed"):
+                connection.channel().queue_declare(queue, durable=True, arguments=arguments)
         publish(members[0], 0)
         for step, member in enumerate(members, 1):
             restart(member, "brokerd")
@@ -78,6 +99,9 @@ def test_a_cluster_is_upgraded_member_by_member_and_then_uses_what_is_new(tmp_pa
                 lambda member=member: all(enabled for enabled, _ in flags(member).values()),
                 f"{member.name} knows the flags",
             )
+        # Queues that were there before know by now that nobody set their delivery limit.
+        drop_by_crashes(members[0], "crashed")
+        eventually(lambda: dropped(members) == 1, "what the default limit drops is counted")
         publish(members[2], 4)
         # All of both forms is there, whoever leads and reads it.
         restart(members[0], "brokerd")

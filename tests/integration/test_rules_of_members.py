@@ -152,13 +152,16 @@ def test_what_was_delivered_before_a_restart_is_flagged_after_it(tmp_path: Path,
         for body in (b"1", b"2", b"3"):
             steps.publish(channel, "", queue, body, delivery_mode=2)
         steps.unacked(channel, queue)
+        # Takes what was got from a classic queue before it to the disk (ADR 23).
+        steps.publish(channel, "", queue, b"4", delivery_mode=2)
         member.kill()
         member.start()
         member.wait_ready()
         connection = member.connect()
         channel = connection.channel()
-        steps.wait_ready(channel, queue, 3)
-        assert redelivered(channel, queue) == [(b"1", True), (b"2", False), (b"3", False)]
+        steps.wait_ready(channel, queue, 4)
+        rest = [(b"2", False), (b"3", False), (b"4", False)]
+        assert redelivered(channel, queue) == [(b"1", True), *rest]
         connection.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration import wal_kill
 
-#: replication.md §5, the column of every CI run.
+#: design/replication.md §5, the column of every CI run.
 ROUNDS = 50
 
 

@@ -1,6 +1,6 @@
 """Resources that the CRDs must admit or refuse, for the embedded validator and the API server.
 
-Both must give the same verdict for each (operator.md section 14); the message is the rule's own.
+Both must give the same verdict for each (design/operator.md §14); the message is the rule's own.
 """
 
 from __future__ import annotations
@@ -67,14 +67,46 @@ ACCEPTED = (
         "FederationUpstream",
         {"endpoints": None, "uriSecretRef": {"name": "uri"}},
     ),
+    Case(
+        "upstream-with-authorities",
+        "FederationUpstream",
+        {
+            "endpoints": HOST,
+            "credentialsSecretRef": LOGIN,
+            "tls": {"caSecretRef": {"name": "ca"}},
+        },
+    ),
     Case("root-vhost", "Vhost", {"name": "/"}),
     Case("user-ref", "Permission", {"user": None, "userRef": {"name": "web"}}),
+    Case("topic-user-ref", "TopicPermission", {"user": None, "userRef": {"name": "web"}}),
+    Case("topic-of-the-user", "TopicPermission", {"write": "^{username}[.]", "read": ".*"}),
     Case("stopped-cluster", "BrokerCluster", {"replicas": 0}),
+    Case(
+        "life",
+        "BrokerCluster",
+        {
+            "upgradePolicy": "OnApproval",
+            "maintenanceWindows": [{"days": ["Sat"], "start": "23:30", "duration": "1h30m"}],
+            "progressDeadlineSeconds": 30,
+            "fenced": ["prod-0"],
+            "hibernated": True,
+        },
+    ),
     Case("watermark", "BrokerCluster", {"memory": {"highWatermark": {"fraction": "0.4"}}}),
     Case(
         "load-balancer-with-tls",
         "BrokerCluster",
         {"listeners": {"serviceType": "LoadBalancer"}, "tls": {"disablePlain": True}},
+    ),
+    Case(
+        "route-by-name",
+        "BrokerCluster",
+        {"gateway": {"parentRefs": [{"name": "edge"}], "hostnames": ["*.orders.example"]}},
+    ),
+    Case(
+        "route-of-a-listener",
+        "BrokerCluster",
+        {"gateway": {"parentRefs": [{"name": "edge", "port": 5671}], "route": "TCP"}},
     ),
     Case(
         "grant",
@@ -287,6 +319,13 @@ REFUSED = (
         "the virtual host / can only be retained",
     ),
     Case(
+        "topic-user-twice",
+        "TopicPermission",
+        {"userRef": {"name": "web"}},
+        "exactly one of user and userRef must be set",
+    ),
+    Case("topic-user-with-bar", "TopicPermission", {"user": "a|b"}, "user must not hold a |"),
+    Case(
         "user-twice",
         "Permission",
         {"userRef": {"name": "web"}},
@@ -299,6 +338,12 @@ REFUSED = (
         "never exposes plain AMQP; set tls.disablePlain: true",
     ),
     Case(
+        "route-by-no-name",
+        "BrokerCluster",
+        {"gateway": {"parentRefs": [{"name": "edge"}]}},
+        "route TLS needs hostnames",
+    ),
+    Case(
         "two-watermarks",
         "BrokerCluster",
         {"memory": {"highWatermark": {"fraction": "0.4", "absolute": "1Gi"}}},
@@ -308,7 +353,13 @@ REFUSED = (
         "ca-without-certificate",
         "BrokerCluster",
         {"tls": {"caSecretName": "ca"}},
-        "caSecretName goes with secretName",
+        "caSecretName goes with secretName or issuerRef",
+    ),
+    Case(
+        "certificate-and-issuer",
+        "BrokerCluster",
+        {"tls": {"secretName": "mine", "issuerRef": {"name": "corp"}}},
+        "secretName and issuerRef exclude each other",
     ),
     Case(
         "operators-own-variable",
@@ -353,6 +404,19 @@ REFUSED = (
         "spec.arguments[1]",
     ),
     Case("too-many-members", "BrokerCluster", {"replicas": 10}, "spec.replicas"),
+    Case(
+        "window-day",
+        "BrokerCluster",
+        {"maintenanceWindows": [{"days": ["Monday"], "start": "02:00", "duration": "1h"}]},
+        "spec.maintenanceWindows[0].days[0]",
+    ),
+    Case(
+        "window-hour",
+        "BrokerCluster",
+        {"maintenanceWindows": [{"start": "24:00", "duration": "1h"}]},
+        "spec.maintenanceWindows[0].start",
+    ),
+    Case("fenced-twice", "BrokerCluster", {"fenced": ["a-0", "a-0"]}, "spec.fenced[1]"),
     Case("cron", "BrokerCluster", {"telemetry": {"schedule": "every day"}}, "telemetry.schedule"),
     Case("empty-policy", "Policy", {"definition": {}}, "spec.definition"),
     Case("list-for-object", "Queue", {"deadLetter": []}, "spec.deadLetter"),
@@ -369,6 +433,7 @@ TOPOLOGY_WITH_VHOST = (
     "FederationUpstream",
     "FederationUpstreamSet",
     "Permission",
+    "TopicPermission",
 )
 TOPOLOGY_WITH_NAME = (
     "Exchange",
@@ -487,6 +552,15 @@ TRANSITIONS_REFUSED = (
         "destination is immutable",
     ),
     Change("permission-user", "Permission", {}, {"user": "b"}, "user is immutable"),
+    Change("topic-user", "TopicPermission", {}, {"user": "b"}, "user is immutable"),
+    Change("topic-exchange", "TopicPermission", {}, {"exchange": "b"}, "exchange is immutable"),
+    Change(
+        "topic-user-ref",
+        "TopicPermission",
+        {"user": None, "userRef": {"name": "a"}},
+        {"user": None, "userRef": {"name": "b"}},
+        "userRef is immutable",
+    ),
     Change(
         "permission-user-ref",
         "Permission",

@@ -36,6 +36,18 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         #: Queues with so many messages refuse a guarded delete.
         self.messages: dict[str, int] = {}
         self.is_down = False
+        #: Something that a broker may say no to.
+        self.refuses_transient = True
+        #: What its members keep aside.
+        self.kept_aside: list[dict[str, Any]] = []
+        self.unanswered: list[str] = []
+        self.kept_aside_asked = 0
+        self.members = [member(name) for name in ("fake-0", "fake-1", "fake-2")]
+        self.member_calls = 0
+        #: Rows of its federation links.
+        self.links: list[dict[str, Any]] = []
+        #: Members in maintenance.
+        self.resting: set[str] = set()
         self.writes = 0
         self.batches: list[int] = []
         self.port = 0
@@ -127,6 +139,16 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
             revision=self.revision,
         )
 
+    async def Drain(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        self.resting.add(request.member)
+        return admin_pb2.DrainResponse()
+
+    async def Revive(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        self.resting.discard(request.member)
+        return admin_pb2.ReviveResponse()
+
     async def ListTopology(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)
         shown = [self.shown(identity) for identity in self.objects]
@@ -147,7 +169,19 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
 
     async def List(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)
-        yield admin_pb2.ListPage(rows=[])
+        rows = self.links if request.kind == "links" else []
+        yield admin_pb2.ListPage(rows=[json.dumps(row) for row in rows])
+
+    async def MemberStatus(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        self.member_calls += 1
+        return admin_pb2.MemberStatusResponse(members=self.members)
+
+    async def KeptAside(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        self.kept_aside_asked += 1
+        rows = [json.dumps(row) for row in self.kept_aside]
+        return admin_pb2.KeptAsideResponse(rows=rows, unanswered=self.unanswered)
 
     async def ApplyTopology(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         await self._check(context)
@@ -165,13 +199,14 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         if operation.action != admin_pb2.Operation.UPSERT and not present:
             return self._result(operation, identity, CODE.NOT_FOUND, "does not exist")
         if operation.dry_run:
-            return self._result(operation, identity, CODE.OK)
+            is_same = present and operation.spec == arguments.canonical_json(self.objects[identity])
+            return self._result(operation, identity, CODE.UNCHANGED if is_same else CODE.OK)
         self.writes += 1
         if operation.action == admin_pb2.Operation.DELETE:
             return self._delete(operation, identity)
         if operation.action == admin_pb2.Operation.UPSERT:
             spec = json.loads(operation.spec)
-            if spec.get("durable") is False:
+            if self.refuses_transient and spec.get("durable") is False:
                 return self._result(operation, identity, CODE.REFUSED, "durable must be true")
             self.objects[identity] = spec
         self.owners.pop(identity, None)
@@ -212,6 +247,11 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         return admin_pb2.OperationResult(
             id=operation.id, code=code, message=message, current=current, revision=self.revision
         )
+
+
+def member(name: str, *alarms: str, is_critical: bool = False) -> Any:
+    """A member as MemberStatus tells of it."""
+    return admin_pb2.Member(name=name, running=True, alarms=alarms, quorum_critical=is_critical)
 
 
 def _bare(identity: Identity) -> Any:

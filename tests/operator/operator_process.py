@@ -133,8 +133,11 @@ class OperatorProcess:
     namespaces: str
     log: Path
     identity: str = "operator-a"
+    role_binding: str = ""
     port: int = field(default_factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
+    #: More settings, by the names of BROKERD_OPERATOR_ variables.
+    settings: dict[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
         settings = {
@@ -144,6 +147,8 @@ class OperatorProcess:
             "HTTP_BIND": "127.0.0.1",
             "IDENTITY": self.identity,
             "LEASE_SECONDS": "10",
+            "ROLE_BINDING": self.role_binding,
+            **self.settings,
         }
         environment = {name: v for name, v in os.environ.items() if "BROKERD_" not in name}
         environment |= {f"BROKERD_OPERATOR_{name}": value for name, value in settings.items()}

@@ -16,6 +16,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "Vhost": {"brokerRef": {"name": "prod"}},
     "User": {"brokerRef": {"name": "prod"}},
     "Permission": {"brokerRef": {"name": "prod"}, "user": "web"},
+    "TopicPermission": {"brokerRef": {"name": "prod"}, "user": "web", "exchange": "orders.in"},
     "FederationUpstream": {
         "brokerRef": {"name": "prod"},
         "endpoints": [{"clusterRef": {"name": "warehouse"}}],

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from brokerd_operator.manifests import cluster
 from brokerd_operator.specs import registry
 
-from tests.cluster_fixtures import BIN, Kubernetes, require_binaries
+from tests.cluster_fixtures import Kubernetes
+from tests.operator.charts import CLUSTER, OPERATOR, ROOT, helm, of_kind, render
 from tests.operator.test_manifests import all_on, pod_specs
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[2]
-OPERATOR = ROOT / "charts" / "brokerd-operator"
-CLUSTER = ROOT / "charts" / "brokerd-cluster"
 ACCOUNT = "system:serviceaccount:brokerd-system:r-brokerd-operator"
 
 ALL_ON = {
@@ -43,7 +40,16 @@ ALL_ON = {
     "priorityClassName": "high",
     "extraEnv": [{"name": "E", "value": "v"}],
     "extraArgs": ["--x"],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     "serviceAccount": {"annotations": {"e": "f"}},
+    "networkPolicy": {"enabled": True},
+    "monitoring": {
+        "podMonitor": {"enabled": True},
+        "serviceMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
 }
 CLUSTER_WIDE = {"watchNamespaces": ["*"]}
 MINIMAL = {
@@ -51,34 +57,14 @@ MINIMAL = {
     "rbac": {"create": False, "aggregate": False},
     "serviceAccount": {"create": False},
 }
-MATRIX = {"default": {}, "all-on": ALL_ON, "cluster-wide": CLUSTER_WIDE, "minimal": MINIMAL}
-
-
-def helm(*args: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    require_binaries()
-    command = [str(BIN / "helm"), *args]
-    if values is not None:
-        command += ["--values", "-"]
-    return subprocess.run(
-        command, input=json.dumps(values or {}), text=True, capture_output=True, timeout=120
-    )
-
-
-def render(chart: Path, values: dict[str, Any], name: str = "r") -> list[dict[str, Any]]:
-    done = helm(
-        "template",
-        name,
-        str(chart),
-        "--namespace=brokerd-system",
-        "--kube-version=1.34.4",
-        values=values,
-    )
-    assert done.returncode == 0, done.stderr
-    return [item for item in yaml.safe_load_all(done.stdout) if item]
-
-
-def of_kind(items: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [item for item in items if item["kind"] == kind]
+#: Groups whose schemas come with their CRDs.
+THEIR_OWN = ("brokerd.io/", "monitoring.coreos.com/", "apiextensions.k8s.io/")
+MATRIX: dict[str, dict[str, Any]] = {
+    "default": {},
+    "all-on": ALL_ON,
+    "cluster-wide": CLUSTER_WIDE,
+    "minimal": MINIMAL,
+}
 
 
 def rules(items: list[dict[str, Any]], kind: str) -> dict[str, set[str]]:
@@ -103,21 +89,31 @@ def test_crds_of_the_chart_are_those_of_the_source() -> None:
 
 @pytest.mark.parametrize("chart", [OPERATOR, CLUSTER], ids=lambda chart: chart.name)
 def test_charts_pass_the_lint(chart: Path) -> None:
-    done = helm("lint", "--strict", str(chart), "--kube-version=1.34.4")
-    assert done.returncode == 0, done.stdout + done.stderr
+    for values in MATRIX.values() if chart == OPERATOR else ({},):
+        done = helm("lint", "--strict", str(chart), values=values)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX))
 def test_pods_of_the_chart_meet_the_restricted_profile(name: str) -> None:
-    """SEC-29."""
-    (pod,) = pod_specs(of_kind(render(OPERATOR, MATRIX[name]), "Deployment"))
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert pod["containers"][0]["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    """SEC-29. The operator's, and those of `helm test`."""
+    items = render(OPERATOR, MATRIX[name])
+    pods = [*pod_specs(of_kind(items, "Deployment"))]
+    pods += [
+        item["spec"] for item in [*of_kind(items, "Pod"), *of_kind(render(CLUSTER, {}), "Pod")]
+    ]
+    assert len(pods) == 3
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["enableServiceLinks"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"]
 
 
 @pytest.mark.parametrize("name", sorted(MATRIX))
@@ -130,7 +126,7 @@ def test_rights_hold_no_wildcard_and_no_exec(name: str) -> None:
 
 
 def test_own_namespace_is_the_default_and_needs_no_cluster_rights() -> None:
-    """SEC-24; operator.md §19.2."""
+    """SEC-24; design/operator.md §16."""
     items = render(OPERATOR, {})
     assert not of_kind(items, "ClusterRoleBinding")
     assert {item["metadata"]["namespace"] for item in of_kind(items, "Role")} == {"brokerd-system"}
@@ -138,22 +134,56 @@ def test_own_namespace_is_the_default_and_needs_no_cluster_rights() -> None:
     assert all(name.endswith(("-view", "-edit")) for name in aggregated)
 
 
-def test_each_watched_namespace_has_its_role() -> None:
-    roles = of_kind(render(OPERATOR, ALL_ON), "Role")
-    assert sorted(item["metadata"]["namespace"] for item in roles) == [
-        "brokerd-system",
-        "shop",
-        "team-b",
-    ]
-    (lease,) = [role for role in roles if role["metadata"]["namespace"] == "brokerd-system"]
-    assert lease["rules"][0]["resources"] == ["leases"]
+@pytest.mark.parametrize(("values", "kind"), [({}, "Role"), (CLUSTER_WIDE, "ClusterRole")])
+def test_running_pods_are_resized_and_nothing_else_of_them_is_changed(
+    values: dict[str, Any], kind: str
+) -> None:
+    verbs = rules(render(OPERATOR, values), kind)
+    assert verbs["pods/resize"] == {"patch"}
+    assert verbs["controllerrevisions"] == {"get"}
+    assert not {"patch", "update"} & verbs["pods"]
 
 
-def test_cluster_wide_operator_cannot_list_secrets() -> None:
-    """SEC-26."""
-    verbs = rules(render(OPERATOR, CLUSTER_WIDE), "ClusterRole")
-    assert verbs["secrets"] == {"get", "create", "patch"}
-    assert "delete" not in rules(render(OPERATOR, {}), "Role")["secrets"]
+def test_each_watched_namespace_has_its_binding() -> None:
+    values = {"watchNamespaces": ["shop", "team-b", "brokerd-system"]}
+    items = render(OPERATOR, values)
+    bindings = {
+        (item["metadata"]["namespace"], item["metadata"]["name"]): item["roleRef"]
+        for item in of_kind(items, "RoleBinding")
+    }
+    own, lease = "r-brokerd-operator", "r-brokerd-operator-lease"
+    watched = ("ClusterRole", "brokerd-system-r-brokerd-operator-watched")
+    assert {key: (ref["kind"], ref["name"]) for key, ref in bindings.items()} == {
+        ("shop", f"{own}-watched"): watched,
+        ("team-b", f"{own}-watched"): watched,
+        ("brokerd-system", own): ("Role", own),
+        ("brokerd-system", lease): ("Role", lease),
+    }
+    # What the operator holds back by its finalizer is what the chart has made.
+    (pod,) = pod_specs(of_kind(items, "Deployment"))
+    values_of = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    assert values_of["BROKERD_OPERATOR_ROLE_BINDING"] == f"{own}-watched"
+    assert not of_kind(items, "ClusterRoleBinding")
+
+
+def test_rights_of_the_lease_are_few() -> None:
+    """Of Leases only its own; what is told of the operator itself where nothing else allows it."""
+    named = [("leases", ["brokerd-operator"], ["get", "update"])]
+    lease = [("leases", None, ["create"]), *named]
+    events = [("events", None, ["create"])]
+    for values, expected in ((ALL_ON, lease + events), ({}, lease), (CLUSTER_WIDE, lease)):
+        roles = of_kind(render(OPERATOR, values), "Role")
+        (found,) = [item for item in roles if item["metadata"]["name"].endswith("-lease")]
+        told = [
+            (rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in found["rules"]
+        ]
+        assert told == [([resource], names, verbs) for resource, names, verbs in expected]
+
+
+def test_operator_can_neither_list_nor_delete_secrets() -> None:
+    """SEC-23, SEC-26."""
+    for values, kind in (({}, "Role"), (ALL_ON, "ClusterRole"), (CLUSTER_WIDE, "ClusterRole")):
+        assert rules(render(OPERATOR, values), kind)["secrets"] == {"get", "create", "patch"}
 
 
 def test_every_kind_is_in_every_rule() -> None:
@@ -174,6 +204,8 @@ def test_images_come_from_values() -> None:
     assert values["BROKERD_OPERATOR_BROKER_IMAGE"] == "registry.example/localhost/brokerd:0.1.0"
     assert values["BROKERD_OPERATOR_WATCH_NAMESPACES"] == "shop,team-b"
     assert values["E"] == "v"
+    assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+    assert {"name": "ca", "configMap": {"name": "ca"}} in pod["volumes"]
 
 
 def test_crds_stay_when_the_release_goes() -> None:
@@ -194,11 +226,14 @@ def test_crds_stay_when_the_release_goes() -> None:
         {"images": {"operator": {"digest": "latest"}}},
         {"logLevel": "loud"},
         {"crds": {"install": True}},
+        {"monitoring": {"podMonitor": {"interval": "soon"}}},
+        {"monitoring": {"prometheusRule": {"disabled": ["Everything"]}}},
+        {"monitoring": {"grafana": {}}},
     ],
     ids=json.dumps,
 )
 def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
-    done = helm("template", "r", str(OPERATOR), "--kube-version=1.34.4", values=values)
+    done = helm("template", "r", str(OPERATOR), values=values)
     assert done.returncode != 0
     assert "schema" in done.stderr
 
@@ -219,8 +254,69 @@ def test_cluster_chart_makes_a_cluster_with_its_resources() -> None:
         ("BrokerCluster", "prod"),
         ("Queue", "orders"),
         ("Vhost", "v"),
+        ("Pod", "prod-round-trip"),
     ]
     assert items[1]["spec"] == {"brokerRef": {"name": "prod"}, "deliveryLimit": 3}
+
+
+@pytest.mark.parametrize(
+    ("cluster_spec", "image", "secrets"),
+    [
+        ({}, "localhost/brokerd:0.1.0", {"prod-admin", "prod-tls"}),
+        (
+            {
+                "image": "brokerd:2",
+                "tls": {"secretName": "mine", "caSecretName": "my-ca"},
+                "admin": {"secretRef": {"name": "root"}},
+            },
+            "brokerd:2",
+            {"root", "my-ca"},
+        ),
+        ({"tls": {"secretName": "mine"}}, "localhost/brokerd:0.1.0", {"prod-admin"}),
+    ],
+    ids=["default", "own", "known authority"],
+)
+def test_round_trip_uses_what_the_cluster_has(
+    cluster_spec: dict[str, Any], image: str, secrets: set[str]
+) -> None:
+    (pod,) = of_kind(render(CLUSTER, {"cluster": cluster_spec}, name="prod"), "Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == image
+    named = {item["valueFrom"]["secretKeyRef"]["name"] for item in container["env"]}
+    mounted = [item["secret"]["secretName"] for item in pod["spec"]["volumes"] if "secret" in item]
+    assert named | set(mounted) == secrets
+    has_file = any(item.startswith("--ca-file=") for item in container["args"])
+    assert has_file == (len(mounted) == 2)
+    module = ROOT.joinpath(*container["command"][2].split(".")).with_suffix(".py").read_text()
+    for item in container["args"]:
+        assert f'"{item.partition("=")[0]}"' in module
+
+
+def kubernetes_versions(validator: Any) -> list[str]:
+    """Those from the chart's kubeVersion on that the validator knows."""
+    found = {tuple(map(int, text.split(".")[:2])) for text in validator.utils.all_versions()}
+    return [f"{major}.{minor}" for major, minor in sorted(found) if (major, minor) >= (1, 29)]
+
+
+def test_objects_are_valid_for_each_kubernetes() -> None:
+    """Of the charts, and what the operator makes of a BrokerCluster."""
+    validator = pytest.importorskip("kubernetes_validate")
+    items = [*render(CLUSTER, {}), *cluster.objects(all_on())]
+    for values in MATRIX.values():
+        items += render(OPERATOR, values)
+    # Value sets differ in few objects.
+    known = {
+        json.dumps(item, sort_keys=True): item
+        for item in items
+        if not item["apiVersion"].startswith(THEIR_OWN)
+    }
+    versions = kubernetes_versions(validator)
+    assert "1.29" in versions
+    assert len(versions) >= 6
+    for version in versions:
+        for item in known.values():
+            validator.validate(item, version, strict=True)
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +332,14 @@ def installed(kube_api: Kubernetes) -> Kubernetes:
     # Other modules may have applied crds/ themselves.
     kube_api.helm("install", "r", str(OPERATOR), "--namespace=brokerd-system", "--take-ownership")
     return kube_api
+
+
+def test_notes_name_the_namespace_in_each_command(installed: Kubernetes) -> None:
+    notes = installed.helm("get", "notes", "r", "--namespace=brokerd-system")
+    commands = [line.strip() for line in notes.splitlines() if line.startswith("  ")]
+    commands = [line for line in commands if line.startswith(("kubectl", "helm"))]
+    assert len(commands) == 4
+    assert [line for line in commands if " -n brokerd-system" not in line] == []
 
 
 def can(
@@ -315,3 +419,28 @@ def test_release_can_be_upgraded_and_leaves_the_crds_behind(installed: Kubernete
     installed.helm("upgrade", *args, "--set=replicas=2")
     installed.helm("uninstall", "second", "--namespace=second")
     assert "queues.brokerd.io" in installed.kubectl("get", "crd", "--output=name")
+
+
+def test_all_namespaces_are_refused_beside_another_release(installed: Kubernetes) -> None:
+    args = ("wide", str(OPERATOR), "--namespace=wide", "--set=crds.create=false")
+    installed.kubectl("create", "namespace", "wide")
+    said = installed.helm("install", *args, "--set=watchNamespaces={*}", check=False)
+    assert "the release r in namespace brokerd-system handles namespaces" in said
+    # It says where else it may work, and does not stand in its own way.
+    installed.helm("install", *args)
+    installed.helm("upgrade", *args, "--set=replicas=2")
+    installed.helm("uninstall", "wide", "--namespace=wide")
+
+
+def test_release_of_all_namespaces_can_be_upgraded(
+    kube_api: Kubernetes, installed: Kubernetes
+) -> None:
+    """Its own bindings are no other operator's."""
+    installed.helm(
+        "upgrade", "r", str(OPERATOR), "--namespace=brokerd-system", "--set=watchNamespaces={*}"
+    )
+    installed.helm(
+        "upgrade", "r", str(OPERATOR), "--namespace=brokerd-system", "--set=watchNamespaces={*}"
+    )
+    # Without values Helm takes those of the release before.
+    installed.helm("upgrade", "r", str(OPERATOR), "--namespace=brokerd-system", "--reset-values")

@@ -59,7 +59,7 @@ def test_kstatus_waits_for_the_generation_and_for_deletion() -> None:
 
 
 def test_a_resource_without_any_status_is_current_to_kstatus() -> None:
-    """The reason for status.default in the CRDs (operator.md section 6, measured with Helm 4)."""
+    """The reason for status.default in the CRDs (design/operator.md §6, measured with Helm 4)."""
     assert conditions.verdict({"metadata": {"generation": 1}})[0] is Verdict.CURRENT
 
 

@@ -99,7 +99,7 @@ def test_every_field_is_described_and_bounded(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_status_starts_unobserved_and_holds_conditions(kind: str) -> None:
-    """Operator.md section 6: kstatus takes a resource without this default for done at once."""
+    """design/operator.md §6: kstatus takes a resource without this default for done at once."""
     status = VALIDATOR.kinds[kind].schema["properties"]["status"]
     assert status["default"] == {"observedGeneration": -1}
     assert status["properties"]["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
@@ -129,7 +129,7 @@ def _leads_to_a_field(json_path: str, kind: ResourceKind) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_has_a_message_and_plain_cel(kind: str) -> None:
-    """Operator.md section 4.3: the Kubernetes extensions do not exist in cel-python."""
+    """design/operator.md §4.3: the Kubernetes extensions do not exist in cel-python."""
     for path, schema in [("", VALIDATOR.kinds[kind].schema), *fields_of(kind)]:
         for rule in schema.get("x-kubernetes-validations", ()):
             assert rule.get("message"), (path, rule)

@@ -70,7 +70,7 @@ def api(kube_api: Kubernetes) -> Iterator[Api]:
 
 @pytest.mark.parametrize("kind", sorted(MINIMAL))
 def test_api_server_keeps_the_status_default(api: Api, kind: str) -> None:
-    """Operator.md section 6: without it Helm's wait succeeds before the operator has looked."""
+    """design/operator.md §6: without it Helm's wait succeeds before the operator has looked."""
     stored, message = api.create(resource(kind))
     assert stored is not None, message
     assert stored["status"] == {"observedGeneration": -1}

@@ -164,7 +164,7 @@ def test_deep_huge_and_endless_documents_are_refused_at_once() -> None:
 
 
 def test_secrets_are_taken_with_plain_text() -> None:
-    """Operator.md section 14: the embedded mode has no Secrets API, so files may hold them."""
+    """design/operator.md §14: the embedded mode has no Secrets API, so files may hold them."""
     encoded = base64.b64encode(b"a").decode()
     body = admitted(secret(data={"x": encoded}, stringData={"password": "pä"}), namespace="shop")
     assert body["metadata"]["namespace"] == "shop"

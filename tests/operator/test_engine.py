@@ -17,6 +17,7 @@ from brokerd_operator.broker.errors import BrokerDenied, BrokerError, BrokerUnre
 from brokerd_operator.engine.drift_watch import REPAIRS_MAX, REST_S, DriftWatch
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.work_queue import BACKOFF_MAX_S, WorkQueue
 from brokerd_operator.local.cluster import LocalClusters
 from brokerd_operator.local.ports import PortReservations
@@ -44,7 +45,17 @@ class Bench:
         driver = LocalClusters(
             data_dir, PortReservations(data_dir), lambda reference, member: None, print
         )
-        self.engine = Engine(self.store, driver, EngineSettings(sweep_delay_s=0.1))
+        self.engine = Engine(
+            self.store,
+            driver,
+            EngineSettings(
+                sweep_delay_s=0.1,
+                kept_aside_interval_s=0.1,
+                links_interval_s=0.1,
+                health_interval_s=0.1,
+                standings_interval_s=0.02,
+            ),
+        )
         self.store.attach(
             self.engine.put,
             self.engine.remove,
@@ -182,7 +193,7 @@ async def test_two_writers_are_told_apart_from_drift(bench: Bench) -> None:
 
 
 async def test_queue_that_expired_stays_away_until_its_spec_changes(bench: Bench) -> None:
-    """operator.md §2.2 point 8."""
+    """design/operator.md §8."""
     bench.add("Queue", "q", expires="1m")
     await bench.until_reason("Queue", "q", "Applied")
     bench.broker.remove(Q, cause="expired")
@@ -256,14 +267,44 @@ async def test_grant_is_needed_from_another_namespace_and_can_be_taken_away(
         found = conditions.find(bench.store.get(key) or {}, "Ready")
         return found.reason if found else ""
 
+    def message() -> str:
+        found = conditions.find(bench.store.get(key) or {}, "Ready")
+        return found.message if found else ""
+
     await bench.until("refused", lambda: reason() == "NotGranted")
-    grant = {"namespaces": {"names": ["team"]}, "kinds": ["Queue"], "vhosts": ["/"]}
+    assert message() == (
+        "BrokerConnection default/prod grants nothing to namespace team: add a grant for it to "
+        "spec.access"
+    )
+    wrong = {"namespaces": {"names": ["team"]}, "kinds": ["Queue"], "vhosts": ["/team"]}
     address = bench.broker.address
+    bench.apply(resource("BrokerConnection", "prod", endpoints=[address], access=[wrong]))
+    await bench.until("the vhost", lambda: "the vhost /: add a pattern for it" in message())
+    grant = {"namespaces": {"names": ["team"]}, "kinds": ["Queue"], "vhosts": ["/"]}
     bench.apply(resource("BrokerConnection", "prod", endpoints=[address], access=[grant]))
     await bench.until("granted", lambda: reason() == "Applied")
     bench.apply(resource("BrokerConnection", "prod", endpoints=[address]))
     await bench.until("taken away", lambda: reason() == "NotGranted")
     assert bench.broker.named("queue") == ["q"], "a revoked grant destroys nothing"
+
+
+async def test_topic_permission_follows_the_name_of_its_user(bench: Bench) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}}
+    bench.apply({**secret, "stringData": {"username": USER, "password": PASSWORD}})
+    bench.add("TopicPermission", "t", user=None, userRef={"name": "web"}, exchange="x", write="^a")
+    await bench.until_reason("TopicPermission", "t", "WaitingForUser")
+    web = {**secret, "metadata": {"name": "web-login"}, "stringData": {"password": "p"}}
+    bench.apply(web)
+    bench.add("User", "web", name="www", credentialsSecretRef={"name": "web-login"})
+    await bench.until_reason("TopicPermission", "t", "Applied")
+    identity = Identity("topic_permission", "/", "www|x")
+    assert bench.broker.objects[identity] == {"write": "^a", "read": ""}
+    # Somebody takes the bounds away: they come back.
+    bench.broker.put(identity, {"write": ".*", "read": ".*"}, bench.broker.owners[identity])
+    await bench.until("repaired", lambda: bench.broker.objects[identity]["write"] == "^a")
+    bench.store.delete(Key("TopicPermission", "default", "t"))
+    await bench.until_gone("TopicPermission", "t")
+    assert bench.broker.named("topic_permission") == []
 
 
 async def test_deleted_resource_takes_its_object_along(bench: Bench) -> None:
@@ -296,7 +337,7 @@ async def test_pausing_stops_writes_and_a_paused_resource_goes_alone(bench: Benc
 async def test_sweep_finishes_deletions_of_a_time_when_the_broker_was_away(
     bench: Bench,
 ) -> None:
-    """operator.md §19.5-7: empty queues go, others are left without their token."""
+    """design/operator.md §10: empty queues go, others are left without their token."""
     bench.add("Queue", "q")
     bench.add("Queue", "full")
     await bench.until_reason("Queue", "q", "Applied")
@@ -310,6 +351,68 @@ async def test_sweep_finishes_deletions_of_a_time_when_the_broker_was_away(
     await bench.until("the empty one goes", lambda: bench.broker.named("queue") == ["full"])
     full = Identity("queue", "/", "full")
     await bench.until("the other is let go", lambda: full not in bench.broker.owners)
+
+
+@pytest.mark.parametrize("shown_by", ["names", "read", "nothing"])
+async def test_sweep_spares_what_a_second_listing_or_a_direct_read_shows(
+    bench: Bench, shown_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource that a relisting lost from the cache is still there."""
+    bench.add("Queue", "q")
+    await bench.until_reason("Queue", "q", "Applied")
+    key = Key("Queue", "default", "q")
+    asked: list[str] = []
+
+    async def names(kind: str, namespace: str) -> frozenset[str]:
+        asked.append("names")
+        return frozenset({"q"} if shown_by == "names" else ())
+
+    async def read(key: Key) -> Any:
+        asked.append("read")
+        if shown_by == "nothing":
+            raise OSError("no answer")
+        return bench.store.get(key)
+
+    monkeypatch.setattr(bench.store, "names", names)
+    monkeypatch.setattr(bench.store, "read", read)
+    bench.engine.remove(key)
+    session = bench.engine.sessions()[0]
+    await sweep(bench.engine, session)
+    assert bench.broker.named("queue") == ["q"]
+    assert bench.broker.owners[Q].resource == key.resource
+    assert asked == (["names"] if shown_by == "names" else ["names", "read"])
+    found_again = bench.engine.cache.get(key) is not None
+    assert found_again == (shown_by == "read")
+
+
+async def test_sweep_spares_what_belongs_to_a_namespace_that_does_not_answer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add("Queue", "q")
+    await bench.until_reason("Queue", "q", "Applied")
+    bench.store._resources.pop(Key("Queue", "default", "q"))
+    bench.engine.remove(Key("Queue", "default", "q"))
+    monkeypatch.setattr(bench.store, "is_watched", lambda namespace: False)
+    await sweep(bench.engine, bench.engine.sessions()[0])
+    assert bench.broker.named("queue") == ["q"]
+    monkeypatch.undo()
+    await sweep(bench.engine, bench.engine.sessions()[0])
+    assert bench.broker.named("queue") == []
+
+
+async def test_nothing_is_done_for_a_namespace_that_does_not_answer_until_it_does(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.add("Queue", "q")
+    await bench.until_reason("Queue", "q", "Applied")
+    monkeypatch.setattr(bench.store, "is_watched", lambda namespace: False)
+    bench.broker.remove(Q)
+    bench.add("Queue", "other")
+    await bench.until("all were looked at", lambda: bench.engine.queue.is_idle)
+    assert bench.broker.named("queue") == []
+    monkeypatch.undo()
+    bench.engine.wake_namespace("default")
+    await bench.until("both are there", lambda: bench.broker.named("queue") == ["other", "q"])
 
 
 async def test_wrong_credentials_are_said(bench: Bench) -> None:
@@ -402,3 +505,38 @@ def test_slow_drift_is_no_fight() -> None:
     for minute in range(20):
         watch.repaired(key, 1, minute * 60.0)
         assert watch.rest_s(key, 1, minute * 60.0) == 0
+
+
+async def test_what_members_keep_aside_shows_on_queue_and_broker_once_as_an_event(
+    bench: Bench,
+) -> None:
+    """Whoever only reads resources must not miss that a leader lacks what was confirmed."""
+    bench.connect()
+    bench.add("Queue", "q")
+    bench.add("Queue", "other")
+    await bench.until_reason("Queue", "q", "Applied")
+    await bench.until_reason("Queue", "other", "Applied")
+    row = {"id": "1", "kind": "queue", "vhost": "/", "name": "q", "member": "n0", "messages": 7}
+    bench.broker.kept_aside = [row | {"state": "kept"}]
+    keys = [Key("Queue", "default", "q"), Key("BrokerConnection", "default", "prod")]
+
+    def condition(key: Key) -> conditions.Condition | None:
+        body = bench.store.get(key)
+        assert body is not None
+        return conditions.find(body, conditions.KEPT_ASIDE)
+
+    await bench.until("both say so", lambda: all(condition(key) for key in keys))
+    found = condition(keys[0])
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "LeaderLacksCommitted")
+    assert "n0 keeps 7 messages of queue 'q' aside" in found.message
+    assert condition(Key("Queue", "default", "other")) is None
+    told = [key for type_, key, reason, _ in bench.store.events if reason == found.reason]
+    assert sorted(key.kind for key in told) == ["BrokerConnection", "Queue"]
+    # A member that is down for a while has kept it no less.
+    bench.broker.kept_aside, bench.broker.unanswered = [], ["n0"]
+    asked = bench.broker.kept_aside_asked
+    await bench.until("asked again", lambda: bench.broker.kept_aside_asked >= asked + 3)
+    assert all(condition(key) for key in keys)
+    bench.broker.kept_aside, bench.broker.unanswered = [row | {"state": "done"}], []
+    await bench.until("it is over", lambda: not any(condition(key) for key in keys))

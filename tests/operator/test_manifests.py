@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 from brokerd_operator.manifests import cluster, members, naming, protection, secrets, telemetry
-from brokerd_operator.specs import broker_cluster
+from brokerd_operator.sources import certificates
+from brokerd_operator.specs import broker_cluster, registry
 from brokerd_operator.specs.model import Invalid, Meta
 from brokerd_operator.validation import Admitted, Validator
 
 from brokerd import config
-from brokerd.cluster import security
+from brokerd.cluster.peer import security
 from brokerd.raft.messages import NodeId
+from brokerd.server.access import operator_login
+from brokerd.server.catalog import topology_batch
 from tests.operator.resources import resource
 
 VALIDATOR = Validator.from_directory()
+UNREACHABLE = "node.kubernetes.io/unreachable"
 IMAGES = naming.Images("localhost/brokerd:1", "localhost/telemetry:1")
 
 
@@ -72,6 +76,26 @@ def by_kind(objects: list[naming.Manifest]) -> dict[str, naming.Manifest]:
     return {f"{item['kind']}/{item['metadata']['name']}": item for item in objects}
 
 
+@pytest.mark.parametrize(
+    ("wanted", "is_added"),
+    [
+        ([], True),
+        ([{"key": "k", "operator": "Exists"}], True),
+        ([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}], True),
+        ([{"key": UNREACHABLE, "effect": "NoExecute", "tolerationSeconds": 9}], False),
+        ([{"operator": "Exists"}], False),
+    ],
+)
+def test_members_stay_on_a_node_that_cannot_be_reached(
+    wanted: list[dict[str, Any]], is_added: bool
+) -> None:
+    """All of a node at once would be stopped when it is back; the user's own word counts."""
+    asked = context(scheduling={"tolerations": wanted})
+    found = members.stateful_set(asked)["spec"]["template"]["spec"]["tolerations"]
+    added = [{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}]
+    assert found == wanted + (added if is_added else [])
+
+
 def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
     """Every pod spec in a manifest, that of the executor template included."""
     if isinstance(value, dict):
@@ -111,6 +135,7 @@ def test_member_is_configured_by_its_environment() -> None:
     assert loaded.queues.default_type == "quorum"
     assert loaded.telemetry.interval_ms == 1000
     assert loaded.peer_tls.cert_file == "/etc/brokerd/peer-tls/tls.crt"
+    assert loaded.secrets.key_file == "/etc/brokerd/keys/keys"
 
 
 def test_pod_name_comes_before_what_refers_to_it() -> None:
@@ -119,7 +144,7 @@ def test_pod_name_comes_before_what_refers_to_it() -> None:
 
 
 def test_disabled_plain_amqp_is_nowhere() -> None:
-    """Operator.md §19.1: not in the member, not in a Service, not in the policy."""
+    """design/operator.md §5.10: not in the member, not in a Service, not in the policy."""
     made = all_on()
     assert environment(made)["BROKERD_LISTENERS_AMQP"] == "0"
     text = json.dumps(cluster.objects(made))
@@ -270,20 +295,91 @@ def test_certificates_name_members_in_a_way_the_members_accept() -> None:
     names = secrets.peer_names(context(replicas=1))
     for ordinal in range(naming.MEMBERS_MAX):
         assert security.is_member_certificate(names, NodeId(f"orders-{ordinal}"))
-        # Who dials a member expects this very name, whatever its address (cluster/transport.py).
+        # Who dials a member expects this very name, whatever its address
+        # (cluster/peer/transport.py).
         assert f"orders-{ordinal}" in names
     assert not security.is_member_certificate(names, NodeId("warehouse-0"))
     assert "orders.shop.svc" in secrets.serving_names(context())
     assert not any("*" in name for name in [*names, *secrets.serving_names(context())])
 
 
+def test_what_the_volumes_need_stays_as_long_as_they_do() -> None:
+    """ADR 19: without the keys nobody reads what is encrypted there; ADR 21: the administrator's
+    password is in there.
+    """
+    keys = secrets.keys_secret(context(), "k")
+    assert base64.b64decode(keys["data"]["keys"]) == b"k\n"
+    admin = secrets.admin_secret(context(), "pw")
+    assert admin is not None
+    for kept in (keys, admin):
+        assert "ownerReferences" not in kept["metadata"]
+        assert "BrokerCluster orders" in kept["metadata"]["annotations"][secrets.KEPT]
+    going = context(storage={"retention": "Delete"})
+    for gone in (secrets.keys_secret(going, "k"), secrets.admin_secret(going, "pw")):
+        assert gone is not None
+        assert gone["metadata"]["ownerReferences"]
+        assert "annotations" not in gone["metadata"]
+
+
+def test_kept_secret_follows_the_retention_and_the_cluster_of_its_name() -> None:
+    keeping, going = context(), context(storage={"retention": "Delete"})
+    other = {"kind": "ConfigMap", "name": "else", "uid": "x"}
+    mine = naming.owner_reference(going.meta, "BrokerCluster")
+    before = {**mine, "uid": "of the one before"}
+    kept = secrets.keys_secret(keeping, "k")
+    owned = secrets.keys_secret(going, "k")
+    assert secrets.ownership(keeping, kept) is None
+    assert secrets.ownership(going, owned) is None
+    found = secrets.ownership(going, kept)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"] == [mine]
+    assert found["metadata"]["annotations"] == {secrets.KEPT: None}
+    # As an earlier release made it, for a BrokerCluster that is gone, with an owner of others.
+    owned["metadata"]["ownerReferences"] = [other, before]
+    found = secrets.ownership(keeping, owned)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"] == [other]
+    found = secrets.ownership(going, owned)
+    assert found is not None
+    assert found["metadata"]["ownerReferences"] == [other, mine]
+
+
+def test_secret_of_the_cluster_before_is_told_from_this_ones() -> None:
+    made = context()
+    secret = secrets.cluster_secret(made, "s")
+    assert not secrets.is_predecessors(made, secret)
+    [mine] = secret["metadata"]["ownerReferences"]
+    for owners, expected in (
+        ([{**mine, "uid": "before"}], True),
+        ([{**mine, "uid": "before"}, mine], False),
+        ([{**mine, "name": "other", "uid": "before"}], False),
+        ([], False),
+    ):
+        secret["metadata"]["ownerReferences"] = owners
+        assert secrets.is_predecessors(made, secret) is expected
+
+
+def test_members_let_the_operator_in_by_the_clusters_own_authority() -> None:
+    """Also where the user brings a serving certificate, whose authority says nothing."""
+    for made in (context(), context(tls={"secretName": "mine"})):
+        path = environment(made)["BROKERD_AUTH_OPERATOR_CA_FILE"]
+        assert path == environment(made)["BROKERD_PEER_TLS_CA_FILE"]
+
+
+def test_longest_overlap_is_the_brokers() -> None:
+    assert broker_cluster.OVERLAP_MS_MAX == topology_batch.PASSWORD_OVERLAP_MS_MAX
+    assert certificates.OPERATOR_IDENTITY == operator_login.IDENTITY
+    found = registry.parse(resource("BrokerCluster", admin={"passwordOverlap": "25h"}))
+    assert isinstance(found, Invalid)
+    assert "passwordOverlap" in found.message
+
+
 def test_generated_secrets_hold_what_pods_mount() -> None:
     made = context()
     certificate = secrets.Certificate(b"CERT", b"KEY", b"CA")
     admin = secrets.admin_secret(made, "pw")
-    tls = secrets.tls_secret(made, certificate)
+    tls = secrets.certificate_secret(made, made.tls_secret, certificate)
     assert admin is not None
-    assert tls is not None
     data = {key: base64.b64decode(value) for key, value in admin["data"].items()}
     assert data["password"] == b"pw"
     assert data["uri"] == b"amqp://admin:pw@orders.shop.svc:5672"
@@ -295,8 +391,9 @@ def test_generated_secrets_hold_what_pods_mount() -> None:
             admin,
             tls,
             secrets.cluster_secret(made, "s"),
-            secrets.peer_tls_secret(made, certificate),
-            secrets.ca_secret(made, b"CA", b"KEY"),
+            secrets.keys_secret(made, "k"),
+            secrets.certificate_secret(made, made.peer_tls_secret, certificate),
+            secrets.ca_secret(made, {"ca.crt": b"CA", "ca.key": b"KEY"}),
         )
     }
     text = json.dumps(cluster.objects(made))
@@ -306,13 +403,29 @@ def test_generated_secrets_hold_what_pods_mount() -> None:
         assert f'"{name}"' in text
 
 
+def test_cert_manager_is_asked_where_the_spec_names_an_issuer() -> None:
+    made = context(tls={"issuerRef": {"name": "corp", "kind": "ClusterIssuer"}})
+    [certificate] = [item for item in cluster.objects(made) if item["kind"] == "Certificate"]
+    spec = certificate["spec"]
+    assert spec["issuerRef"] == {
+        "group": "cert-manager.io",
+        "kind": "ClusterIssuer",
+        "name": "corp",
+    }
+    assert {"orders.shop.svc", "orders-0.orders-nodes.shop.svc"} <= set(spec["dnsNames"])
+    assert spec["secretName"] == made.tls_secret == "orders-issued-tls"
+    assert set(secrets.certificate_secrets(made)) == {"orders-peer-tls"}
+    assert '"orders-issued-tls"' in json.dumps(members.stateful_set(made))
+    assert made.ca_secret is None, "who issued it may be no private authority"
+    assert "Certificate" not in {item["kind"] for item in cluster.objects(context())}
+
+
 def test_users_own_secrets_replace_generated_ones() -> None:
     made = context(
         admin={"secretRef": {"name": "my-admin"}}, tls={"secretName": "mine", "caSecretName": "ca"}
     )
-    certificate = secrets.Certificate(b"", b"", b"")
     assert secrets.admin_secret(made, "x") is None
-    assert secrets.tls_secret(made, certificate) is None
+    assert set(secrets.certificate_secrets(made)) == {"orders-peer-tls"}
     text = json.dumps(members.stateful_set(made))
     assert '"my-admin"' in text
     assert '"orders-tls"' not in text
@@ -363,7 +476,7 @@ def test_telemetry_trusts_the_authority_of_the_members() -> None:
 
 
 def test_telemetry_role_is_exactly_what_client_mode_needs() -> None:
-    """Telemetry.md section 5.2; nothing on our resources, on Secrets or on volume claims."""
+    """design/telemetry.md §5.2; nothing on our resources, on Secrets or on volume claims."""
     rules = {rule["resources"][0]: rule["verbs"] for rule in telemetry.role(all_on())["rules"]}
     assert set(rules) == {"pods", "configmaps", "services"}
     assert rules["services"] == ["deletecollection"]

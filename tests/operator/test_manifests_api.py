@@ -20,9 +20,9 @@ def everything(made: naming.Context) -> list[naming.Manifest]:
     generated = [
         secrets.admin_secret(made, "pw"),
         secrets.cluster_secret(made, "s"),
-        secrets.tls_secret(made, CERTIFICATE),
-        secrets.peer_tls_secret(made, CERTIFICATE),
-        secrets.ca_secret(made, b"CA", b"KEY"),
+        secrets.certificate_secret(made, made.tls_secret, CERTIFICATE),
+        secrets.certificate_secret(made, made.peer_tls_secret, CERTIFICATE),
+        secrets.ca_secret(made, {"ca.crt": b"CA", "ca.key": b"KEY"}, {"brokerd.io/mark": "1"}),
     ]
     return [item for item in [*generated, *cluster.objects(made)] if item is not None]
 

@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server (operator.md §15.4).
+"""The operator as a process against a real API server (design/operator.md §15).
 
 The broker behind it is a fake one, so that it can be broken at will; what a real broker does is
 shown by the tests of the embedded mode and end to end.
@@ -6,17 +6,16 @@ shown by the tests of the embedded mode and end to end.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from brokerd_operator.specs.model import Identity
 
-from tests.cluster_fixtures import CLUSTER, Kubernetes
-from tests.operator.fake_broker import FakeBroker
+from tests.cluster_fixtures import Kubernetes
+from tests.operator.api_fixtures import api as api
+from tests.operator.api_fixtures import broker as broker
+from tests.operator.broker_thread import BrokerThread
 from tests.operator.operator_process import (
     Namespace,
     OperatorProcess,
@@ -27,49 +26,8 @@ from tests.operator.operator_process import (
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 
-CRDS = CLUSTER.parents[1] / "crds"
 #: The garbage collector looks for new kinds every 30 s.
 GARBAGE_S = 120.0
-
-
-class BrokerThread:
-    """A fake broker with an event loop of its own: tests are synchronous here."""
-
-    def __init__(self) -> None:
-        self.broker = FakeBroker()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.call(self.broker.start())
-
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def do(self, function: Any, *args: Any) -> None:
-        async def work() -> None:
-            function(*args)
-
-        self.call(work())
-
-    def close(self) -> None:
-        self.call(self.broker.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-@pytest.fixture(scope="module")
-def api(kube_api: Kubernetes) -> Kubernetes:
-    kube_api.kubectl("apply", "-f", str(CRDS))
-    kube_api.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
-    return kube_api
-
-
-@pytest.fixture
-def broker() -> Iterator[BrokerThread]:
-    thread = BrokerThread()
-    yield thread
-    thread.close()
 
 
 @pytest.fixture
@@ -296,7 +254,8 @@ def test_a_cluster_gets_its_objects_secrets_and_status(
     namespace.apply(body)
     namespace.wait_reason("brokercluster", "prod", "WaitingForMembers")
     assert namespace.get("statefulset", "prod")["spec"]["replicas"] == 3  # type: ignore[index]
-    for secret in ("prod-admin", "prod-cluster", "prod-ca", "prod-tls", "prod-peer-tls"):
+    made = ("prod-admin", "prod-cluster", "prod-keys", "prod-ca", "prod-tls", "prod-peer-tls")
+    for secret in made:
         assert namespace.get("secret", secret) is not None, secret
     before = namespace.get("statefulset", "prod")
     assert before is not None

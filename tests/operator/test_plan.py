@@ -1,4 +1,4 @@
-"""The planner: the apply table of operator.md section 8, row by row, and what goes with it."""
+"""The planner: the apply table of design/operator.md §8, row by row, and what goes with it."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_report_writes_nothing_and_shows_the_drift() -> None:
 
 
 def test_pausing_tells_the_sweep_to_leave_the_objects_and_nothing_else() -> None:
-    """operator.md §19.5."""
+    """design/operator.md §10."""
     item = made("Queue", maxLength=5)
     paused = replace(CONTEXT, is_paused=True)
     topology = holding(item, token(item), settings={})
@@ -258,7 +258,7 @@ def test_pausing_tells_the_sweep_to_leave_the_objects_and_nothing_else() -> None
 
 
 def test_object_that_expired_is_not_made_again_in_this_generation() -> None:
-    """operator.md §2.2 point 8."""
+    """design/operator.md §8."""
     item = made("Queue", expires="1m")
     found = plan.plan(item, Topology(), replace(CONTEXT, expired_generation=2))
     assert isinstance(found, Conflict)

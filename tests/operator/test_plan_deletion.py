@@ -1,4 +1,4 @@
-"""The deletion table of operator.md section 10, row by row."""
+"""The deletion table of design/operator.md §10, row by row."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_wait_until_empty_waits_as_long_as_it_takes() -> None:
 
 
 def test_terminating_namespace_ends_wait_until_empty() -> None:
-    """operator.md §19.8."""
+    """design/operator.md §10."""
     ending = replace(
         SITUATION, policy="WaitUntilEmpty", age_ms=60_000, is_namespace_terminating=True
     )

@@ -1,12 +1,12 @@
-"""Which member comes, goes or restarts next (operator.md section 5.10 a, b)."""
+"""Which member comes, goes or restarts next (design/operator.md §5.10)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind, next_step, said
-from brokerd_operator.sources.kubernetes_clusters import REVISION_LABEL, is_behind, outdated
+from brokerd_operator.reconcile.rollout import REVISION_LABEL, is_behind, outdated
+from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind, next_step, operation, said
 
 
 def names(*ordinals: int) -> frozenset[str]:
@@ -80,6 +80,24 @@ def test_a_member_that_is_down_with_the_old_template_gets_the_new_one(
     assert next_step(broken) == Step(StepKind.RESTART, "prod-0")
 
 
+def test_a_held_roll_restarts_only_who_is_down() -> None:
+    held = {"outdated": names(0, 1, 2), "held": "the window is closed"}
+    step = next_step(fleet(3, 3, **held))
+    assert step == Step(StepKind.HOLD, reason="the window is closed")
+    down = next_step(fleet(3, 3, **held, ready=names(0, 2)))
+    assert down == Step(StepKind.RESTART, "prod-1")
+    assert next_step(fleet(3, 3, held="the window is closed")).kind is StepKind.DONE
+    # Numbers of members are asked for in so many words, and are not held.
+    assert next_step(fleet(4, 3, **held)) == Step(StepKind.ADD, "prod-3")
+
+
+def test_a_fenced_member_is_kept_as_it_is() -> None:
+    fenced = fleet(
+        3, 3, outdated=names(0, 1, 2), ready=names(0, 2), fenced=["prod-1"], held="prod-1 is fenced"
+    )
+    assert next_step(fenced).kind is StepKind.HOLD
+
+
 def test_scaling_comes_before_a_roll() -> None:
     step = next_step(fleet(3, 5, outdated=names(*range(5))))
     assert step == Step(StepKind.REMOVE, "prod-4")
@@ -121,8 +139,57 @@ def test_a_pod_is_outdated_once_the_controller_has_seen_the_newest_template() ->
     pods = [pod("a", "old"), pod("b", "new"), pod("c", "old", deletionTimestamp="now")]
     seen = {"metadata": {"generation": 2}, "status": {"observedGeneration": 2}}
     seen["status"]["updateRevision"] = "new"  # type: ignore[assignment]
-    assert outdated(seen, pods) == ["a"]
+    assert [item["metadata"]["name"] for item in outdated(seen, pods)] == ["a"]
     unseen = {**seen, "metadata": {"generation": 3}}
     assert is_behind(unseen)
     assert outdated(unseen, pods) == []
     assert outdated({}, pods) == []
+
+
+@pytest.mark.parametrize("problem", ["", "the broker says no"])
+@pytest.mark.parametrize(
+    ("step", "desired", "current", "expected"),
+    [
+        (Step(StepKind.DONE), 3, 3, None),
+        (Step(StepKind.ADD, "prod-3"), 5, 3, ("Scale", "Adding", "")),
+        (Step(StepKind.REMOVE, "prod-4"), 3, 5, ("Scale", "Removing", "")),
+        (Step(StepKind.RESIZE, count=4), 5, 3, ("Scale", "Resizing", "")),
+        (Step(StepKind.RESTART, "prod-2"), 3, 3, ("Roll", "Restarting", "")),
+        (Step(StepKind.WAIT, reason="it is late"), 3, 3, ("Roll", "Waiting", "it is late")),
+        (Step(StepKind.WAIT, reason="it is late"), 3, 5, ("Scale", "Waiting", "it is late")),
+        (Step(StepKind.HOLD, reason="later"), 3, 3, ("Roll", "Held", "later")),
+    ],
+)
+def test_step_as_an_operation_of_the_status(
+    step: Step, desired: int, current: int, expected: tuple[str, str, str] | None, problem: str
+) -> None:
+    found = operation(step, desired, current, problem)
+    if expected is None:
+        assert found is None
+        return
+    type_, phase, reason = expected
+    wanted = {"type": type_, "phase": phase, "step": said(step)}
+    blocked = problem or reason
+    assert found == (wanted | {"blockedBy": blocked} if blocked else wanted)
+
+
+def test_operation_fits_into_the_bounds_of_the_crd() -> None:
+    found = operation(Step(StepKind.WAIT, reason="x" * 5000), 3, 3, "y" * 5000)
+    assert found is not None
+    assert (len(found["step"]), len(found["blockedBy"])) == (256, 1024)
+
+
+@pytest.mark.parametrize("listed", [names(0, 1, 2), None])
+def test_nobody_is_restarted_for_a_template_that_the_same_pass_replaces(
+    listed: frozenset[str] | None,
+) -> None:
+    """Neither who is well, nor who is down and would be restarted at once."""
+    for ready in (names(0, 1, 2), names(0, 1)):
+        told: dict[str, Any] = {"outdated": names(2), "ready": ready, "listed": listed}
+        assert next_step(fleet(3, 3, **told, is_template_old=True)).kind is StepKind.WAIT
+    old = fleet(3, 3, outdated=names(0, 1, 2), is_template_old=True)
+    assert next_step(old).reason == "the template of the members changes first"
+    # Whatever else is to be done does not wait for it.
+    assert next_step(fleet(5, 3, is_template_old=True)) == Step(StepKind.ADD, "prod-3")
+    held = fleet(3, 3, outdated=names(0), held="closed", is_template_old=True)
+    assert next_step(held).kind is StepKind.HOLD

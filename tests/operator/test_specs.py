@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from brokerd_operator.specs import access, arguments, broker_cluster, registry, units
+from brokerd_operator.specs import arguments, broker_cluster, registry, units
 from brokerd_operator.specs.model import (
     ClusterAddress,
     DesiredObject,
@@ -22,7 +22,7 @@ from brokerd_operator.specs.model import (
 )
 from brokerd_operator.validation import Admitted, Validator
 
-from brokerd.core import catalog_specs, names
+from brokerd.core.catalog import catalog_specs, names
 from tests.operator.resources import MINIMAL, resource
 
 META = Meta("default", "thing")
@@ -244,6 +244,48 @@ def test_permission_is_named_by_its_user() -> None:
     assert spec.identities(META, resolved) == (Identity("permission", "/", "www"),)
 
 
+def test_topic_permission_is_named_by_user_and_exchange() -> None:
+    """R-TP-1, R-TP-2."""
+    (found,) = desired("TopicPermission", vhost="/a", exchange="x", write="^w", read="^r")
+    assert found.identity == Identity("topic_permission", "/a", "web|x")
+    assert found.spec == {"write": "^w", "read": "^r"}
+    (plain,) = desired("TopicPermission")
+    assert plain.spec == {"write": "", "read": ""}
+    spec = parse("TopicPermission", user=None, userRef={"name": "web"})
+    assert spec.references(META) == (Reference("User", "default", "web"),)
+    assert spec.identities(META) == ()
+    assert spec.subject(META) == ""
+    waiting = registry.desired(spec, META)
+    assert waiting == Waiting("WaitingForUser", "User web does not exist")
+    resolved = Inputs(users={"default/web": "www"})
+    assert spec.identities(META, resolved) == (Identity("topic_permission", "/", "www|orders.in"),)
+    assert spec.subject(META, resolved) == "www"
+    hard = [item.identity for item in spec.dependencies(META) if item.is_hard]
+    soft = [item.identity for item in spec.dependencies(META) if not item.is_hard]
+    assert hard == [Identity("vhost", "", "/")]
+    assert soft == [Identity("exchange", "/", "orders.in")]
+
+
+def test_topic_permission_of_a_user_with_the_separator_is_of_another_user() -> None:
+    """The broker splits `a|b|x` into user a and exchange `b|x`: a grant for `a|b` is none for a."""
+    spec = registry.parse(resource("TopicPermission", user="a|b"))
+    assert isinstance(spec, Invalid)
+    assert spec.reason == "InvalidName"
+    by_reference = parse("TopicPermission", user=None, userRef={"name": "web"})
+    inputs = Inputs(users={"default/web": "a|b"})
+    assert by_reference.identities(META, inputs) == ()
+    refused = registry.desired(by_reference, META, inputs)
+    assert isinstance(refused, Invalid)
+    assert refused.reason == "InvalidName"
+
+
+@pytest.mark.parametrize("field", ["write", "read"])
+def test_topic_permission_with_a_wrong_pattern_is_invalid(field: str) -> None:
+    found = registry.parse(resource("TopicPermission", **{field: "("}))
+    assert isinstance(found, Invalid)
+    assert found.reason == "InvalidPattern"
+
+
 def test_upstream_of_a_cluster_takes_its_address_and_administrator() -> None:
     spec = parse("FederationUpstream", exchange="stock", reconnectDelay="1500ms")
     assert spec.references(META) == (Reference("BrokerCluster", "default", "warehouse"),)
@@ -296,6 +338,64 @@ def test_upstream_secret_holds_one_or_more_uris(text: bytes, expected: list[str]
     else:
         assert isinstance(found, tuple)
         assert found[0].spec["value"]["uri"] == expected
+
+
+CA = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+OLD_CA = CA.replace(b"MIIB", b"MIIA")
+KEY = b"-----BEGIN PRIVATE KEY-----\nMIIC\n-----END PRIVATE KEY-----\n"
+
+
+def with_ca(data: dict[str, bytes] | None, **ref: str) -> object:
+    """The objects of an upstream with a URI, whose authorities are in the Secret `trust`."""
+    spec = parse(
+        "FederationUpstream",
+        endpoints=None,
+        uriSecretRef={"name": "s"},
+        tls={"caSecretRef": {"name": "trust", **ref}},
+    )
+    assert Reference("Secret", "default", "trust") in spec.references(META)
+    secrets = {"default/s": {"uri": b"amqps://a"}}
+    if data is not None:
+        secrets["default/trust"] = data
+    return registry.desired(spec, META, Inputs(secrets=secrets))
+
+
+def test_authorities_of_an_upstream_come_from_a_secret_without_what_else_is_there() -> None:
+    found = with_ca({"ca.crt": KEY + b"# ours\r\n" + CA + OLD_CA + CA, "bundle": OLD_CA})
+    assert isinstance(found, tuple)
+    assert found[0].spec["value"]["ca-certificates"] == (CA + OLD_CA).decode()
+    found = with_ca({"bundle": OLD_CA}, key="bundle")
+    assert isinstance(found, tuple)
+    assert found[0].spec["value"]["ca-certificates"] == OLD_CA.decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "WaitingForSecret"),
+        ({"tls.crt": CA}, "WaitingForSecret"),
+        ({"ca.crt": b""}, "InvalidSpec"),
+        ({"ca.crt": KEY}, "InvalidSpec"),
+        ({"ca.crt": b"\xff"}, "InvalidSpec"),
+        ({"ca.crt": CA.replace(b"MIIB", b"A" * 65_536)}, "InvalidSpec"),
+    ],
+)
+def test_authorities_that_cannot_be_used_say_why(
+    data: dict[str, bytes] | None, reason: str
+) -> None:
+    found = with_ca(data)
+    assert isinstance(found, Waiting | Invalid)
+    assert found.reason == reason
+    assert "trust" in found.message or "65536" in found.message
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_authorities_of_a_named_cluster_are_trusted_where_it_has_tls(is_tls: bool) -> None:
+    spec = parse("FederationUpstream")
+    clusters = {"default/warehouse": ClusterAddress(("h:1",), "u", "p", is_tls, CA)}
+    (found,) = registry.desired(spec, META, Inputs(clusters=clusters))  # type: ignore[misc]
+    assert found.spec["value"]["uri"] == f"amqp{'s' if is_tls else ''}://u:p@h:1"
+    assert found.spec["value"].get("ca-certificates") == (CA.decode() if is_tls else None)
 
 
 def test_upstream_set_lists_members_with_overrides() -> None:
@@ -377,7 +477,7 @@ def test_wrong_types_become_invalid_and_not_an_exception() -> None:
 
 
 def test_hard_and_soft_dependencies_are_told_apart() -> None:
-    """Operator.md section 9: a missing dead letter exchange never blocks (R-AE-8)."""
+    """design/operator.md §9: a missing dead letter exchange never blocks (R-AE-8)."""
     queue = parse("Queue", deadLetter={"exchange": "dead"}, bindings=[{"source": "in"}])
     found = {item.identity: item.is_hard for item in queue.dependencies(META)}
     assert found == {
@@ -421,53 +521,6 @@ def test_interval_that_a_member_would_not_start_with_is_invalid(interval: str) -
     found = registry.parse(resource("BrokerCluster", telemetry={"interval": interval}))
     assert isinstance(found, Invalid)
     assert "telemetry.interval" in found.message
-
-
-def _grants(*grants: dict[str, Any]) -> tuple[access.Grant, ...]:
-    spec = registry.parse(resource("BrokerCluster", access=list(grants)))
-    assert isinstance(spec, broker_cluster.BrokerClusterSpec)
-    return spec.access
-
-
-def test_only_granted_namespaces_kinds_and_vhosts_may_use_a_broker() -> None:
-    grants = _grants(
-        {"namespaces": {"names": ["b"]}, "kinds": ["Queue"], "vhosts": ["b-.*"]},
-        {"namespaces": {"from": "All"}, "kinds": ["User"], "users": ["app-.*"]},
-    )
-
-    def allowed(**changes: Any) -> bool:
-        request = {
-            "kind": "Queue",
-            "namespace": "b",
-            "namespace_labels": {},
-            "vhost": "b-1",
-            **changes,
-        }
-        return access.is_granted("own", grants, access.Request(**request))
-
-    assert allowed(namespace="own", kind="Vhost", vhost="x")
-    assert allowed()
-    assert not allowed(namespace="c")
-    assert not allowed(kind="Exchange")
-    assert not allowed(vhost="xb-1"), "patterns are anchored"
-    assert allowed(namespace="c", kind="User", vhost=None, user="app-1")
-    assert not allowed(namespace="c", kind="User", vhost=None, user="root")
-    assert not allowed(
-        namespace="c", kind="User", vhost=None, user="app-1", tags=("administrator",)
-    )
-
-
-def test_grant_by_labels_needs_all_labels() -> None:
-    (grant,) = _grants({"namespaces": {"selector": {"matchLabels": {"tier": "gold", "x": "1"}}}})
-    assert grant.namespaces.admits("n", {"tier": "gold", "x": "1", "y": "2"})
-    assert not grant.namespaces.admits("n", {"tier": "gold"})
-
-
-def test_wrong_pattern_in_a_grant_is_invalid_and_grants_nothing() -> None:
-    grant = {"namespaces": {"from": "All"}, "kinds": ["Queue"], "vhosts": ["("]}
-    found = registry.parse(resource("BrokerCluster", access=[grant]))
-    assert isinstance(found, Invalid)
-    assert found.reason == "InvalidPattern"
 
 
 def _as_stored(item: DesiredObject) -> dict[str, Any]:

@@ -9,22 +9,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 import yaml
+from brokerd_operator import conditions
 from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine.keys import Key
-from brokerd_operator.local import dry_run
+from brokerd_operator.local import dry_run, export_topology
 from brokerd_operator.local.environment import RUNNING_FILE, Environment
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import MemberState
 from brokerd_operator.local.ports import LOOPBACK
+from brokerd_operator.reconcile import drift
 from brokerd_operator.reconcile.actions import Delete
-from brokerd_operator.specs.model import Identity
+from brokerd_operator.sources.directory import is_ready
+from brokerd_operator.specs import registry
+from brokerd_operator.specs.model import Identity, Inputs, Meta, TopologySpec
 
 from tests.operator.resources import resource
 
@@ -155,6 +160,108 @@ async def test_set_and_delete_resource_by_program(environment: Environment) -> N
         environment.set_resource(resource("Queue", "bad", maxLength="x"))
 
 
+async def test_export_of_a_real_broker_asks_for_what_it_holds(
+    environment: Environment, directory: Path
+) -> None:
+    """One of everything: applied, exported, and planned again nothing differs."""
+    uri = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "uri"}}
+    write(
+        directory,
+        "more.yaml",
+        {**uri, "stringData": {"uri": "amqp://u:p@127.0.0.1:1"}},
+        resource("Vhost", "team", limits={"maxQueues": 9}, tags=["b", "a"]),
+        resource("User", "web", tags=["monitoring"], limits={"maxChannels": 3}),
+        resource("Permission", "web", user=None, userRef={"name": "web"}, write="^a"),
+        resource("TopicPermission", "web", exchange="in", write="^a", read=".*"),
+        resource("FederationUpstream", "east", endpoints=None, uriSecretRef={"name": "uri"}),
+        resource("FederationUpstreamSet", "all-of-them"),
+        resource("OperatorPolicy", "op", definition={"maxLength": 5, "messageTTL": "3s"}),
+        resource("Policy", "p", pattern="^q", definition={"deliveryLimit": 3}),
+        resource("Policy", "p2", pattern="^q", definition={"maxLength": 7}),
+        resource("Exchange", "a", alternateExchange="b"),
+        resource("Exchange", "b", alternateExchange="a"),
+        resource("Binding", "b", source="in", destination={"name": "a", "kind": "Exchange"}),
+    )
+    await _until_applied(environment, set(registry.TOPOLOGY_KINDS))
+    target = {"default/prod": admin(environment).target}
+    same = await dry_run.run(directory, environment.data_dir, target)
+    assert same.lines == ["nothing would change"]
+    client = admin(environment)
+    try:
+        held, _ = await client.list_topology()
+    finally:
+        await client.close()
+    exported = export_topology.to_resources(held, "prod", None)
+    inputs = Inputs(secrets=_AnySecret())
+    asked = {}
+    for body in exported.resources:
+        spec = registry.parse(body)
+        assert isinstance(spec, TopologySpec), (body, spec)
+        objects = registry.desired(spec, Meta.of(body), inputs)
+        assert isinstance(objects, tuple), (body, objects)
+        asked |= {item.identity: item for item in objects}
+    observed = {item.identity: item for item in held}
+    assert set(asked) <= set(observed)
+    left = {item.kind for name, item in observed.items() if name not in asked}
+    # The predefined exchanges, and the virtual host / as every broker has it.
+    assert left <= {"exchange", "vhost"}
+    for identity, item in asked.items():
+        assert drift.differences(item, observed[identity].spec) == (), identity
+
+
+async def _until_applied(environment: Environment, kinds: set[str]) -> None:
+    """Wait until the files were read and each of these kinds is ready."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            bodies = environment.store.resources()
+            if kinds <= {body["kind"] for body in bodies} and all(map(is_ready, bodies)):
+                return
+            await asyncio.sleep(0.05)
+
+
+class _AnySecret(dict[str, Mapping[str, bytes]]):
+    """Whatever an export names."""
+
+    def get(self, key: str, default: object = None) -> Any:
+        return {"password": b"p", "uri": b"amqp://u:p@h"}
+
+
+async def test_statuses_say_what_real_members_and_policies_come_to(
+    environment: Environment, directory: Path
+) -> None:
+    write(
+        directory,
+        "more.yaml",
+        resource("Policy", "p", pattern="^q", definition={"maxLength": 7}),
+        resource("Policy", "p2", pattern="^q", definition={"maxLength": 8}),
+        resource("Queue", "big", replicas=3),
+    )
+
+    def condition(kind: str, name: str, type_: str) -> conditions.Condition | None:
+        body = environment.store.get(Key(kind, "default", name))
+        return None if body is None else conditions.find(body, type_)
+
+    async def until(kind: str, name: str, type_: str, status: str, reason: str) -> None:
+        async with asyncio.timeout(READY_S):
+            while True:
+                found = condition(kind, name, type_)
+                if found is not None and (found.status, found.reason) == (status, reason):
+                    return
+                await asyncio.sleep(0.05)
+
+    await until("BrokerCluster", "prod", "MemoryAlarm", "False", "BelowWatermark")
+    await until("BrokerCluster", "prod", "QuorumCritical", "False", "MajoritySafe")
+    await until("Policy", "p", "Warning", "True", "EqualPriority")
+    await until("Policy", "p2", "Effective", "False", "EqualPriority")
+    await until("Queue", "big", "Warning", "True", "TooFewMembers")
+    client = admin(environment)
+    try:
+        await client.set_settings({"vm_memory_high_watermark": "1MiB"})
+        await until("BrokerCluster", "prod", "MemoryAlarm", "True", "AboveWatermark")
+    finally:
+        await client.close()
+
+
 async def test_plan_shows_what_would_change_and_writes_nothing(
     environment: Environment, directory: Path
 ) -> None:
@@ -182,6 +289,9 @@ async def test_data_and_identity_outlive_a_stop(tmp_path: Path, directory: Path)
         assert body is not None
         pid = first.clusters["prod"].members[0].pid
         assert pid is not None
+    key = tmp_path / "data" / "clusters" / "default" / "prod" / "secrets.key"
+    assert key.stat().st_mode & 0o777 == 0o400
+    kept = key.read_text()
     assert not _is_running(pid)
     assert not (tmp_path / "data" / RUNNING_FILE).exists()
     # What vanished while nobody looked is a deletion as well.
@@ -191,6 +301,7 @@ async def test_data_and_identity_outlive_a_stop(tmp_path: Path, directory: Path)
         await second.wait_gone("Queue", "q", READY_S)
         await second.wait_ready(READY_S)
         assert second.clusters["prod"].members[0].amqp_port == port
+        assert key.read_text() == kept
         assert await names(second, "queue") == []
 
 
@@ -228,6 +339,43 @@ def test_up_once_prints_the_table_and_leaves_nothing_running(
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["Queue", "q", "True", "Applied"] in [line[:4] for line in lines]
+
+
+def test_up_once_ends_at_a_broker_that_is_in_no_file(tmp_path: Path, directory: Path) -> None:
+    write(directory, "stray.yaml", resource("Queue", "stray", brokerRef={"name": "nowhere"}))
+    arguments = ("-f", str(directory), "--data-dir", str(tmp_path / "data"), "--once")
+    done = subprocess.run(
+        command(*arguments, "--port-offset", str(OFFSET)),
+        env=environ(),
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert "Queue stray: BrokerCluster default/nowhere, its brokerRef, is in no file" in done.stderr
+
+
+def test_up_says_how_it_goes_and_where_to_connect(tmp_path: Path, directory: Path) -> None:
+    """Also while one resource waits for what never comes."""
+    write(directory, "stray.yaml", resource("Queue", "stray", brokerRef={"name": "nowhere"}))
+    arguments = ("-f", str(directory), "--data-dir", str(tmp_path / "data"))
+    out = tmp_path / "out"
+    with out.open("wb") as output:
+        process = subprocess.Popen(
+            command(*arguments, "--port-offset", str(OFFSET)),
+            env=environ(),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        _wait(lambda: "Queue q: ready" in out.read_text() and "prod-0: amqp://" in out.read_text())
+        text = out.read_text()
+        assert "BrokerCluster prod: ready: 1 of 1 members are ready" in text
+        assert "Queue stray: WaitingForBroker: BrokerCluster default/nowhere does not" in text
+        assert "prod: user guest, password guest" in text
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(READY_S) == 0
 
 
 def test_up_refuses_a_wrong_resource_with_its_place(tmp_path: Path) -> None:
@@ -306,7 +454,7 @@ async def until_members(environment: Environment, wanted: int) -> None:
 async def test_members_are_added_and_taken_away_one_by_one(
     environment: Environment, directory: Path
 ) -> None:
-    """Operator.md §5.10 a: nothing is lost, and the data of who went are kept."""
+    """design/operator.md §5.10: nothing is lost, and the data of who went are kept."""
     queue = resource("Queue", "kept", type="quorum")
     write(directory, "more.yaml", queue)
     await until_names(environment, "queue", {"q", "kept"})

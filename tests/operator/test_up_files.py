@@ -17,7 +17,7 @@ from brokerd_operator.local.ports import LOOPBACK, PortReservations
 from brokerd_operator.reconcile.topology import ObservedObject
 from brokerd_operator.sources import certificates, directory
 from brokerd_operator.sources.api import merge_patch
-from brokerd_operator.sources.kubernetes_clusters import is_part
+from brokerd_operator.sources.cluster_objects import is_part
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import Inputs, Meta, TopologySpec
 from cryptography import x509

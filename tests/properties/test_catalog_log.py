@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.core import catalog_commands
-from brokerd.core.catalog import CatalogMachine
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.catalog_machine import CatalogMachine
 from tests.unit.core.catalog_driver import OTHER, OWN, StepMeta
 
 NAMES = st.sampled_from(["a", "b", "amq.topic", "x|y", ""])

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from brokerd.amqp import properties
-from brokerd.core import annotations, deaths, effects
+from brokerd.core import annotations
 from brokerd.core.message import Content
-from brokerd.core.profiles import profile
-from brokerd.server.burial import bury
+from brokerd.core.queue import deaths, effects
+from brokerd.server.messages.dead_letter_headers import bury
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver, consumer
+from tests.unit.server.messages.fakes import Routing
 
 QUEUES = ("a", "b", "c", "d")
 #: More deaths than this in one operation: it would not have ended.
@@ -67,9 +67,7 @@ class World:
         self.contents: dict[str, list[Content]] = {name: [] for name in QUEUES}
         self.history: dict[bytes, list[Event]] = {}
         self.deaths = 0
-        self.broker: Any = SimpleNamespace(
-            profile=profile(), router=self.catalog.router, warn=lambda text: None
-        )
+        self.routing = Routing(self.catalog)
         for name, shape in shapes.items():
             self.catalog.queue(name)
             self.catalog.exchange(f"dead-{name}", "fanout")
@@ -125,10 +123,10 @@ class World:
     ) -> list[tuple[str, effects.DeadLetter]]:
         """Check one death against the model; return the deaths that it sets off."""
         past = [*self.history[content[2]], (name, letter.reason)]
-        queue: Any = SimpleNamespace(name=name, vhost="/")
+        queue = self.catalog.found(name)
         target = (letter.exchange, letter.routing_key)
         dead, result = bury(
-            self.broker, queue, content, letter.reason, 1, target, run.delivery_count
+            self.routing, queue, content, letter.reason, 1, target, run.delivery_count
         )
         shown = [
             ((entry["queue"], entry["reason"]), entry["count"])

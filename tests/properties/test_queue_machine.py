@@ -20,12 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from brokerd.core import effects, queue_commands, queue_lanes
-from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Kind, QueueOptions, ReturnCause
+from brokerd.core.queue import effects, queue_commands, queue_lanes
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import StepMeta, consumer, content, numbers
 
 CHANNELS = (1, 2, 3)
@@ -71,6 +72,30 @@ OPTIONS: list[dict[str, Any]] = [
         "max_priority": 31,
     },
     {"alternate_exchange": "alt", "max_length": 6, "message_ttl_ms": 70},
+    # The default limit: only failures end a message, and what is dropped for it is counted.
+    {
+        "queue_type": "quorum",
+        "delivery_limit": 1,
+        "delivery_count_mode": "failures",
+        "delivery_limit_is_default": True,
+        "consumer_timeout_ms": 40,
+    },
+    {
+        "queue_type": "quorum",
+        "delivery_limit": 1,
+        "delivery_count_mode": "failures",
+        "delivery_limit_is_default": True,
+        "dead_letter_exchange": "dlx",
+        "delayed_retry": "returned",
+        "delayed_retry_min_ms": 20,
+        "delayed_retry_max_ms": 50,
+    },
+    {
+        "queue_type": "quorum",
+        "delivery_limit": 0,
+        "delivery_count_mode": "4.3",
+        "delivery_limit_is_default": True,
+    },
 ]
 #: Commands tried in one run of the test.
 STEPS = int(os.environ.get("QUEUE_STEPS", "50000"))
@@ -80,7 +105,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
     """Every message is where the effects say it is, and nowhere else.
 
     The model knows each message by its own place only: ready, held by a consumer, dead letter
-    pending, or gone; it moves them as effects and replies tell and compares totals.
+    pending, or gone; it moves them as effects and replies tell and compares totals.  What a message
+    that comes back counts, and when it dies of that, the model knows by itself (R-DL-2, R-DL-3).
     """
 
     def __init__(self) -> None:
@@ -92,6 +118,12 @@ class QueueAgainstModel(RuleBasedStateMachine):
         #: number -> consumer
         self.held: dict[int, ConsumerId] = {}
         self.handed_out: dict[int, int] = {}
+        #: number -> what it brought along, and what it has counted here besides.
+        self.brought: dict[int, int] = {}
+        self.counted: dict[int, int] = {}
+        #: How many died of the delivery limit, and how many of those in a way that is told.
+        self.over_limit = 0
+        self.dropped = 0
         self.seen: set[int] = set()
         #: number -> when its holder got it
         self.taken_ms: dict[int, int] = {}
@@ -127,11 +159,38 @@ class QueueAgainstModel(RuleBasedStateMachine):
             return
         for number in list(self.held):
             if self.taken_ms[number] + timeout_ms <= self.meta.now_ms:
-                self.take_back(number)
+                self.take_back(number, is_failure=False)
 
-    def take_back(self, number: int) -> None:
+    def take_back(self, number: int, is_failure: bool) -> None:
+        """A message returns: count it, and let it die if that is too much."""
         del self.held[number]
-        self.handed_out[number] = self.handed_out.get(number, 0) + 1
+        options = self.machine.options
+        returns = self.handed_out[number] = self.handed_out.get(number, 0) + 1
+        if options.queue_type != "quorum":
+            return
+        mode = options.delivery_count_mode
+        if is_failure or mode in ("3.x", "4.0"):
+            self.counted[number] = self.counted.get(number, 0) + 1
+        count = self.count_of(number)
+        limit = options.delivery_limit
+        dies = (
+            limit is not None
+            and {
+                "3.x": count > limit,
+                "4.0": returns > limit,
+                "4.3": count > limit,
+                # R-DL-9 does not hold for it: what a message brought along ends nothing here.
+                "failures": is_failure and count > limit and returns > limit,
+            }[mode]
+        )
+        if dies:
+            self.over_limit += 1
+            self.dropped += (
+                options.delivery_limit_is_default and options.dead_letter_exchange is None
+            )
+
+    def count_of(self, number: int) -> int:
+        return self.brought.get(number, 0) + self.counted.get(number, 0)
 
     def hold(self, number: int, who: ConsumerId) -> None:
         self.held[number] = who
@@ -155,6 +214,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert number not in self.held, "handed out while someone holds it"
             assert number not in self.gone, "handed out after it had left"
             assert run.acquired_count == self.handed_out.get(number, 0)
+            assert run.delivery_count == self.count_of(number)
             if row is not None and not row["no_ack"]:
                 self.hold(number, who)
 
@@ -167,14 +227,20 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert all(number > newest for given in first_time for number in given)
         self.seen.update(number for given in first_time for number in given)
 
-    def take(self, data: st.DataObject) -> tuple[ConsumerId, list[Range]]:
+    def take(
+        self, data: st.DataObject, kind: Kind, cause: ReturnCause
+    ) -> tuple[ConsumerId, list[Range]]:
         who = data.draw(st.sampled_from(sorted(set(self.held.values()))))
         mine = sorted(n for n, c in self.held.items() if c == who)
         low = data.draw(st.sampled_from(mine))
         high = low + data.draw(st.integers(1, 6))
         for number in range(low, high):
-            if self.held.get(number) == who:
-                self.take_back(number)
+            if self.held.get(number) != who:
+                continue
+            if kind == Kind.RETURN:
+                self.take_back(number, is_failure=cause is ReturnCause.REJECT)
+            else:
+                del self.held[number]
         return who, [(low, high)]
 
     # -- rules
@@ -192,17 +258,29 @@ class QueueAgainstModel(RuleBasedStateMachine):
         ttl=st.none() | st.integers(0, 100),
         priority=st.integers(0, 4),
         repeat=st.integers(0, 3),
+        brought=st.sampled_from([0, 0, 3]),
     )
     def enqueue(
-        self, channel: int, sizes: list[int], ttl: int | None, priority: int, repeat: int
+        self,
+        channel: int,
+        sizes: list[int],
+        ttl: int | None,
+        priority: int,
+        repeat: int,
+        brought: int = 0,
     ) -> None:
         fields: dict[str, Any] = {"priority": priority} if priority else {}
+        if brought:
+            fields["delivery_count"] = brought
         if ttl is not None:
             fields["ttl_ms"] = ttl
         batch = [content(b"x" * size, **(fields if size % 2 else {})) for size in sizes]
         following = self.sequence.get(channel, 1)
         first = max(1, following - repeat)
         is_over = self.is_over_its_limit()
+        if brought and self.machine.options.queue_type == "quorum":
+            new = enumerate(sizes[following - first :], self.machine.next_number)
+            self.brought |= {number: brought for number, size in new if size % 2}
         outcome = self.apply(queue_commands.encode_enqueue("n1", 7, channel, first, batch))
         status, accepted, _ = queue_commands.decode_enqueue_reply(outcome.reply)
         assert status == queue_commands.EnqueueStatus.OK
@@ -210,6 +288,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if is_over:
             assert accepted <= following - first, "accepted over the limit"
         self.sequence[channel] = max(following, first + len(batch))
+        # What was refused has no number: the next message gets it.
+        for number in [n for n in self.brought if n >= self.machine.next_number]:
+            del self.brought[number]
 
     def is_over_its_limit(self) -> bool:
         """R-LEN-3, R-LEN-7, R-LEN-8: what is over, refuses."""
@@ -253,7 +334,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     )
     @precondition(lambda self: self.held)
     def let_go(self, data: st.DataObject, kind: Kind, cause: ReturnCause, after_ms: int) -> None:
-        who, ranges = self.take(data)
+        who, ranges = self.take(data, kind, cause)
         self.apply(queue_commands.encode_ranges(kind, who, ranges, cause))
         if after_ms:
             self.tick(after_ms)
@@ -268,6 +349,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             run = queue_commands.run_of(reply["run"])
             assert run.length == 1
             assert run.first not in self.held
+            assert run.delivery_count == self.count_of(run.first)
             self.see_in_order([[run.first]])
             if not no_ack:
                 self.hold(run.first, who)
@@ -276,7 +358,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def channel_down(self, channel: int) -> None:
         for number, who in list(self.held.items()):
             if who.channel == channel:
-                self.take_back(number)
+                self.take_back(number, is_failure=True)
         self.sequence.pop(channel, None)
         self.apply(queue_commands.encode_channel_down("n1", 7, channel))
 
@@ -351,6 +433,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
         pending = counters["dl_out"] - counters["dl_confirmed"] - counters["dl_lost"]
         if self.machine.options.at_least_once:
             assert view["dl_pending"] == pending
+        assert (counters["over_limit"], counters["default_limit_drop"]) == (
+            self.over_limit,
+            self.dropped,
+        ), "another message died of the delivery limit, or did not"
         assert view == self.replica.overview()
 
     @invariant()

@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.core.topic_trie import TopicTrie
+from brokerd.core.catalog.topic_trie import TopicTrie
 
 WORDS = st.sampled_from(["a", "b", "", "*", "#"])
 PATTERNS = st.lists(WORDS, max_size=6).map(".".join)

@@ -15,7 +15,7 @@ from tests.properties import wal_images
 from tests.properties.wal_images import Subject, subject
 from tests.unit.storage.builders import entry, segment_paths
 
-#: replication.md §5, the column of every CI run.
+#: design/replication.md §5, the column of every CI run.
 IMAGES = 100_000
 
 
@@ -48,6 +48,8 @@ def test_every_prefix_of_the_last_write_gives_back_what_was_synced_before(log: S
     scan = scan_segment(whole, header, name, is_tail=True)
     start, end = scan.last_batch_start, scan.end
     before: list[int] | None = None
+    mark = records.encode_sync_mark(header, records.SyncMark(scan.last_batch - 1, start))
+    log.disk.files[log.directory / records.MARK_NAME] = mark
     for length in range(end - start):
         log.disk.files[log.path] = (
             whole[: start + length] + bytes(end - start - length) + whole[end:]

@@ -1,7 +1,8 @@
-"""Damaged images of small logs: every flipped bit and every truncated length, judged one by one.
+"""Damaged images of small logs, judged one by one: every flipped bit, every truncated length, every
+tail that reads as zeros, with the mark of what was synced and without.
 
 An image either gives back all that had been synced, or the log refuses to open, or the groups that
-are concerned are marked damaged: nothing is accepted in silence (replication.md §1, §5; G8).
+are concerned are marked damaged: nothing is accepted in silence (design/replication.md §1, §5; G8).
 
     python -m tests.properties.wal_images --images 5000000 --first-seed 1
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brokerd.raft.messages import Entry, HardState, NodeId
-from brokerd.storage import inspect, recovery
+from brokerd.storage import inspect, records, recovery
 from brokerd.storage.disk import Disk
 from brokerd.storage.errors import CorruptLog, UnknownFormat, WrongNode
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
@@ -44,6 +45,11 @@ class ImageDisk(Disk):
 
     def __init__(self, files: dict[Path, bytes]) -> None:
         self.files = files
+        self.identities: dict[Path, tuple[int, int]] = {}
+        for path in files:
+            descriptor = Disk.open(self, path)
+            self.identities[path] = Disk.identity(self, descriptor)
+            Disk.close(self, descriptor)
         self.opened: list[Path] = []
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -59,6 +65,9 @@ class ImageDisk(Disk):
 
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         return self.files[self.opened[descriptor]][offset : offset + size]
+
+    def identity(self, descriptor: int) -> tuple[int, int]:
+        return self.identities[self.opened[descriptor]]
 
     def size(self, path: Path) -> int:
         return len(self.files[path])
@@ -117,7 +126,9 @@ def build(directory: Path, *, recycled: bool, seed: int = 0) -> Expected:
         put_range(log, 9, 1, 30, size=900)
         save(log, 9, 29, [])
         collect_all(log)
-        put_range(log, 9, 30, 34, size=900)
+        for index in range(30, 60):
+            if log._writer.active.header.fresh:
+                put_range(log, 9, index, index + 1, size=900)
         assert not log._writer.active.header.fresh
     log.bootstrap([(5, THREE)])
     writes = [
@@ -177,10 +188,18 @@ def judge(directory: Path, expected: Expected, disk: Disk) -> str:
 
 
 def flips(whole: bytes, end: int) -> Iterator[tuple[str, bytes]]:
-    """Yield every image with one flipped bit, the eight of a byte far apart from each other."""
+    """Yield every image with one flipped bit of what is used, the eight of a byte far apart."""
     image = bytearray(whole)
+    mark = records.SYNC_MARK_AT
+    size = records.SYNC_MARK_FRONT.size + records.SYNC_MARK_BODY.size
+    offsets = [
+        *range(min(end, records.SEGMENT_HEADER_BYTES)),
+        *range(mark, min(end, mark + size)),
+        *range(mark + records.SYNC_MARK_COPY, min(end, mark + records.SYNC_MARK_COPY + size)),
+        *range(records.SEGMENT_DATA_START, end),
+    ]
     for bit in range(8):
-        for offset in range(end):
+        for offset in offsets:
             mask = 1 << (offset + bit) % 8
             image[offset] ^= mask
             yield f"bit {mask:#x} at {offset}", bytes(image)
@@ -191,6 +210,22 @@ def truncations(whole: bytes, end: int) -> Iterator[tuple[str, bytes]]:
     """Yield every shorter file that ends within what was written, and a few beyond."""
     for length in [*range(end + 100), len(whole) - 1]:
         yield f"length {length}", whole[:length]
+
+
+def zeroed(whole: bytes, end: int) -> Iterator[tuple[str, bytes]]:
+    """Yield every image whose tail reads as zeros though it was synced; the mark of what was synced
+    is there, or reads as zeros too.  And the mark alone: then nobody knows whether there was more.
+    """
+    start = records.SEGMENT_DATA_START
+    without_mark = whole[: records.SYNC_MARK_AT] + bytes(start - records.SYNC_MARK_AT)
+    yield "mark zeroed", without_mark + whole[start:]
+    for head, name in ((whole[:start], "tail"), (without_mark, "mark and tail")):
+        for cut in range(start, end):
+            if any(whole[cut:end]):
+                yield (
+                    f"{name} zeroed from {cut}",
+                    head + whole[start:cut].ljust(len(whole) - start, b"\0"),
+                )
 
 
 def judge_images(directory: Path, count: int, first_seed: int = 0) -> Counter[str]:
@@ -208,7 +243,7 @@ def judge_images(directory: Path, count: int, first_seed: int = 0) -> Counter[st
 
 
 def _judge_log(log: Subject, name: str, count: int) -> Counter[str]:
-    kinds = ((truncations, False), (flips, True))
+    kinds = ((zeroed, False), (truncations, False), (flips, True))
     for images, may_be_whole in kinds:
         for what, image in images(log.whole, log.end):
             if log.verdicts.total() >= count:

@@ -50,7 +50,9 @@ class SimClient:
             commands.append((token, f"{self.name}:{sequence}:{self._padding}".encode()))
         world.after(PATIENCE_MS, self._give_up, self._attempt)
         world.record("propose", self.name, self.done + 1, self._contact)
-        world.nodes[self._contact].handle(Propose(world.now_ms, commands))
+        world.nodes[self._contact].handle(
+            Propose(world.now_ms, commands, is_lazy=commands[0][0] % 2 == 0)
+        )
 
     def _give_up(self, attempt: int) -> None:
         if attempt == self._attempt:

@@ -28,6 +28,7 @@ class SimMachine:
     """Applies `client:sequence:padding` once each; keeps a hash chain over all it has applied."""
 
     realise_everywhere = False
+    may_lose_last = False
 
     def __init__(self, observe: Observer) -> None:
         self._observe = observe

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd.raft.inputs import Input, LeaderAlive, Persisted, Received, SnapshotSaved, Tick
 from brokerd.raft.messages import Configuration, GroupUid, Message, MessageKind, NodeId
 from brokerd.raft.replica import (
+    Contradicted,
     InstallSnapshot,
     Persist,
     Realise,
@@ -95,7 +96,7 @@ class SimNode:
         self.handle(Tick(world.now_ms))
 
     def _needs_no_tick(self, replica: Replica) -> bool:
-        """What cluster/group_clock.py asks, with the simulator's own notion of who is down."""
+        """What group_clock.py asks, with the simulator's own notion of who is down."""
         now_ms = self.world.now_ms
         down = {
             peer
@@ -225,6 +226,10 @@ class SimNode:
         require(action.index not in self._realised, f"{self.id} realised {action.index} twice")
         self._realised.add(action.index)
 
+    def _contradicted(self, action: Contradicted) -> None:
+        # No disk of this world loses what it has synced, so no leader may lack what is committed.
+        require(False, f"{self.id} is contradicted: {action.contradiction}")
+
     def _role_changed(self, action: RoleChanged) -> None:
         world = self.world
         world.record("role", self.id, action.leader, action.term)
@@ -248,4 +253,5 @@ _EXECUTE: dict[type[Any], Callable[[SimNode, Any], None]] = {
     Reply: SimNode._reply,
     Realise: SimNode._realise,
     RoleChanged: SimNode._role_changed,
+    Contradicted: SimNode._contradicted,
 }

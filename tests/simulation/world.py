@@ -55,7 +55,7 @@ class Scenario:
     mute_after_election: float
     tick_ms: int
     election_ticks_max: int
-    succession_ticks_max: int
+    gone_leader_ticks_max: int
     client_count: int
     window: int
     append_entries_max: int
@@ -87,7 +87,7 @@ class Scenario:
             mute_after_election=rng.choice((0.0, 0.0, 0.2)),
             tick_ms=100,
             election_ticks_max=20,
-            succession_ticks_max=4,
+            gone_leader_ticks_max=4,
             client_count=rng.randrange(1, 4),
             window=rng.choice((1, 1, 4)),
             append_entries_max=rng.choice((1, 2, 1024)),
@@ -127,7 +127,7 @@ PROFILES: dict[str, dict[str, Any]] = {
         "sync_ms_max": 60,
         "election_ticks_max": 11,
         # Rivals stay rivals.
-        "succession_ticks_max": 200,
+        "gone_leader_ticks_max": 200,
         "crash_after_vote": 0.5,
         "crash_after_commit": 0.01,
     },
@@ -158,13 +158,12 @@ class World:
         self.config = RaftConfig(
             tick_ms=scenario.tick_ms,
             election_ticks_max=scenario.election_ticks_max,
-            succession_ticks_max=scenario.succession_ticks_max,
+            gone_leader_ticks_max=scenario.gone_leader_ticks_max,
             append_entries_max=scenario.append_entries_max,
             # One small message per round trip is too little for the clients at slow disks.
             inflight_max=self.rng.choice((4, 64) if scenario.append_entries_max == 1 else (1, 64)),
             snapshot_entries=self.rng.choice((5, 20)) if scenario.snapshots else 4096,
             snapshot_resend_ticks=20,
-            commit_record_entries=self.rng.choice((1, 8, 64)),
             proposals_max=self.rng.choice((3, 1000)),
             apply_entries_min=manners.choice((1, 4, 32)),
         )

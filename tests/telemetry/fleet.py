@@ -12,11 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from brokerd.core.queue.queue_state import COUNTERS, REMOVALS
 from brokerd.telemetry import segment_files
 from brokerd.telemetry.counters import Counters
-from brokerd.telemetry.queue_rows import COUNTERS, REMOVALS, QueueRows
+from brokerd.telemetry.queue_rows import QueueRows
 
-#: 2026-11-20T14:00:00Z, as in Annex A.1.
+#: 2026-11-20T14:00:00Z, as in design/telemetry.md §14.1.
 BEGIN_US = 1_795_183_200_000_000
 INTERVAL_US = 10_000_000
 HOUR_US = 3_600_000_000
@@ -76,6 +77,8 @@ class Queue:
                 if self.dlx:
                     count["dl_out"] += gone
                     self.pending += gone if self.at_least_once else 0
+                elif name == "over_limit":
+                    count["default_limit_drop"] += gone
             count[name] += gone
             self.unacked -= gone
         settled = rng.randint(0, self.pending)

@@ -1,6 +1,6 @@
 """The gold tables a second time, by DuckDB from the raw segments: what Spark says must equal it.
 
-Written against the definitions of telemetry.md section 8, not against the job's code.
+Written against the definitions of design/telemetry.md §8, not against the job's code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The ledger: all or nothing, one driver at a time, and what readers see (7.1)."""
+"""The ledger: all or nothing, one driver at a time, and what readers see (design/telemetry.md
+§7.1).
+"""
 
 from __future__ import annotations
 

@@ -6,14 +6,16 @@
 #   build.sh check [SET]  exit status 0 if that set is built and up to date
 #
 # Takes 8-10 minutes on two cores the first time, half a minute with a warm Go cache, nothing when
-# the stamp (pins and this script) has not changed. Prints a line per binary and one per half minute.
+# the stamp (pins and recipe) has not changed. Prints a line per binary and one per half minute, with
+# the packages compiled so far of all there are. Compiles as many packages at once as there are cores.
 # shellcheck source=env.sh
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
 set=${1:-all}
 case $set in all | api | check) ;; *) die "usage: build.sh [all | api | check [all | api]]" ;; esac
 
 cd "$CLUSTER_HOME/binaries"
-stamp=$(cat go.mod go.sum cmd/*/*.go ../build.sh | sha256sum | cut -c1-16)
+# The recipe is what stands between the two marks: how progress is shown makes no other binary.
+stamp=$( (cat go.mod go.sum cmd/*/*.go; sed -n '/^# recipe begins/,/^# recipe ends/p' ../build.sh) | sha256sum | cut -c1-16)
 up_to_date() { [ -e "$CLUSTER_BIN/.built-$stamp-all" ] || [ -e "$CLUSTER_BIN/.built-$stamp-$1" ]; }
 if [ "$set" = check ]; then up_to_date "${2:-all}"; exit; fi
 if up_to_date "$set"; then say "binaries are up to date in $CLUSTER_BIN"; exit 0; fi
@@ -24,6 +26,21 @@ exec 9>"$CLUSTER_CACHE/build.lock"    # two builds at once would only slow each 
 flock 9
 if up_to_date "$set"; then exit 0; fi
 
+# Go starts as many compilers as it sees cores, each with as many threads again: one of them each.
+# A quota of the control group counts as Go counts it.
+cores() {
+  local count quota=-1 period=100000
+  count=$(nproc)
+  if [ -r /sys/fs/cgroup/cpu.max ]; then read -r quota period </sys/fs/cgroup/cpu.max
+  elif [ -r /sys/fs/cgroup/cpu/cpu.cfs_quota_us ]; then
+    quota=$(cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us) period=$(cat /sys/fs/cgroup/cpu/cpu.cfs_period_us)
+  fi
+  case $quota in max | -1) ;; *) [ $((quota / period)) -ge "$count" ] || count=$((quota / period)) ;; esac
+  [ "$count" -ge 1 ] || count=1
+  echo "$count"
+}
+
+# recipe begins
 export CGO_ENABLED=0 GOTOOLCHAIN=local GOFLAGS="-mod=readonly -trimpath -buildvcs=false"
 version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 minor=${version#v1.}; minor=${minor%%.*}
@@ -31,6 +48,10 @@ minor=${version#v1.}; minor=${minor%%.*}
 ldflags="-s -w"
 for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
   ldflags+=" -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=$minor"
+done
+# `helm template` and `helm lint` ask no cluster: unstamped, they take every one for a v1.20.
+for package in helm.sh/helm/v3/pkg/chartutil helm.sh/helm/v3/pkg/lint/rules; do
+  ldflags+=" -X $package.k8sVersionMajor=1 -X $package.k8sVersionMinor=$minor"
 done
 
 kube=k8s.io/kubernetes/cmd
@@ -40,28 +61,53 @@ if [ "$set" = all ]; then
   for name in kube-scheduler kubelet kube-proxy; do targets+=("$name $kube/$name"); done
   targets+=("coredns ./cmd/coredns")
 fi
+build() { go build -v -p "$jobs" -ldflags "$ldflags" -o "$CLUSTER_BIN/$1" "$2"; }
+pause_program() {  # the pause container's C source lies in the Kubernetes module
+  gcc -Os -static -DVERSION="$version" -o "$CLUSTER_BIN/pause" \
+    "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/build/pause/linux/pause.c"
+}
+# recipe ends
 
-heartbeat() {  # heartbeat PID WHAT: a line per half minute while PID lives
+jobs=$(cores)
+export GOMAXPROCS=$jobs
+every=${CLUSTER_BEAT:-30}      # seconds between two lines about the same program
+log=$CLUSTER_CACHE/build.log   # go says a line per package there, and what does not compile
+heartbeat() {  # heartbeat PID WHAT: a line now and then while PID lives
   local waited=0
   while sleep 1 && kill -0 "$1" 2>/dev/null; do
     waited=$((waited + 1))
-    [ $((waited % 30)) -ne 0 ] || say "  still building $2 ($waited s)"
+    [ $((waited % every)) -ne 0 ] || say "  still $2 ($waited s; $(grep -c / "$log") of at most $all packages compiled)"
   done
 }
+await() {  # await PID WHAT: its exit status
+  heartbeat "$1" "$2" &
+  local beat=$! status=0
+  wait "$1" || status=$?
+  kill "$beat" 2>/dev/null || true
+  return "$status"
+}
+
+all="?"
+: >"$log"
+say "building ${#targets[@]} programs of Kubernetes $version with $jobs compilers at once (log: $log)"
+say "fetching their modules"
+# Listing the packages fetches the modules they need, and no others.
+# shellcheck disable=SC2046
+go list -deps $(printf '%s\n' "${targets[@]}" | cut -d' ' -f2) >"$log.packages" 2>>"$log" &
+await $! "fetching modules" || { tail -n 20 "$log" >&2; die "the modules cannot be fetched"; }
+all=$(wc -l <"$log.packages")
+rm -f "$log.packages"
 n=0
 for target in "${targets[@]}"; do
   n=$((n + 1))
   read -r name package <<<"$target"
   say "building $name ($n of ${#targets[@]}, $SECONDS s so far)"
-  go build -ldflags "$ldflags" -o "$CLUSTER_BIN/$name" "$package" &
-  pid=$!
-  heartbeat "$pid" "$name" &
-  wait "$pid" || die "$name does not build"
+  build "$name" "$package" >>"$log" 2>&1 &
+  await $! "building $name" || { tail -n 20 "$log" >&2; die "$name does not build"; }
 done
-if [ "$set" = all ]; then  # the pause container's C source lies in the Kubernetes module
+if [ "$set" = all ]; then
   command -v gcc >/dev/null || die "gcc is missing: apt-get install gcc libc6-dev"
-  gcc -Os -static -DVERSION="$version" -o "$CLUSTER_BIN/pause" \
-    "$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/build/pause/linux/pause.c"
+  pause_program
 fi
 rm -f "$CLUSTER_BIN"/.built-*
 touch "$CLUSTER_BIN/.built-$stamp-$set"

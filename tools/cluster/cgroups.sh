@@ -30,6 +30,10 @@ cgroup_make() {  # cgroup_make PATH: in every hierarchy
   done
 }
 
+cgroup_join() {  # cgroup_join PATH: this (sub)shell and what it starts, so that cgroup_end finds them
+  echo "$BASHPID" >"$(cgroup_tracking "$1")/cgroup.procs"
+}
+
 cgroup_end() {  # every process below our subtree by pid, then the folders
   local root pid any
   for _ in 1 2 3 4 5 6 7 8 9 10; do

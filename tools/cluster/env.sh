@@ -80,10 +80,11 @@ stop() {  # stop NAME...: SIGKILL each recorded session, then wait for them; tes
   done
 }
 
-wait_for() {  # wait_for SECONDS NAME CMD...: until CMD succeeds; at the end of time show NAME's log and die
+wait_for() {  # wait_for SECONDS NAME CMD...: until CMD succeeds; at the end of time, or of NAME, show its log and die
   local left=$(( $1 * 5 )) name=$2; shift 2
   until "$@" >/dev/null 2>&1; do
     left=$((left - 1))
+    [ ! -s "$PIDS/$name" ] || running "$(cat "$PIDS/$name")" || left=0
     if [ "$left" -le 0 ]; then
       [ ! -f "$LOGS/$name.log" ] || tail -n 20 "$LOGS/$name.log" >&2
       die "$name: not ready in time"

@@ -5,6 +5,8 @@
 #   images.sh base                 make python:3.11-slim from Debian and this machine's CPython 3.11
 #   images.sh build [NAME...]      broker, operator, telemetry (default all): archives in the cache,
 #                                  for node.sh load; the paths are printed, one a line
+#   images.sh push REGISTRY TAG [NAME...]  build, and push under this tag to REGISTRY (host[:port][/path]);
+#                                  each image's name with its digest is printed, one a line
 #   images.sh clean                drop the build's layers and archives
 #
 # Nothing is built whose sources have not changed since; a change of sources does not install the
@@ -15,7 +17,8 @@
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
 BASE=python:3.11-slim
 IMAGES=$CLUSTER_CACHE/images
-BUILDAH=(buildah --root "$CLUSTER_CACHE/containers" --runroot /run/brokerdk-build --storage-driver overlay)
+RUNROOT=/run/brokerdk-build-$(printf %s "$CLUSTER_CACHE" | cksum | cut -d' ' -f1)  # two caches, two builds at once
+BUILDAH=(buildah --root "$CLUSTER_CACHE/containers" --runroot "$RUNROOT" --storage-driver overlay)
 CA=/etc/ssl/certs/ca-certificates.crt
 # The shared libraries that CPython's own modules use.
 BASE_PACKAGES=ca-certificates,libbz2-1.0,libexpat1,libffi8,liblzma5,libreadline8,libsqlite3-0,libssl3,libuuid1,netbase,tzdata,zlib1g
@@ -28,7 +31,7 @@ clean_up() {
   "${BUILDAH[@]}" rm --all >/dev/null 2>&1 || true
   umount "$CLUSTER_CACHE/containers/overlay" 2>/dev/null || true
   [ -z "${scratch:-}" ] || rm -rf "$scratch" "$scratch.tar"
-  rm -rf --one-file-system /run/brokerdk-build
+  rm -rf --one-file-system "$RUNROOT"
 }
 
 find_python() {
@@ -52,7 +55,8 @@ debian() {  # debian FOLDER: Debian's minimum, from the mirror apt is configured
   [ -n "$mirror" ] || die "apt knows no mirror for $suite"
   debootstrap --variant=minbase --include="$BASE_PACKAGES" "$suite" "$1" "$mirror" >"$log" 2>&1 ||
     die "debootstrap failed: $(tail -n 3 "$log")"
-  rm -rf "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/usr/share/{doc,man,locale,info} "$1"/var/log/*
+  rm -rf "$1"/var/cache/apt/{archives/*.deb,*.bin} "$1"/var/cache/debconf/*-old "$1"/var/lib/apt/lists/* \
+    "$1"/usr/share/{doc,man,locale,info,zoneinfo/right,zoneinfo/posix} "$1"/var/log/*
 }
 
 base() {
@@ -65,14 +69,19 @@ base() {
   debian "$scratch"
   # CPython finds its library from where its binary lies: a copy under /usr/local works as it is.
   tar -C "$prefix" --exclude=__pycache__ --exclude='*.a' --exclude=test --exclude=tests --exclude=idlelib \
-    --exclude=tkinter --exclude=turtledemo --exclude=share --exclude='site-packages/*' --exclude='bin/*' \
-    -cf - bin include lib | tar -C "$scratch/usr/local" --no-same-owner -xf -
+    --exclude=tkinter --exclude=turtledemo --exclude=lib2to3 --exclude=pydoc_data --exclude=pkgconfig \
+    --exclude=share --exclude='site-packages/*' --exclude='bin/*' -cf - bin lib | tar -C "$scratch/usr/local" --no-same-owner -xf -
   cp "$prefix/bin/python3.11" "$scratch/usr/local/bin/"
   ln -s python3.11 "$scratch/usr/local/bin/python3"
   ln -s python3.11 "$scratch/usr/local/bin/python"
   chroot "$scratch" ldconfig
-  chroot "$scratch" python3 -m ensurepip --default-pip >/dev/null 2>&1
-  chroot "$scratch" python3 -c 'import bz2, ctypes, lzma, sqlite3, ssl, uuid' ||
+  chroot "$scratch" python3 -B -m ensurepip --default-pip >/dev/null 2>&1
+  rm -r "$scratch"/usr/local/lib/python3.11/ensurepip
+  find "$scratch/usr/local/lib" -name __pycache__ -prune -exec rm -r {} +
+  # As in the image of this name: without debugging symbols, which are three quarters of the library.
+  ! command -v strip >/dev/null ||
+    find "$scratch/usr/local/lib" -name '*.so*' -type f -exec strip --strip-unneeded {} +
+  chroot "$scratch" python3 -B -c 'import bz2, ctypes, lzma, sqlite3, ssl, uuid' ||
     die "CPython of $prefix does not work on Debian's minimum"
   python3 "$CLUSTER_HOME/mkimage.py" --rootfs "$scratch" --name "$BASE" --out "$scratch.tar" --keep-owner \
     --cmd '["python3"]' --env LANG=C.UTF-8
@@ -117,13 +126,24 @@ build_one() {
       die "$tag cannot be written to $out"
     rm -f "$IMAGES/.built-$name-"*
     touch "$IMAGES/.built-$name-$stamp"
-    say "built $tag: $(du -h "$out" | cut -f1)"
+    say "built $tag: $(($(stat -c %s "$out") / 1000000)) MB"
   fi
   echo "$out"
 }
 
+push_one() {  # push_one NAME REGISTRY TAG; a registry on loopback may speak plain HTTP
+  local name=$1 target digests=$IMAGES/$1.digest verify=true
+  target=$2/$(basename "${TAGS[$name]%:*}")
+  case $2 in 127.0.0.1:* | localhost:*) verify=false ;; esac
+  "${BUILDAH[@]}" push -q --tls-verify="$verify" --digestfile "$digests" "${TAGS[$name]}" "docker://$target:$3" >&2 ||
+    die "$target:$3 cannot be pushed"
+  echo "$target@$(cat "$digests")"
+  rm -f "$digests"
+}
+
 [ "${1:-}" != all ] || set -- build
-case "${1:-}" in base | build | clean) ;; *) die "usage: images.sh base | build [broker|operator|telemetry]... | clean" ;; esac
+usage="images.sh base | build [broker|operator|telemetry]... | push REGISTRY TAG [NAME...] | clean"
+case "${1:-}" in base | build | clean) ;; push) [ $# -ge 3 ] || die "usage: $usage" ;; *) die "usage: $usage" ;; esac
 [ "$(id -u)" = 0 ] || die "must be root"
 "$CLUSTER_HOME/setup.sh" check node || exit 1
 mkdir -p "$IMAGES"
@@ -137,6 +157,16 @@ case $1 in
     base
     [ "$#" -gt 0 ] || set -- broker operator telemetry
     for name in "$@"; do build_one "$name"; done
+    ;;
+  push)
+    registry=$2 tag=$3
+    shift 3
+    base
+    [ "$#" -gt 0 ] || set -- broker operator telemetry
+    for name in "$@"; do
+      build_one "$name" >/dev/null
+      push_one "$name" "$registry" "$tag"
+    done
     ;;
   clean)
     "${BUILDAH[@]}" rmi --all --force >/dev/null 2>&1 || true

@@ -5,6 +5,7 @@
 #   node.sh up [NODES]     default 2; prints the kubeconfig's path
 #   node.sh load TAR...    import image archives into every node (manifests: imagePullPolicy IfNotPresent)
 #   node.sh ctr NODE ...   containerd's own client in one node
+#   node.sh env            lines for eval: PATH with kubectl and helm, KUBECONFIG of the running cluster
 #   node.sh down           end everything: no process, mount, bridge, namespace, cgroup or sysctl stays
 #
 # Root; one cluster per machine. Needs setup.sh node and build.sh. Environment, besides env.sh's:
@@ -15,7 +16,7 @@
 # Cut node 2 off: `ip link set brokerdk-v2 down`, and `up` again: a partition; its pods go on running.
 # shellcheck source=env.sh
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
-for part in pki control_plane cgroups network node_config; do
+for part in pki control_plane cgroups network node_config preconditions; do
   # shellcheck source=/dev/null
   . "$CLUSTER_HOME/$part.sh"
 done
@@ -27,13 +28,14 @@ CNI_BIN=/usr/lib/cni
 RUN=/run/$ID
 # Folders whose path kubelet, containerd or CNI fix: every node sees an empty one of its own.
 OWN_FOLDERS="/run/netns /var/lib/kubelet /var/lib/cni /var/log/containers"
-# kubelet sets these for the whole machine; down puts them back.
+# kubelet sets these for the whole machine, and preconditions.sh the last two; down puts them back.
 SYSCTLS="vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops
-  kernel.keys.root_maxkeys kernel.keys.root_maxbytes"
+  kernel.keys.root_maxkeys kernel.keys.root_maxbytes fs.inotify.max_user_instances
+  fs.inotify.max_user_watches"
 node_address() { echo "$NET.0.$((10 + $1))"; }
 nodes() { local d; for d in "$RUN"/[0-9]*; do [ ! -d "$d" ] || basename "$d"; done; }
 
-[ "$(id -u)" = 0 ] || die "must be root"
+[ "$(id -u)" = 0 ] || [ "${1:-}" = env ] || die "must be root"
 if [ -s "$RUN/state" ]; then CLUSTER_STATE=$(cat "$RUN/state"); state_paths; fi
 
 in_node() {  # in_node I CGROUP CMD...: exec CMD in node I's network, cgroup and (IN_MOUNTS) mounts
@@ -162,22 +164,29 @@ up() {
     kubectl coredns pause
   "$CLUSTER_HOME/setup.sh" check node || exit 1
   if ip link show "$ID" >/dev/null 2>&1; then die "a cluster is up already (bridge $ID): node.sh down ends it"; fi
+  check_no_leftovers
   # shellcheck disable=SC2086
   mkdir -p "$PKI" "$RUN" $OWN_FOLDERS
   end_on_failure
   echo "$CLUSTER_STATE" >"$RUN/state"     # down finds this cluster whatever CLUSTER_STATE says then
   # shellcheck disable=SC2086
-  sysctl $SYSCTLS >"$CLUSTER_STATE/sysctl.before" 2>/dev/null || true
+  sysctl $SYSCTLS >"$RUN/sysctl.before" 2>/dev/null || true
+  raise_inotify
+  check_machine
   pause_image
   network_up
-  control_plane_up
+  cgroup_make "$ID/control"
+  (cgroup_join "$ID/control"; control_plane_up)
   for i in $(seq "$count"); do
     node_config "$i"
     network_add_node "$i" "$count"
     node_up "$i"
   done
-  start provisioner python3 "$CLUSTER_HOME/provisioner.py" "$CLUSTER_BIN/kubectl" "$KUBECONFIG_FILE" "$CLUSTER_STATE/pv"
-  dns_up
+  (
+    cgroup_join "$ID/control"
+    start provisioner python3 "$CLUSTER_HOME/provisioner.py" "$CLUSTER_BIN/kubectl" "$KUBECONFIG_FILE" "$CLUSTER_STATE/pv"
+    dns_up
+  )
   wait_for 240 kubelet1 all_ready "$count"
   wait_for 120 kube-controller-manager kubectl_admin -n default get serviceaccount default
   wait_for 120 provisioner kubectl_admin get storageclass standard
@@ -186,22 +195,28 @@ up() {
 }
 
 down() {
-  # Nothing here is worth a graceful end: daemons, shims and containers die together, and the mounts
-  # go with their mount namespace.
+  # Nothing here is worth a graceful end: control plane, daemons, shims and containers die together,
+  # also those of a cluster whose state folder is gone, and the mounts go with their mount namespace.
   cgroup_end
   stop provisioner coredns kube-scheduler kube-controller-manager kube-apiserver etcd
   network_down
-  [ ! -s "$CLUSTER_STATE/sysctl.before" ] || sysctl -qp "$CLUSTER_STATE/sysctl.before" || true
+  [ ! -s "$RUN/sysctl.before" ] || sysctl -qp "$RUN/sysctl.before" || true
   # shellcheck disable=SC2086
   rmdir $OWN_FOLDERS 2>/dev/null || true
   rm -rf "$RUN"
   remove_state
 }
 
+tools_env() {
+  printf 'export PATH=%q:"$PATH"\n' "$CLUSTER_BIN"
+  [ ! -s "$KUBECONFIG_FILE" ] || printf 'export KUBECONFIG=%q\n' "$KUBECONFIG_FILE"
+}
+
 case "${1:-}" in
+  env) tools_env ;;
   up) up "${2:-}" ;;
   load) shift; load "$@" ;;
   ctr) i=$2; shift 2; exec ctr -a "$RUN/$i/containerd.sock" -n k8s.io "$@" ;;
   down) down ;;
-  *) die "usage: node.sh up [NODES] | load TAR... | ctr NODE ARGS... | down" ;;
+  *) die "usage: node.sh up [NODES] | load TAR... | ctr NODE ARGS... | env | down" ;;
 esac

@@ -51,6 +51,9 @@ cni_config() {  # cni_config I
 Y
 }
 
+# Eviction: absolute, since one percent of a large disk is more than the tests take; and no memory, of
+# which kubelet counts the machine's page cache as used: after hours of other work pods would be evicted
+# for it. A node under pressure deletes images that no pod uses, and nobody can pull these again.
 kubelet_config() {  # kubelet_config NAME ADDRESS FOLDER
   cat <<Y
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -77,7 +80,7 @@ healthzBindAddress: $2
 volumePluginDir: $3/volume-plugins
 podLogsDir: $3/pod-logs
 imageGCHighThresholdPercent: 100
-evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
+evictionHard: {nodefs.available: 200Mi, imagefs.available: 200Mi}
 shutdownGracePeriod: 0s
 serializeImagePulls: false
 Y

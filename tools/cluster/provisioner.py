@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Makes `local` PersistentVolumes for claims of the StorageClass "standard": one folder per claim.
+"""Makes `local` PersistentVolumes for claims of two StorageClasses: one folder per claim.
+
+"standard" is the default and cannot expand; "expandable" can, and then a volume is as large as its
+claim asks for: a folder has no size.
 
 Part of node.sh. The in-tree host-path provisioner ignores fsGroup, which is what lets a broker that
 is not root write its data; these volumes honour it, and are pinned to the node that the scheduler
@@ -21,20 +24,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CLASS_NAME = "standard"
 PROVISIONER = "brokerd.io/test-folder"
-STORAGE_CLASS = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {
-        "name": CLASS_NAME,
-        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
-    },
-    "provisioner": PROVISIONER,
-    "volumeBindingMode": "WaitForFirstConsumer",
-    "reclaimPolicy": "Delete",
-}
 Resource = dict[str, Any]
+
+
+def storage_class(name: str, **fields: Any) -> Resource:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {
+            "name": name,
+            "annotations": {
+                "storageclass.kubernetes.io/is-default-class": json.dumps(name == "standard")
+            },
+        },
+        "provisioner": PROVISIONER,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+        **fields,
+    }
+
+
+EXPANDABLE = "expandable"
+CLASSES = {
+    "standard": storage_class("standard"),
+    EXPANDABLE: storage_class(EXPANDABLE, allowVolumeExpansion=True),
+}
 
 
 class Kubectl:
@@ -84,7 +99,7 @@ def volume_for(claim: Resource, path: Path, node: str) -> Resource:
         "spec": {
             "capacity": spec["resources"]["requests"],
             "accessModes": spec["accessModes"],
-            "storageClassName": CLASS_NAME,
+            "storageClassName": spec["storageClassName"],
             "persistentVolumeReclaimPolicy": "Delete",
             "volumeMode": "Filesystem",
             "local": {"path": str(path)},
@@ -112,12 +127,28 @@ def volume_for(claim: Resource, path: Path, node: str) -> Resource:
     }
 
 
+def expand(kubectl: Kubectl, claim: Resource) -> None:
+    """What a resizer does: the volume first, then the claim's status."""
+    metadata, wanted = claim["metadata"], claim["spec"]["resources"]["requests"]
+    if claim["spec"].get("storageClassName") != EXPANDABLE or "storage" not in wanted:
+        return
+    if claim.get("status", {}).get("capacity", {}).get("storage") in (None, wanted["storage"]):
+        return
+    volume = ("patch", "pv", claim["spec"]["volumeName"], "-p")
+    if kubectl.run(*volume, json.dumps({"spec": {"capacity": wanted}})):
+        claimed = ("patch", "pvc", metadata["name"], "-n", metadata["namespace"])
+        status = {"status": {"capacity": wanted, "conditions": []}}
+        kubectl.run(*claimed, "--subresource=status", "--type=merge", "-p", json.dumps(status))
+
+
 def provision(kubectl: Kubectl, folder: Path) -> None:
     for claim in kubectl.stream("persistentvolumeclaims"):
         metadata, spec = claim["metadata"], claim["spec"]
+        if spec.get("volumeName"):
+            expand(kubectl, claim)
         node = metadata.get("annotations", {}).get("volume.kubernetes.io/selected-node")
         pending = claim.get("status", {}).get("phase") == "Pending"
-        ours = spec.get("storageClassName") == CLASS_NAME and not spec.get("volumeName")
+        ours = spec.get("storageClassName") in CLASSES and not spec.get("volumeName")
         if not (pending and ours and node):
             continue
         path = folder / f"pvc-{metadata['uid']}"
@@ -143,8 +174,9 @@ def reclaim(kubectl: Kubectl, folder: Path) -> None:
 def main() -> None:
     binary, kubeconfig, folder = sys.argv[1:]
     kubectl = Kubectl(binary, kubeconfig)
-    while not kubectl.run("apply", "-f", "-", resource=STORAGE_CLASS):
-        time.sleep(0.5)
+    for item in CLASSES.values():
+        while not kubectl.run("apply", "-f", "-", resource=item):
+            time.sleep(0.5)
     threading.Thread(target=reclaim, args=(kubectl, Path(folder)), daemon=True).start()
     provision(kubectl, Path(folder))
 

@@ -240,7 +240,7 @@ class MemberStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address", "state")
+    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address", "state", "quorum_critical")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,7 @@ class Member(_message.Message):
     CAUGHT_UP_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_CRITICAL_FIELD_NUMBER: _ClassVar[int]
     name: str
     running: bool
     version: str
@@ -265,7 +266,8 @@ class Member(_message.Message):
     caught_up: bool
     peer_address: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+    quorum_critical: bool
+    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ..., state: _Optional[str] = ..., quorum_critical: _Optional[bool] = ...) -> None: ...
 
 class MemberStatusResponse(_message.Message):
     __slots__ = ("members", "catalog_leader")
@@ -480,10 +482,12 @@ class SetVariableResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ExportDefinitionsRequest(_message.Message):
-    __slots__ = ("vhost",)
+    __slots__ = ("vhost", "with_passwords")
     VHOST_FIELD_NUMBER: _ClassVar[int]
+    WITH_PASSWORDS_FIELD_NUMBER: _ClassVar[int]
     vhost: str
-    def __init__(self, vhost: _Optional[str] = ...) -> None: ...
+    with_passwords: bool
+    def __init__(self, vhost: _Optional[str] = ..., with_passwords: _Optional[bool] = ...) -> None: ...
 
 class QueueSelection(_message.Message):
     __slots__ = ("vhost", "name", "vhost_pattern", "queue_pattern")
@@ -566,6 +570,22 @@ class QuorumStatusResponse(_message.Message):
     leader: str
     members: _containers.RepeatedCompositeFieldContainer[QuorumMember]
     def __init__(self, leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[QuorumMember, _Mapping]]] = ...) -> None: ...
+
+class KeptAsideRequest(_message.Message):
+    __slots__ = ("action", "id")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    id: str
+    def __init__(self, action: _Optional[str] = ..., id: _Optional[str] = ...) -> None: ...
+
+class KeptAsideResponse(_message.Message):
+    __slots__ = ("rows", "unanswered")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedScalarFieldContainer[str]
+    unanswered: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., unanswered: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("vhost", "name", "member", "deadline_ms")

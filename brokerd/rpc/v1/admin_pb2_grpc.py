@@ -174,6 +174,11 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.FromString,
                 _registered_method=True)
+        self.KeptAside = channel.unary_unary(
+                '/brokerd.v1.Admin/KeptAside',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -351,6 +356,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def KeptAside(self, request, context):
+        """What replicas that knew more than their leader have kept aside (docs/operations.md).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -493,6 +505,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.CheckQuorum,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.SerializeToString,
+            ),
+            'KeptAside': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeptAside,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1251,6 +1268,33 @@ class Admin:
             '/brokerd.v1.Admin/CheckQuorum',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.CheckQuorumResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeptAside(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/KeptAside',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.FromString,
             options,
             channel_credentials,
             insecure,

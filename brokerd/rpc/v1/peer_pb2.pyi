@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerFrame(_message.Message):
-    __slots__ = ("hello", "raft", "requests", "replies", "deliveries", "liveness")
+    __slots__ = ("hello", "raft", "requests", "replies", "deliveries", "liveness", "position")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     RAFT_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     REPLIES_FIELD_NUMBER: _ClassVar[int]
     DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     LIVENESS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     raft: _containers.RepeatedCompositeFieldContainer[RaftMessage]
     requests: _containers.RepeatedCompositeFieldContainer[GroupRequest]
     replies: _containers.RepeatedCompositeFieldContainer[GroupReply]
     deliveries: _containers.RepeatedCompositeFieldContainer[Delivery]
     liveness: Liveness
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., raft: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[GroupRequest, _Mapping]]] = ..., replies: _Optional[_Iterable[_Union[GroupReply, _Mapping]]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ...) -> None: ...
+    position: Position
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., raft: _Optional[_Iterable[_Union[RaftMessage, _Mapping]]] = ..., requests: _Optional[_Iterable[_Union[GroupRequest, _Mapping]]] = ..., replies: _Optional[_Iterable[_Union[GroupReply, _Mapping]]] = ..., deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., liveness: _Optional[_Union[Liveness, _Mapping]] = ..., position: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("cluster_id", "node", "incarnation", "protocol_version", "enquiry", "description")
@@ -129,7 +131,7 @@ class Entry(_message.Message):
     def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., kind: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotChunk(_message.Message):
-    __slots__ = ("index", "term", "voters", "learners", "chunk", "last", "data", "live")
+    __slots__ = ("index", "term", "voters", "learners", "chunk", "last", "data", "live", "terms")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +140,7 @@ class SnapshotChunk(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     LIVE_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     index: int
     term: int
     voters: _containers.RepeatedScalarFieldContainer[str]
@@ -146,7 +149,8 @@ class SnapshotChunk(_message.Message):
     last: bool
     data: bytes
     live: _containers.RepeatedCompositeFieldContainer[Entry]
-    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., data: _Optional[bytes] = ..., live: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ...) -> None: ...
+    terms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., term: _Optional[int] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., chunk: _Optional[int] = ..., last: _Optional[bool] = ..., data: _Optional[bytes] = ..., live: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., terms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GroupRequest(_message.Message):
     __slots__ = ("id", "group", "command")
@@ -191,6 +195,42 @@ class Delivery(_message.Message):
     kind: int
     payload: bytes
     def __init__(self, group: _Optional[int] = ..., term: _Optional[int] = ..., kind: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("log", "runs", "batch", "admitted", "remembered")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    REMEMBERED_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    runs: _containers.RepeatedCompositeFieldContainer[LogRun]
+    batch: int
+    admitted: _containers.RepeatedCompositeFieldContainer[LogRun]
+    remembered: LogPromise
+    def __init__(self, log: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LogRun, _Mapping]]] = ..., batch: _Optional[int] = ..., admitted: _Optional[_Iterable[_Union[LogRun, _Mapping]]] = ..., remembered: _Optional[_Union[LogPromise, _Mapping]] = ...) -> None: ...
+
+class LogRun(_message.Message):
+    __slots__ = ("number", "mark", "batch")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    mark: int
+    batch: int
+    def __init__(self, number: _Optional[int] = ..., mark: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
+
+class LogPromise(_message.Message):
+    __slots__ = ("log", "run", "mark", "batch")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    run: int
+    mark: int
+    batch: int
+    def __init__(self, log: _Optional[int] = ..., run: _Optional[int] = ..., mark: _Optional[int] = ..., batch: _Optional[int] = ...) -> None: ...
 
 class Liveness(_message.Message):
     __slots__ = ("alarms", "memory_used", "memory_limit", "disk_free")

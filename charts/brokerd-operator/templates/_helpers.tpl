@@ -45,6 +45,21 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{- /* Arguments: the root, labels by which Prometheus or Grafana finds the object. */}}
+{{- define "brokerd-operator.monitoringMetadata" -}}
+{{- $root := index . 0 }}
+namespace: {{ include "brokerd-operator.namespace" $root }}
+labels:
+  {{- with index . 1 }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- include "brokerd-operator.labels" $root | nindent 2 }}
+{{- with $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "brokerd-operator.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "brokerd-operator.fullname" .) .Values.serviceAccount.name }}
@@ -68,6 +83,35 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{- /* What all pods of the chart have: where they may run, as whom, with whose images. */}}
+{{- define "brokerd-operator.podCommon" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "brokerd-operator.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
 {{- define "brokerd-operator.isClusterWide" -}}
 {{- if has "*" .Values.watchNamespaces }}true{{ end }}
 {{- end }}
@@ -82,48 +126,84 @@ annotations:
 {{- end }}
 
 {{- /*
-What the operator does in a watched namespace. create and deletecollection of pods, configmaps and
-services are rights that it hands on to the telemetry job's Role: Kubernetes lets nobody grant what
-he does not hold. There is no pods/exec, no wildcard, and no way to delete a Secret or a volume claim.
+What the operator does in a watched namespace, and no more: tests/operator/test_rights_api.py compares
+it with what the API server was asked for. Some verbs of pods, configmaps and services are handed on
+to the telemetry job's Role: Kubernetes lets nobody grant what he does not hold. There is no pods/exec,
+no wildcard, no listing of Secrets, and no way to delete a Secret or a volume claim.
 */}}
 {{- define "brokerd-operator.rules" -}}
 - apiGroups: [brokerd.io]
-  resources: [bindings, brokerclusters, brokerconnections, exchanges, federationupstreams, federationupstreamsets, operatorpolicies, permissions, policies, queues, users, vhosts]
+  resources: [bindings, brokerclusters, exchanges, federationupstreams, federationupstreamsets, operatorpolicies, permissions, policies, queues, topicpermissions, users, vhosts]
   verbs: [get, list, watch, patch]
+# These have no finalizer.
 - apiGroups: [brokerd.io]
-  resources: [bindings/status, brokerclusters/status, brokerconnections/status, exchanges/status, federationupstreams/status, federationupstreamsets/status, operatorpolicies/status, permissions/status, policies/status, queues/status, users/status, vhosts/status]
+  resources: [brokerconnections]
+  verbs: [get, list, watch]
+- apiGroups: [brokerd.io]
+  resources: [bindings/status, brokerclusters/status, brokerconnections/status, exchanges/status, federationupstreams/status, federationupstreamsets/status, operatorpolicies/status, permissions/status, policies/status, queues/status, topicpermissions/status, users/status, vhosts/status]
   verbs: [patch]
+# To be named as owner of what is made for them (OwnerReferencesPermissionEnforcement).
 - apiGroups: [brokerd.io]
   resources: [brokerclusters/finalizers, users/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
+# Templates of running pods, to see whether a change needs a restart; resizing them without one.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [pods/resize]
+  verbs: [patch]
+# By name only: no list and no watch (SEC-23, SEC-26).
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
 - apiGroups: [""]
   resources: [serviceaccounts]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [""]
-  resources: [services, configmaps]
-  verbs: [get, list, watch, create, patch, delete, deletecollection]
+  resources: [services]
+  verbs: [get, create, patch, delete, deletecollection]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, create, patch, delete, deletecollection]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, create, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
+# Routes of BrokerClusters with spec.gateway; without the Gateway API's CRDs these rights are empty.
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tlsroutes, tcproutes]
+  verbs: [get, create, patch, delete]
 - apiGroups: [batch]
-  resources: [cronjobs, jobs]
-  verbs: [get, list, watch, create, patch, delete]
+  resources: [cronjobs]
+  verbs: [get, create, patch, delete]
+- apiGroups: [cert-manager.io]
+  resources: [certificates]
+  verbs: [get, create, patch, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, create, patch, delete]
+{{- end }}
+
+{{- /* What it does where a RoleBinding gives it these rights: in that namespace only. */}}
+{{- define "brokerd-operator.namespacedRules" -}}
+{{ include "brokerd-operator.rules" . }}
+# Through a RoleBinding only the namespace that it lies in: whether that is going away.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
 {{- end }}

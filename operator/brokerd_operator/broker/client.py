@@ -1,8 +1,9 @@
-"""Client of a broker's Admin service (operator.md section 12).
+"""Client of a broker's Admin service (design/operator.md §12).
 
 Turns actions into operations and topology messages into observed objects; knows several addresses
 of one cluster and goes on to the next when one does not answer. Used by the engine, the command
-line and the cluster drivers. Credentials travel as metadata (RFC 7617).
+line and the cluster drivers. It logs in by a certificate where there is one (ADR 21), or by user
+and password, which travel as metadata (RFC 7617).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CALL_TIMEOUT_S = 15.0
 #: An apply of 256 operations may wait for elections; the broker itself gives up after 20 s.
 APPLY_TIMEOUT_S = 60.0
 #: A member that leaves has its replicas copied elsewhere; what takes longer is asked for again.
+#: A member that is fenced hands over what it leads for so long.
+DRAIN_MS = 10_000
 REMOVE_MS = 60_000
 _OPTIONS = [
     ("grpc.max_receive_message_length", 17 * 1024 * 1024),
@@ -45,6 +48,14 @@ _OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """What the operator shows members, PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """How a broker's administration is reached."""
 
@@ -54,6 +65,8 @@ class Target:
     #: PEM of the CA; None: no TLS.
     ca: bytes | None = field(default=None, repr=False)
     server_name: str | None = None
+    #: Comes before the password; members that do not know it get the password.
+    certificate: ClientCertificate | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +108,37 @@ class Change:
 
 
 T = TypeVar("T")
+Metadata = tuple[tuple[str, str], ...]
+#: A call, given a stub and the login's metadata.
+Call = Callable[[admin_pb2_grpc.AdminStub, Metadata], Awaitable[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Login:
+    """One way in."""
+
+    metadata: tuple[tuple[str, str], ...] = ()
+    certificate: ClientCertificate | None = None
 
 
 class AdminClient:
-    """Owns one channel per address; calls go to the address that answered last.
+    """Owns one channel per address and login; calls go to the address that answered last.
 
-    A channel lives as long as the client: closing it would cancel the calls of other tasks.
+    State: the login that each member took last. A member that refuses one, or the connection with
+    it, is asked by the other: a release before certificates, one whose authority is not ours any
+    more, or a password that was changed. A channel lives as long as the client: closing it would
+    cancel the calls of other tasks.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         token = base64.b64encode(f"{target.username}:{target.password}".encode()).decode()
-        self._metadata = (("authorization", f"Basic {token}"),)
+        self._logins = [_Login((("authorization", f"Basic {token}"),))]
+        if target.certificate is not None:
+            self._logins.insert(0, _Login(certificate=target.certificate))
+        self._taken: dict[str, _Login] = {}
         self._next = 0
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, _Login], grpc.aio.Channel] = {}
         self.address = target.addresses[0] if target.addresses else ""
 
     async def close(self) -> None:
@@ -117,41 +147,80 @@ class AdminClient:
         for channel in channels.values():
             await channel.close()
 
-    def _stub(self) -> admin_pb2_grpc.AdminStub:
-        self.address = self.target.addresses[self._next % len(self.target.addresses)]
-        channel = self._channels.get(self.address)
-        if channel is None:
-            channel = self._channels[self.address] = self._open(self.address)
-        return admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+    @property
+    def is_certificate_taken(self) -> bool:
+        """Whether the member that answered last took the certificate: it asked for no password."""
+        login = self._taken.get(self.address)
+        return login is not None and login.certificate is not None
 
-    def _open(self, address: str) -> grpc.aio.Channel:
+    def _turn(self) -> str:
+        """The address whose turn it is."""
+        self.address = self.target.addresses[self._next % len(self.target.addresses)]
+        return self.address
+
+    def _channel(self, address: str, login: _Login) -> grpc.aio.Channel:
+        channel = self._channels.get((address, login))
+        if channel is None:
+            channel = self._channels[address, login] = self._open(address, login)
+        return channel
+
+    def _open(self, address: str, login: _Login) -> grpc.aio.Channel:
         if self.target.ca is None:
             return grpc.aio.insecure_channel(address, options=_OPTIONS)
         options: list[tuple[str, int | str]] = list(_OPTIONS)
         if self.target.server_name:
             options.append(("grpc.ssl_target_name_override", self.target.server_name))
-        credentials = grpc.ssl_channel_credentials(root_certificates=self.target.ca)
+        shown = login.certificate
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=self.target.ca,
+            private_key=None if shown is None else shown.key,
+            certificate_chain=None if shown is None else shown.certificate,
+        )
         return grpc.aio.secure_channel(address, credentials, options=options)
 
-    async def _call(self, call: Callable[[admin_pb2_grpc.AdminStub], Awaitable[T]]) -> T:
+    async def _call(self, call: Call[T]) -> T:
         """Call on any member: each address is tried once."""
         if not self.target.addresses:
             raise errors.BrokerUnreachable("the broker has no address")
         failure: errors.BrokerError | None = None
         for _ in self.target.addresses:
-            stub = self._stub()
-            address, turn = self.address, self._next
+            address, turn = self._turn(), self._next
             try:
-                return await call(stub)
-            except grpc.aio.AioRpcError as error:
-                failure = errors.translate(error, address)
-                if not failure.is_unreachable:
-                    raise failure from error
+                return await self._ask(address, call)
+            except errors.BrokerError as error:
+                # A refusal says more than silence; where members differ another may let us in.
+                if not isinstance(failure, errors.BrokerDenied):
+                    failure = error
+                is_refused = isinstance(error, errors.BrokerDenied) and len(self._logins) > 1
+                if not error.is_unreachable and not is_refused:
+                    raise
                 self._go_on(turn)
-            except asyncio.CancelledError as error:
-                failure = self._closed(error, address)
         assert failure is not None
         raise failure
+
+    async def _ask(self, address: str, call: Call[T]) -> T:
+        """Call one member, by the login that it took last, then by the other."""
+        failure: errors.BrokerError | None = None
+        for login in self._in_order(address):
+            channel = self._channel(address, login)
+            stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                found = await call(stub, login.metadata)
+            except grpc.aio.AioRpcError as error:
+                failure = errors.translate(error, address)
+                if not _is_about_the_login(failure, error, channel):
+                    raise failure from error
+            except asyncio.CancelledError as error:
+                raise self._closed(error, address) from error
+            else:
+                self._taken[address] = login
+                return found
+        assert failure is not None
+        raise failure
+
+    def _in_order(self, address: str) -> list[_Login]:
+        taken = self._taken.get(address, self._logins[0])
+        return [taken, *(login for login in self._logins if login is not taken)]
 
     def _go_on(self, turn: int) -> None:
         """Use the next address, unless another call has gone on already."""
@@ -168,8 +237,8 @@ class AdminClient:
     async def info(self) -> Info:
         """Identity and version."""
         reply = await self._call(
-            lambda stub: stub.GetInfo(
-                admin_pb2.GetInfoRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+            lambda stub, metadata: stub.GetInfo(
+                admin_pb2.GetInfoRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
             )
         )
         return Info(
@@ -184,11 +253,13 @@ class AdminClient:
     async def list_topology(self) -> tuple[list[ObservedObject], int]:
         """All objects, and the revision they are of."""
 
-        async def call(stub: admin_pb2_grpc.AdminStub) -> tuple[list[ObservedObject], int]:
+        async def call(
+            stub: admin_pb2_grpc.AdminStub, metadata: Metadata
+        ) -> tuple[list[ObservedObject], int]:
             found: list[ObservedObject] = []
             revision = 0
             pages = stub.ListTopology(
-                admin_pb2.ListTopologyRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+                admin_pb2.ListTopologyRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
             )
             async for page in pages:
                 found += [observed(item) for item in page.objects]
@@ -205,11 +276,9 @@ class AdminClient:
             for start in range(0, len(operations), OPERATIONS_MAX)
         ]
 
-        async def call(stub: admin_pb2_grpc.AdminStub) -> list[Result]:
+        async def call(stub: admin_pb2_grpc.AdminStub, metadata: Metadata) -> list[Result]:
             results: dict[str, Result] = {}
-            replies = stub.ApplyTopology(
-                iter(requests), metadata=self._metadata, timeout=APPLY_TIMEOUT_S
-            )
+            replies = stub.ApplyTopology(iter(requests), metadata=metadata, timeout=APPLY_TIMEOUT_S)
             async for reply in replies:
                 for item in reply.results:
                     results[item.id] = _result(item)
@@ -220,10 +289,12 @@ class AdminClient:
 
     async def watch(self, since_revision: int) -> AsyncIterator[Change]:
         """Changes after a revision; ends when the member stops, raises BrokerError when it dies."""
-        stub = self._stub()
-        address, turn = self.address, self._next
+        address, turn = self._turn(), self._next
+        login = self._in_order(address)[0]
+        channel = self._channel(address, login)
+        stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
         call = stub.WatchTopology(
-            admin_pb2.WatchTopologyRequest(since_revision=since_revision), metadata=self._metadata
+            admin_pb2.WatchTopologyRequest(since_revision=since_revision), metadata=login.metadata
         )
         try:
             async for event in call:
@@ -246,7 +317,7 @@ class AdminClient:
 
     async def rows(self, kind: str, vhost: str = "") -> list[JsonObject]:
         """Live rows of one kind, as this member sees them."""
-        return await self._call(lambda stub: self._rows(stub, kind, vhost))
+        return await self._call(lambda stub, metadata: _rows(stub, metadata, kind, vhost))
 
     async def rows_of_all(self, kind: str, vhost: str = "") -> list[JsonObject]:
         """Live rows of a kind of which each member knows its own only (links, connections).
@@ -256,34 +327,42 @@ class AdminClient:
         found: list[JsonObject] = []
         failures: list[errors.BrokerError] = []
         for address in self.target.addresses:
-            async with self._open(address) as channel:
-                stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-                try:
-                    found += await self._rows(stub, kind, vhost)
-                except grpc.aio.AioRpcError as error:
-                    failures.append(errors.translate(error, address))
+            try:
+                found += await self._ask(
+                    address, lambda stub, metadata: _rows(stub, metadata, kind, vhost)
+                )
+            except errors.BrokerError as error:
+                failures.append(error)
         if failures and len(failures) == len(self.target.addresses):
             raise failures[0]
         return found
 
-    async def _rows(
-        self, stub: admin_pb2_grpc.AdminStub, kind: str, vhost: str
-    ) -> list[JsonObject]:
-        found: list[JsonObject] = []
-        pages = stub.List(
-            admin_pb2.ListRequest(kind=kind, vhost=vhost),
-            metadata=self._metadata,
-            timeout=CALL_TIMEOUT_S,
+    async def authenticate(self, user: str, password: str) -> tuple[str, ...] | None:
+        """The user's tags if the password is right."""
+        request = admin_pb2.AuthenticateRequest(user=user, password=password)
+        reply = await self._call(
+            lambda stub, metadata: stub.Authenticate(
+                request, metadata=metadata, timeout=CALL_TIMEOUT_S
+            )
         )
-        async for page in pages:
-            found += [json.loads(row) for row in page.rows]
-        return found
+        return tuple(reply.tags) if reply.ok else None
+
+    async def kept_aside(self) -> tuple[list[JsonObject], frozenset[str]]:
+        """What all members that answer keep aside, and who did not answer; a broker of a release
+        before knows no such call, which is an error as any.
+        """
+        reply = await self._call(
+            lambda stub, metadata: stub.KeptAside(
+                admin_pb2.KeptAsideRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
+            )
+        )
+        return [json.loads(row) for row in reply.rows], frozenset(reply.unanswered)
 
     async def members(self) -> list[Any]:
         """Members with memory, disk and alarms (admin_pb2.Member)."""
         reply = await self._call(
-            lambda stub: stub.MemberStatus(
-                admin_pb2.MemberStatusRequest(), metadata=self._metadata, timeout=CALL_TIMEOUT_S
+            lambda stub, metadata: stub.MemberStatus(
+                admin_pb2.MemberStatusRequest(), metadata=metadata, timeout=CALL_TIMEOUT_S
             )
         )
         return list(reply.members)
@@ -292,7 +371,9 @@ class AdminClient:
         """Put a member on the list; it takes part when it runs."""
         request = admin_pb2.MemberRequest(name=name, peer_address=peer_address)
         await self._call(
-            lambda stub: stub.AddMember(request, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+            lambda stub, metadata: stub.AddMember(
+                request, metadata=metadata, timeout=CALL_TIMEOUT_S
+            )
         )
 
     async def remove_member(self, name: str) -> None:
@@ -300,36 +381,74 @@ class AdminClient:
         request = admin_pb2.MemberRequest(name=name, deadline_ms=REMOVE_MS)
         timeout_s = REMOVE_MS / 1000 + CALL_TIMEOUT_S
         await self._call(
-            lambda stub: stub.RemoveMember(request, metadata=self._metadata, timeout=timeout_s)
+            lambda stub, metadata: stub.RemoveMember(request, metadata=metadata, timeout=timeout_s)
         )
 
     async def reasons_against_stopping(self, name: str) -> list[str]:
         """Ask every member whether it minds; each knows of the queues that it leads."""
         found: list[str] = []
         for address in self.target.addresses:
-            async with self._open(address) as channel:
-                stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
-                try:
-                    reply = await stub.SafeToStop(
-                        admin_pb2.SafeToStopRequest(member=name),
-                        metadata=self._metadata,
-                        timeout=CALL_TIMEOUT_S,
-                    )
-                except grpc.aio.AioRpcError as error:
-                    raise errors.translate(error, address) from error
-                if not reply.safe:
-                    found += list(reply.reasons) or [f"{address} says no"]
+            reply = await self._ask(
+                address,
+                lambda stub, metadata: stub.SafeToStop(
+                    admin_pb2.SafeToStopRequest(member=name),
+                    metadata=metadata,
+                    timeout=CALL_TIMEOUT_S,
+                ),
+            )
+            if not reply.safe:
+                found += list(reply.reasons) or [f"{address} says no"]
         return found
+
+    async def drain(self, name: str) -> None:
+        """Put the called member into maintenance: others lead, its clients are sent away."""
+        request = admin_pb2.DrainRequest(member=name, deadline_ms=DRAIN_MS)
+        timeout_s = DRAIN_MS / 1000 + CALL_TIMEOUT_S
+        await self._call(
+            lambda stub, metadata: stub.Drain(request, metadata=metadata, timeout=timeout_s)
+        )
+
+    async def revive(self, name: str) -> None:
+        """End the called member's maintenance."""
+        request = admin_pb2.ReviveRequest(member=name)
+        await self._call(
+            lambda stub, metadata: stub.Revive(request, metadata=metadata, timeout=CALL_TIMEOUT_S)
+        )
 
     async def set_settings(self, settings: dict[str, str], *, all_members: bool = True) -> None:
         """Change runtime settings."""
         await self._call(
-            lambda stub: stub.SetSettings(
+            lambda stub, metadata: stub.SetSettings(
                 admin_pb2.SetSettingsRequest(settings=settings, all_members=all_members),
-                metadata=self._metadata,
+                metadata=metadata,
                 timeout=CALL_TIMEOUT_S,
             )
         )
+
+
+def _is_about_the_login(
+    failure: errors.BrokerError, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel
+) -> bool:
+    """Whether another login may help: it was refused, or the connection did not come about (what a
+    member says to a certificate of an authority that it does not trust).
+    """
+    if isinstance(failure, errors.BrokerDenied):
+        return True
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return False
+    return channel.get_state() is not grpc.ChannelConnectivity.READY
+
+
+async def _rows(
+    stub: admin_pb2_grpc.AdminStub, metadata: Metadata, kind: str, vhost: str
+) -> list[JsonObject]:
+    found: list[JsonObject] = []
+    pages = stub.List(
+        admin_pb2.ListRequest(kind=kind, vhost=vhost), metadata=metadata, timeout=CALL_TIMEOUT_S
+    )
+    async for page in pages:
+        found += [json.loads(row) for row in page.rows]
+    return found
 
 
 def observed(item: Any) -> ObservedObject:

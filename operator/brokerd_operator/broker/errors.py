@@ -41,9 +41,38 @@ _ERRORS: dict[grpc.StatusCode, type[BrokerError]] = {
 _DETAIL_MAX = 300
 
 
+#: What gRPC's own library says of a connection, by the words that it begins with, and in ours.
+_CONNECTIONS = (
+    ("failed to connect to all addresses", "cannot be reached"),
+    ("DNS resolution failed", "cannot be found (DNS)"),
+    ("errors resolving", "cannot be found (DNS)"),
+    ("Socket closed", "closed the connection"),
+    ("Connection reset by peer", "closed the connection"),
+    ("recvmsg:", "closed the connection"),
+    ("sendmsg:", "closed the connection"),
+    ("GOAWAY received", "closed the connection"),
+    ("Cancelling all calls", "closed the connection"),
+    ("Ping timeout", "does not answer"),
+    ("keepalive watchdog timeout", "does not answer"),
+    ("Deadline Exceeded", "did not answer in time"),
+)
+#: Why TLS failed stands in the middle of a long text.
+_HANDSHAKE = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "handshake", "Ssl handshake")
+
+
+def _in_words(details: str) -> str:
+    """A sentence for what gRPC's library says of a connection; other details as they are."""
+    if any(word in details for word in _HANDSHAKE):
+        return "no TLS connection: is this its gRPC port, and does the authority fit?"
+    for start, words in _CONNECTIONS:
+        if details.startswith(start):
+            return words
+    return details
+
+
 def translate(error: grpc.aio.AioRpcError, address: str) -> BrokerError:
     """A gRPC error as one of ours."""
     code = error.code()
-    details = (error.details() or "").strip()[:_DETAIL_MAX]
+    details = _in_words((error.details() or "").strip())[:_DETAIL_MAX]
     kind = _ERRORS.get(code, BrokerCallFailed)
-    return kind(f"{address}: {details or code.name}")
+    return kind(f"{address}: {details or code.name.lower().replace('_', ' ')}")

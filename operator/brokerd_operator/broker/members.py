@@ -40,6 +40,18 @@ async def listed(target: Target | None) -> frozenset[str] | None:
     return frozenset(member.name for member in members) or None
 
 
+async def set_fenced(target: Target | None, name: str, *, is_fenced: bool) -> str:
+    """Put a member into maintenance or end that (`target` is the member alone); "" or why not."""
+    if target is None:
+        return f"{name} cannot be asked yet"
+    async with _asking(target) as client:
+        try:
+            await (client.drain(name) if is_fenced else client.revive(name))
+        except errors.BrokerError as error:
+            return str(error)
+    return ""
+
+
 async def carry_out(target: Target, step: Step, peer_address: str) -> str:
     """Do a step that is the broker's (`target` without the member that leaves); "" or why not."""
     async with _asking(target) as client:

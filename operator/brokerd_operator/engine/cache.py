@@ -13,6 +13,7 @@ from typing import Any
 
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.versions import Version, Versions, version_of
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import (
     Identity,
@@ -22,6 +23,7 @@ from brokerd_operator.specs.model import (
     Reference,
     TopologySpec,
 )
+from brokerd_operator.specs.permission import OfUser
 from brokerd_operator.specs.user import UserSpec
 
 Claim = tuple[Reference, Identity]
@@ -46,6 +48,7 @@ class ResourceCache:
         self._entries: dict[Key, Entry] = {}
         self._by_reference: dict[Reference, set[Key]] = {}
         self._by_claim: dict[Claim, set[Key]] = {}
+        self._versions = Versions()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,9 +62,18 @@ class ResourceCache:
     def of_kind(self, kind: str) -> list[Key]:
         return [key for key in self._entries if key.kind == kind]
 
+    def version(self, key: Key) -> Version | None:
+        """The newest version known of a resource that is there."""
+        return self._versions.present(key)
+
     def put(self, body: Body) -> tuple[bool, set[Key]]:
-        """Take a body: whether a pass is needed, and who else must look again."""
+        """Take a body: whether a pass is needed, and who else must look again.
+
+        A body that is older than what is known, or of a resource that is gone, changes nothing.
+        """
         key = keys.key_of(body)
+        if not self._versions.takes(key, version_of(body)):
+            return False, set()
         before = self._entries.get(key)
         signature = keys.signature(body)
         if before is not None and before.signature == signature:
@@ -74,15 +86,18 @@ class ResourceCache:
             self._by_reference.setdefault(reference, set()).add(key)
         for claim in entry.claims:
             self._by_claim.setdefault(claim, set()).add(key)
-        # A User's name in the broker is part of the Permissions that refer to it.
+        # A User's name in the broker is part of the rights that refer to it.
         for other in self._by_reference.get(key.reference, ()):
             self._refresh_claims(other)
         return True, (woken | self.referring_to(key.reference)) - {key}
 
-    def remove(self, key: Key) -> set[Key]:
-        """A resource is gone: who must look again."""
-        if key not in self._entries:
-            return set()
+    def remove(self, key: Key, version: Version | None = None) -> set[Key] | None:
+        """A resource is gone: who must look again; None if that is no news.
+
+        Without a version it is about whatever is there.
+        """
+        if not self._versions.takes_deletion(key, version) or key not in self._entries:
+            return None
         woken = self._drop(key)
         del self._entries[key]
         return (woken | self.referring_to(key.reference)) - {key}
@@ -96,7 +111,7 @@ class ResourceCache:
         return set(self._by_claim.get((broker, identity), ()))
 
     def older_rival(self, key: Key) -> Key | None:
-        """Another resource that wants the same object and was there first (operator.md §8)."""
+        """Another resource that wants the object and was there first (design/operator.md §8)."""
         entry = self._entries[key]
         for claim in entry.claims:
             for other in sorted(self._by_claim.get(claim, ())):
@@ -149,7 +164,7 @@ class ResourceCache:
 
     def _refresh_claims(self, key: Key) -> None:
         entry = self._entries[key]
-        if key.kind != "Permission":
+        if not isinstance(entry.spec, OfUser):
             return
         for claim in entry.claims:
             self._by_claim.get(claim, set()).discard(key)

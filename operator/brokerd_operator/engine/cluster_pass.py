@@ -5,12 +5,14 @@ What runs a BrokerCluster is the shell's driver: pods or local processes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from brokerd_operator.engine import keys, status
+from brokerd_operator import conditions
+from brokerd_operator.engine import admin_account, health, kept_aside, keys, status
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.keys import Key
-from brokerd_operator.engine.session import State
+from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
 from brokerd_operator.specs.model import Invalid
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from brokerd_operator.engine.engine import Engine
 
 TEARDOWN_AGAIN_S = 1.0
+CREDENTIALS_AGAIN_S = 5.0
 
 
 async def run(engine: Engine, key: Key, entry: Entry) -> None:
@@ -42,14 +45,24 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
         )
         await engine.write_status(key, entry.body, value)
         return
-    if engine.store.is_namespace_terminating(key.namespace):
+    if await engine.store.is_namespace_terminating(key.namespace):
         # Nothing can be made there, and the deletion of this resource is on its way.
         return
     if not keys.has_finalizer(entry.body):
         await engine.store.add_finalizer(entry.body)
     report = await engine.driver.reconcile(entry.body, entry.meta, spec)
+    engine.metrics.expiries.replace(
+        key.namespace, key.name, {(secret,): end_s for secret, end_s in report.expiries.items()}
+    )
+    engine.metrics.ends.replace(key.namespace, key.name, report.ends)
     session = engine.session(key.reference)
     fields = dict(report.status)
+    secret = spec.admin_secret_name(entry.meta)
+    reason, message = report.reason, report.message
+    if reason == "Available":
+        before = conditions.find(entry.body, conditions.READY)
+        reason, message = admin_account.waiting(session, secret, before) or (reason, message)
+    account = await _account(engine, key, entry, session, secret)
     if session is not None:
         session.nudge()
         if session.info is not None:
@@ -58,15 +71,35 @@ async def run(engine: Engine, key: Key, entry: Entry) -> None:
     if report.again_s is not None:
         engine.queue.add(key, report.again_s)
     engine.queue.succeed(key)
+    remarks = () if report.reason == "Stopped" else await _remarks(engine, key, entry)
+    _date_operation(fields, previous)
     value = status.plain_status(
         previous,
         entry.meta.generation,
-        report.reason,
-        report.message,
-        report.conditions,
+        reason,
+        message,
+        (*report.conditions, *account, *remarks),
         fields,
     )
     await engine.write_status(key, entry.body, value)
+
+
+async def _account(
+    engine: Engine, key: Key, entry: Entry, session: BrokerSession | None, secret: str
+) -> tuple[conditions.Condition, ...]:
+    """Let the broker take what the admin Secret says; whether it does."""
+    if session is None or session.state is State.CONNECTING:
+        before = conditions.find(entry.body, conditions.CREDENTIALS_SYNCED)
+        return () if before is None else (before,)
+    assert isinstance(entry.spec, BrokerClusterSpec)
+    login = await engine.driver.address(key.reference)
+    overlap_ms = entry.spec.admin.password_overlap
+    found = await engine.account(key.reference).sync(session, secret, login, overlap_ms)
+    if found.event:
+        await engine.store.emit(entry.body, "Normal", admin_account.CREDENTIALS_SET, found.event)
+    if found.is_to_be_repeated:
+        engine.queue.add(key, CREDENTIALS_AGAIN_S)
+    return (found.condition(entry.meta.generation),)
 
 
 async def _connection(engine: Engine, key: Key, entry: Entry) -> None:
@@ -91,13 +124,38 @@ async def _connection(engine: Engine, key: Key, entry: Entry) -> None:
         entry.meta.generation,
         reason,
         message,
-        fields=fields,
+        await _remarks(engine, key, entry),
+        fields,
     )
     await engine.write_status(key, entry.body, value)
 
 
+async def _remarks(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.Condition, ...]:
+    """What the broker itself says: alarms, quorum, what is kept aside; with Events."""
+    generation = entry.meta.generation
+    if engine.kept_aside.is_known(key.reference):
+        kept = engine.kept_aside.of_broker(key.reference, generation)
+    else:
+        kept = engine.carry(key, entry.body, conditions.KEPT_ASIDE)
+    await kept_aside.tell(engine.store, entry.body, kept)
+    said = engine.health.of_broker(key.reference, entry.body, generation)
+    await health.tell(engine.store, entry.body, said)
+    return (*said, *kept)
+
+
+def _date_operation(fields: dict[str, Any], previous: Mapping[str, Any]) -> None:
+    """An operation began when its type was first told."""
+    operation = fields.get("operation")
+    if operation is None:
+        return
+    before = previous.get("operation") or {}
+    is_same = before.get("type") == operation["type"] and before.get("startedAt")
+    started = before["startedAt"] if is_same else status.now_text()
+    fields["operation"] = {**operation, "startedAt": started}
+
+
 async def _teardown(engine: Engine, key: Key, entry: Entry) -> None:
-    """Children are not deleted; they let go of a broker that is going (operator.md section 10)."""
+    """Children are not deleted; they let go of a broker that is going (design/operator.md §10)."""
     engine.wake_all_of(key.reference)
     if not keys.has_finalizer(entry.body):
         return
@@ -112,6 +170,8 @@ async def _teardown(engine: Engine, key: Key, entry: Entry) -> None:
         await engine.write_status(key, entry.body, value)
         return
     if await engine.driver.teardown(entry.body, entry.meta):
+        engine.metrics.expiries.replace(key.namespace, key.name, {})
+        engine.metrics.ends.replace(key.namespace, key.name, {})
         await engine.store.remove_finalizer(entry.body)
     else:
         engine.queue.add(key, TEARDOWN_AGAIN_S)

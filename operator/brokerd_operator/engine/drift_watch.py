@@ -1,4 +1,4 @@
-"""Who fights over an object: repairs per resource in a window of time (operator.md section 8)."""
+"""Who fights over an object: repairs per resource in a window of time (design/operator.md §8)."""
 
 from __future__ import annotations
 

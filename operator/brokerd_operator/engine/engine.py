@@ -1,4 +1,6 @@
-"""The engine: takes resources from a shell, keeps brokers as they ask for (operator.md §13.1).
+"""The engine: takes resources from a shell, keeps brokers as they ask for.
+
+design/operator.md §13.1.
 
 Level-triggered: events only say which key to look at again. One worker per key at most; retries
 belong to the queue. Used by both shells; owns the cache, the queue and the broker sessions.
@@ -14,20 +16,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from brokerd_operator import conditions
 from brokerd_operator.broker.client import Target
 from brokerd_operator.broker.errors import BrokerError
-from brokerd_operator.engine import cluster_pass, keys, status
+from brokerd_operator.engine import cluster_pass, followers, keys, status
+from brokerd_operator.engine.admin_account import AdminAccount
 from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.drift_watch import DriftWatch
+from brokerd_operator.engine.health import Health
+from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.links import Links
 from brokerd_operator.engine.metrics import Metrics
 from brokerd_operator.engine.session import BrokerSession, NotKnownYet, State
 from brokerd_operator.engine.shell import ClusterDriver, Gone, Store
+from brokerd_operator.engine.standings import Standings
 from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.teardown import Teardown
 from brokerd_operator.engine.topology_pass import TopologyPass
+from brokerd_operator.engine.versions import Version
 from brokerd_operator.engine.work_queue import WorkQueue
+from brokerd_operator.reconcile import reserved
 from brokerd_operator.reconcile.topology import ObservedObject
 from brokerd_operator.specs.access import Grant
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
@@ -36,7 +45,7 @@ from brokerd_operator.specs.model import Identity, Reference, TopologySpec
 
 log = logging.getLogger(__name__)
 
-#: The broker removes these by the object's own terms (operator.md section 2.2, point 8).
+#: The broker removes these by the object's own terms (design/operator.md §8).
 EXPIRY_CAUSES = frozenset(("expired", "auto-delete"))
 BROKER_KINDS = ("BrokerCluster", "BrokerConnection")
 
@@ -48,6 +57,12 @@ class EngineSettings:
     instance: str = "brokerd"
     workers: int = 8
     links_interval_s: float = 10.0
+    #: How often brokers are asked what their members keep aside.
+    kept_aside_interval_s: float = 10.0
+    #: How often brokers are asked for alarms and members.
+    health_interval_s: float = 10.0
+    #: How soon a change of policies, queues or exchanges shows on others of them.
+    standings_interval_s: float = 2.0
     #: The orphan sweep waits so long after all resources are known.
     sweep_delay_s: float = 30.0
 
@@ -66,6 +81,15 @@ class Engine:
         self.queue: WorkQueue[Key] = WorkQueue(time.monotonic, self.random)
         self.drift = DriftWatch()
         self.links = Links()
+        self.kept_aside = KeptAside()
+        self.health = Health()
+        self.standings = Standings()
+        #: Resources that keep a condition which nobody knows anew since the start.
+        self.carrying: set[Key] = set()
+        #: Resources whose last pass failed: what it wrote may be there or not.
+        self._unsure: set[Key] = set()
+        #: Set when a broker can be asked for the first time.
+        self.is_asking = asyncio.Event()
         self.metrics = Metrics()
         #: Generations at which the broker removed the object by its own terms.
         self.expired: dict[Key, int] = {}
@@ -75,6 +99,7 @@ class Engine:
         #: of their brokers, so that a restart writes no status.
         self.looked_at: set[Reference] = set()
         self._sessions: dict[Reference, BrokerSession] = {}
+        self._accounts: dict[Reference, AdminAccount] = {}
         self._waiting: dict[tuple[Reference, Identity], set[Key]] = {}
         self._waits_of: dict[Key, list[tuple[Reference, Identity]]] = {}
 
@@ -93,19 +118,30 @@ class Engine:
         self.queue.add(key)
         self.wake(woken)
 
-    def remove(self, key: Key) -> None:
-        """A resource is gone."""
-        woken = self.cache.remove(key)
+    def remove(self, key: Key, version: Version | None = None) -> None:
+        """A resource is gone: of this version, or whatever is there."""
+        woken = self.cache.remove(key, version)
+        if woken is None:
+            return
         self.queue.forget(key)
         self.drift.forget(key)
         self.expired.pop(key, None)
+        self.carrying.discard(key)
+        self._unsure.discard(key)
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:
+            self.health.forget(key.reference)
+            self.standings.forget(key.reference)
             self.looked_at.discard(key.reference)
+            self._accounts.pop(key.reference, None)
             session = self._sessions.pop(key.reference, None)
             if session is not None:
                 session._spawn(session.close())
         self.wake(woken)
+
+    def wake_namespace(self, namespace: str) -> None:
+        """All resources of a namespace look again."""
+        self.wake(key for key in self.cache.all_keys() if key.namespace == namespace)
 
     def reference_changed(self, reference: Reference) -> None:
         """A Secret or another object that resources name has changed."""
@@ -116,6 +152,18 @@ class Engine:
     def wake(self, woken: Iterable[Key]) -> None:
         for key in woken:
             self.queue.add(key)
+
+    def carry(self, key: Key, body: Body, *types: str) -> tuple[conditions.Condition, ...]:
+        """Conditions that stay as they are until somebody knows; the resource is then woken."""
+        found = conditions.carried(body, types)
+        if found:
+            self.carrying.add(key)
+        return found
+
+    def wake_carrying(self) -> None:
+        """Something is known for the first time."""
+        woken, self.carrying = self.carrying, set()
+        self.wake(woken)
 
     def wake_all_of(self, broker: Reference) -> None:
         """Everything that belongs to a broker looks again."""
@@ -132,6 +180,10 @@ class Engine:
             self._sessions[reference] = session
             session.start()
         return session
+
+    def account(self, reference: Reference) -> AdminAccount:
+        """The operator's own account in a broker, as it was seen last."""
+        return self._accounts.setdefault(reference, AdminAccount())
 
     def sessions(self) -> list[BrokerSession]:
         return list(self._sessions.values())
@@ -175,6 +227,8 @@ class Engine:
         entry = self.cache.get(Key(reference.kind, reference.namespace, reference.name))
         if entry is None or not isinstance(entry.spec, BrokerConnectionSpec):
             return None
+        if not self.store.is_watched(reference.namespace):
+            raise BrokerError(f"namespace {reference.namespace} is not available to the operator")
         spec = entry.spec
         namespace = reference.namespace
         data = await self.store.secret(namespace, spec.credentials_secret_ref.name)
@@ -198,13 +252,19 @@ class Engine:
 
     def broker_synced(self, session: BrokerSession) -> None:
         """Everything of this broker is compared: a full listing is cheap, and writes nothing."""
+        self.standings.mark_all(session.reference)
+        self.is_asking.set()
         self._wake_broker(session.reference)
 
     def broker_down(self, session: BrokerSession) -> None:
+        self.health.lost(session.reference)
         self._wake_broker(session.reference)
 
     def _wake_broker(self, reference: Reference) -> None:
         self.wake_all_of(reference)
+        self.wake_broker_itself(reference)
+
+    def wake_broker_itself(self, reference: Reference) -> None:
         self.queue.add(Key(reference.kind, reference.namespace, reference.name))
 
     def object_changed(
@@ -212,6 +272,7 @@ class Engine:
     ) -> None:
         """Wake whoever owns, wants or waits for an object."""
         broker = session.reference
+        self.standings.mark(broker, identity)
         woken = self.cache.claiming(broker, identity)
         present = session.topology.get(identity)
         if present is None and cause in EXPIRY_CAUSES:
@@ -226,6 +287,8 @@ class Engine:
         for item in (before, present):
             if item is not None and item.owner is not None:
                 woken |= self._owner_key(item.owner.resource)
+        if identity == reserved.user(session.account):
+            woken.add(Key(broker.kind, broker.namespace, broker.name))
         self.wake(woken)
 
     def _owner_key(self, resource: str) -> set[Key]:
@@ -256,6 +319,9 @@ class Engine:
                 for _ in range(self.settings.workers):
                     tasks.create_task(self._work())
                 tasks.create_task(self._follow_links())
+                tasks.create_task(self._follow_kept_aside())
+                tasks.create_task(followers.follow_health(self))
+                tasks.create_task(followers.follow_standings(self))
                 tasks.create_task(self._sweep())
         finally:
             sessions, self._sessions = list(self._sessions.values()), {}
@@ -268,9 +334,11 @@ class Engine:
             try:
                 await self._pass(key)
             except Gone:
-                self.queue.forget(key)
+                # Only this resource of the name: another one may have come and be due already.
+                self.queue.succeed(key)
             except Exception as error:
                 delay = self.queue.retry(key)
+                self._unsure.add(key)
                 self.metrics.failed(key.kind)
                 log.warning(
                     "pass failed key=%s retry_s=%.1f error=%r",
@@ -284,9 +352,15 @@ class Engine:
                 self.queue.done(key)
 
     async def _pass(self, key: Key) -> None:
+        is_watched = self.store.is_watched(key.namespace)
+        if key in self._unsure and is_watched:
+            await self._look_again(key)
         entry = self.cache.get(key)
-        if entry is None:
+        if entry is None or not is_watched:
+            # Of a namespace that does not let us in nothing can be read or written; the shell
+            # wakes its resources when it does again.
             return
+        self.carrying.discard(key)
         if key.kind in BROKER_KINDS:
             await cluster_pass.run(self, key, entry)
             self.looked_at.add(key.reference)
@@ -296,6 +370,20 @@ class Engine:
             await Teardown(self, key, entry).run()
         else:
             await TopologyPass(self, key, entry).run()
+
+    async def _look_again(self, key: Key) -> None:
+        """Read a resource after a failed pass.
+
+        An answer may have been lost that the API server had given. A status or a finalizer that is
+        compared with the one of before would be left as it is, and watches tell of it later.
+        """
+        known = self.cache.version(key)
+        body = await self.store.read(key)
+        self._unsure.discard(key)
+        if body is not None:
+            self.put(body)
+        elif known is not None:
+            self.remove(key, known)
 
     async def _follow_links(self) -> None:
         """Fetch the state of federation links of brokers that have upstreams."""
@@ -317,8 +405,26 @@ class Engine:
                 if self.links.replace(session.reference, rows):
                     self.wake(upstreams)
 
+    async def _follow_kept_aside(self) -> None:
+        """Ask brokers what their members keep aside, for the conditions of queues and brokers."""
+        while True:
+            await asyncio.sleep(self.settings.kept_aside_interval_s)
+            for session in self.sessions():
+                if session.state is not State.UP or session.client is None:
+                    continue
+                try:
+                    rows, unanswered = await session.client.kept_aside()
+                except BrokerError as error:
+                    log.debug("kept aside of %s: %s", session.reference.key, error)
+                    continue
+                is_first = not self.kept_aside.is_known(session.reference)
+                if self.kept_aside.replace(session.reference, rows, unanswered):
+                    self._wake_broker(session.reference)
+                if is_first:
+                    self.wake_carrying()
+
     async def _sweep(self) -> None:
-        """Finish deletions that were given up while a broker was away (operator.md §19.5-7)."""
+        """Finish deletions that were given up while a broker was away (design/operator.md §10)."""
         await self.is_synced.wait()
         await asyncio.sleep(self.settings.sweep_delay_s)
         while True:

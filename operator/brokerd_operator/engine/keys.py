@@ -1,4 +1,4 @@
-"""Names of resources inside the engine, and the annotations it reads (operator.md section 4.2)."""
+"""Names of resources inside the engine, and the annotations it reads (design/operator.md §4.2)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ PAUSE = PREFIX + "pause"
 TAKEOVER = PREFIX + "takeover"
 CONFIRM = PREFIX + "confirm"
 RECONCILE_AT = PREFIX + "reconcile-at"
+#: Of BrokerClusters: another value restarts the members one by one.
+RESTART_AT = PREFIX + "restart-at"
+#: Of BrokerClusters with upgradePolicy OnApproval: the operator's image that may be taken.
+APPROVED_IMAGE = PREFIX + "approved-image"
 #: Flux's habit means the same.
 FLUX_REQUESTED_AT = "reconcile.fluxcd.io/requestedAt"
-READ_ANNOTATIONS = (PAUSE, TAKEOVER, CONFIRM, RECONCILE_AT, FLUX_REQUESTED_AT)
+READ_ANNOTATIONS = (
+    *(PAUSE, TAKEOVER, CONFIRM, RECONCILE_AT, FLUX_REQUESTED_AT),
+    *(RESTART_AT, APPROVED_IMAGE),
+)
 
 Body = Mapping[str, Any]
 

@@ -1,6 +1,6 @@
 """Federation links as the brokers report them, for the status of FederationUpstreams.
 
-Operator.md section 5.5: Ready does not depend on links, the condition LinksUp does. The engine
+design/operator.md §5.5: Ready does not depend on links, the condition LinksUp does. The engine
 fetches rows now and then; a listing is thin: it holds what the member that answered knows.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd_operator import conditions
+from brokerd_operator.specs import arguments
 from brokerd_operator.specs.model import JsonObject, Meta, Reference, TopologySpec
 
 LINKS_MAX = 32
-_FIELDS = ("exchange", "queue", "status", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,23 @@ class Links:
 
     def replace(self, broker: Reference, rows: list[JsonObject]) -> bool:
         """Take rows; whether they differ from those before."""
-        known = [_shape(row) for row in rows]
+        # Members answer in any order, and a status that only differs in it says nothing new.
+        known = sorted((_shape(row) for row in rows), key=arguments.canonical_json)
         if self._rows.get(broker) == known:
             return False
         self._rows[broker] = known
         return True
 
+    def is_known(self, broker: Reference) -> bool:
+        """Whether links were ever listed."""
+        return broker in self._rows
+
     def of(self, broker: Reference, vhost: str, spec: TopologySpec, meta: Meta) -> LinkStatus:
-        """The links of one upstream; nothing when none were ever listed."""
-        if broker not in self._rows:
-            return LinkStatus()
+        """The links of one upstream, once they were listed."""
         name = spec.resolved_name(meta)
         rows = [
             row
-            for row in self._rows[broker]
+            for row in self._rows.get(broker, ())
             if row.get("upstream") == name and row.get("vhost") == vhost
         ]
         running = sum(1 for row in rows if row.get("state") == "running")

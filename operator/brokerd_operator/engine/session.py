@@ -1,7 +1,7 @@
 """One broker as the engine sees it: the gate, the mirror of its topology, and the batcher.
 
 The gate: while the broker does not answer, one probe asks again and all its resources are parked
-(operator.md section 9). The mirror follows WatchTopology, so that drift is known at once. The
+(design/operator.md §9). The mirror follows WatchTopology, so that drift is known at once. The
 batcher joins what several workers want to write into messages of at most 256 operations.
 Owned by the engine; one task per session.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from brokerd_operator.broker.client import OPERATIONS_MAX, AdminClient, Change, Info, Result, Target
-from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.broker.errors import BrokerDenied, BrokerError
 from brokerd_operator.reconcile import ordering
 from brokerd_operator.reconcile.actions import Action
 from brokerd_operator.reconcile.plan import Written
@@ -30,7 +30,7 @@ PROBE_FIRST_S = 0.25
 PROBE_MAX_S = 15.0
 #: A watch is silent for 30 s at most: bookmarks come then.
 WATCH_SILENCE_S = 75.0
-#: Slow full compare (operator.md section 8).
+#: Slow full compare (design/operator.md §8).
 RELIST_S = 1800.0
 RELIST_JITTER = 0.2
 #: Submissions that may wait in the batcher; one per worker, so the number of workers bounds it.
@@ -83,15 +83,30 @@ class BrokerSession:
     state: State = State.CONNECTING
     #: Why it is down, in a sentence.
     problem: str = ""
+    #: It answers, and refuses the operator's login.
+    is_denied: bool = False
     info: Info | None = None
     topology: Topology = field(default_factory=Topology)
     #: What we wrote to objects whose specs cannot be read back.
     written: dict[Identity, Written] = field(default_factory=dict)
     client: AdminClient | None = None
+    #: The client was closed so that another login is taken: no news of the broker.
+    _is_renewed: bool = False
     _nudge: asyncio.Event = field(default_factory=asyncio.Event)
     _submissions: list[_Submission] = field(default_factory=list)
     _flushing: bool = False
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def account(self) -> str:
+        """The user that the operator logs in as, which no resource may have."""
+        return "" if self.client is None else self.client.target.username
+
+    async def renew(self) -> None:
+        """The login has changed: connect with what it is now."""
+        if self.client is not None:
+            self._is_renewed = True
+            await self.client.close()
 
     def nudge(self) -> None:
         """Something about the broker changed: probe now."""
@@ -133,6 +148,9 @@ class BrokerSession:
             except NotKnownYet:
                 log.debug("broker is not known yet broker=%s", self.reference.key)
             except BrokerError as error:
+                if self._is_renewed:
+                    self._is_renewed = False
+                    continue
                 was_up = self.state is State.UP
                 if was_up:
                     # One member less is no news: say so only if no other answers either.
@@ -140,7 +158,7 @@ class BrokerSession:
                 if was_up:
                     delay = PROBE_FIRST_S
                 else:
-                    self._is_down(str(error))
+                    self._is_down(str(error), is_denied=isinstance(error, BrokerDenied))
             except Exception:
                 log.exception("session of %s failed", self.reference.key)
                 self._is_down("internal error, see the operator's log")
@@ -158,9 +176,9 @@ class BrokerSession:
             return False
         return True
 
-    def _is_down(self, problem: str) -> None:
+    def _is_down(self, problem: str, *, is_denied: bool = False) -> None:
         changed = self.state is not State.DOWN or self.problem != problem
-        self.state, self.problem = State.DOWN, problem
+        self.state, self.problem, self.is_denied = State.DOWN, problem, is_denied
         if changed:
             log.info("broker is down broker=%s problem=%s", self.reference.key, problem)
             self.listener.broker_down(self)
@@ -182,7 +200,7 @@ class BrokerSession:
         items, revision = await client.list_topology()
         self.info = info
         self.topology.replace(items, revision)
-        self.state, self.problem = State.UP, ""
+        self.state, self.problem, self.is_denied = State.UP, "", False
         self.listener.broker_synced(self)
         await self._watch(client, revision)
 

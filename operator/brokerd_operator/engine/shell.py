@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import Target
-from brokerd_operator.engine.keys import Body
+from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import ClusterAddress, Meta, Reference
 from brokerd_operator.specs.user import UserSpec
@@ -41,10 +41,16 @@ class Store(Protocol):
 
     def namespace_labels(self, namespace: str) -> Mapping[str, str]: ...
 
-    def is_namespace_terminating(self, namespace: str) -> bool: ...
+    async def is_namespace_terminating(self, namespace: str) -> bool: ...
 
     def is_watched(self, namespace: str) -> bool:
-        """Whether resources of a namespace would be seen (operator.md §19.7)."""
+        """Whether resources of a namespace would be seen now (design/operator.md §10)."""
+
+    async def names(self, kind: str, namespace: str) -> frozenset[str]:
+        """A complete listing, made now; raises OSError."""
+
+    async def read(self, key: Key) -> Body | None:
+        """A resource as it is now, None when it does not exist; raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,10 @@ class ClusterReport:
     #: Further fields of the status.
     status: Mapping[str, Any] = field(default_factory=dict)
     again_s: float | None = None
+    #: When certificates expire, in seconds since 1970, by Secret.
+    expiries: Mapping[str, float] = field(default_factory=dict)
+    #: When members that were started again had ended, in seconds since 1970, by member and reason.
+    ends: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
 
 class ClusterDriver(Protocol):

@@ -1,6 +1,6 @@
 """Statuses of resources: conditions, names, drift; written only when they say something new.
 
-Operator.md section 6. For the engine.
+design/operator.md §6. For the engine.
 """
 
 from __future__ import annotations
@@ -46,8 +46,17 @@ def topology_status(
     status["drift"] = [item.to_json() for item in drift[:DIFFERENCES_MAX]]
     if spec is not None:
         status["resolved"] = resolved(previous, meta, spec, broker_uid)
-    status.update(fields or {})
+    _set(status, fields)
     return status
+
+
+def _set(status: dict[str, Any], fields: Mapping[str, Any] | None) -> None:
+    """Set fields; None takes one away."""
+    for name, value in (fields or {}).items():
+        if value is None:
+            status.pop(name, None)
+        else:
+            status[name] = value
 
 
 def resolved(
@@ -80,11 +89,7 @@ def plain_status(
     status = dict(previous)
     status["observedGeneration"] = generation
     status["conditions"] = conditions.merge(previous.get("conditions") or (), current, now_text())
-    for name, value in (fields or {}).items():
-        if value is None:
-            status.pop(name, None)
-        else:
-            status[name] = value
+    _set(status, fields)
     return status
 
 

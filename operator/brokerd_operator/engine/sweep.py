@@ -1,7 +1,10 @@
-"""The orphan sweep: owned objects whose resource is gone (operator.md sections 10 and 19.5-7).
+"""The orphan sweep: owned objects whose resource is gone (design/operator.md §10).
 
-It runs after a full sync only, looks at watched namespaces only, matches namespace, kind and name
-as well as uid, and never deletes a queue with messages. For the engine only.
+It runs after a full sync only, looks at namespaces only that are watched and answer, matches
+namespace, kind and name as well as uid, and never deletes a queue with messages. What a cache does
+not hold may still be there, so an object is touched only when its resource was absent in two
+complete listings, the one that filled the cache and one made for the sweep, and then in a direct
+read by name. For the engine only.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ from typing import TYPE_CHECKING
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession
-from brokerd_operator.reconcile import ownership
+from brokerd_operator.reconcile import ownership, reserved
 from brokerd_operator.reconcile.actions import Action, Delete, Precondition, SetOwner
 from brokerd_operator.reconcile.topology import ObservedObject
+from brokerd_operator.specs import registry
 
 if TYPE_CHECKING:
     from brokerd_operator.engine.engine import Engine
@@ -36,16 +40,47 @@ def orphans(engine: Engine, session: BrokerSession) -> list[ObservedObject]:
         if owner.deletion_policy in _KEPT or not engine.store.is_watched(owner.namespace):
             continue
         parts = owner.resource.split("/", 2)
-        if len(parts) == 3 and engine.cache.get(Key(*parts)) is None:
+        if len(parts) != 3 or parts[0] not in registry.PLURALS:
+            # A token of another version of the operator: nothing is known of its resource.
+            continue
+        if engine.cache.get(Key(*parts)) is None:
             found.append(item)
     return found[:SWEEP_MAX]
 
 
-def action_for(item: ObservedObject) -> Action:
+async def confirmed(engine: Engine, found: list[ObservedObject]) -> list[ObservedObject]:
+    """Those whose resource a second listing and a direct read do not show either."""
+    listed: dict[tuple[str, str], frozenset[str]] = {}
+    kept = []
+    for item in found:
+        key = _owner_key(item)
+        try:
+            if key[:2] not in listed:
+                listed[key[:2]] = await engine.store.names(key.kind, key.namespace)
+            if key.name in listed[key[:2]]:
+                continue
+            body = await engine.store.read(key)
+        except OSError as error:
+            log.info("orphan sweep leaves %s alone: %s", key.resource, error)
+            continue
+        if body is not None:
+            engine.put(body)
+        elif engine.cache.get(key) is None and engine.store.is_watched(key.namespace):
+            kept.append(item)
+    return kept
+
+
+def _owner_key(item: ObservedObject) -> Key:
+    assert item.owner is not None
+    return Key(*item.owner.resource.split("/", 2))
+
+
+def action_for(item: ObservedObject, account: str = "") -> Action:
     """What the token's deletion policy asks for; queues only go when they are empty."""
     assert item.owner is not None
     precondition = Precondition(owner_uid=item.owner.uid)
-    if item.owner.deletion_policy == "Retain" or item.kind == "vhost":
+    is_kept = item.kind == "vhost" or reserved.is_reserved(item.identity, account)
+    if item.owner.deletion_policy == "Retain" or is_kept:
         return SetOwner(item.identity, None, precondition)
     is_queue = item.kind == "queue"
     guarded = item.owner.deletion_policy == "DeleteIfUnused"
@@ -54,11 +89,11 @@ def action_for(item: ObservedObject) -> Action:
 
 async def sweep(engine: Engine, session: BrokerSession) -> None:
     """One round over one broker."""
-    found = orphans(engine, session)
+    found = await confirmed(engine, orphans(engine, session))
     if not found:
         return
     try:
-        results = await session.apply([action_for(item) for item in found])
+        results = await session.apply([action_for(item, session.account) for item in found])
         refused = [
             item for item, result in zip(found, results, strict=True) if result.code == "REFUSED"
         ]

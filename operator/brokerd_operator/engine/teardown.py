@@ -1,4 +1,4 @@
-"""One pass over a topology resource that is being deleted (operator.md section 10).
+"""One pass over a topology resource that is being deleted (design/operator.md §10).
 
 The table is `reconcile/deletion.py`; this module fetches what it looks at and does what it says.
 For the engine only.
@@ -15,7 +15,7 @@ from brokerd_operator.engine import keys, status
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
-from brokerd_operator.reconcile import deletion, ownership
+from brokerd_operator.reconcile import deletion, ownership, reserved
 from brokerd_operator.reconcile.deletion import Reach, Release, Situation, Wait, Work
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import Identity, Invalid, TopologySpec
@@ -49,7 +49,7 @@ class Teardown:
         session = self.engine.session(spec.broker_ref.reference(self.meta))
         if session is not None and session.state is State.CONNECTING:
             return
-        situation = self._situation(spec, session)
+        situation = await self._situation(spec, session)
         token = ownership.token_of(
             spec.KIND, self.meta, spec, self.engine.settings.instance, keys.is_paused(self.body)
         )
@@ -58,6 +58,11 @@ class Teardown:
             return
         verdict = deletion.decide(situation, token, self._primary(spec), session.topology)
         if isinstance(verdict, Work):
+            verdict = Work(
+                reserved.spared(verdict.first, session.account),
+                reserved.spared(verdict.then, session.account),
+                verdict.release,
+            )
             verdict = await self._work(session, situation, token, verdict)
         await self._conclude(spec, verdict)
 
@@ -66,7 +71,7 @@ class Teardown:
             return None
         return Identity("queue", spec.vhost, spec.resolved_name(self.meta))
 
-    def _situation(self, spec: TopologySpec, session: BrokerSession | None) -> Situation:
+    async def _situation(self, spec: TopologySpec, session: BrokerSession | None) -> Situation:
         store = self.engine.store
         reference = spec.broker_ref.reference(self.meta)
         broker = self.engine.cache.get(Key(reference.kind, reference.namespace, reference.name))
@@ -87,7 +92,7 @@ class Teardown:
             reach=reach,
             age_ms=self._age_ms(),
             timeout_ms=timeout_ms,
-            is_namespace_terminating=store.is_namespace_terminating(self.meta.namespace),
+            is_namespace_terminating=await store.is_namespace_terminating(self.meta.namespace),
             has_dependants=has_dependants,
         )
 

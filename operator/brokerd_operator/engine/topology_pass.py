@@ -1,4 +1,4 @@
-"""One pass over one topology resource: gather, plan, act, tell (architecture.md section 7).
+"""One pass over one topology resource: gather, plan, act, tell.
 
 Decisions are the planner's; this module fetches what it needs and carries out what it says.
 For the engine only.
@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import Result
 from brokerd_operator.broker.errors import BrokerError
-from brokerd_operator.engine import keys, status
+from brokerd_operator.engine import keys, remarks, status
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
-from brokerd_operator.reconcile import dependencies, plan
-from brokerd_operator.reconcile.actions import Action, Conflict, Plan, Upsert
+from brokerd_operator.reconcile import dependencies, drift, granting, plan, reserved
+from brokerd_operator.reconcile.actions import Action, Conflict, Plan, Precondition, Upsert
 from brokerd_operator.reconcile.drift import Difference
-from brokerd_operator.specs import access, arguments, registry
-from brokerd_operator.specs.federation_upstream import FederationUpstreamSpec
+from brokerd_operator.specs import arguments, registry
 from brokerd_operator.specs.model import (
     ClusterAddress,
     DesiredObject,
@@ -80,8 +79,8 @@ class TopologyPass:
             return
         assert isinstance(spec, TopologySpec)
         if not keys.has_finalizer(self.body):
-            # The finalizer comes before the first write to the broker (operator.md section 10).
-            if self.engine.store.is_namespace_terminating(self.meta.namespace):
+            # The finalizer comes before the first write to the broker (design/operator.md §10).
+            if await self.engine.store.is_namespace_terminating(self.meta.namespace):
                 return
             await self.engine.store.add_finalizer(self.body)
         session = self.engine.session(spec.broker_ref.reference(self.meta))
@@ -113,6 +112,14 @@ class TopologyPass:
             return None
         if session.state is State.DOWN:
             return Outcome("WaitingForBroker", session.problem)
+        try:
+            await self._give_back(spec, session)
+        except BrokerError as error:
+            session.nudge()
+            return Outcome("BrokerError", str(error), has_failed=True)
+        taken = self._reserved(spec, session)
+        if taken is not None:
+            return taken
         inputs = await self._inputs(spec, session)
         desired = registry.desired(spec, self.meta, inputs)
         if isinstance(desired, Invalid | Waiting):
@@ -123,38 +130,26 @@ class TopologyPass:
             return Outcome(found.waiting.reason, found.waiting.message)
         return await self._plan(spec, session, desired, found.warning)
 
+    def _reserved(self, spec: TopologySpec, session: BrokerSession) -> Outcome | None:
+        """The operator's own account: said before a Secret is made or waited for."""
+        named = spec.identities(self.meta, Inputs(users=self.engine.cache.users()))
+        for identity in named:
+            if reserved.is_reserved(identity, session.account):
+                return Outcome("Reserved", reserved.refusal(identity, session.account))
+        return None
+
     def _refused_by_grants(self, spec: TopologySpec) -> Outcome | None:
         reference = spec.broker_ref.reference(self.meta)
         if reference.namespace == self.meta.namespace:
             return None
-        hosts: tuple[str, ...] = ()
-        if isinstance(spec, FederationUpstreamSpec):
-            # A Secret's hosts are unknown here, and what is unknown is not granted.
-            hosts = tuple(item.host or "" for item in spec.endpoints) or ("",)
-        names = spec.identities(self.meta, Inputs(users=self.engine.cache.users()))
-        user = None
-        if spec.KIND in ("User", "Permission"):
-            user = names[0].name if names else ""
-        vhost = spec.vhost
-        if spec.KIND == "Vhost":
-            vhost = spec.resolved_name(self.meta)
-        request = access.Request(
-            kind=spec.KIND,
-            namespace=self.meta.namespace,
-            namespace_labels=self.engine.store.namespace_labels(self.meta.namespace),
-            vhost=None if spec.KIND == "User" else vhost,
-            user=user,
-            tags=spec.tags if isinstance(spec, UserSpec) else (),
-            hosts=hosts,
+        refusal = granting.refusal(
+            spec,
+            self.meta,
+            self.engine.grants(reference),
+            self.engine.store.namespace_labels(self.meta.namespace),
+            self.engine.cache.users(),
         )
-        grants = self.engine.grants(reference)
-        if access.is_granted(reference.namespace, grants, request):
-            return None
-        return Outcome(
-            "NotGranted",
-            f"{reference.kind} {reference.key} grants this to no {spec.KIND} of namespace "
-            f"{self.meta.namespace}",
-        )
+        return Outcome("NotGranted", refusal) if refusal else None
 
     async def _inputs(self, spec: TopologySpec, session: BrokerSession) -> Inputs:
         store = self.engine.store
@@ -190,6 +185,11 @@ class TopologyPass:
                 again_s=rest_s,
             )
         confirm = keys.annotation(self.body, keys.CONFIRM)
+        try:
+            await self._compare_passwords(spec, session, desired)
+        except BrokerError as error:
+            session.nudge()
+            return Outcome("BrokerError", str(error), has_failed=True)
         context = plan.Context(
             instance=self.engine.settings.instance,
             is_paused=keys.is_paused(self.body),
@@ -197,6 +197,7 @@ class TopologyPass:
             confirmed_generation=int(confirm) if confirm and confirm.isdecimal() else None,
             expired_generation=self.engine.expired.get(self.key),
             written=session.written,
+            account=session.account,
         )
         resource = plan.Resource(spec.KIND, self.meta, spec, desired)
         found = plan.plan(resource, session.topology, context)
@@ -214,6 +215,31 @@ class TopologyPass:
         self._remember(session, found.actions, results)
         await self._tell_of_repairs(found)
         return self._success(spec, context, found, desired, warning)
+
+    async def _give_back(self, spec: TopologySpec, session: BrokerSession) -> None:
+        """Let go of the operator's own account, if an earlier release adopted it."""
+        name = f"{spec.KIND}/{self.meta.namespace}/{self.meta.name}"
+        owned = session.topology.owned_by(name)
+        await session.apply(reserved.let_go(owned, session.account))
+
+    async def _compare_passwords(
+        self, spec: TopologySpec, session: BrokerSession, desired: tuple[DesiredObject, ...]
+    ) -> None:
+        """Learn which users of nobody's have the password already: the broker finds that nothing
+        would change. The planner takes it for what we wrote ourselves.
+        """
+        if not isinstance(spec, UserSpec) or session.client is None:
+            return
+        for item in desired:
+            present = session.topology.get(item.identity)
+            if present is None or (present.owner is not None and present.owner.managed_by):
+                continue
+            if drift.differences(item, present.spec):
+                continue
+            asked = Upsert(item, None, Precondition(hash=present.hash))
+            (result,) = await session.client.apply([asked], dry_run=True)
+            if result.code == "UNCHANGED":
+                session.written[item.identity] = plan.Written(plan.full_digest(item), present.hash)
 
     def _judge(self, found: Plan, results: list[Result], warning: str) -> Outcome | None:
         """The first answer that is not success."""
@@ -294,27 +320,16 @@ class TopologyPass:
     async def _tell(
         self, spec: TopologySpec | None, outcome: Outcome, session: BrokerSession | None = None
     ) -> None:
-        extra = list(outcome.extra)
-        if outcome.warning:
-            extra.append(
-                conditions.build(
-                    conditions.WARNING,
-                    True,
-                    "MissingDependency",
-                    outcome.warning,
-                    self.meta.generation,
-                )
-            )
-        fields = dict(outcome.fields or {})
+        fields: dict[str, Any] = dict(outcome.fields or {})
         if outcome.applied_hash:
             fields["appliedHash"] = outcome.applied_hash
             fields["ownerToken"] = self.meta.uid
-        if isinstance(spec, UserSpec):
-            fields["credentialsSecret"] = spec.secret_name(self.meta)
-        if isinstance(spec, FederationUpstreamSpec) and session is not None:
-            found = self.engine.links.of(session.reference, spec.vhost, spec, self.meta)
-            fields |= found.fields
-            extra.extend(found.conditions)
+        extra = list(outcome.extra)
+        found = await remarks.gather(
+            self.engine, self.key, self.entry, session, outcome.reason, outcome.warning
+        )
+        fields |= found.fields
+        extra.extend(found.conditions)
         value = status.topology_status(
             self.body.get("status") or {},
             self.meta,

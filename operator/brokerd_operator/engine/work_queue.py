@@ -1,4 +1,4 @@
-"""The keyed work queue: one worker per key at most, due times, back-off (operator.md section 9).
+"""The keyed work queue: one worker per key at most, due times, back-off (design/operator.md §9).
 
 Pure of what the keys mean. Invariant: a key is at most once among the due ones and at most once
 with a worker; a key added while it is with a worker is due again when that worker is done.

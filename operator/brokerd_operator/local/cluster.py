@@ -1,4 +1,4 @@
-"""BrokerClusters as local processes: the embedded mode's cluster driver (operator.md section 14).
+"""BrokerClusters as local processes: the embedded mode's cluster driver (design/operator.md §14).
 
 Implements `engine.shell.ClusterDriver`. Owns the members of all clusters of one environment, their
 ports and secrets; what it decides to keep lies in the data directory (mode 0600).
@@ -7,6 +7,7 @@ ports and secrets; what it decides to keep lies in the data directory (mode 0600
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import json
 import logging
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 #: Made by the members themselves; may only log in from loopback.
 GUEST = "guest"
 STATE_FILE = "cluster.json"
+#: Beside the data of all members, so it protects their logs and copies of them, not the disk.
+KEY_FILE = "secrets.key"
 #: Until the next look at a cluster whose members come or go, and at one where that was refused.
 STEP_AGAIN_S = 0.5
 REFUSED_AGAIN_S = 10.0
@@ -95,7 +98,7 @@ class LocalClusters:
                 cluster = self._load(meta)
                 self.clusters[key] = cluster
             step, problem = await self._apply(cluster, meta, spec)
-            if not spec.replicas:
+            if not spec.members_wanted:
                 await asyncio.gather(*(member.stop() for member in cluster.running))
         return self._report(cluster, meta, spec, step, problem)
 
@@ -144,6 +147,7 @@ class LocalClusters:
                 cluster.initial = [str(n) for n in kept.get("initial", cluster.offsets)]
             except (OSError, ValueError, KeyError, AttributeError) as error:
                 raise EmbeddedError(f"{file} cannot be read: {error!r}") from error
+        _make_key(cluster.data_dir / KEY_FILE)
         return cluster
 
     def _save(self, cluster: LocalCluster) -> None:
@@ -158,7 +162,7 @@ class LocalClusters:
         it failed.
         """
         cluster.spec = spec
-        if not spec.replicas:
+        if not spec.members_wanted:
             return Step(StepKind.DONE), ""
         if not cluster.members:
             names = list(cluster.offsets) or list(spec.member_names(meta))
@@ -172,7 +176,7 @@ class LocalClusters:
         step = scaling.next_step(
             Fleet(
                 meta.name,
-                spec.replicas,
+                spec.members_wanted,
                 len(cluster.members),
                 listed=await members.listed(target),
                 ready=ready,
@@ -286,6 +290,7 @@ class LocalClusters:
                 {"name": member.name, "state": member.state.value} for member in cluster.members
             ],
             "endpoints": {"amqp": ",".join(endpoints)} if endpoints else None,
+            "operation": scaling.operation(step, spec.replicas, total, problem),
             "notApplied": list(broker_cluster.not_applied_locally(spec)) or None,
         }
         again_s = None
@@ -309,8 +314,8 @@ def _verdict(
     cluster: LocalCluster, spec: BrokerClusterSpec, step: Step, problem: str
 ) -> tuple[str, str]:
     total, ready = len(cluster.running), len(cluster.ready)
-    if not spec.replicas:
-        return "Stopped", "replicas is 0; the data is kept"
+    if not spec.members_wanted:
+        return "Stopped", "hibernated or of 0 replicas; the data is kept"
     if problem:
         return "BrokerRefused", f"{scaling.said(step)}: {problem}"
     if step.kind is not StepKind.DONE and ready * 2 > total:
@@ -336,6 +341,7 @@ def member_environment(
     settings = {
         "BROKERD_CLUSTER_NAME": f"{cluster.namespace}/{cluster.name}",
         "BROKERD_CLUSTER_SECRET": cluster.secret,
+        "BROKERD_SECRETS_KEY_FILE": str((cluster.data_dir / KEY_FILE).resolve()),
         "BROKERD_CLUSTER_MEMBERS": peers,
         "BROKERD_CLUSTER_INITIAL_MEMBERS": ",".join(
             name for name in cluster.initial if name in cluster.ports
@@ -357,10 +363,19 @@ def member_environment(
     return {**kept, **settings, **extra}
 
 
-def write_private(file: Path, text: str) -> None:
+def _make_key(file: Path) -> None:
+    """Make the key of a cluster's secrets at rest, once (ADR 19)."""
+    if not file.exists():
+        key = base64.b64encode(secrets.token_bytes(32)).decode()
+        write_private(file, f"{key}\n", 0o400)
+
+
+def write_private(file: Path, text: str, mode: int = 0o600) -> None:
     """Write a file that only its owner can read, all of it or nothing."""
     draft = file.with_name(f"{file.name}.new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # A draft that was left behind may have another mode.
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(text)
     draft.replace(file)

@@ -6,8 +6,9 @@ of the clusters that run, and asks the planner. For the command line only.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,21 @@ from typing import Any
 from brokerd_operator import validation
 from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.engine import keys
+from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.engine import EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.local.cluster import GUEST
 from brokerd_operator.local.errors import EmbeddedError
-from brokerd_operator.reconcile import dependencies, plan
+from brokerd_operator.reconcile import dependencies, drift, granting, plan
 from brokerd_operator.reconcile.actions import Action, Conflict, Delete, SetOwner, Upsert
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.sources import directory as files
 from brokerd_operator.specs import registry
+from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
 from brokerd_operator.specs.model import (
+    ClusterAddress,
+    DesiredObject,
     Identity,
     Inputs,
     Invalid,
@@ -32,6 +39,7 @@ from brokerd_operator.specs.model import (
     TopologySpec,
     Waiting,
 )
+from brokerd_operator.specs.user import UserSpec
 
 
 @dataclass(slots=True)
@@ -49,32 +57,44 @@ class Report:
         return 2 if self.has_changes else 0
 
 
+@dataclass(slots=True)
+class Wanted:
+    """What the directory holds, and what `up` made of it before."""
+
+    cache: ResourceCache = field(default_factory=ResourceCache)
+    #: Contents by namespace/name: of files, and those that `up` has made.
+    secrets: dict[str, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
+    #: Specs of BrokerClusters and BrokerConnections as `up` knows them.
+    known: dict[Key, dict[str, Any]] = field(default_factory=dict)
+
+
 async def run(directory: Path, data_dir: Path, targets: Mapping[str, Target]) -> Report:
     """Plan every resource against the cluster it names."""
     report = Report()
-    bodies = _bodies(directory, data_dir, report)
+    wanted = _wanted(directory, data_dir, report)
     topologies: dict[str, Topology] = {}
-    for key, target in targets.items():
-        topologies[key] = await _topology(target)
+    for broker, target in targets.items():
+        topologies[broker] = await _topology(target)
     if not topologies:
         report.lines.append("no cluster runs: everything would be made")
     order = {kind: rank for rank, kind in enumerate(registry.KINDS)}
-    bodies.sort(key=lambda body: (order.get(body["kind"], 99), body["metadata"]["name"]))
-    for body in bodies:
-        if body["kind"] in registry.TOPOLOGY_KINDS:
-            _plan_one(body, topologies, report)
-    _plan_deletions(bodies, topologies, report)
+    for key in sorted(wanted.cache.all_keys(), key=lambda key: (order[key.kind], key)):
+        if key.kind in registry.TOPOLOGY_KINDS:
+            _plan_one(key, wanted, topologies, report)
+        else:
+            _plan_broker(key, wanted, report)
+    _plan_deletions(wanted, topologies, report)
     if not report.has_changes and not report.has_problems:
         report.lines.append("nothing would change")
     return report
 
 
-def _bodies(directory: Path, data_dir: Path, report: Report) -> list[dict[str, Any]]:
+def _wanted(directory: Path, data_dir: Path, report: Report) -> Wanted:
     """Valid resources, with the uid and generation they have in the environment."""
     documents, problems = files.read(directory)
     validator = validation.Validator.from_directory()
-    known = _known(data_dir)
-    found = []
+    known, secrets = _known(data_dir)
+    wanted = Wanted(secrets=secrets, known=known)
     for document in documents:
         body = document.body
         old = None
@@ -83,26 +103,40 @@ def _bodies(directory: Path, data_dir: Path, report: Report) -> list[dict[str, A
         verdict = validator.admit(body, old=old)
         if isinstance(verdict, validation.Refused):
             problems.append(files.Problem(document.place, verdict.message))
-        elif verdict.body["kind"] != "Secret":
-            metadata = verdict.body["metadata"]
-            before = (old or {}).get("metadata") or {}
-            metadata["uid"] = before.get("uid", "")
-            metadata["generation"] = before.get("generation", 1)
-            found.append(verdict.body)
+            continue
+        metadata = verdict.body["metadata"]
+        if verdict.body["kind"] == "Secret":
+            name = f"{metadata.get('namespace') or 'default'}/{metadata['name']}"
+            wanted.secrets[name] = _data(verdict.body)
+            continue
+        before = (old or {}).get("metadata") or {}
+        metadata["uid"] = before.get("uid", "")
+        metadata["generation"] = before.get("generation", 1)
+        metadata["creationTimestamp"] = before.get("creationTimestamp", "")
+        wanted.cache.put(verdict.body)
     report.lines += [f"wrong: {problem}" for problem in problems]
     report.has_problems = bool(problems)
-    return found
+    return wanted
 
 
-def _known(data_dir: Path) -> dict[Key, dict[str, Any]]:
+def _known(data_dir: Path) -> tuple[dict[Key, dict[str, Any]], dict[str, Mapping[str, bytes]]]:
+    """Resources and generated Secrets of the environment."""
     file = data_dir / files.STATE_FILE
     if not file.exists():
-        return {}
+        return {}, {}
     try:
         kept = json.loads(file.read_text())
-        return {keys.key_of(body): body for body in kept["resources"]}
+        resources = {keys.key_of(body): body for body in kept["resources"]}
+        secrets: dict[str, Mapping[str, bytes]] = {
+            f"{item['namespace']}/{item['name']}": _data(item) for item in kept["secrets"]
+        }
+        return resources, secrets
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EmbeddedError(f"{file} cannot be read: {error!r}") from error
+
+
+def _data(secret: Mapping[str, Any]) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
 
 
 async def _topology(target: Target) -> Topology:
@@ -116,24 +150,62 @@ async def _topology(target: Target) -> Topology:
     return topology
 
 
-def _plan_one(body: dict[str, Any], topologies: dict[str, Topology], report: Report) -> None:
-    name = f"{body['kind']} {body['metadata']['name']}"
-    meta = Meta.of(body)
-    spec = registry.parse(body)
+def _plan_broker(key: Key, wanted: Wanted, report: Report) -> None:
+    """A BrokerCluster or BrokerConnection against what `up` runs, if it runs any."""
+    entry = wanted.cache.get(key)
+    assert entry is not None
+    if isinstance(entry.spec, Invalid):
+        _wrong(f"{key.kind} {key.name}", entry.spec, report)
+        return
+    before = wanted.known.get(key)
+    if before is None:
+        if wanted.known:
+            report.has_changes = True
+            report.lines.append(f"+ {key.kind} {key.name}")
+        return
+    item = DesiredObject(key.kind, "", key.name, dict(entry.body["spec"]))
+    found = drift.differences(item, before["spec"])
+    if found:
+        report.has_changes = True
+        report.lines.append(f"~ {key.kind} {key.name}")
+        _tell_differences(found, report)
+
+
+def _wrong(name: str, problem: Invalid, report: Report) -> None:
+    report.lines.append(f"wrong: {name}: {problem.reason}: {problem.message}")
+    report.has_problems = True
+
+
+def _tell_differences(found: Iterable[drift.Difference], report: Report) -> None:
+    for item in found:
+        report.lines.append(f"    {item.path}: {item.observed} -> {item.desired}")
+
+
+def _plan_one(key: Key, wanted: Wanted, topologies: dict[str, Topology], report: Report) -> None:
+    name = f"{key.kind} {key.name}"
+    entry = wanted.cache.get(key)
+    assert entry is not None
+    spec, meta = entry.spec, entry.meta
     if isinstance(spec, Invalid):
-        report.lines.append(f"wrong: {name}: {spec.reason}: {spec.message}")
-        report.has_problems = True
+        _wrong(name, spec, report)
         return
     assert isinstance(spec, TopologySpec)
+    conflict = _conflict(key, spec, meta, wanted)
+    if conflict is not None:
+        report.lines.append(f"! {name}: {conflict.reason}: {conflict.message}")
+        report.has_problems = True
+        return
     broker = spec.broker_ref.reference(meta)
     topology = topologies.setdefault(broker.key, Topology())
-    desired = registry.desired(spec, meta, Inputs())
+    desired = registry.desired(spec, meta, _inputs(spec, meta, wanted))
     if isinstance(desired, Invalid | Waiting):
         report.lines.append(f"? {name}: {desired.message}")
         return
     resource = plan.Resource(spec.KIND, meta, spec, desired)
     written = _assume_secrets(resource, topology)
-    context = plan.Context(EngineSettings().instance, keys.is_paused(body), written=written)
+    context = plan.Context(
+        EngineSettings().instance, keys.is_paused(entry.body), written=written, account=GUEST
+    )
     found = plan.plan(resource, topology, context)
     if isinstance(found, Conflict):
         report.lines.append(f"! {name}: {found.reason}: {found.message}")
@@ -143,11 +215,45 @@ def _plan_one(body: dict[str, Any], topologies: dict[str, Topology], report: Rep
     for action in found.actions:
         report.has_changes = True
         report.lines.append(f"{_describe(action)} on {broker.key} ({name})")
-    for difference in found.drift:
-        report.lines.append(f"    {difference.path}: {difference.observed} -> {difference.desired}")
+    _tell_differences(found.drift, report)
     if missing.waiting is not None and found.actions:
         report.lines.append(f"    waits: {missing.waiting.message}")
     _pretend(found.actions, topology)
+
+
+def _conflict(key: Key, spec: TopologySpec, meta: Meta, wanted: Wanted) -> Conflict | None:
+    """What the engine refuses before it asks the broker."""
+    rival = wanted.cache.older_rival(key)
+    if rival is not None:
+        return Conflict(
+            "NameConflict", f"{rival.kind} {rival.namespace}/{rival.name} is for the same object"
+        )
+    broker = wanted.cache.get(Key(*_parts(spec.broker_ref.reference(meta))))
+    if broker is None or not isinstance(broker.spec, BrokerClusterSpec | BrokerConnectionSpec):
+        # It is elsewhere, and its grants are not known.
+        return None
+    labels = {"kubernetes.io/metadata.name": meta.namespace}
+    refusal = granting.refusal(spec, meta, broker.spec.access, labels, wanted.cache.users())
+    return Conflict("NotGranted", refusal) if refusal else None
+
+
+def _parts(reference: Reference) -> tuple[str, str, str]:
+    return reference.kind, reference.namespace, reference.name
+
+
+def _inputs(spec: TopologySpec, meta: Meta, wanted: Wanted) -> Inputs:
+    """Secrets and addresses. Where only `up` would make them, something stands in: both are only
+    written, never compared.
+    """
+    secrets = dict(wanted.secrets)
+    if isinstance(spec, UserSpec) and spec.has_generated_secret:
+        secrets.setdefault(f"{meta.namespace}/{spec.secret_name(meta)}", {"password": b"made"})
+    clusters = {
+        reference.key: ClusterAddress(("up:0",), "up", "up")
+        for reference in spec.references(meta)
+        if reference.kind == "BrokerCluster" and wanted.cache.get(Key(*_parts(reference)))
+    }
+    return Inputs(secrets, clusters, wanted.cache.users())
 
 
 def _assume_secrets(resource: plan.Resource, topology: Topology) -> dict[Identity, plan.Written]:
@@ -188,12 +294,13 @@ def _describe(action: Action) -> str:
     return f"{_SIGNS[type(action)]} {plan.shown(action.identity)}"
 
 
-def _plan_deletions(
-    bodies: list[dict[str, Any]], topologies: dict[str, Topology], report: Report
-) -> None:
+def _plan_deletions(wanted: Wanted, topologies: dict[str, Topology], report: Report) -> None:
     """Objects whose resource is not in the directory any more."""
-    present = {Reference(*keys.key_of(body)) for body in bodies}
-    names = {f"{item.kind}/{item.namespace}/{item.name}" for item in present}
+    for key in sorted(wanted.known):
+        if key.kind not in registry.TOPOLOGY_KINDS and wanted.cache.get(key) is None:
+            report.has_changes = True
+            report.lines.append(f"- {key.kind} {key.name} (its data stays)")
+    names = {key.resource for key in wanted.cache.all_keys()}
     for broker, topology in topologies.items():
         for item in topology:
             owner = item.owner

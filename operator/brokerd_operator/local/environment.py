@@ -38,7 +38,7 @@ from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
 from brokerd_operator.local.ports import LOOPBACK, PortReservations
 from brokerd_operator.sources import directory as files
-from brokerd_operator.specs.model import Reference
+from brokerd_operator.specs.model import Reference, TopologySpec
 
 log = logging.getLogger(__name__)
 
@@ -211,14 +211,28 @@ class Environment:
                     if all(state.is_ready for state in states):
                         self._write_running()
                         return
-                    stalled = [state for state in states if state.is_stalled]
-                    if stalled:
-                        raise EmbeddedError("\n".join(_sentence(state) for state in stalled))
+                    hopeless = [_sentence(state) for state in states if state.is_stalled]
+                    hopeless += self._without_broker(states)
+                    if hopeless:
+                        raise EmbeddedError("\n".join(hopeless))
                     await asyncio.sleep(WAIT_POLL_S)
         except TimeoutError as error:
             late = [_sentence(state) for state in self.conditions() if not state.is_ready]
             text = "\n".join(late[:20])
             raise EmbeddedError(f"not ready after {timeout_s:g} s:\n{text}") from error
+
+    def _without_broker(self, states: list[ResourceState]) -> list[str]:
+        """A sentence for each resource whose broker is in no file: nobody else would make it."""
+        cache, found = self.engine.cache, []
+        for state in states:
+            entry = cache.get(Key(state.kind, state.namespace, state.name))
+            if entry is None or not isinstance(entry.spec, TopologySpec):
+                continue
+            broker = entry.spec.broker_ref.reference(entry.meta)
+            if cache.get(Key(broker.kind, broker.namespace, broker.name)) is None:
+                text = f"{broker.kind} {broker.key}, its brokerRef, is in no file here"
+                found.append(f"{state.kind} {state.name}: {text}")
+        return found
 
     async def wait_gone(self, kind: str, name: str, timeout_s: float = 30.0) -> None:
         """Wait until a deleted resource is gone."""

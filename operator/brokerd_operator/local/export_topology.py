@@ -18,12 +18,21 @@ import yaml
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.reconcile import ordering
 from brokerd_operator.reconcile.topology import ObservedObject
-from brokerd_operator.specs import arguments
+from brokerd_operator.specs import arguments, topic_permission
 from brokerd_operator.specs.model import JsonObject
 
 API_VERSION = "brokerd.io/v1alpha1"
 DEFINITIONS_BYTES_MAX = 256 * 1024 * 1024
 NAME_MAX = 200
+
+_MADE = "amq."
+#: Exchanges and queues that links make at the upstream.
+_FEDERATION_MADE = "federation: "
+_TAGS = ("administrator", "monitoring", "management", "policymaker")
+_VHOST_LIMITS = ("max-connections", "max-queues", "max-exchanges")
+_USER_LIMITS = ("max-connections", "max-channels")
+#: Of the federation keys, an exchange has fields for these.
+_OF_EXCHANGES = ("federation-upstream", "federation-upstream-set")
 
 _ILLEGAL = regex.compile(r"[^a-z0-9.-]+")
 
@@ -70,21 +79,25 @@ def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str
     """Objects as resources, in the order in which they can be applied."""
     result = Export()
     names: set[tuple[str, str]] = set()
-    for item in sorted(objects, key=lambda o: (ordering.rank(o.kind), o.vhost, o.name)):
+    known = list(objects)
+    left_out = {(item.kind, item.vhost, item.name) for item in known if _is_transient(item)}
+    for item in sorted(known, key=lambda o: (ordering.rank(o.kind), o.vhost, o.name)):
         builder = _BUILDERS.get(item.kind)
         if builder is None:
-            result.notes.append(f"{item.kind} {item.name} has no resource kind yet")
+            result.notes.append(f"{item.kind} {item.name} has no resource kind")
             continue
-        built = builder(item, result)
+        if _is_transient(item) or (item.kind == "binding" and _ends(item) & left_out):
+            continue
+        name = _resource_name(item, names)
+        built = builder(item, result, name)
         if built is None:
             continue
         kind, spec = built
         full = {"brokerRef": {"name": cluster}, **spec}
         if kind not in ("Vhost", "User") and item.vhost != "/":
             full["vhost"] = item.vhost
-        name = _resource_name(kind, item, names)
         metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-        if kind not in ("Binding", "Permission") and full.get("name") == name:
+        if full.get("name") == name:
             del full["name"]
         result.resources.append(
             {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": full}
@@ -92,15 +105,33 @@ def to_resources(objects: Iterable[ObservedObject], cluster: str, namespace: str
     return result
 
 
-def _resource_name(kind: str, item: ObservedObject, used: set[tuple[str, str]]) -> str:
+def _is_transient(item: ObservedObject) -> bool:
+    """What the broker or a connection makes for itself."""
+    if item.kind == "queue":
+        is_made = item.name.startswith((_MADE, _FEDERATION_MADE))
+        return is_made or bool(item.spec.get("exclusive"))
+    return item.kind == "exchange" and item.name.startswith(_FEDERATION_MADE)
+
+
+def _ends(binding: ObservedObject) -> set[tuple[str, str, str]]:
+    spec = binding.spec
+    return {
+        ("exchange", binding.vhost, spec["source"]),
+        (spec["destination_kind"], binding.vhost, spec["destination"]),
+    }
+
+
+def _resource_name(item: ObservedObject, used: set[tuple[str, str]]) -> str:
     """A name that Kubernetes takes; a digest makes it unique where that changed something."""
     text = item.name if item.kind != "parameter" else item.name.partition("/")[2]
     if item.vhost not in ("", "/"):
         text = f"{item.vhost}.{text}"
+    kind = item.kind if item.kind != "parameter" else item.name.partition("/")[0]
     name = _ILLEGAL.sub("-", text.lower()).strip("-.")[:NAME_MAX]
     name = regex.sub(r"[-.]*\.[-.]*", ".", name)
     if not name or name != text or (kind, name) in used:
-        name = f"{name or kind.lower()}-{arguments.digest([item.kind, item.vhost, item.name], 8)}"
+        unique = arguments.digest([item.kind, item.vhost, item.name], 8)
+        name = f"{name or kind.replace('_', '-')}-{unique}"
     used.add((kind, name))
     return name
 
@@ -108,10 +139,8 @@ def _resource_name(kind: str, item: ObservedObject, used: set[tuple[str, str]]) 
 Built = tuple[str, JsonObject] | None
 
 
-def _vhost(item: ObservedObject, result: Export) -> Built:
+def _vhost(item: ObservedObject, result: Export, name: str) -> Built:
     spec = item.spec
-    if item.name == "/" and not spec.get("limits") and not spec.get("default_queue_type"):
-        return None
     found: JsonObject = {"name": item.name}
     if spec.get("description"):
         found["description"] = spec["description"]
@@ -119,33 +148,48 @@ def _vhost(item: ObservedObject, result: Export) -> Built:
         found["tags"] = spec["tags"]
     if spec.get("default_queue_type"):
         found["defaultQueueType"] = spec["default_queue_type"]
-    if spec.get("limits"):
-        found["limits"] = {_camel(key): value for key, value in spec["limits"].items()}
+    found |= _limits(f"Vhost {item.name}", spec, _VHOST_LIMITS, result)
+    if item.name == "/":
+        if len(found) == 1:
+            return None
+        # Every broker has it from its beginning.
+        found["adoptionPolicy"] = "Always"
     return "Vhost", found
 
 
-def _user(item: ObservedObject, result: Export) -> Built:
-    secret = _ILLEGAL.sub("-", item.name.lower()).strip("-.") or "user"
-    result.notes.append(
-        f"User {item.name}: make the Secret {secret}-login with username and password"
-    )
-    found: JsonObject = {
-        "name": item.name,
-        "credentialsSecretRef": {"name": f"{secret}-login"},
-    }
-    if item.spec.get("tags"):
-        found["tags"] = item.spec["tags"]
-    if item.spec.get("limits"):
-        found["limits"] = {_camel(key): value for key, value in item.spec["limits"].items()}
-    return "User", found
+def _limits(what: str, spec: JsonObject, known: tuple[str, ...], result: Export) -> JsonObject:
+    limits = spec.get("limits") or {}
+    for key in sorted(set(limits) - set(known)):
+        result.notes.append(f"{what}: the limit {key} has no field")
+    found = {_camel(key): limits[key] for key in known if key in limits}
+    return {"limits": found} if found else {}
 
 
-def _permission(item: ObservedObject, result: Export) -> Built:
+def _user(item: ObservedObject, result: Export, name: str) -> Built:
+    secret = f"{name}-login"
+    result.notes.append(f"User {item.name}: make the Secret {secret} with username and password")
+    found: JsonObject = {"name": item.name, "credentialsSecretRef": {"name": secret}}
+    tags = item.spec.get("tags") or []
+    unknown = sorted(set(tags) - set(_TAGS))
+    if unknown:
+        result.notes.append(f"User {item.name}: no field for the tags {', '.join(unknown)}")
+    if set(tags) & set(_TAGS):
+        found["tags"] = [tag for tag in tags if tag in _TAGS]
+    return "User", found | _limits(f"User {item.name}", item.spec, _USER_LIMITS, result)
+
+
+def _permission(item: ObservedObject, result: Export, name: str) -> Built:
     spec = {key: item.spec.get(key, "") for key in ("configure", "write", "read")}
     return "Permission", {"user": item.name, **spec}
 
 
-def _exchange(item: ObservedObject, result: Export) -> Built:
+def _topic_permission(item: ObservedObject, result: Export, name: str) -> Built:
+    user, _, exchange = item.name.partition(topic_permission.SEPARATOR)
+    spec = {key: item.spec.get(key, "") for key in ("write", "read")}
+    return "TopicPermission", {"user": user, "exchange": exchange, **spec}
+
+
+def _exchange(item: ObservedObject, result: Export, name: str) -> Built:
     if item.name == "" or item.name.startswith("amq."):
         return None
     spec = item.spec
@@ -154,16 +198,18 @@ def _exchange(item: ObservedObject, result: Export) -> Built:
     settings = dict(spec.get("settings") or {})
     if "alternate-exchange" in settings:
         found["alternateExchange"] = settings.pop("alternate-exchange")
-    federation = {_FEDERATION[key]: settings[key] for key in list(settings) if key in _FEDERATION}
+    federation = {_FEDERATION[key]: settings.pop(key) for key in _OF_EXCHANGES if key in settings}
     if federation:
         found["federation"] = federation
+    for key in sorted(settings):
+        result.notes.append(f"Exchange {item.name}: the setting {key} has no field")
     return "Exchange", found | _arguments(spec)
 
 
-def _queue(item: ObservedObject, result: Export) -> Built:
-    spec = item.spec
-    if item.name.startswith("amq.") or spec.get("exclusive"):
-        return None
+def _queue(item: ObservedObject, result: Export, name: str) -> Built:
+    # The field says it.
+    table = {k: v for k, v in (item.spec.get("arguments") or {}).items() if k != "x-queue-type"}
+    spec = {**item.spec, "arguments": table}
     found: JsonObject = {"name": item.name, "type": spec["type"]}
     found |= _flags(spec, (("durable", True), ("auto_delete", False)))
     settings = dict(spec.get("settings") or {})
@@ -179,7 +225,7 @@ def _queue(item: ObservedObject, result: Export) -> Built:
     return "Queue", found | typed | _arguments(spec)
 
 
-def _binding(item: ObservedObject, result: Export) -> Built:
+def _binding(item: ObservedObject, result: Export, name: str) -> Built:
     spec = item.spec
     if spec["source"] == "":
         return None
@@ -194,66 +240,85 @@ def _binding(item: ObservedObject, result: Export) -> Built:
     return "Binding", found | _arguments(spec)
 
 
-def _policy(item: ObservedObject, result: Export) -> Built:
+def _policy(item: ObservedObject, result: Export, name: str) -> Built:
     spec = item.spec
     typed, rest = _settings(dict(spec["definition"]))
     federation = {_FEDERATION[key]: rest.pop(key) for key in list(rest) if key in _FEDERATION}
     if federation:
         typed["federation"] = federation
-    if rest:
+    kind = "Policy" if item.kind == "policy" else "OperatorPolicy"
+    if rest and kind == "Policy":
         typed["extra"] = [_argument(key, value) for key, value in sorted(rest.items())]
+    elif rest:
+        keys = ", ".join(sorted(rest))
+        result.notes.append(f"OperatorPolicy {item.name}: no field for {keys}, so it is left out")
+        return None
     found: JsonObject = {
         "name": item.name,
         "pattern": spec["pattern"],
-        "applyTo": spec.get("apply-to", "all"),
+        "applyTo": spec.get("apply-to", "all" if kind == "Policy" else "queues"),
         "priority": spec.get("priority", 0),
         "definition": typed,
     }
-    return ("Policy" if item.kind == "policy" else "OperatorPolicy"), found
+    return kind, found
 
 
-def _parameter(item: ObservedObject, result: Export) -> Built:
-    component, _, name = item.name.partition("/")
+def _parameter(item: ObservedObject, result: Export, name: str) -> Built:
+    component, _, own = item.name.partition("/")
     value = item.spec.get("value") or {}
     if component == "federation-upstream-set" and isinstance(value, list):
+        for key in sorted({key for entry in value for key in entry} - set(_SET_FIELDS)):
+            result.notes.append(f"FederationUpstreamSet {own}: {key} has no field")
         upstreams = [
-            {
-                key: entry[old]
-                for key, old in (
-                    ("name", "upstream"),
-                    ("exchange", "exchange"),
-                    ("queue", "queue"),
-                    ("maxHops", "max-hops"),
-                )
-                if entry.get(old) is not None
-            }
+            {new: entry[old] for old, new in _SET_FIELDS.items() if entry.get(old) is not None}
             for entry in value
         ]
-        return "FederationUpstreamSet", {"name": name, "upstreams": upstreams}
+        return "FederationUpstreamSet", {"name": own, "upstreams": upstreams}
     if component != "federation-upstream" or not isinstance(value, dict):
         result.notes.append(f"parameter {item.name} has no resource kind")
         return None
-    secret = f"{_ILLEGAL.sub('-', name.lower()).strip('-.') or 'upstream'}-uri"
-    result.notes.append(f"FederationUpstream {name}: make the Secret {secret} with the key uri")
-    return "FederationUpstream", {"name": name, "uriSecretRef": {"name": secret}} | _upstream(value)
+    secret = f"{name}-uri"
+    result.notes.append(f"FederationUpstream {own}: make the Secret {secret} with the key uri")
+    found: JsonObject = {"name": own, "uriSecretRef": {"name": secret}}
+    if value.get("ca-certificates") is not None:
+        authorities = f"{name}-ca"
+        found["tls"] = {"caSecretRef": {"name": authorities}}
+        result.notes.append(
+            f"FederationUpstream {own}: make the Secret {authorities} with the key ca.crt"
+        )
+    return "FederationUpstream", found | _upstream(own, value, result)
 
 
-def _upstream(value: JsonObject) -> JsonObject:
-    plain = (
-        ("prefetch-count", "prefetchCount"),
-        ("ack-mode", "ackMode"),
-        ("max-hops", "maxHops"),
-        ("trust-user-id", "trustUserId"),
-        ("queue-type", "queueType"),
-        ("exchange", "exchange"),
-        ("queue", "queue"),
-    )
-    found = {new: value[old] for old, new in plain if value.get(old) is not None}
+_SET_FIELDS = {
+    "upstream": "name",
+    "exchange": "exchange",
+    "queue": "queue",
+    "max-hops": "maxHops",
+}
+_UPSTREAM_FIELDS = {
+    "prefetch-count": "prefetchCount",
+    "ack-mode": "ackMode",
+    "max-hops": "maxHops",
+    "trust-user-id": "trustUserId",
+    "queue-type": "queueType",
+    "exchange": "exchange",
+    "queue": "queue",
+    "resource-cleanup-mode": "resourceCleanupMode",
+    "channel-use-mode": "channelUseMode",
+}
+_UPSTREAM_DURATIONS = {"expires": "expires", "message-ttl": "messageTTL"}
+
+
+def _upstream(name: str, value: JsonObject, result: Export) -> JsonObject:
+    found = {new: value[old] for old, new in _UPSTREAM_FIELDS.items() if value.get(old) is not None}
     if value.get("reconnect-delay") is not None:
         found["reconnectDelay"] = f"{round(float(value['reconnect-delay']) * 1000)}ms"
-    for old, new in (("expires", "expires"), ("message-ttl", "messageTTL")):
+    for old, new in _UPSTREAM_DURATIONS.items():
         if value.get(old) is not None:
             found[new] = f"{value[old]}ms"
+    known = {"uri", "reconnect-delay", "ca-certificates", *_UPSTREAM_FIELDS, *_UPSTREAM_DURATIONS}
+    for key in sorted(set(value) - known):
+        result.notes.append(f"FederationUpstream {name}: {key} has no field")
     return found
 
 
@@ -295,10 +360,11 @@ def _camel(key: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
-_BUILDERS: dict[str, Callable[[ObservedObject, Export], Built]] = {
+_BUILDERS: dict[str, Callable[[ObservedObject, Export, str], Built]] = {
     "vhost": _vhost,
     "user": _user,
     "permission": _permission,
+    "topic_permission": _topic_permission,
     "exchange": _exchange,
     "queue": _queue,
     "binding": _binding,
@@ -335,6 +401,10 @@ def _definitions(parsed: JsonObject) -> Iterable[ObservedObject]:
     for row in parsed.get("permissions", ()):
         spec = {key: row[key] for key in ("configure", "write", "read")}
         yield ObservedObject("permission", row["vhost"], row["user"], spec)
+    for row in parsed.get("topic_permissions", ()):
+        name = f"{row['user']}{topic_permission.SEPARATOR}{row['exchange']}"
+        spec = {key: row[key] for key in ("write", "read")}
+        yield ObservedObject("topic_permission", row["vhost"], name, spec)
     for row in parsed.get("exchanges", ()):
         yield ObservedObject("exchange", row["vhost"], row["name"], row)
     for row in parsed.get("queues", ()):

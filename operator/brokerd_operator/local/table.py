@@ -1,4 +1,6 @@
-"""The table of `brokerctl up`: resources with the columns of `kubectl get broker` (operator.md §7).
+"""The table of `brokerctl up`: resources with the columns of `kubectl get broker`.
+
+design/operator.md §7.
 
 Rich on a terminal, plain lines elsewhere. For the command line only.
 """
@@ -11,7 +13,9 @@ import rich.console
 import rich.markup
 import rich.table
 
+from brokerd_operator.local.cluster import GUEST, LocalCluster
 from brokerd_operator.local.environment import ResourceState
+from brokerd_operator.local.ports import LOOPBACK
 
 _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 
@@ -51,6 +55,27 @@ def plain(states: Iterable[ResourceState]) -> list[str]:
         "  ".join([*(row[index].ljust(widths[index]) for index in range(4)), row[4]]).rstrip()
         for row in rows
     ]
+
+
+def line(state: ResourceState) -> str:
+    """One resource as a line of a log."""
+    message = state.message.partition("\n")[0]
+    verdict = "ready" if state.is_ready else state.reason or "Pending"
+    return f"{state.kind} {shown_name(state)}: {verdict}{': ' if message else ''}{message}"
+
+
+def doors(name: str, cluster: LocalCluster) -> list[str]:
+    """Where clients and tools find a cluster; everything listens on loopback only."""
+    lines = [f"{name}: user {GUEST}, password {GUEST}, from this machine only"]
+    for member in cluster.members:
+        lines.append(
+            f"  {member.name}: amqp://{GUEST}:{GUEST}@{LOOPBACK}:{member.amqp_port}/"
+            f"  health and metrics http://{LOOPBACK}:{member.http_port}"
+            f"  log {member.log_file}"
+        )
+    first = cluster.members[0]
+    lines.append(f"  brokerctl -n {LOOPBACK}:{first.grpc_port} cluster_status")
+    return lines
 
 
 def shown_name(state: ResourceState) -> str:

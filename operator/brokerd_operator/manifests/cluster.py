@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd_operator.manifests import members, protection, services, telemetry
+from brokerd_operator.manifests import members, protection, secrets, services, telemetry
 from brokerd_operator.manifests.naming import Context, Manifest
 
 
@@ -12,6 +12,7 @@ def objects(context: Context, replicas: int | None = None) -> list[Manifest]:
     `replicas` is given while the operator scales the StatefulSet step by step.
     """
     found = [
+        secrets.issued_certificate(context),
         members.service_account(context),
         services.nodes_service(context),
         services.client_service(context),
@@ -33,6 +34,7 @@ def possible(context: Context) -> list[tuple[str, str, str]]:
     rbac = "rbac.authorization.k8s.io/v1"
     tele = context.telemetry_name
     return [
+        (secrets.CERT_MANAGER, "Certificate", context.name),
         ("v1", "Service", f"{context.name}-external"),
         ("networking.k8s.io/v1", "NetworkPolicy", context.name),
         ("policy/v1", "PodDisruptionBudget", context.name),

@@ -8,7 +8,10 @@ broker says that no queue loses its majority (reconcile/scaling.py).
 
 from __future__ import annotations
 
-from brokerd_operator.manifests import naming
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokerd_operator.manifests import naming, remembered
 from brokerd_operator.manifests.naming import Context, Manifest
 
 DATA_DIR = "/var/lib/brokerd"
@@ -16,9 +19,12 @@ ADMIN_DIR = "/etc/brokerd/admin"
 TLS_DIR = "/etc/brokerd/tls"
 CA_DIR = "/etc/brokerd/tls-ca"
 PEER_TLS_DIR = "/etc/brokerd/peer-tls"
+KEYS_DIR = "/etc/brokerd/keys"
 
 #: A member that replays a long log may take its time: 150 times 2 s.
 STARTUP_FAILURES_MAX = 150
+#: The taint of a node whose kubelet has not been heard of.
+UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 def service_account(context: Context) -> Manifest:
@@ -36,7 +42,7 @@ def stateful_set(context: Context, replicas: int | None = None) -> Manifest:
     spec = context.spec
     metadata = naming.metadata(context, context.name)
     initial = context.initial_replicas or spec.replicas
-    count = spec.replicas if replicas is None else replicas
+    count = spec.members_wanted if replicas is None else replicas
     metadata["annotations"] = {
         naming.INITIAL_REPLICAS: str(initial),
         naming.MEMBERS: str(count or context.members or initial),
@@ -65,7 +71,7 @@ def _volume_claim(context: Context) -> Manifest:
     storage = context.spec.storage
     claim: Manifest = {
         "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": storage.size}},
+        "resources": {"requests": {"storage": context.volume_size or storage.size}},
     }
     if storage.class_name is not None:
         claim["storageClassName"] = storage.class_name
@@ -94,8 +100,13 @@ def _pod_template(context: Context) -> Manifest:
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": item.name} for item in spec.image_pull_secrets]
     metadata: Manifest = {"labels": {**extra.labels, **naming.labels(context)}}
-    if extra.annotations:
-        metadata["annotations"] = dict(extra.annotations)
+    restarts = {
+        naming.RESTART_AT: context.restart_at,
+        remembered.KUBECTL_RESTARTED_AT: context.restarted_at,
+    }
+    annotations = {**extra.annotations, **{name: at for name, at in restarts.items() if at}}
+    if annotations:
+        metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": pod}
 
 
@@ -152,11 +163,14 @@ def environment(context: Context) -> list[Manifest]:
         "BROKERD_CLUSTER_WHEN_REMOVED": "wait",
         "BROKERD_AUTH_ADMIN_PASSWORD_FILE": f"{ADMIN_DIR}/password",
         "BROKERD_AUTH_CREATE_GUEST": "false",
+        # Always of the cluster's own authority, also where the user brings a serving certificate.
+        "BROKERD_AUTH_OPERATOR_CA_FILE": f"{PEER_TLS_DIR}/ca.crt",
         "BROKERD_TLS_CERT_FILE": f"{TLS_DIR}/tls.crt",
         "BROKERD_TLS_KEY_FILE": f"{TLS_DIR}/tls.key",
         "BROKERD_PEER_TLS_CERT_FILE": f"{PEER_TLS_DIR}/tls.crt",
         "BROKERD_PEER_TLS_KEY_FILE": f"{PEER_TLS_DIR}/tls.key",
         "BROKERD_PEER_TLS_CA_FILE": f"{PEER_TLS_DIR}/ca.crt",
+        "BROKERD_SECRETS_KEY_FILE": f"{KEYS_DIR}/keys",
         "BROKERD_QUEUES_DEFAULT_TYPE": spec.queues.default_queue_type,
         "BROKERD_TELEMETRY_INTERVAL_MS": str(spec.telemetry.interval),
     }
@@ -192,6 +206,7 @@ def _volumes(context: Context) -> list[Manifest]:
             "tls", context.tls_secret, {"tls.crt": "tls.crt", "tls.key": "tls.key"}
         ),
         naming.secret_volume("peer-tls", context.peer_tls_secret),
+        naming.secret_volume("keys", context.keys_secret, {"keys": "keys"}),
     ]
     if context.ca_secret is not None:
         volumes.append(naming.secret_volume("tls-ca", context.ca_secret, {"ca.crt": "ca.crt"}))
@@ -205,6 +220,7 @@ def _mounts(context: Context) -> list[Manifest]:
         {"name": "admin", "mountPath": ADMIN_DIR, "readOnly": True},
         {"name": "tls", "mountPath": TLS_DIR, "readOnly": True},
         {"name": "peer-tls", "mountPath": PEER_TLS_DIR, "readOnly": True},
+        {"name": "keys", "mountPath": KEYS_DIR, "readOnly": True},
     ]
     if context.ca_secret is not None:
         mounts.append({"name": "tls-ca", "mountPath": CA_DIR, "readOnly": True})
@@ -217,13 +233,30 @@ def _scheduling(context: Context) -> Manifest:
     found: Manifest = {"topologySpreadConstraints": constraints or _spread(context)}
     if scheduling.node_selector:
         found["nodeSelector"] = dict(scheduling.node_selector)
-    if scheduling.tolerations:
-        found["tolerations"] = [dict(item) for item in scheduling.tolerations]
+    found["tolerations"] = _tolerations(scheduling.tolerations)
     if scheduling.affinity:
         found["affinity"] = dict(scheduling.affinity)
     if scheduling.priority_class_name:
         found["priorityClassName"] = scheduling.priority_class_name
     return found
+
+
+def _tolerations(wanted: Sequence[Mapping[str, Any]]) -> list[Manifest]:
+    """What the user asks for, and to stay on a node that cannot be reached.
+
+    The eviction of pods by that taint asks no disruption budget, and the members go on serving
+    behind the cut: when it ends, all of them on that node would be stopped at the same moment. A
+    pod of a StatefulSet that cannot be reached is not replaced meanwhile either way.
+    """
+    found = [dict(item) for item in wanted]
+    if any(_tolerates_unreachable(item) for item in found):
+        return found
+    return [*found, {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute"}]
+
+
+def _tolerates_unreachable(toleration: Mapping[str, Any]) -> bool:
+    key, effect = toleration.get("key") or UNREACHABLE, toleration.get("effect") or "NoExecute"
+    return (key, effect) == (UNREACHABLE, "NoExecute")
 
 
 def _spread(context: Context) -> list[Manifest]:

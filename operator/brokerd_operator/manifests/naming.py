@@ -31,11 +31,17 @@ UID = 10001
 #: The CRD's maximum of spec.replicas: certificates are made for so many members at once.
 MEMBERS_MAX = 9
 
+#: The headless Service is called so, after the BrokerCluster's name.
+NODES_SUFFIX = "-nodes"
+
 #: Kept on the StatefulSet: members that formed the cluster when it started for the first time.
 INITIAL_REPLICAS = "brokerd.io/initial-replicas"
 
 #: Kept on the StatefulSet: members that there were before the cluster was stopped (replicas 0).
 MEMBERS = "brokerd.io/members"
+
+#: On the pods: the annotation of the BrokerCluster (engine/keys.py) that they were made for.
+RESTART_AT = "brokerd.io/restart-at"
 
 _READ_BY_OWNER_AND_GROUP = 0o440
 
@@ -61,6 +67,14 @@ class Context:
     initial_replicas: int | None = None
     #: Members that ran last; None while there were none yet.
     members: int | None = None
+    #: The image that was decided on; None for the spec's, or the operator's own.
+    image: str | None = None
+    #: Size of the volumes while it is not the spec's; None: it is.
+    volume_size: str | None = None
+    #: Annotation brokerd.io/restart-at of the BrokerCluster: another value restarts the members.
+    restart_at: str = ""
+    #: The same of `kubectl rollout restart`, which writes it into the StatefulSet.
+    restarted_at: str = ""
 
     @property
     def name(self) -> str:
@@ -72,7 +86,7 @@ class Context:
 
     @property
     def broker_image(self) -> str:
-        return self.spec.image or self.images.broker
+        return self.image or self.spec.image or self.images.broker
 
     @property
     def telemetry_image(self) -> str:
@@ -80,15 +94,27 @@ class Context:
 
     @property
     def nodes_service(self) -> str:
-        return f"{self.name}-nodes"
+        return f"{self.name}{NODES_SUFFIX}"
 
     @property
     def cluster_secret(self) -> str:
         return f"{self.name}-cluster"
 
     @property
+    def keys_secret(self) -> str:
+        return f"{self.name}-keys"
+
+    @property
+    def has_own_certificate(self) -> bool:
+        """Whether the certificate for clients is the operator's to make and renew."""
+        return self.spec.tls.secret_name is None and self.spec.tls.issuer_ref is None
+
+    @property
     def tls_secret(self) -> str:
-        return self.spec.tls.secret_name or f"{self.name}-tls"
+        tls = self.spec.tls
+        # Another Secret than the operator's own: two writers of one would undo each other's work.
+        ours = f"{self.name}-tls" if tls.issuer_ref is None else f"{self.name}-issued-tls"
+        return tls.secret_name or ours
 
     @property
     def ca_secret(self) -> str | None:
@@ -96,10 +122,7 @@ class Context:
 
         A certificate of the user's own may come without a CA; ours has one.
         """
-        tls = self.spec.tls
-        if tls.secret_name is not None:
-            return tls.ca_secret_name
-        return self.tls_secret
+        return self.tls_secret if self.has_own_certificate else self.spec.tls.ca_secret_name
 
     @property
     def peer_tls_secret(self) -> str:
@@ -112,6 +135,11 @@ class Context:
     @property
     def telemetry_name(self) -> str:
         return f"{self.name}-telemetry"
+
+    def is_member(self, name: str) -> bool:
+        """Whether a name is that of one of the first members."""
+        ordinal = name.removeprefix(f"{self.name}-")
+        return ordinal.isdecimal() and int(ordinal) < self.spec.replicas
 
     def member_host(self, member: str) -> str:
         """DNS name of a member; it resolves before the member is ready."""

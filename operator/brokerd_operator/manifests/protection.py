@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests.naming import Context, Manifest
 
-#: With fewer members a budget would block every drain of a node (operator.md section 5.10).
+#: With fewer members a budget would block every drain of a node (design/operator.md §5.10).
 PDB_REPLICAS_MIN = 3
 
 
@@ -41,8 +41,9 @@ def network_policy(context: Context) -> Manifest | None:
             "ports": _ports([naming.PORT_PEER]),
         },
     ]
-    if context.spec.listeners.service_type != "ClusterIP":
-        # Whoever comes through the external Service has no pod address to be known by.
+    if context.spec.listeners.service_type != "ClusterIP" or context.spec.gateway is not None:
+        # Whoever comes through the external Service has no pod address to be known by, and where
+        # a Gateway's own pods run is its controller's affair.
         rules.append({"ports": _ports([naming.PORT_AMQPS])})
     return {
         "apiVersion": "networking.k8s.io/v1",

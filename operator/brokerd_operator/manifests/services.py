@@ -2,12 +2,13 @@
 
 `<name>-nodes` gives every member a DNS name before it is ready, `<name>` is where clients connect,
 and `<name>-external` exists for NodePort and LoadBalancer only: it carries nothing but AMQP over
-TLS, so that neither plain AMQP nor the administration ever leaves the cluster (operator.md §19.1).
+TLS, so that neither plain AMQP nor the administration ever leaves the cluster (design/operator.md
+§5.10).
 """
 
 from __future__ import annotations
 
-from brokerd_operator.manifests import naming
+from brokerd_operator.manifests import naming, remembered
 from brokerd_operator.manifests.naming import Context, Manifest
 
 
@@ -17,7 +18,7 @@ def nodes_service(context: Context) -> Manifest:
         ("peer", naming.PORT_PEER),
         ("http", naming.PORT_HTTP),
     ]
-    return _service(
+    found = _service(
         context,
         context.nodes_service,
         ports,
@@ -25,6 +26,14 @@ def nodes_service(context: Context) -> Manifest:
         # Members must find each other to become ready.
         publishNotReadyAddresses=True,
     )
+    if context.initial_replicas:
+        found["metadata"]["annotations"] = {
+            naming.INITIAL_REPLICAS: str(context.initial_replicas),
+            naming.MEMBERS: str(context.members or context.initial_replicas),
+            remembered.IMAGE: context.broker_image,
+            remembered.RESTARTED_AT: context.restarted_at,
+        }
+    return found
 
 
 def client_service(context: Context) -> Manifest:

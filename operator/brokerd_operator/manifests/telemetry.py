@@ -1,8 +1,9 @@
 """The telemetry job of a BrokerCluster: CronJob, one-off Job, volume, and its rights. PURE.
 
-Telemetry.md sections 5.2, 5.5, 5.6 and Annex A.3. With the engine `local` Spark runs inside the
-job's pod, which then needs no right at all; with `kubernetes` the pod is the driver in client mode
-and makes executor pods of the template in the ConfigMap, with exactly the rights of section 5.2.
+design/telemetry.md §5.2, §5.5, §5.6 and §14.3. With the engine `local` Spark runs
+inside the job's pod, which then needs no right at all; with `kubernetes` the pod is the driver in
+client mode and makes executor pods of the template in the ConfigMap, with exactly the rights of
+design/telemetry.md §5.2.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ KUBERNETES_MASTER = "k8s://https://kubernetes.default.svc:443"
 
 COMPONENT = "telemetry"
 
-#: Telemetry.md section 5.5: a driver with a heap of 640 MiB.
+#: design/telemetry.md §5.5: a driver with a heap of 640 MiB.
 DEFAULT_RESOURCES: Manifest = {
     "requests": {"cpu": "250m", "memory": "1200Mi"},
     "limits": {"memory": "2Gi"},
 }
 
-#: Telemetry.md section 5.2, less the PVC rights: Spark goes on without them (section 13 point 5),
-#: and deletecollection of claims would reach the brokers' volumes.
+#: design/telemetry.md §5.2, less the PVC rights: Spark goes on without them (design/telemetry.md
+#: §13.5), and deletecollection of claims would reach the brokers' volumes.
 ROLE_RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pods", ("get", "list", "watch", "create", "delete", "deletecollection")),
     ("configmaps", ("get", "list", "create", "patch", "deletecollection")),
@@ -190,7 +191,7 @@ def _pod(context: Context) -> Manifest:
         "automountServiceAccountToken": _is_distributed(context),
         "enableServiceLinks": False,
         "securityContext": naming.pod_security(),
-        # No readiness probe: Spark's driver waits for its own pod (telemetry.md section 5.1).
+        # No readiness probe: Spark's driver waits for its own pod (design/telemetry.md §5.1).
         "containers": [
             {
                 "name": "driver",

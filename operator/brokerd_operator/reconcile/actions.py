@@ -26,7 +26,8 @@ class Upsert:
     """Make an object, or make it as it shall be."""
 
     item: DesiredObject
-    owner: Token
+    #: None: nobody's, or whose it is already.
+    owner: Token | None
     precondition: Precondition = Precondition()
 
     @property

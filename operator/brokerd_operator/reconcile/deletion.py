@@ -1,4 +1,4 @@
-"""The deletion table of operator.md section 10. PURE.
+"""The deletion table of design/operator.md §10. PURE.
 
 `decide` says what to do about a resource that is being deleted; `after` says what follows from the
 broker's answer. Nothing here can hang on a missing or stopped broker, vhost or namespace, and no
@@ -16,7 +16,7 @@ from brokerd_operator.reconcile.ownership import Relation, Token
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.specs.model import Identity
 
-#: A namespace that goes waits for nobody longer than this (operator.md section 10).
+#: A namespace that goes waits for nobody longer than this (design/operator.md §10).
 NAMESPACE_TIMEOUT_MS = 60_000
 RETRY_MS = 5_000
 

@@ -1,4 +1,4 @@
-"""What must exist in the broker before a resource can be applied (operator.md section 9). PURE."""
+"""What must exist in the broker before a resource can be applied (design/operator.md §9). PURE."""
 
 from __future__ import annotations
 

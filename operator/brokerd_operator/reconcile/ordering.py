@@ -1,4 +1,4 @@
-"""The order between kinds of broker objects (operator.md section 9). PURE."""
+"""The order between kinds of broker objects (design/operator.md §9). PURE."""
 
 from __future__ import annotations
 

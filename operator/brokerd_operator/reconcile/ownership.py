@@ -1,4 +1,4 @@
-"""The ownership token: who manages an object of a broker (operator.md section 8). PURE.
+"""The ownership token: who manages an object of a broker (design/operator.md §8). PURE.
 
 The token lies in the broker beside the object, so that nothing is forgotten when the operator or
 the Kubernetes cluster is made anew. For the planner and the orphan sweep.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from brokerd_operator.specs.model import Meta, TopologySpec
 
-#: Deletion policy of a token that the orphan sweep must not act on (operator.md §19.5).
+#: Deletion policy of a token that the orphan sweep must not act on (design/operator.md §10).
 LEAVE = "Leave"
 
 

@@ -1,6 +1,6 @@
 """The planner: desired and observed objects of one resource in, actions or a conflict out. PURE.
 
-This is the apply table of operator.md section 8, and nothing else decides what is written to a
+This is the apply table of design/operator.md §8, and nothing else decides what is written to a
 broker. Both shells (Kubernetes and the embedded mode) call it. Unchanged objects cost no action.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from brokerd_operator.reconcile import drift, ordering, ownership
+from brokerd_operator.reconcile import drift, ordering, ownership, reserved
 from brokerd_operator.reconcile.actions import (
     Action,
     Conflict,
@@ -26,7 +26,7 @@ from brokerd_operator.specs import arguments
 from brokerd_operator.specs.model import DesiredObject, Identity, Meta, TopologySpec
 from brokerd_operator.specs.queue import QueueSpec
 
-#: Fields that no update can change, by kind of object (operator.md decision 4).
+#: Fields that no update can change, by kind of object (design/operator.md §1).
 IDENTITY_FIELDS = {
     "exchange": ("type", "durable", "auto_delete", "internal", "arguments"),
     "queue": ("type", "durable", "auto_delete", "arguments"),
@@ -53,6 +53,8 @@ class Context:
     #: Generation at which the broker removed the object by its own terms, if it did.
     expired_generation: int | None = None
     written: Mapping[Identity, Written] = field(default_factory=dict)
+    #: The user that the operator itself logs in as.
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,9 @@ def plan(resource: Resource, observed: Topology, context: Context) -> Plan | Con
     token = ownership.token_of(
         resource.kind, resource.meta, resource.spec, context.instance, context.is_paused
     )
+    for item in resource.objects:
+        if reserved.is_reserved(item.identity, context.account):
+            return Conflict("Reserved", reserved.refusal(item.identity, context.account))
     if context.is_paused:
         return _pause(resource, observed, token)
     steps: list[_Step] = []
@@ -97,8 +102,9 @@ def plan(resource: Resource, observed: Topology, context: Context) -> Plan | Con
         return Conflict("Expired", "the broker removed it by its own terms (autoDelete or expires)")
     vanished = _vanished(resource, observed, token)
     found = Plan(
-        # New ones first, old ones then: no gap (operator.md section 5.3).
-        actions=tuple(action for step in steps for action in step.actions) + vanished,
+        # New ones first, old ones then: no gap (design/operator.md §5.3).
+        actions=tuple(action for step in steps for action in step.actions)
+        + reserved.spared(vanished, context.account),
         drift=tuple(item for step in steps for item in step.drift),
         is_adoption=any(step.is_adoption for step in steps),
         missing=tuple(missing),
@@ -146,6 +152,8 @@ def _step(
     is_equal = not found and _has_same_secrets(item, present, context)
     precondition = _precondition(present)
     if relation is Relation.NOBODYS:
+        if reserved.is_right_of(item.identity, context.account):
+            return Conflict("Reserved", reserved.refusal(item.identity, context.account), found)
         return _adopt(resource, item, found, is_equal, precondition, token)
     if is_equal:
         if present.owner == token:
@@ -194,6 +202,12 @@ def _adopt(
         fields = ", ".join(entry.path for entry in found[: drift.DIFFERENCES_MAX])
         return Conflict(
             "ExistsDifferently", f"{shown(item.identity)} exists and differs in {fields}", found
+        )
+    if item.kind == "user" and policy != "Always":
+        return Conflict(
+            "ExistsDifferently",
+            f"{shown(item.identity)} exists with another password, and no resource owns it; to "
+            "give it this one, set adoptionPolicy to Always",
         )
     refused = _immutable(item, found)
     if refused is not None:

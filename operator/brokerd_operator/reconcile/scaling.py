@@ -4,8 +4,9 @@ One step at a time from what is observed now, so that any pass goes on where ano
 Members are numbered; the highest ordinals come last and go first. A newcomer is on the broker's
 list before it runs, a leaver is off the list before it stops: then no majority is ever counted over
 members that are only starting or already gone. A member with an old template is restarted when
-everybody else is well and the broker says that no queue loses its majority (operator.md section
-5.10 a, b). For the cluster drivers of `sources/` and `local/`.
+everybody else is well and the broker says that no queue loses its majority (design/operator.md
+§5.10), unless something holds that back (rollout.py). For the cluster drivers of `sources/`
+and `local/`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+#: Bounds of the CRD on what `status.operation` says.
+STEP_MAX = 256
+BLOCKED_MAX = 1024
 
 
 class StepKind(Enum):
@@ -28,6 +33,8 @@ class StepKind(Enum):
     RESIZE = "resize"
     #: Restart `member`, if the broker says that it may stop.
     RESTART = "restart"
+    #: Members are outdated, and stay so until what `reason` says has passed.
+    HOLD = "hold"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,12 @@ class Fleet:
     ready: frozenset[str] = frozenset()
     #: Members that run with an old template, in any order.
     outdated: Collection[str] = ()
+    #: Members that are kept as they are, ready or not.
+    fenced: Collection[str] = ()
+    #: Why no member that is well may be restarted now; "": it may.
+    held: str = ""
+    #: Whether the template by which members are outdated is itself about to be replaced.
+    is_template_old: bool = False
 
     def member(self, ordinal: int) -> str:
         """The name of a member."""
@@ -69,6 +82,14 @@ class Fleet:
 
 def next_step(fleet: Fleet) -> Step:
     """Return what is to be done next."""
+    step = _next_step(fleet)
+    if step.kind is StepKind.RESTART and fleet.is_template_old:
+        # It would come back with a template that nobody wants any more, and restart once again.
+        return Step(StepKind.WAIT, reason="the template of the members changes first")
+    return step
+
+
+def _next_step(fleet: Fleet) -> Step:
     if not fleet.desired:
         return Step(StepKind.RESIZE, count=0) if fleet.current else Step(StepKind.DONE)
     if not fleet.current:
@@ -118,6 +139,8 @@ def _roll(fleet: Fleet) -> Step:
     down = _restart_down(fleet)
     if down is not None:
         return down
+    if fleet.held:
+        return Step(StepKind.HOLD, reason=fleet.held)
     for name in fleet.running:
         if name not in fleet.ready:
             return Step(StepKind.WAIT, name, reason=f"{name} is not ready yet")
@@ -129,7 +152,7 @@ def _restart_down(fleet: Fleet) -> Step | None:
     one may be why.
     """
     for name in _above(fleet, fleet.outdated, 0):
-        if name not in fleet.ready:
+        if name not in fleet.ready and name not in fleet.fenced:
             return Step(StepKind.RESTART, name)
     return None
 
@@ -140,6 +163,7 @@ _SAID = {
     StepKind.RESIZE: "{count} members are to run",
     StepKind.RESTART: "{member} is restarted with the new template",
     StepKind.WAIT: "{reason}",
+    StepKind.HOLD: "{reason}",
     StepKind.DONE: "",
 }
 
@@ -147,3 +171,31 @@ _SAID = {
 def said(step: Step) -> str:
     """Return a step in words, for a condition."""
     return _SAID[step.kind].format(member=step.member, count=step.count, reason=step.reason)
+
+
+_PHASES = {
+    StepKind.ADD: "Adding",
+    StepKind.REMOVE: "Removing",
+    StepKind.RESIZE: "Resizing",
+    StepKind.RESTART: "Restarting",
+    StepKind.WAIT: "Waiting",
+    StepKind.HOLD: "Held",
+}
+
+
+def operation(step: Step, desired: int, current: int, problem: str) -> dict[str, str] | None:
+    """Return what `status.operation` says of a step; None when there is nothing to do.
+
+    problem: why the step could not be taken, in the broker's words.
+    """
+    if step.kind is StepKind.DONE:
+        return None
+    is_roll = step.kind in (StepKind.RESTART, StepKind.HOLD) or (
+        step.kind is StepKind.WAIT and desired == current
+    )
+    found = {"type": "Roll" if is_roll else "Scale", "phase": _PHASES[step.kind]}
+    found["step"] = said(step)[:STEP_MAX]
+    blocked = problem or step.reason
+    if blocked:
+        found["blockedBy"] = blocked[:BLOCKED_MAX]
+    return found

@@ -1,7 +1,7 @@
 """The Kubernetes API as the operator uses it: JSON in, JSON out, by path.
 
 The `kubernetes` client is synchronous; every request goes through one executor of 8 threads
-(operator.md §13.2). One client library for configuration, login plug-ins and requests. For
+(design/operator.md §13.2). One client library for configuration, login plug-ins and requests. For
 `sources/` only.
 """
 
@@ -26,8 +26,17 @@ FIELD_MANAGER = "brokerd-operator"
 GROUP_PATH = "/apis/brokerd.io/v1alpha1"
 #: Objects per page of a listing.
 PAGE = 500
+#: A listing in pages is of one moment, which the API server forgets after some minutes.
+LIST_TRIES = 3
+EXPIRED = 410
+#: Overloaded, broken or restarting for a moment; 0 is no answer at all.
+PASSING = frozenset((0, 429, 500, 502, 503, 504))
+PAGE_TRIES = 5
+PAGE_RETRY_S = 0.25
 
 Json = dict[str, Any]
+#: Objects, and the version that the listing is of.
+Listed = tuple[list[Json], str]
 
 #: Plural names of other kinds that the operator makes.
 PLURALS = {
@@ -41,6 +50,7 @@ PLURALS = {
     "Event": "events",
     "Namespace": "namespaces",
     "StatefulSet": "statefulsets",
+    "ControllerRevision": "controllerrevisions",
     "NetworkPolicy": "networkpolicies",
     "PodDisruptionBudget": "poddisruptionbudgets",
     "CronJob": "cronjobs",
@@ -48,15 +58,23 @@ PLURALS = {
     "Role": "roles",
     "RoleBinding": "rolebindings",
     "Lease": "leases",
+    "Certificate": "certificates",
+    "TLSRoute": "tlsroutes",
+    "TCPRoute": "tcproutes",
 }
 
 
 class ApiError(OSError):
-    """A request failed; `status` is the HTTP status, 0 without an answer."""
+    """A request failed; `status` is the HTTP status, 0 without an answer.
 
-    def __init__(self, status: int, message: str) -> None:
+    `reason` is the API server's word for it: a 409 may be AlreadyExists or Conflict.
+    """
+
+    def __init__(self, status: int, message: str, method: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.reason = reason
+        self.is_read = method == "GET"
 
     @property
     def is_not_found(self) -> bool:
@@ -82,7 +100,7 @@ def path_of(api_version: str, kind: str, namespace: str, name: str = "") -> str:
 class Api:
     """Owns the client and its threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int = THREADS) -> None:
         configuration = kubernetes.client.Configuration()
         try:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
@@ -90,9 +108,9 @@ class Api:
             kubernetes.config.load_kube_config(client_configuration=configuration)
         # Retries are the work queue's.
         configuration.retries = False
-        configuration.connection_pool_maxsize = THREADS
+        configuration.connection_pool_maxsize = threads
         self._client = kubernetes.client.ApiClient(configuration)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes")
 
     def close(self) -> None:
         """End the threads and connections."""
@@ -136,12 +154,15 @@ class Api:
             )
             data = response.read()
         except ApiException as error:
-            raise ApiError(error.status or 0, _message(error)) from error
+            message = _said(error.body, "message") or str(error.reason)
+            reason = _said(error.body, "reason")
+            raise ApiError(error.status or 0, message, method, reason) from error
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"the API server does not answer: {error}") from error
-        found = json.loads(data) if data else {}
         if not 200 <= response.status <= 299:
-            raise ApiError(response.status, str(found.get("message") or response.reason))
+            message = _said(data, "message") or str(response.reason)
+            raise ApiError(response.status, message, method, _said(data, "reason"))
+        found = json.loads(data) if data else {}
         return found if isinstance(found, dict) else {}
 
     async def get(self, path: str) -> Json | None:
@@ -153,14 +174,24 @@ class Api:
                 return None
             raise
 
-    async def list(self, path: str, selector: str = "") -> tuple[list[Json], str]:
+    async def list(self, path: str, selector: str = "") -> Listed:
         """All objects of a collection, and the version the listing is of."""
+        for _ in range(LIST_TRIES - 1):
+            try:
+                return await self._list(path, selector)
+            except ApiError as error:
+                # The moment that the pages are of is too long ago: take them of a newer one.
+                if error.status != EXPIRED:
+                    raise
+        return await self._list(path, selector)
+
+    async def _list(self, path: str, selector: str) -> Listed:
         found: list[Json] = []
         query = {"limit": str(PAGE)}
         if selector:
             query["labelSelector"] = selector
         while True:
-            page = await self.request("GET", path, query=query)
+            page = await self.page(path, query)
             found += page.get("items") or []
             metadata = page.get("metadata") or {}
             following = metadata.get("continue")
@@ -168,13 +199,27 @@ class Api:
                 return found, str(metadata.get("resourceVersion") or "")
             query["continue"] = following
 
-    async def merge(self, path: str, patch: Json) -> Json:
-        """A JSON merge patch."""
+    async def page(self, path: str, query: Mapping[str, str]) -> Json:
+        """One page of a listing, which is of many: a passing failure does not undo the others."""
+        pause = PAGE_RETRY_S
+        for _ in range(PAGE_TRIES - 1):
+            try:
+                return await self.request("GET", path, query=query)
+            except ApiError as error:
+                if error.status not in PASSING:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
+        return await self.request("GET", path, query=query)
+
+    async def merge(self, path: str, patch: Json, *, is_dry: bool = False) -> Json:
+        """A JSON merge patch; `is_dry` only asks whether it would be taken."""
+        dry = {"dryRun": "All"} if is_dry else {}
         return await self.request(
             "PATCH",
             path,
             patch,
-            {"fieldManager": FIELD_MANAGER},
+            {"fieldManager": FIELD_MANAGER, **dry},
             "application/merge-patch+json",
         )
 
@@ -198,24 +243,26 @@ class Api:
         try:
             return await self.request("POST", path, manifest, {"fieldManager": FIELD_MANAGER})
         except ApiError as error:
-            if error.is_conflict:
+            # Another conflict, that of a quota counted at the same time, has made nothing.
+            if error.reason == "AlreadyExists":
                 return None
             raise
 
-    async def delete(self, path: str) -> None:
+    async def delete(self, path: str, propagation: str = "Background") -> None:
         """Remove an object, if it is there."""
         try:
-            await self.request("DELETE", path, {"propagationPolicy": "Background"})
+            await self.request("DELETE", path, {"propagationPolicy": propagation})
         except ApiError as error:
             if not error.is_not_found:
                 raise
 
 
-def _message(error: ApiException) -> str:
+def _said(data: bytes | str | None, name: str) -> str:
+    """A field of an error; of a group that is not installed it is plain text, not JSON."""
     try:
-        return str(json.loads(error.body)["message"])
+        return str(json.loads(data or b"")[name])
     except (TypeError, ValueError, KeyError):
-        return str(error.reason)
+        return ""
 
 
 def merge_patch(old: Any, new: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Resources from YAML files in a directory: the embedded mode's API server (operator.md §14).
+"""Resources from YAML files in a directory: the embedded mode's API server.
+
+design/operator.md §14.
 
 Reads and validates the files, gives every resource a uid and a generation as an API server would,
 keeps both (and what was admitted last) in the data directory, and holds statuses in memory.
@@ -349,11 +351,19 @@ class Directory:
     def namespace_labels(self, namespace: str) -> Mapping[str, str]:
         return {"kubernetes.io/metadata.name": namespace}
 
-    def is_namespace_terminating(self, namespace: str) -> bool:
+    async def is_namespace_terminating(self, namespace: str) -> bool:
         return False
 
     def is_watched(self, namespace: str) -> bool:
         return True
+
+    async def names(self, kind: str, namespace: str) -> frozenset[str]:
+        return frozenset(
+            key.name for key in self._resources if key.kind == kind and key.namespace == namespace
+        )
+
+    async def read(self, key: Key) -> Body | None:
+        return self._resources.get(key)
 
     # ---- kept between runs --------------------------------------------------------------------
 

@@ -1,139 +1,329 @@
 """BrokerClusters as StatefulSets: the Kubernetes shell's cluster driver.
 
-Implements `engine.shell.ClusterDriver`: makes Secrets and certificates once, applies the objects of
+Implements `engine.shell.ClusterDriver`: has Secrets and certificates made, applies the objects of
 `manifests/` by server-side apply, and reads back how the pods are. Everything belongs to the
 BrokerCluster by owner references, so its deletion needs no work here.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
+import datetime
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.broker import members
 from brokerd_operator.broker.client import Target
+from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import Body
 from brokerd_operator.engine.shell import ClusterReport
 from brokerd_operator.manifests import cluster as cluster_manifests
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
 from brokerd_operator.manifests.naming import Context
-from brokerd_operator.reconcile import scaling
+from brokerd_operator.manifests.remembered import Remembered
+from brokerd_operator.reconcile import lifecycle, rollout, scaling, volumes
+from brokerd_operator.reconcile.lifecycle import Pass
+from brokerd_operator.reconcile.rollout import is_behind, is_pod_ready, is_pod_serving, pod_name
 from brokerd_operator.reconcile.scaling import Fleet, Step, StepKind
 from brokerd_operator.settings import Settings
-from brokerd_operator.sources import certificates
-from brokerd_operator.sources.api import Api, Json, path_of
-from brokerd_operator.sources.kubernetes_store import decoded
-from brokerd_operator.specs import arguments
+from brokerd_operator.sources.api import Api, ApiError, Json, path_of
+from brokerd_operator.sources.cluster_certificates import (
+    CertificateReport,
+    ClusterCertificates,
+    Emit,
+)
+from brokerd_operator.sources.cluster_objects import ClusterObjects, Refusals, is_applied
+from brokerd_operator.sources.cluster_pods import ClusterPods, Outdated
+from brokerd_operator.sources.cluster_routes import AGAIN_S as ROUTE_AGAIN_S
+from brokerd_operator.sources.cluster_routes import ClusterRoutes
+from brokerd_operator.sources.cluster_secrets import BeingRemoved, ClusterSecrets
+from brokerd_operator.sources.cluster_volumes import ClusterVolumes
+from brokerd_operator.sources.secret_reads import SecretReads
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import ClusterAddress, Meta, Reference
 
-#: What was applied last, so that an unchanged object costs a GET and no write.
-APPLIED_HASH = "brokerd.io/applied-hash"
-#: Of the template that a pod was made from.
-REVISION_LABEL = "controller-revision-hash"
+log = logging.getLogger(__name__)
+
 WAITING_AGAIN_S = 5.0
 STEP_AGAIN_S = 1.0
 STEADY_AGAIN_S = 300.0
+#: Bound of the CRD.
+END_MAX = 256
+#: What the API server refuses may be taken when a quota or a right has changed.
+REFUSED_AGAIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The step that was taken in a pass, and why it failed."""
+
+    step: Step
+    problem: str
+    outdated: Outdated
+    #: Members that are in maintenance because the spec says so.
+    fenced: tuple[str, ...]
+    hold: rollout.Hold | None
 
 
 class KubernetesClusters:
     """Owns what is known of clusters' specs and readiness."""
 
-    def __init__(self, api: Api, settings: Settings) -> None:
+    def __init__(self, api: Api, settings: Settings, emit: Emit, reads: SecretReads) -> None:
         self._api = api
         self._settings = settings
+        self._emit = emit
+        self._secrets = ClusterSecrets(api, reads)
+        self._certificates = ClusterCertificates(api, self._secrets, settings.lifetimes, emit)
+        self._objects = ClusterObjects(api)
+        self._pods = ClusterPods(api)
+        self._volumes = ClusterVolumes(api)
+        self._routes = ClusterRoutes(api, self._objects.apply)
         self._contexts: dict[str, Context] = {}
         self._ready: dict[str, int] = {}
+        #: Members without a pod, by cluster: since when that is so.
+        self._missing: dict[str, dict[str, datetime.datetime]] = {}
+        #: Whom the admin Secret named last: it may be gone, the account is not.
+        self._users: dict[str, str] = {}
 
     async def reconcile(self, body: Body, meta: Meta, spec: BrokerClusterSpec) -> ClusterReport:
         """Make everything that is missing or differs; say how the pods are."""
-        key = f"{meta.namespace}/{meta.name}"
-        stateful_set = await self._api.get(
-            path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
+        refusals = Refusals()
+        try:
+            return await self._reconcile(body, meta, spec, refusals)
+        except ApiError as error:
+            # Raises it again where the API server did not answer: nothing could be written now.
+            refusals.add(f"BrokerCluster {meta.name}", error)
+        return ClusterReport(refusals.reason, refusals.message, again_s=REFUSED_AGAIN_S)
+
+    async def _reconcile(
+        self, body: Body, meta: Meta, spec: BrokerClusterSpec, refusals: Refusals
+    ) -> ClusterReport:
+        path = path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
+        stateful_set = await self._api.get(path)
+        context, image = await self._context(body, meta, spec, stateful_set)
+        refused = await self._ask_issuer(context, refusals)
+        if refused is not None:
+            return refused
+        missing = await self._secrets.missing(context)
+        if missing:
+            return ClusterReport(
+                "WaitingForSecret", f"Secret {missing} does not exist", again_s=WAITING_AGAIN_S
+            )
+        try:
+            await refusals.collect("Secrets", self._secrets.make(context))
+            certificates = await self._make_certificates(context, body, refusals)
+        except BeingRemoved as error:
+            text = f"Secret {error} of the BrokerCluster of this name before is still being removed"
+            return ClusterReport("WaitingForSecret", text, again_s=STEP_AGAIN_S)
+        context, plan, claims = await self._grow(context, stateful_set)
+        is_going = bool((stateful_set or {}).get("metadata", {}).get("deletionTimestamp"))
+        taken = await self._step(body, context, stateful_set or {}, is_going)
+        count = _replicas(stateful_set or {})
+        manifests = cluster_manifests.objects(
+            context, taken.step.count if taken.step.kind is StepKind.RESIZE else count
         )
-        initial = _annotated(stateful_set, naming.INITIAL_REPLICAS)
-        before = _annotated(stateful_set, naming.MEMBERS) or initial
+        is_between = is_going or plan.is_recreated
+        await self._objects.apply_all(
+            [item for item in manifests if not (is_between and item["kind"] == "StatefulSet")],
+            refusals,
+        )
+        await self._objects.remove_others(context, manifests, refusals)
+        if refusals:
+            key = f"{meta.namespace}/{meta.name}"
+            log.warning("the API server refuses key=%s %s", key, refusals.message)
+        if plan.is_recreated and stateful_set is not None:
+            await self._volumes.let_go(context, stateful_set, claims)
+        if not is_between:
+            stateful_set = await self._api.get(path)
+        self._contexts[f"{meta.namespace}/{meta.name}"] = context
+        now = datetime.datetime.now(datetime.UTC)
+        state = await self._observed(body, context, stateful_set or {}, taken, now)
+        state = replace(
+            state,
+            refused=(refusals.reason, refusals.message) if refusals else ("", ""),
+            volumes=plan,
+            growing=volumes.progress([volumes.claim_of(item) for item in claims]),
+            is_between=is_between,
+            pending_image=image.pending,
+        )
+        for said in lifecycle.restarted(body.get("status") or {}, state.pods):
+            await self._emit(body, "Warning", "MemberRestarted", said)
+        report = self._report(context, stateful_set or {}, state, claims)
+        if certificates is not None:
+            report = with_certificates(report, certificates)
+        return _with_route(report, await self._routes.reconcile(context))
+
+    async def _make_certificates(
+        self, context: Context, body: Body, refusals: Refusals
+    ) -> CertificateReport | None:
+        """How the certificates are; None if the API server did not let them be read."""
+        try:
+            return await self._certificates.make(context, body)
+        except ApiError as error:
+            refusals.add("certificates", error)
+            return None
+
+    async def _ask_issuer(self, context: Context, refusals: Refusals) -> ClusterReport | None:
+        """Have cert-manager make the certificate, where the spec says so; why that must wait."""
+        certificate = secret_manifests.issued_certificate(context)
+        if certificate is None:
+            return None
+        if await self._api.get(f"/apis/{secret_manifests.CERT_MANAGER}") is None:
+            text = "spec.tls.issuerRef needs cert-manager, whose kinds are not installed"
+            return ClusterReport("CertManagerMissing", text, again_s=WAITING_AGAIN_S)
+        await self._objects.apply_all([certificate], refusals)
+        if await self._secrets.read(context, context.tls_secret):
+            return None
+        text = f"cert-manager has not issued Secret {context.tls_secret} yet"
+        return ClusterReport("WaitingForSecret", text, again_s=WAITING_AGAIN_S)
+
+    async def _context(
+        self, body: Body, meta: Meta, spec: BrokerClusterSpec, stateful_set: Json | None
+    ) -> tuple[Context, rollout.Image]:
+        """All that the manifests are made of, and the image that was decided on."""
+        service = None
+        if stateful_set is None:
+            name = f"{meta.name}{naming.NODES_SUFFIX}"
+            service = await self._api.get(path_of("v1", "Service", meta.namespace, name))
+        known = Remembered.of(stateful_set, service)
+        image = rollout.image(
+            spec,
+            self._settings.images.broker,
+            known.image,
+            keys.annotation(body, keys.APPROVED_IMAGE) or "",
+        )
         context = Context(
             meta,
             spec,
             self._settings.images,
             self._settings.namespace,
-            initial or None,
-            before or None,
+            known.initial or None,
+            known.members or None,
+            image.name,
+            known.size,
+            keys.annotation(body, keys.RESTART_AT) or "",
+            known.restarted_at,
         )
-        missing = await self._missing_secrets(context)
-        if missing:
-            return ClusterReport(
-                "WaitingForSecret", f"Secret {missing} does not exist", again_s=WAITING_AGAIN_S
-            )
-        await self._make_secrets(context)
-        step, problem = await self._step(context, stateful_set or {})
-        count = _replicas(stateful_set or {})
-        manifests = cluster_manifests.objects(
-            context, step.count if step.kind is StepKind.RESIZE else count
-        )
-        for manifest in manifests:
-            await self._apply(manifest)
-        await self._remove_others(context, manifests)
-        stateful_set = await self._api.get(
-            path_of("apps/v1", "StatefulSet", meta.namespace, meta.name)
-        )
-        self._contexts[key] = context
-        return await self._report(context, stateful_set or {}, step, problem)
+        return context, image
 
-    async def _step(self, context: Context, stateful_set: Json) -> tuple[Step, str]:
-        """Take the next step that is the broker's or a pod's; the step, and why it failed."""
-        pods = await self._pods(context) if stateful_set else []
+    async def _grow(
+        self, context: Context, stateful_set: Json | None
+    ) -> tuple[Context, volumes.Plan, list[Json]]:
+        """Have the volume claims grow; `context.volume_size` is the size that they have."""
+        claims = await self._volumes.claims(context)
+        present = context.volume_size
+        observed = [volumes.claim_of(item) for item in claims]
+        plan = volumes.plan(context.spec.storage.size, present, observed)
+        plan = await self._volumes.grow(context, plan, present)
+        return replace(context, volume_size=plan.size), plan, claims
+
+    async def _step(
+        self, body: Body, context: Context, stateful_set: Json, is_going: bool
+    ) -> Taken:
+        """Take the next step that is the broker's or a pod's; none without a StatefulSet."""
+        if is_going:
+            fenced = tuple((body.get("status") or {}).get("fenced") or ())
+            return Taken(Step(StepKind.DONE), "", Outdated(), fenced, None)
+        return await self._next_step(body, context, stateful_set)
+
+    async def _next_step(self, body: Body, context: Context, stateful_set: Json) -> Taken:
+        spec = context.spec
+        pods = await self._pods.all(context) if stateful_set else []
         current = _replicas(stateful_set)
-        ready = frozenset(_pod_name(pod) for pod in pods if is_pod_serving(pod))
+        ready = frozenset(pod_name(pod) for pod in pods if is_pod_serving(pod))
+        fenced, complaint = await self._fence(body, context, pods)
+        old = await self._pods.outdated(context, stateful_set, pods, fenced)
+        hold = rollout.hold(spec, fenced, datetime.datetime.now(datetime.UTC))
         target = await self._target(context, current) if ready else None
         fleet = Fleet(
             context.name,
-            context.spec.replicas,
+            spec.members_wanted,
             current,
             context.members or 0,
-            await members.listed(target) if context.spec.replicas else None,
+            await members.listed(target) if spec.members_wanted else None,
             ready,
-            outdated(stateful_set, pods),
+            old.names,
+            fenced,
+            hold.message if hold is not None else "",
+            is_template_old=bool(old.names) and not _is_present(context, current, stateful_set),
         )
         step = scaling.next_step(fleet)
-        if step.kind not in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
-            return step, ""
+        problem = complaint
+        if not problem and step.kind in (StepKind.ADD, StepKind.REMOVE, StepKind.RESTART):
+            problem = await self._take(context, step, current, is_up=step.member in ready)
+        return Taken(step, problem, old, tuple(fenced), hold)
+
+    async def _take(self, context: Context, step: Step, current: int, *, is_up: bool) -> str:
+        """Do what a step asks of the broker or of a pod; "" or why not."""
         problem = ""
-        if step.kind is not StepKind.RESTART or step.member in ready:
+        if step.kind is not StepKind.RESTART or is_up:
             asked = await self._target(context, current, without=step.member)
             if asked is not None:
                 address = context.peer_address(step.member)
                 problem = await members.carry_out(asked, step, address)
         if step.kind is StepKind.RESTART and not problem:
             await self._api.delete(path_of("v1", "Pod", context.namespace, step.member))
-        return step, problem
+        return problem
 
-    async def _target(self, context: Context, count: int, without: str = "") -> Target | None:
-        """How the first `count` members' administration is reached."""
-        login = await self._secret(context, context.admin_secret)
-        names = [f"{context.name}-{ordinal}" for ordinal in range(count)]
+    async def _fence(self, body: Body, context: Context, pods: list[Json]) -> tuple[list[str], str]:
+        """Put members into maintenance, or end that; who is in it because of us, and a problem.
+
+        A member that restarted is out of it again, and is ready: then it is asked once more.
+        """
+        if not context.spec.members_wanted:
+            return [], ""
+        before = list((body.get("status") or {}).get("fenced") or ())
+        wanted = {name for name in context.spec.fenced if context.is_member(name)}
+        present = {pod_name(pod): pod for pod in pods}
+        problem = ""
+        fenced = [name for name in before if name in wanted]
+        for name in sorted(wanted | set(before)):
+            is_fenced = name in wanted
+            if name not in present:
+                continue
+            if is_fenced and name in before and not is_pod_ready(present[name]):
+                continue
+            target = await self._target(context, 0, only=name)
+            said = await members.set_fenced(target, name, is_fenced=is_fenced)
+            if said:
+                problem = f"{name} is to be {'fenced' if is_fenced else 'let in again'}: {said}"
+            if (not said) == is_fenced and name not in fenced:
+                fenced.append(name)
+        return sorted(fenced), problem
+
+    async def _target(
+        self, context: Context, count: int, without: str = "", only: str = ""
+    ) -> Target | None:
+        """How the first `count` members' administration is reached, or that of one alone."""
+        login = await self._secrets.read(context, context.admin_secret)
+        certificate = await self._certificates.of_operator(context)
+        names = [only] if only else [f"{context.name}-{ordinal}" for ordinal in range(count)]
         addresses = tuple(
             f"{context.member_host(name)}:{naming.PORT_GRPC}" for name in names if name != without
         )
-        if not addresses or "username" not in login or "password" not in login:
+        if not addresses or (certificate is None and not is_login(login)):
             return None
-        tls = context.spec.tls
-        ca = await self._secret(context, tls.ca_secret_name or context.tls_secret)
+        key = f"{context.namespace}/{context.name}"
+        known = self._users.get(key, secret_manifests.ADMIN_USER)
+        user = self._users[key] = text_of(login, "username") or known
         return Target(
             addresses,
-            login["username"].decode(),
-            login["password"].decode(),
-            ca.get("ca.crt", b""),
+            user,
+            text_of(login, "password"),
+            await self._authorities(context),
+            certificate=certificate,
         )
 
     async def teardown(self, body: Body, meta: Meta) -> bool:
         """The garbage collector follows the owner references; volumes go by their retention."""
+        self._certificates.forget(meta)
         self._contexts.pop(f"{meta.namespace}/{meta.name}", None)
         self._ready.pop(f"{meta.namespace}/{meta.name}", None)
+        self._missing.pop(f"{meta.namespace}/{meta.name}", None)
+        self._users.pop(f"{meta.namespace}/{meta.name}", None)
         return True
 
     async def target(self, reference: Reference) -> Target | None:
@@ -146,221 +336,173 @@ class KubernetesClusters:
         context = self._contexts.get(reference.key)
         if context is None:
             return None
-        login = await self._secret(context, context.admin_secret)
-        if "username" not in login or "password" not in login:
+        login = await self._secrets.read(context, context.admin_secret)
+        if not is_login(login):
             return None
         is_tls = context.spec.tls.disable_plain
         port = naming.PORT_AMQPS if is_tls else naming.PORT_AMQP
         return ClusterAddress(
             (f"{context.client_host}:{port}",),
-            login["username"].decode(),
-            login["password"].decode(),
+            text_of(login, "username"),
+            text_of(login, "password"),
             is_tls,
+            await self._authorities(context) if is_tls else b"",
         )
 
-    # ---- Secrets ------------------------------------------------------------------------------
-
-    async def _secret(self, context: Context, name: str) -> Mapping[str, bytes]:
-        found = await self._api.get(path_of("v1", "Secret", context.namespace, name))
-        return {} if found is None else decoded(found)
-
-    async def _missing_secrets(self, context: Context) -> str:
-        """The first Secret that the user was to bring along and that is not there."""
-        for reference in context.spec.references(context.meta):
-            path = path_of("v1", "Secret", reference.namespace, reference.name)
-            if await self._api.get(path) is None:
-                return reference.name
-        return ""
-
-    async def _make_secrets(self, context: Context) -> None:
-        """Random values and certificates are made once and never changed by a pass."""
-        if not await self._secret(context, context.admin_secret):
-            manifest = secret_manifests.admin_secret(context, secrets.token_urlsafe(24))
-            await self._create(manifest)
-        if not await self._secret(context, context.cluster_secret):
-            manifest = secret_manifests.cluster_secret(context, secrets.token_urlsafe(32))
-            await self._create(manifest)
-        ca, ca_key = await self._certificate_authority(context)
-        if context.spec.tls.secret_name is None and not await self._secret(
-            context, context.tls_secret
-        ):
-            names = secret_manifests.serving_names(context)
-            certificate = certificates.make_certificate(ca, ca_key, names)
-            await self._create(secret_manifests.tls_secret(context, certificate))
-        if not await self._secret(context, context.peer_tls_secret):
-            names = secret_manifests.peer_names(context)
-            certificate = certificates.make_certificate(ca, ca_key, names)
-            await self._create(secret_manifests.peer_tls_secret(context, certificate))
-
-    async def _certificate_authority(self, context: Context) -> tuple[bytes, bytes]:
-        present = await self._secret(context, f"{context.name}-ca")
-        if "ca.crt" not in present or "ca.key" not in present:
-            ca, ca_key = certificates.make_ca(f"{context.namespace}/{context.name} CA")
-            await self._create(secret_manifests.ca_secret(context, ca, ca_key))
-            # Another operator may have been faster: what is stored counts.
-            present = await self._secret(context, f"{context.name}-ca")
-        return present["ca.crt"], present["ca.key"]
-
-    async def _create(self, manifest: Json | None) -> None:
-        if manifest is not None:
-            await self._api.create(manifest)
-
-    # ---- objects ------------------------------------------------------------------------------
-
-    async def _apply(self, manifest: Json) -> None:
-        """Apply what is not there, was changed by us, or by others."""
-        metadata = manifest["metadata"]
-        digest = arguments.digest(manifest, 32)
-        path = path_of(
-            manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]
-        )
-        live = await self._api.get(path)
-        if live is not None:
-            applied = (live["metadata"].get("annotations") or {}).get(APPLIED_HASH)
-            if applied == digest and is_part(manifest, live):
-                return
-        marked = {
-            **manifest,
-            "metadata": {
-                **metadata,
-                "annotations": {**(metadata.get("annotations") or {}), APPLIED_HASH: digest},
-            },
-        }
-        await self._api.apply(marked)
-
-    async def _remove_others(self, context: Context, manifests: list[Json]) -> None:
-        """What an earlier spec asked for and this one does not."""
-        wanted = {
-            (item["apiVersion"], item["kind"], item["metadata"]["name"]) for item in manifests
-        }
-        for api_version, kind, name in cluster_manifests.possible(context):
-            if (api_version, kind, name) in wanted:
-                continue
-            path = path_of(api_version, kind, context.namespace, name)
-            live = await self._api.get(path)
-            if live is not None and _is_ours(live, context):
-                await self._api.delete(path)
+    async def _authorities(self, context: Context) -> bytes:
+        """PEM of who may have signed the members' certificates; empty if nobody says."""
+        name = context.spec.tls.ca_secret_name or context.tls_secret
+        return (await self._secrets.read(context, name)).get("ca.crt", b"")
 
     # ---- status -------------------------------------------------------------------------------
 
-    async def _report(
-        self, context: Context, stateful_set: Json, step: Step, problem: str
-    ) -> ClusterReport:
-        meta, spec = context.meta, context.spec
-        state = stateful_set.get("status") or {}
-        pods = await self._pods(context)
-        ready = sum(1 for pod in pods if is_pod_serving(pod))
-        self._ready[f"{meta.namespace}/{meta.name}"] = ready
+    async def _observed(
+        self,
+        body: Body,
+        context: Context,
+        stateful_set: Json,
+        taken: Taken,
+        now: datetime.datetime,
+    ) -> Pass:
+        """How the members are after the step."""
+        pods = {pod_name(pod): pod for pod in await self._pods.all(context)}
         total = _replicas(stateful_set)
-        old = outdated(stateful_set, pods)
-        reason, message = _verdict(spec, total, ready, step, problem)
-        generation = meta.generation
-        text = f"{ready} of {total} members are ready"
-        has_majority = ready * 2 > total and ready > 0
-        is_whole = ready == total and total > 0
+        names = [f"{context.name}-{ordinal}" for ordinal in range(total)]
+        key = f"{context.namespace}/{context.name}"
+        missing = self._missing.get(key, {})
+        self._missing[key] = {name: missing.get(name, now) for name in names if name not in pods}
+        limit_s = context.spec.progress_deadline_seconds
+        late = [
+            f"{name} is not ready after {limit_s} s: {rollout.why_not_ready(pods.get(name))}"
+            for name in names
+            if name not in taken.fenced
+            and not (name in pods and is_pod_serving(pods[name]))
+            and rollout.overdue(pods.get(name), self._missing[key].get(name), now, limit_s)
+        ]
+        before = conditions.find(body, conditions.READY)
+        return Pass(
+            total=total,
+            pods=tuple(pods[name] for name in sorted(pods)),
+            ready=frozenset(name for name, pod in pods.items() if is_pod_serving(pod)),
+            fenced=taken.fenced,
+            step=taken.step,
+            problem=taken.problem,
+            outdated=taken.outdated.names,
+            resizing=taken.outdated.resizing,
+            hold=taken.hold,
+            late=tuple(late),
+            was=before.reason if before is not None else "",
+            seconds_to_window=rollout.seconds_to_window(context.spec, now),
+        )
+
+    def _report(
+        self,
+        context: Context,
+        stateful_set: Json,
+        state: Pass,
+        claims: list[Json],
+    ) -> ClusterReport:
+        meta = context.meta
+        ready = len(state.ready)
+        self._ready[f"{meta.namespace}/{meta.name}"] = ready
+        reason, message = lifecycle.verdict(context.spec, state)
         selector = naming.selector(context)
+        observed = [volumes.claim_of(item) for item in claims]
         fields: dict[str, Any] = {
-            "replicas": int(state.get("replicas") or 0),
+            "replicas": int((stateful_set.get("status") or {}).get("replicas") or 0),
             "readyReplicas": ready,
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
             "image": context.broker_image,
-            "members": [_member(pod) for pod in sorted(pods, key=_pod_name)][:16],
+            "members": [_member(pod, state.fenced) for pod in state.pods][:16],
             "endpoints": _endpoints(context),
             "adminSecret": context.admin_secret,
             "binding": {"name": context.admin_secret},
+            "operation": scaling.operation(
+                state.step, context.spec.replicas, state.total, state.problem
+            ),
+            "fenced": list(state.fenced) or None,
+            "volumes": [
+                {"name": item.name, "size": item.capacity, "phase": item.phase} for item in observed
+            ][:16]
+            or None,
         }
-        found = (
-            conditions.build(
-                conditions.AVAILABLE,
-                has_majority,
-                "Majority" if has_majority else "NoMajority",
-                text,
-                generation,
-            ),
-            conditions.build(
-                conditions.ALL_REPLICAS_READY,
-                is_whole,
-                "AllReady" if is_whole else "NotAllReady",
-                text,
-                generation,
-            ),
-        )
-        is_steady = step.kind is StepKind.DONE and not old and not is_behind(stateful_set)
-        again = STEADY_AGAIN_S if is_steady and (is_whole or not total) else WAITING_AGAIN_S
-        if step.kind not in (StepKind.DONE, StepKind.WAIT) and not problem:
-            again = STEP_AGAIN_S
-        return ClusterReport(reason, message, found, fields, again)
-
-    async def _pods(self, context: Context) -> list[Json]:
-        selector = ",".join(f"{k}={v}" for k, v in naming.selector(context).items())
-        pods, _ = await self._api.list(path_of("v1", "Pod", context.namespace), selector)
-        return pods
+        found = lifecycle.found_conditions(context.spec, state, meta.generation)
+        again_s = _again_s(state, is_behind(stateful_set))
+        ends = lifecycle.ends(state.pods)
+        return ClusterReport(reason, message, tuple(found), fields, again_s, ends=ends)
 
 
-def _verdict(
-    spec: BrokerClusterSpec, total: int, ready: int, step: Step, problem: str
-) -> tuple[str, str]:
-    if not spec.replicas:
-        return ("Stopped", "replicas is 0; the volumes are kept")
-    text = f"{ready} of {total} members are ready"
-    if problem:
-        return ("BrokerRefused", f"{text}; {scaling.said(step)}: {problem}")
-    if ready * 2 <= total:
-        return ("WaitingForMembers", text)
-    if step.kind is StepKind.DONE:
-        return ("Available", text)
-    return ("Progressing", f"{text}; {scaling.said(step)}")
+def _again_s(state: Pass, is_stale: bool) -> float:
+    """When to look again, if nothing tells before."""
+    if state.is_between:
+        return STEP_AGAIN_S
+    if state.refused[0] or state.volumes.reason:
+        return REFUSED_AGAIN_S
+    if state.step.kind not in (StepKind.DONE, StepKind.WAIT, StepKind.HOLD) and not state.problem:
+        return STEP_AGAIN_S
+    is_steady = state.step.kind in (StepKind.DONE, StepKind.HOLD) and state.is_whole
+    if not is_steady or is_stale or state.growing or state.resizing or state.problem:
+        return WAITING_AGAIN_S
+    if state.step.kind is StepKind.HOLD and state.seconds_to_window is not None:
+        return min(STEADY_AGAIN_S, state.seconds_to_window + STEP_AGAIN_S)
+    return STEADY_AGAIN_S
+
+
+def with_certificates(report: ClusterReport, found: CertificateReport) -> ClusterReport:
+    """The report, with how the certificates are and when they are to be looked at again."""
+    waits = [item for item in (report.again_s, found.again_s) if item is not None]
+    return replace(
+        report,
+        conditions=(*report.conditions, found.condition),
+        expiries=found.expiries,
+        again_s=min(waits, default=None),
+    )
+
+
+def text_of(data: Mapping[str, bytes], key: str) -> str:
+    """A text of a Secret; "" if it is not there, or none."""
+    try:
+        return data.get(key, b"").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def is_login(data: Mapping[str, bytes]) -> bool:
+    return bool(text_of(data, "username") and text_of(data, "password"))
+
+
+def _with_route(report: ClusterReport, route: conditions.Condition | None) -> ClusterReport:
+    if route is None:
+        return report
+    again_s = report.again_s
+    if route.status != conditions.TRUE:
+        again_s = min(ROUTE_AGAIN_S, again_s or ROUTE_AGAIN_S)
+    return replace(report, conditions=(*report.conditions, route), again_s=again_s)
+
+
+def _is_present(context: Context, count: int, stateful_set: Json) -> bool:
+    """Whether the StatefulSet is already as the spec asks for."""
+    manifests = cluster_manifests.objects(context, count)
+    return all(
+        is_applied(item, stateful_set) for item in manifests if item["kind"] == "StatefulSet"
+    )
 
 
 def _replicas(stateful_set: Json) -> int:
     return int((stateful_set.get("spec") or {}).get("replicas") or 0)
 
 
-def _annotated(stateful_set: Json | None, name: str) -> int:
-    if stateful_set is None:
-        return 0
-    text = (stateful_set["metadata"].get("annotations") or {}).get(name, "")
-    return int(text) if text.isdecimal() else 0
-
-
-def is_behind(stateful_set: Json) -> bool:
-    """Whether the controller has not looked at the newest template yet."""
-    generation = (stateful_set.get("metadata") or {}).get("generation") or 0
-    return int((stateful_set.get("status") or {}).get("observedGeneration") or 0) < generation
-
-
-def outdated(stateful_set: Json, pods: Sequence[Json]) -> list[str]:
-    """Names of pods that were made from an older template; none while that is not known."""
-    newest = (stateful_set.get("status") or {}).get("updateRevision")
-    if not newest or is_behind(stateful_set):
-        return []
-    return [
-        _pod_name(pod)
-        for pod in pods
-        if not pod["metadata"].get("deletionTimestamp")
-        and (pod["metadata"].get("labels") or {}).get(REVISION_LABEL, newest) != newest
-    ]
-
-
-def is_pod_serving(pod: Json) -> bool:
-    """Ready, and not on its way out (CO#1993)."""
-    return is_pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
-
-
-def is_pod_ready(pod: Json) -> bool:
-    found = (pod.get("status") or {}).get("conditions") or ()
-    return any(item.get("type") == "Ready" and item.get("status") == "True" for item in found)
-
-
-def _pod_name(pod: Json) -> str:
-    return str(pod["metadata"]["name"])
-
-
-def _member(pod: Json) -> Json:
+def _member(pod: Mapping[str, Any], fenced: tuple[str, ...]) -> Json:
     state = "ready" if is_pod_ready(pod) else "starting"
+    if pod_name(pod) in fenced:
+        state = "fenced"
     if pod["metadata"].get("deletionTimestamp"):
         state = "stopping"
-    return {"name": _pod_name(pod), "podUID": pod["metadata"].get("uid", ""), "state": state}
+    found = {"name": pod_name(pod), "podUID": pod["metadata"].get("uid", ""), "state": state}
+    restarts = rollout.restarts(pod)
+    if restarts.count:
+        found |= {"restarts": restarts.count, "lastEnd": restarts.last_end[:END_MAX]}
+    return found
 
 
 def _endpoints(context: Context) -> dict[str, str]:
@@ -369,26 +511,3 @@ def _endpoints(context: Context) -> dict[str, str]:
     if not context.spec.tls.disable_plain:
         found["amqp"] = f"{host}:{naming.PORT_AMQP}"
     return found
-
-
-def _is_ours(live: Json, context: Context) -> bool:
-    owners = live["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == context.meta.uid for owner in owners)
-
-
-def is_part(wanted: Any, live: Any) -> bool:
-    """Whether `live` holds all that `wanted` says; defaults of the API server may be more."""
-    if isinstance(wanted, dict):
-        return isinstance(live, dict) and all(
-            is_part(value, live.get(name)) for name, value in wanted.items()
-        )
-    if isinstance(wanted, list):
-        return (
-            isinstance(live, list)
-            and len(wanted) == len(live)
-            and all(is_part(left, right) for left, right in zip(wanted, live, strict=True))
-        )
-    if wanted in (None, "", 0, False):
-        # Empty values are left out by the API server.
-        return live in (None, "", 0, False)
-    return bool(wanted == live)

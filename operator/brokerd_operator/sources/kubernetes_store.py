@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.keys import FINALIZER, Body, Key
 from brokerd_operator.engine.shell import Gone
-from brokerd_operator.engine.status import now_text
+from brokerd_operator.engine.versions import Version, version_of
 from brokerd_operator.manifests import naming
 from brokerd_operator.manifests import secrets as secret_manifests
+from brokerd_operator.sources import events
 from brokerd_operator.sources.api import Api, ApiError, Json, merge_patch, path_of
+from brokerd_operator.sources.secret_reads import SecretReads
 from brokerd_operator.specs.model import Meta
 from brokerd_operator.specs.user import UserSpec
 
+log = logging.getLogger(__name__)
+
+#: So long an answer about a namespace counts.
+TERMINATING_FRESH_S = 2.0
 #: Tries of a change of finalizers, which others write as well.
 CONFLICTS_MAX = 5
 #: Events that are remembered, so that the same one is told once per generation.
@@ -28,12 +36,29 @@ EVENTS_REMEMBERED = 4096
 class KubernetesStore:
     """Owns what is known of namespaces and which events were told."""
 
-    def __init__(self, api: Api, put: Callable[[Body], None], namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        put: Callable[[Body], None],
+        remove: Callable[[Key, Version], None],
+        namespaces: tuple[str, ...],
+        hold: Callable[[str], Awaitable[None]],
+        reads: SecretReads,
+    ) -> None:
         self._api = api
-        #: Takes what the API server answered: newer than what the watch has told so far.
+        self._reads = reads
+        #: Take what the API server answered: newer than what the watch has told so far.
         self._put = put
+        self._remove = remove
         self._watched = namespaces
+        #: Keeps the operator's rights in a namespace, before the first finalizer is set there.
+        self._hold = hold
+        #: Watched namespaces that do not let the operator in.
+        self.unavailable: set[str] = set()
         self._namespaces: dict[str, Json] = {}
+        #: Namespaced operators read a namespace when they must know: whether it was being deleted,
+        #: and when that was found.
+        self._terminating: dict[str, tuple[bool, float]] = {}
         self._told: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self.status_writes = 0
 
@@ -49,17 +74,44 @@ class KubernetesStore:
         metadata = self._namespaces.get(namespace, {}).get("metadata") or {}
         return metadata.get("labels") or {"kubernetes.io/metadata.name": namespace}
 
-    def is_namespace_terminating(self, namespace: str) -> bool:
-        metadata = self._namespaces.get(namespace, {}).get("metadata") or {}
-        return bool(metadata.get("deletionTimestamp"))
+    async def is_namespace_terminating(self, namespace: str) -> bool:
+        if not self._watched:
+            metadata = self._namespaces.get(namespace, {}).get("metadata") or {}
+            return bool(metadata.get("deletionTimestamp"))
+        found, since = self._terminating.get(namespace, (False, -TERMINATING_FRESH_S))
+        if time.monotonic() - since < TERMINATING_FRESH_S:
+            return found
+        try:
+            return await self.is_namespace_ending(namespace)
+        except ApiError as error:
+            # Without the right to read it nothing new is known.
+            log.debug("namespace %s: %s", namespace, error)
+            self._terminating[namespace] = (found, time.monotonic())
+            return found
+
+    async def is_namespace_ending(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted or gone, asked now; raises ApiError."""
+        body = await self._api.get(path_of("v1", "Namespace", "", namespace))
+        found = body is None or bool(body["metadata"].get("deletionTimestamp"))
+        self._terminating[namespace] = (found, time.monotonic())
+        return found
 
     def is_watched(self, namespace: str) -> bool:
-        return not self._watched or namespace in self._watched
+        is_ours = not self._watched or namespace in self._watched
+        return is_ours and namespace not in self.unavailable
 
     # ---- resources ----------------------------------------------------------------------------
 
     def _path(self, key: Key) -> str:
         return path_of(naming.API_VERSION, key.kind, key.namespace, key.name)
+
+    async def names(self, kind: str, namespace: str) -> frozenset[str]:
+        bodies, _ = await self._api.list(path_of(naming.API_VERSION, kind, namespace))
+        return frozenset(body["metadata"]["name"] for body in bodies)
+
+    async def read(self, key: Key) -> Body | None:
+        found = await self._api.get(self._path(key))
+        return None if found is None else {**found, "kind": key.kind}
 
     async def write_status(self, body: Body, status: Mapping[str, Any]) -> None:
         """Patch what differs. The uid in the patch keeps it off a resource made anew."""
@@ -69,13 +121,19 @@ class KubernetesStore:
         try:
             found = await self._api.merge(f"{self._path(key)}/status", wanted)
         except ApiError as error:
-            if error.is_not_found or error.is_conflict:
+            if error.is_not_found or (error.is_conflict and await self._is_another(body)):
                 raise Gone from error
             raise
         self.status_writes += 1
         self._put({**found, "kind": key.kind})
 
+    async def _is_another(self, body: Body) -> bool:
+        """A conflict may mean that the resource was made anew, or only that others write too."""
+        current = await self._api.get(self._path(keys.key_of(body)))
+        return current is None or current["metadata"].get("uid") != body["metadata"].get("uid")
+
     async def add_finalizer(self, body: Body) -> None:
+        await self._hold(keys.key_of(body).namespace)
         await self._change_finalizers(body, add=True)
 
     async def remove_finalizer(self, body: Body) -> None:
@@ -106,8 +164,11 @@ class KubernetesStore:
                     raise
                 current = await self._api.get(self._path(key))
                 continue
-            # After its last finalizer the object is gone, and the watch says so.
-            if add:
+            left = found["metadata"]
+            if left.get("deletionTimestamp") and not left.get("finalizers"):
+                # It is gone with its last finalizer, whether a watch says so or not.
+                self._remove(key, version_of(found))
+            else:
                 self._put({**found, "kind": key.kind})
             return
         raise ApiError(409, f"{key.resource} changes all the time")
@@ -122,49 +183,32 @@ class KubernetesStore:
         self._told[mark] = None
         if len(self._told) > EVENTS_REMEMBERED:
             self._told.popitem(last=False)
-        now = now_text()
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "generateName": f"{key.name[:200]}.",
-                "namespace": key.namespace,
-            },
-            "involvedObject": {
-                "apiVersion": naming.API_VERSION,
-                "kind": key.kind,
-                "namespace": key.namespace,
-                "name": key.name,
-                "uid": metadata.get("uid"),
-                "resourceVersion": metadata.get("resourceVersion"),
-            },
-            "type": type_,
-            "reason": reason,
-            "message": message[:1024],
-            "source": {"component": "brokerd-operator"},
-            "reportingComponent": "brokerd-operator",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
+        involved = {
+            "apiVersion": naming.API_VERSION,
+            "kind": key.kind,
+            "namespace": key.namespace,
+            "name": key.name,
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
         }
         try:
-            await self._api.create(event)
+            await self._api.create(events.event(involved, type_, reason, message))
         except ApiError as error:
             # A namespace that goes takes no events; nothing depends on them.
-            if error.status not in (403, 404, 429) and error.status < 500:
+            if error.status not in (0, 403, 404, 409, 429) and error.status < 500:
                 raise
 
     # ---- Secrets ------------------------------------------------------------------------------
 
     async def secret(self, namespace: str, name: str) -> Mapping[str, bytes] | None:
-        found = await self._api.get(path_of("v1", "Secret", namespace, name))
+        found = await self._reads.get(namespace, name)
         return None if found is None else decoded(found)
 
     async def make_user_secret(self, body: Body, meta: Meta, spec: UserSpec, host: str) -> None:
         name = spec.secret_name(meta)
-        if await self._api.get(path_of("v1", "Secret", meta.namespace, name)) is not None:
+        if await self._reads.get(meta.namespace, name) is not None:
             return
-        if self.is_namespace_terminating(meta.namespace):
+        if await self.is_namespace_terminating(meta.namespace):
             return
         await self._api.create(
             secret_manifests.user_secret(

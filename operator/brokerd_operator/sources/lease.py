@@ -1,4 +1,4 @@
-"""Leader election by a Lease (operator.md §13.2: 15/10/2 s); kopf's peering is not used.
+"""Leader election by a Lease (design/operator.md §13.2: 15/10/2 s); kopf's peering is not used.
 
 One holder at a time; whoever cannot renew in time ends, so that two never write.
 """
@@ -39,12 +39,12 @@ class Lease:
         """Wait until this process is the holder."""
         while True:
             try:
-                if await self._try():
+                if await self._try(self._duration_s / 3):
                     self.is_held = True
                     log.info("lease acquired lease=%s identity=%s", self._name, self._identity)
                     return
-            except ApiError as error:
-                log.warning("lease: %s", error)
+            except (ApiError, TimeoutError) as error:
+                log.warning("lease: %s", error or "no answer in time")
             await asyncio.sleep(RETRY_S)
 
     async def keep(self) -> None:
@@ -56,13 +56,16 @@ class Lease:
         while True:
             await asyncio.sleep(min(RETRY_S, self._duration_s / 5))
             try:
-                if not await self._try():
+                began = loop.time()
+                # A request that hangs must neither outlast the Lease nor be the only try.
+                left_s = renewed + deadline_s - began
+                if not await self._try(min(left_s, self._duration_s / 3)):
                     self.is_held = False
                     raise LeaseLost(f"the lease {self._name} has another holder")
-                renewed = loop.time()
-            except ApiError as error:
-                log.warning("lease was not renewed: %s", error)
-                if loop.time() - renewed > deadline_s:
+                renewed = began
+            except (ApiError, TimeoutError) as error:
+                log.warning("lease was not renewed: %s", error or "no answer in time")
+                if loop.time() - renewed >= deadline_s:
                     self.is_held = False
                     raise LeaseLost(f"the lease {self._name} was not renewed in time") from error
 
@@ -82,22 +85,28 @@ class Lease:
         except ApiError as error:
             log.info("lease was not released: %s", error)
 
-    async def _try(self) -> bool:
+    async def _try(self, limit_s: float) -> bool:
+        """Claim or renew; whether this process is the holder now, False if another one is.
+
+        Raises ApiError, for a conflict too: it may be with ourselves, when a gateway sent a
+        request twice, so that the next look decides; and TimeoutError.
+        """
+        async with asyncio.timeout(limit_s):
+            return await self._claim()
+
+    async def _claim(self) -> bool:
         live = await self._api.get(self._path)
         if live is None:
-            return await self._api.create(self._manifest(0)) is not None
+            if await self._api.create(self._manifest(0)) is None:
+                raise ApiError(409, "somebody made it at the same time")
+            return True
         spec = live.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder not in ("", self._identity) and not self._is_expired(spec):
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
         live["spec"] = self._manifest(transitions)["spec"]
-        try:
-            await self._api.request("PUT", self._path, live)
-        except ApiError as error:
-            if error.is_conflict:
-                return False
-            raise
+        await self._api.request("PUT", self._path, live)
         return True
 
     def _is_expired(self, spec: Json) -> bool:

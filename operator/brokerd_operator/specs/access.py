@@ -1,4 +1,4 @@
-"""Grants of a broker for resources of other namespaces (operator.md section 11). PURE.
+"""Grants of a broker for resources of other namespaces (design/operator.md §11). PURE.
 
 The verdict is computed here, from data; who asks and what follows from a refusal is the planner's.
 """
@@ -74,21 +74,55 @@ class Request:
 
 def is_granted(own_namespace: str, grants: Iterable[Grant], request: Request) -> bool:
     """The own namespace may do everything, any other what one grant allows as a whole."""
+    return not refusal(own_namespace, grants, request)
+
+
+def refusal(own_namespace: str, grants: Iterable[Grant], request: Request) -> str:
+    """What is not granted, and what to add where; empty when all is.
+
+    Of several grants for the namespace, the one that lacks least is told: its place in spec.access
+    and what it lacks, not what else stands in it, for the reader may be a stranger.
+    """
     if request.namespace == own_namespace:
-        return True
-    return any(_allows(grant, request) for grant in grants)
-
-
-def _allows(grant: Grant, request: Request) -> bool:
+        return ""
+    nearest: tuple[int, list[str]] | None = None
+    for place, grant in enumerate(grants):
+        if not grant.namespaces.admits(request.namespace, request.namespace_labels):
+            continue
+        lacking = _lacking(grant, request)
+        if not lacking:
+            return ""
+        if nearest is None or len(lacking) < len(nearest[1]):
+            nearest = place, lacking
+    if nearest is None:
+        return f"grants nothing to namespace {request.namespace}: add a grant for it to spec.access"
+    place, lacking = nearest
     return (
-        grant.namespaces.admits(request.namespace, request.namespace_labels)
-        and request.kind in grant.kinds
-        and (request.vhost is None or _matches(grant.vhosts, request.vhost))
-        # Subject and vhost must both be in the grant, or a tenant grants itself rights (MTO#832).
-        and (request.user is None or _matches(grant.users, request.user))
-        and set(request.tags) <= set(grant.max_user_tags)
-        and all(_matches(grant.upstream_hosts, host) for host in request.hosts)
+        f"does not grant namespace {request.namespace} {'; '.join(lacking)} "
+        f"(spec.access[{place}] comes nearest)"
     )
+
+
+def _lacking(grant: Grant, request: Request) -> list[str]:
+    """What a grant would need for a request, each with where it goes."""
+    found = []
+    if request.kind not in grant.kinds:
+        found.append(f"the kind {request.kind}: add it to kinds")
+    if request.vhost is not None and not _matches(grant.vhosts, request.vhost):
+        found.append(f"the vhost {request.vhost}: add a pattern for it to vhosts")
+    # Subject and vhost must both be in the grant, or a tenant grants itself rights (MTO#832).
+    if request.user is not None and not _matches(grant.users, request.user):
+        user = f"the user {request.user}" if request.user else "a user that does not exist yet"
+        found.append(f"{user}: add a pattern for it to users")
+    tags = sorted(set(request.tags) - set(grant.max_user_tags))
+    if tags:
+        what = f"the tag{'s' if len(tags) > 1 else ''} {', '.join(tags)}"
+        found.append(f"{what}: add {'them' if len(tags) > 1 else 'it'} to maxUserTags")
+    for host in dict.fromkeys(request.hosts):
+        if not _matches(grant.upstream_hosts, host):
+            what = f"the upstream host {host}" if host else "an upstream host that is in a Secret"
+            found.append(f"{what}: add a pattern for it to upstreamHosts")
+    return found
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The typed list of x-arguments (operator.md section 4.5), and the one JSON text of a value.
+"""The typed list of x-arguments (design/operator.md §4.5), and the one JSON text of a value.
 
 PURE; for the specs. Canonical JSON, hashes and binding names are the broker's own definitions
 (docs/reference/topology.md); both sides compute them, so both must give the same text.

@@ -56,7 +56,7 @@ class BindingSpec(TopologySpec):
         )
 
     def resolved_name(self, meta: Meta) -> str:
-        """A binding has no name in the broker; its ends identify it (operator.md §19.12)."""
+        """A binding has no name in the broker; its ends identify it (design/operator.md §5.3)."""
         return f"{self.source} -> {self.destination.broker_kind} {self.destination.name}"
 
     def dependencies(self, meta: Meta) -> tuple[Dependency, ...]:

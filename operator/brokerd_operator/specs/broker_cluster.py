@@ -21,6 +21,11 @@ from brokerd_operator.specs.model import (
 
 #: A member refuses to start with less (telemetry.interval_ms); with more no rate means anything.
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
+#: A longer window would overlap with its own next one.
+WINDOW_MS_MIN, WINDOW_MS_MAX = 60_000, 86_400_000
+
+#: Of the broker (topology_batch.py).
+OVERLAP_MS_MAX = 86_400_000
 
 #: Blocks that mean nothing to local processes; the embedded mode names them as not applied.
 KUBERNETES_ONLY = (
@@ -31,11 +36,16 @@ KUBERNETES_ONLY = (
     "resources",
     "tls",
     "listeners",
+    "gateway",
     "scheduling",
     "podTemplate",
     "disruption",
     "termination",
     "networkPolicy",
+    "upgradePolicy",
+    "maintenanceWindows",
+    "progressDeadlineSeconds",
+    "fenced",
     "telemetry.schedule",
     "telemetry.suspend",
     "telemetry.engine",
@@ -85,10 +95,19 @@ class Queues(Part):
     default_queue_type: Literal["classic", "quorum"] = "quorum"
 
 
+class IssuerRef(Part):
+    """An issuer of cert-manager."""
+
+    name: str
+    kind: str = "Issuer"
+    group: str = "cert-manager.io"
+
+
 class Tls(Part):
     """Certificates of the listeners."""
 
     secret_name: str | None = None
+    issuer_ref: IssuerRef | None = None
     ca_secret_name: str | None = None
     disable_plain: bool = False
 
@@ -101,10 +120,28 @@ class Listeners(Part):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
+class ParentRef(Part):
+    """A Gateway, or one of its listeners."""
+
+    name: str
+    namespace: str | None = None
+    section_name: str | None = None
+    port: int | None = None
+
+
+class Gateway(Part):
+    """A route through Gateways of the Gateway API."""
+
+    parent_refs: tuple[ParentRef, ...]
+    route: Literal["TLS", "TCP"] = "TLS"
+    hostnames: tuple[str, ...] = ()
+
+
 class Admin(Part):
     """The administrator that the operator uses."""
 
     secret_ref: SecretRef | None = None
+    password_overlap: units.Milliseconds = 600_000
 
 
 class Scheduling(Part):
@@ -160,7 +197,7 @@ class TelemetryStorage(Part):
 
 
 class Telemetry(Part):
-    """What members record and the job that evaluates it (telemetry.md sections 5.5, 5.6)."""
+    """What members record and the job that evaluates it (design/telemetry.md §5.5, §5.6)."""
 
     enabled: bool = False
     interval: units.Milliseconds = 10_000
@@ -173,6 +210,14 @@ class Telemetry(Part):
     deadline_seconds: int = 3000
     resources: Resources = Resources()
     storage: TelemetryStorage = TelemetryStorage()
+
+
+class MaintenanceWindow(Part):
+    """A time in UTC at which members may be restarted."""
+
+    days: tuple[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], ...] = ()
+    start: str
+    duration: units.Milliseconds
 
 
 class Deletion(Part):
@@ -203,6 +248,7 @@ class BrokerClusterSpec(Part):
     queues: Queues = Queues()
     tls: Tls = Tls()
     listeners: Listeners = Listeners()
+    gateway: Gateway | None = None
     admin: Admin = Admin()
     scheduling: Scheduling = Scheduling()
     pod_template: PodTemplate = PodTemplate()
@@ -212,10 +258,21 @@ class BrokerClusterSpec(Part):
     telemetry: Telemetry = Telemetry()
     access: tuple[Grant, ...] = ()
     deletion: Deletion = Deletion()
+    upgrade_policy: Literal["Auto", "OnApproval"] = "Auto"
+    maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+    progress_deadline_seconds: int = 600
+    fenced: tuple[str, ...] = ()
+    hibernated: bool = False
 
     def problem(self, meta: Meta) -> Invalid | None:
         if not INTERVAL_MS_MIN <= self.telemetry.interval <= INTERVAL_MS_MAX:
             return Invalid("InvalidSpec", "spec.telemetry.interval must be from 100ms to 1h")
+        if any(
+            not WINDOW_MS_MIN <= item.duration <= WINDOW_MS_MAX for item in self.maintenance_windows
+        ):
+            return Invalid("InvalidSpec", "spec.maintenanceWindows: a duration is from 1m to 24h")
+        if self.admin.password_overlap > OVERLAP_MS_MAX:
+            return Invalid("InvalidSpec", "spec.admin.passwordOverlap must be at most 24h")
         problems = (grant.problem() for grant in self.access)
         return next((found for found in problems if found is not None), None)
 
@@ -233,6 +290,11 @@ class BrokerClusterSpec(Part):
     def member_names(self, meta: Meta) -> tuple[str, ...]:
         """Names of the members, which are the names of their pods."""
         return tuple(f"{meta.name}-{ordinal}" for ordinal in range(self.replicas))
+
+    @property
+    def members_wanted(self) -> int:
+        """How many members are to run now."""
+        return 0 if self.hibernated else self.replicas
 
     def memory_high_watermark(self) -> str | None:
         """The watermark in the words of the broker's configuration."""

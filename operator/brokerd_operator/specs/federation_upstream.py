@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 from urllib.parse import quote, urlsplit
 
+import regex
 from pydantic import Field
 
 from brokerd_operator.specs import settings, units
@@ -30,6 +31,12 @@ from brokerd_operator.specs.model import (
 #: URIs of one upstream; every connection attempt takes one of them at random.
 URIS_MAX = 64
 
+#: PEM of all authorities of one upstream; the broker takes no more.
+AUTHORITIES_CHARACTERS_MAX = 65_536
+_CERTIFICATE = regex.compile(
+    rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----"
+)
+
 _PORTS = {False: 5672, True: 5671}
 
 
@@ -38,6 +45,19 @@ class UriSecretRef(Part):
 
     name: str
     key: str = "uri"
+
+
+class CaSecretRef(Part):
+    """A key of a Secret with certificates of authorities."""
+
+    name: str
+    key: str = "ca.crt"
+
+
+class UpstreamTls(Part):
+    """Who may have signed the upstream's certificate."""
+
+    ca_secret_ref: CaSecretRef
 
 
 class ClusterRef(Part):
@@ -65,6 +85,7 @@ class FederationUpstreamSpec(TopologySpec):
     uri_secret_ref: UriSecretRef | None = None
     endpoints: tuple[Endpoint, ...] = ()
     credentials_secret_ref: SecretRef | None = None
+    tls: UpstreamTls | None = None
     exchange: str | None = None
     queue: str | None = None
     prefetch_count: int = 1000
@@ -90,6 +111,8 @@ class FederationUpstreamSpec(TopologySpec):
             found.append(Reference("Secret", meta.namespace, self.uri_secret_ref.name))
         if self.credentials_secret_ref is not None:
             found.append(Reference("Secret", meta.namespace, self.credentials_secret_ref.name))
+        if self.tls is not None:
+            found.append(Reference("Secret", meta.namespace, self.tls.ca_secret_ref.name))
         for item in self.endpoints:
             if item.cluster_ref is not None:
                 found.append(Reference("BrokerCluster", meta.namespace, item.cluster_ref.name))
@@ -108,6 +131,9 @@ class FederationUpstreamSpec(TopologySpec):
             uris = self._uris_of_endpoints(meta, inputs)
         if not isinstance(uris, list):
             return uris
+        authorities = self._authorities(meta, inputs)
+        if isinstance(authorities, Invalid | Waiting):
+            return authorities
         value: JsonObject = {
             "uri": uris[0] if len(uris) == 1 else uris,
             "prefetch-count": self.prefetch_count,
@@ -125,6 +151,7 @@ class FederationUpstreamSpec(TopologySpec):
                     "queue": self.queue,
                     "expires": self.expires,
                     "message-ttl": self.message_ttl,
+                    "ca-certificates": authorities,
                 }
             ),
         }
@@ -176,6 +203,35 @@ class FederationUpstreamSpec(TopologySpec):
             ]
         return uris[:URIS_MAX] or Invalid("InvalidSpec", "neither uriSecretRef nor endpoints")
 
+    def _authorities(self, meta: Meta, inputs: Inputs) -> str | Invalid | Waiting | None:
+        """PEM of the Secret's certificates and of what signed for the clusters that are named;
+        None if there are none: the broker trusts those of its system.
+        """
+        found: list[str] = []
+        if self.tls is not None:
+            secret, key = self.tls.ca_secret_ref.name, self.tls.ca_secret_ref.key
+            data = inputs.secrets.get(f"{meta.namespace}/{secret}")
+            if data is None:
+                return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
+            if key not in data:
+                return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
+            found = _certificates(data[key])
+            if not found:
+                return Invalid("InvalidSpec", f"Secret {secret}: {key} holds no certificate in PEM")
+        for item in self.endpoints:
+            if item.cluster_ref is not None:
+                cluster = inputs.clusters.get(f"{meta.namespace}/{item.cluster_ref.name}")
+                if cluster is not None and cluster.is_tls:
+                    found += _certificates(cluster.authorities)
+        text = "".join(dict.fromkeys(found))
+        if len(text) > AUTHORITIES_CHARACTERS_MAX:
+            return Invalid(
+                "InvalidSpec",
+                f"the certificates of authorities have {len(text)} characters, at most "
+                f"{AUTHORITIES_CHARACTERS_MAX} are possible",
+            )
+        return text or None
+
     def _credentials(
         self, meta: Meta, inputs: Inputs
     ) -> tuple[str, str] | Invalid | Waiting | None:
@@ -191,6 +247,13 @@ class FederationUpstreamSpec(TopologySpec):
             return data["username"].decode(), data["password"].decode()
         except UnicodeDecodeError:
             return Invalid("InvalidSpec", f"Secret {secret} is not UTF-8")
+
+
+def _certificates(pem: bytes) -> list[str]:
+    """The certificates of a bundle and nothing else of it: a private key beside them must not get
+    into the broker, where definitions are listed.
+    """
+    return [block.decode() + "\n" for block in _CERTIFICATE.findall(pem)]
 
 
 def _seconds(milliseconds: int) -> int | float:

@@ -116,6 +116,8 @@ class ClusterAddress:
     username: str
     password: str = field(repr=False)
     is_tls: bool = False
+    #: PEM of who may have signed its members' certificates; empty: somebody whom the system trusts.
+    authorities: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,10 @@ class TopologySpec(Part):
     def problem(self, meta: Meta) -> Invalid | None:
         """What neither the schema nor CEL can see."""
         return name_problem(("vhost", self.vhost), ("name", self.resolved_name(meta)))
+
+    def subject(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> str | None:
+        """The user whom it is about, for grants; empty while unknown, None for other kinds."""
+        return None
 
     def references(self, meta: Meta) -> tuple[Reference, ...]:
         """Kubernetes objects whose contents `desired` needs, the broker itself aside."""

@@ -32,29 +32,18 @@ class UserRef(Part):
     name: str
 
 
-class PermissionSpec(TopologySpec):
-    """Rights of one user in one virtual host, which are its identity (operator.md §19.12)."""
-
-    KIND: ClassVar[str] = "Permission"
-    BROKER_KIND: ClassVar[str] = "permission"
+class OfUser(TopologySpec):
+    """Base of the rights of one user, who is named, or whose User resource is."""
 
     user: str | None = None
     user_ref: UserRef | None = None
-    configure: str = ""
-    write: str = ""
-    read: str = ""
 
     def resolved_name(self, meta: Meta) -> str:
         """The user, as far as it is known without looking at the User resource."""
         return self.user or (self.user_ref.name if self.user_ref else "")
 
-    def problem(self, meta: Meta) -> Invalid | None:
-        return (
-            name_problem(("vhost", self.vhost), ("user", self.user))
-            or pattern_problem("configure", self.configure)
-            or pattern_problem("write", self.write)
-            or pattern_problem("read", self.read)
-        )
+    def subject(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> str | None:
+        return self.user_name(meta, inputs) or ""
 
     def references(self, meta: Meta) -> tuple[Reference, ...]:
         if self.user_ref is None:
@@ -72,6 +61,30 @@ class PermissionSpec(TopologySpec):
             return self.user
         return inputs.users.get(f"{meta.namespace}/{self.user_ref.name}")
 
+    def waiting(self) -> Waiting:
+        """While the User resource is not there."""
+        wanted = self.user_ref.name if self.user_ref else ""
+        return Waiting("WaitingForUser", f"User {wanted} does not exist")
+
+
+class PermissionSpec(OfUser):
+    """Rights of one user in one virtual host, which are its identity (design/operator.md §5.3)."""
+
+    KIND: ClassVar[str] = "Permission"
+    BROKER_KIND: ClassVar[str] = "permission"
+
+    configure: str = ""
+    write: str = ""
+    read: str = ""
+
+    def problem(self, meta: Meta) -> Invalid | None:
+        return (
+            name_problem(("vhost", self.vhost), ("user", self.user))
+            or pattern_problem("configure", self.configure)
+            or pattern_problem("write", self.write)
+            or pattern_problem("read", self.read)
+        )
+
     def identities(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> tuple[Identity, ...]:
         name = self.user_name(meta, inputs)
         # Without its User the name is unknown; the owner token in the broker finds the object then.
@@ -80,8 +93,7 @@ class PermissionSpec(TopologySpec):
     def desired(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> Desired:
         name = self.user_name(meta, inputs)
         if name is None:
-            wanted = self.user_ref.name if self.user_ref else ""
-            return Waiting("WaitingForUser", f"User {wanted} does not exist")
+            return self.waiting()
         spec: JsonObject = {"configure": self.configure, "write": self.write, "read": self.read}
         return (DesiredObject("permission", self.vhost, name, spec),)
 

@@ -19,6 +19,7 @@ from brokerd_operator.specs import (
     permission,
     policy,
     queue,
+    topic_permission,
     user,
     vhost,
 )
@@ -37,6 +38,7 @@ TOPOLOGY_PARSERS: dict[str, Callable[[Mapping[str, Any]], TopologySpec | Invalid
     "Vhost": vhost.parse,
     "User": user.parse,
     "Permission": permission.parse,
+    "TopicPermission": topic_permission.parse,
     "FederationUpstream": federation_upstream.parse,
     "FederationUpstreamSet": federation_upstream_set.parse,
     "OperatorPolicy": operator_policy.parse,
@@ -45,7 +47,7 @@ TOPOLOGY_PARSERS: dict[str, Callable[[Mapping[str, Any]], TopologySpec | Invalid
     "Queue": queue.parse,
     "Binding": binding.parse,
 }
-#: In the order in which resources can be applied one after the other (operator.md section 9).
+#: In the order in which resources can be applied one after the other (design/operator.md §9).
 PARSERS: dict[str, Callable[[Mapping[str, Any]], Spec | Invalid]] = {
     "BrokerCluster": broker_cluster.parse,
     "BrokerConnection": broker_connection.parse,
@@ -61,6 +63,7 @@ PLURALS = {
     "Vhost": "vhosts",
     "User": "users",
     "Permission": "permissions",
+    "TopicPermission": "topicpermissions",
     "FederationUpstream": "federationupstreams",
     "FederationUpstreamSet": "federationupstreamsets",
     "OperatorPolicy": "operatorpolicies",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated
 
 import regex
@@ -27,6 +28,19 @@ _BYTES = {
     "Ti": 2**40,
 }
 
+#: As Kubernetes itself writes quantities, fractions and exponents included.
+_ANY_QUANTITY = regex.compile(
+    r"([0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)|[eE](-?[0-9]{1,2}))?"
+)
+_FACTORS = {
+    "m": Decimal("0.001"),
+    **{unit: Decimal(factor) for unit, factor in _BYTES.items()},
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+
 
 def duration_ms(text: str) -> int:
     """`1h30m` as milliseconds; raises ValueError."""
@@ -47,6 +61,15 @@ def quantity_bytes(value: str | int) -> int:
     if total > NUMBER_MAX:
         raise ValueError(f"{value!r} is too large")
     return total
+
+
+def decimal_quantity(text: str) -> Decimal:
+    """Any quantity of Kubernetes, exactly; 0 for what is none."""
+    match = _ANY_QUANTITY.fullmatch(text)
+    if match is None:
+        return Decimal(0)
+    number, unit, exponent = match.groups()
+    return Decimal(number) * _FACTORS[unit or ""] * Decimal(10) ** int(exponent or 0)
 
 
 def _check_duration(text: str) -> str:

@@ -34,7 +34,7 @@ class UserLimits(Limits):
 
 
 class UserSpec(TopologySpec):
-    """A user of the whole broker; it has no virtual host (operator.md §19.10)."""
+    """A user of the whole broker; it has no virtual host (design/operator.md §4.1)."""
 
     KIND: ClassVar[str] = "User"
     BROKER_KIND: ClassVar[str] = "user"
@@ -52,6 +52,9 @@ class UserSpec(TopologySpec):
         if self.credentials_secret_ref is not None:
             return self.credentials_secret_ref.name
         return f"{meta.name}-credentials"
+
+    def subject(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> str | None:
+        return self.resolved_name(meta)
 
     def problem(self, meta: Meta) -> Invalid | None:
         return name_problem(("name", self.resolved_name(meta)))

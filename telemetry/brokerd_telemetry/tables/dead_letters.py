@@ -15,7 +15,7 @@ from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Reason of dead lettering by the counter of its removals (section 6.5).
+#: Reason of dead lettering by the counter of its removals (design/telemetry.md §6.5).
 REASONS = {
     "rejected": "rejected",
     "expired": "expired",

@@ -1,4 +1,4 @@
-"""Percentiles of merged log-bucket histograms (telemetry.md section 7.3). PURE.
+"""Percentiles of merged log-bucket histograms (design/telemetry.md §7.3). PURE.
 
 Counts of equal buckets are added up, and the percentile is read from the running sum: never an
 average of percentiles.  The merged histogram is kept, so that coarser roll-ups stay exact.

@@ -44,8 +44,16 @@ def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     )
     if carry is None:
         return own
-    earlier = carry.select(*CARRIED, f.lit(True).alias("is_carried"))
+    earlier = carry.select(*_carried(carry), f.lit(True).alias("is_carried"))
     return own.unionByName(earlier, allowMissingColumns=True)
+
+
+def _carried(carry: DataFrame) -> list[Column]:
+    """Return the columns of last rows; what an earlier version's job did not know is null."""
+    known = set(carry.columns)
+    return [
+        f.col(name) if name in known else f.lit(None).cast("long").alias(name) for name in CARRIED
+    ]
 
 
 def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
@@ -108,7 +116,7 @@ def last_rows(rows: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> 
     """Return each queue's last row at the end of each hour: the table `queue_last_1h`."""
     own = rows.where(f.col("k") == "queue").select(*CARRIED)
     if carry is not None:
-        own = own.unionByName(carry.select(*CARRIED))
+        own = own.unionByName(carry.select(*_carried(carry)))
     ends = f.explode(f.array(*(f.lit(hour_us) for hour_us in hours_us))).alias("end_us")
     latest = f.max_by(f.struct(*CARRIED), f.struct(*order())).alias("last")
     return (
@@ -123,7 +131,9 @@ def last_rows(rows: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> 
 
 
 def _step(name: str) -> Column:
-    now, before, own = f.col(f"c_{name}"), f.col(f"before.c_{name}"), f.col(name)
+    now, own = f.col(f"c_{name}"), f.col(name)
+    # A counter that the version before did not have began with nothing.
+    before = f.coalesce(f.col(f"before.c_{name}"), f.lit(0))
     return (
         f.when(f.col("before").isNull(), f.coalesce(own, f.lit(0)))
         # A queue that lost its data and began anew counts from zero again.

@@ -1,7 +1,7 @@
 """8.4 unroutable_1h: what found no queue by itself, by exchange, routing key and user (Q2). PURE.
 
-Both ratios count by the one outcome that each message has (section 13, point 10): a cycle or a
-missing alternate exchange is unroutable, and not caught.
+Both ratios count by the one outcome that each message has (design/telemetry.md §13.10): a cycle or
+a missing alternate exchange is unroutable, and not caught.
 """
 
 from __future__ import annotations

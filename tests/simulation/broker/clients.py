@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from brokerd.cluster.group_client import Answer, ReplyStatus
-from brokerd.core import queue_commands
-from brokerd.core.effects import ConsumerId
+from brokerd.cluster.groups.group_client import Answer, ReplyStatus
 from brokerd.core.message import Range
-from brokerd.core.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.ranges import normalize
-from brokerd.server.delivery import LocalConsumer, Part
-from brokerd.server.farewell import Farewell
-from brokerd.server.publishing import Publisher
+from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.server.messages.publishing import Publisher
 
 if TYPE_CHECKING:
     from tests.simulation.broker.member import SimBroker, SimMember
@@ -197,6 +197,10 @@ class SimConsumer(_Client):
         if consumer.id == self.id:
             self._leave()
 
+    def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
+        """See delivery.Sink."""
+        self.consumer_cancelled(consumer, reason)
+
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """See delivery.Sink."""
         return normalize((number, number + 1) for number in self._held)
@@ -233,6 +237,8 @@ class SimConsumer(_Client):
             command,
             partial(self._taken, self._farewell, answered),
             once=kind == Kind.RETURN,
+            # As acks of basic.get are.
+            is_lazy=is_settle and mine[0] % 2 == 0,
         )
 
     def _taken(

@@ -35,6 +35,27 @@ class SimDisk(FaultyDisk):
     trash: Path = field(default_factory=Path)
     _operations: list[_Operation] = field(default_factory=list)
     _number: int = 0
+    #: Number of the file by what the real file system calls it, so that runs are alike.
+    _files: dict[int, int] = field(default_factory=dict)
+
+    def identity(self, descriptor: int) -> tuple[int, int]:
+        return self._number_of(os.fstat(descriptor).st_ino), 1
+
+    def identity_of(self, path: Path) -> tuple[int, int]:
+        """Return which file stands there."""
+        return self._number_of(path.stat().st_ino), 1
+
+    def identify(self, path: Path, identity: tuple[int, int]) -> None:
+        """Let a file pass for another one."""
+        self._files[path.stat().st_ino] = identity[0]
+
+    def _number_of(self, file: int) -> int:
+        return self._files.setdefault(file, len(self._files) + 1)
+
+    def forget(self) -> None:
+        """What stands there is on disk, whoever put it there."""
+        self.unsynced.clear()
+        self._operations.clear()
 
     def open(self, path: Path, *, create: bool = False) -> int:
         descriptor = FaultyDisk.open(self, path, create=create)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from brokerd.core.machine import Meta, Outcome
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Kind, QueueOptions
+from brokerd.core.queue.queue_commands import Kind
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
 from tests.simulation.broker.oracle import Oracle
 

@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from brokerd.cluster import deliveries as delivery_codec
-from brokerd.cluster import write_queue
 from brokerd.cluster.config import ClientConfig
-from brokerd.cluster.group_client import GroupClient, ReplyStatus
-from brokerd.cluster.host import Host
-from brokerd.core import effects, queue_commands
+from brokerd.cluster.groups import write_queue
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
-from brokerd.core.queue_commands import QueueOptions
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import HardState, NodeId
-from brokerd.server.delivery import DeliveryHub
-from brokerd.server.dlx_worker import Letter, Worker
-from brokerd.server.message_views import MessageViews
-from brokerd.server.queue_leaders import QueueLeaders
+from brokerd.server.messages.delivery import DeliveryHub
+from brokerd.server.messages.dlx_worker import Addressed, Letter, Worker
+from brokerd.server.messages.message_views import MessageViews
+from brokerd.server.messages.queue_leaders import QueueLeaders
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from tests.simulation.broker.disk import SimDisk
@@ -35,35 +37,29 @@ from tests.simulation.broker.streams import SimTransport
 from tests.simulation.broker.writes import SimWriteQueue
 
 if TYPE_CHECKING:
-    from tests.simulation.broker.world import BrokerWorld, SimQueue
+    from tests.simulation.broker.world import BrokerWorld
 
 
-class SimLeaders(QueueLeaders):
+#: Of all queues of the simulation, as far as anybody looks.
+SPEC = {"type": "quorum", "durable": True, "auto_delete": False, "arguments": {}, "settings": {}}
+
+
+class SimOptions:
     """Options come from the scenario instead of catalog and policies."""
 
-    def update_options(self, uid: int) -> None:
-        """See QueueLeaders."""
-        queue = self._broker.queue_of(uid)
-        if queue is not None:
-            command = queue_commands.encode_update_options(queue.options)  # type: ignore[attr-defined]
-            self.propose(uid, command, first=True)
+    def __init__(self, world: BrokerWorld) -> None:
+        self._world = world
 
+    def of(self, queue: Queue) -> QueueOptions:
+        """See queue_leaders.Options."""
+        return self._world.queues[queue.uid].options
 
-class SimWorker(Worker):
-    """Routes to the scenario's targets instead of through the router."""
-
-    def _addressed(self, letter: Letter, options: QueueOptions) -> Any:
-        broker: Any = self._broker
-        (_, header, body, notes) = broker.contents(self._uid, letter.run)[0]
-        world: BrokerWorld = broker.world
-        targets = tuple(world.queues[uid] for uid in world.queues[self._uid].targets)
-        for target in targets:
-            world.oracle.published.add((target.uid, body))
-        return targets, (("dlx", "dead"), header, body, notes)
+    def warn_of(self, queue: Queue) -> None:
+        """See queue_leaders.Options."""
 
 
 class SimLetters:
-    """The workers of one member (server/dlx_worker.py: DeadLetterer)."""
+    """The workers of one member (server/messages/dlx_worker.py: DeadLetterer)."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
@@ -73,9 +69,21 @@ class SimLetters:
         """See DeadLetterer."""
         worker = self._workers.get(uid)
         if worker is None:
-            worker = self._workers[uid] = SimWorker(self._broker, uid)  # type: ignore[arg-type]
-            self._broker.spawn(worker.run())
+            broker = self._broker
+            worker = self._workers[uid] = Worker(
+                uid, broker, broker, partial(self._addressed, uid), broker.warn
+            )
+            broker.spawn(worker.run())
         worker.wake()
+
+    def _addressed(self, uid: int, letter: Letter, options: QueueOptions) -> Addressed:
+        """To the scenario's targets instead of through the router."""
+        world = self._broker.world
+        (_, header, body, notes) = self._broker.contents(uid, letter.run)[0]
+        targets = tuple(world.queues[each] for each in world.queues[uid].targets)
+        for target in targets:
+            world.oracle.published.add((target.uid, body))
+        return targets, (("dlx", "dead"), header, body, notes)
 
     def stop(self, uid: int) -> None:
         """See DeadLetterer."""
@@ -87,12 +95,9 @@ class SimLetters:
         """No queue of the simulation dead-letters at most once."""
         raise AssertionError(f"queue {uid} drops messages: {effect}")
 
-
-class SimWishes:
-    """Who is to be a member of what is the nemesis's affair here."""
-
-    def wake(self, uid: int) -> None:
-        """See server/group_membership.py."""
+    def reroute(self, uid: int, effect: effects.Reroute) -> None:
+        """No queue of the simulation has an alternate exchange."""
+        raise AssertionError(f"queue {uid} sends messages on: {effect}")
 
 
 class SimBroker:
@@ -112,9 +117,12 @@ class SimBroker:
             incarnation=member.incarnation,
         )
         self.deliveries = DeliveryHub(self._resume)
-        self.leaders = SimLeaders(self)  # type: ignore[arg-type]
-        self.dead_letterer = SimLetters(self)
-        self.membership = SimWishes()
+        self.leaders = QueueLeaders(
+            *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
+            wake_members=lambda uid: None,
+            write_later=self._write_later,
+            led={},
+        )
         self._views = MessageViews(self._entry_data)
         for queue in self.world.queues.values():
             self.groups.set_members(queue.uid, [NodeId(node) for node in queue.members])
@@ -134,13 +142,16 @@ class SimBroker:
         """See Broker."""
         self.world.record("warn", self.node, text)
 
-    def queue_of(self, uid: int) -> SimQueue | None:
+    def queue_of(self, uid: int) -> Queue | None:
         """See Broker."""
-        return self.world.queues.get(uid)
+        queue = self.world.queues.get(uid)
+        return None if queue is None else Queue(queue.vhost, queue.name, SPEC, uid, queue.members)
 
-    def machine(self, uid: int) -> Any:
+    def machine(self, uid: int) -> QueueMachine:
         """See Broker."""
-        return self.host.machine_of(uid)
+        machine = self.host.machine_of(uid)
+        assert isinstance(machine, QueueMachine)
+        return machine
 
     def leads(self, uid: int) -> bool:
         """See Broker."""
@@ -169,6 +180,9 @@ class SimBroker:
             done("refused" not in queue_commands.decode_reply(reply))
 
         self.groups.send(uid, command, answered, once=True)
+
+    def _write_later(self, operation: dict[str, Any]) -> None:
+        raise AssertionError(f"no queue of the simulation ends: {operation}")
 
     # ---- HostEvents -----------------------------------------------------------------------------
 
@@ -244,6 +258,8 @@ class SimMember:
         #: By group, what others were told is on this disk: the snapshot's index, the entries behind
         #: it (index: term), the hard state.
         self._promised: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
+        #: The same of a directory that was put back and does not show it.
+        self._unnoticed: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
         #: By damaged group: what must be here again before it counts as whole.
         self._owed: dict[int, int] = {}
 
@@ -318,16 +334,11 @@ class SimMember:
 
     def _look_for_broken_promises(self, wal: WriteAheadLog) -> None:
         """White box: what was on disk is there, or known to be damaged (G8)."""
-        require, ledgers = self.world.oracle.require, self.world.oracle.ledgers
+        require = self.world.oracle.require
         for uid, (base, terms, promised) in self._promised.items():
             log = wal.log(uid)
             where = f"{self.id}, queue {uid}"
-            # What was not committed may have been overwritten by a write under way; others may have
-            # committed something else there since.
-            applied = ledgers[uid].applied
-            wanted = max(
-                [base, *(at for at, term in terms.items() if applied.get(at, (0,))[0] == term)]
-            )
+            wanted = self._committed(uid, base, terms)
             if log.damaged:
                 self._owed[uid] = max(wanted, self._owed.get(uid, 0))
                 continue
@@ -338,8 +349,22 @@ class SimMember:
             )
             require(is_same, f"{where}: was {promised}, is {found} after a restart")
 
+    def _committed(self, uid: int, base: int, terms: dict[int, int | None]) -> int:
+        """Return the last entry that was on disk and is the group's for ever.
+
+        What was not committed may have been overwritten by a write under way; others may have
+        committed something else there since.
+        """
+        applied = self.world.oracle.ledgers[uid].applied
+        return max([base, *(at for at, term in terms.items() if applied.get(at, (0,))[0] == term)])
+
     def _look_at_refilled(self, wal: WriteAheadLog) -> None:
         """White box: a log that counts as whole again holds what was lost."""
+        if self._unnoticed and wal.doubts.places():
+            for uid, (base, terms, _) in self._unnoticed.items():
+                if wal.log(uid).damaged:
+                    self._owed[uid] = self._committed(uid, base, terms)
+            self._unnoticed = {}
         for uid, wanted in list(self._owed.items()):
             if not wal.log(uid).damaged:
                 del self._owed[uid]
@@ -390,10 +415,10 @@ class SimMember:
                 self.incarnation,
                 wal,
                 self.world.host_config,
-                broker,
                 self.rng,
                 self._clock_ms,
             )
+        host.serve(broker)
         host.transport = SimTransport(self.id, self.world.wires, host, self.on_vote)  # type: ignore[assignment]
         self._writes = queues[0]
         return host
@@ -407,8 +432,14 @@ class SimMember:
         with self.loop.entered():
             self.host.open_group(uid, founders if self.id in queue.founders else [], machine)
 
-    def crash(self) -> None:
-        """The process and the machine under it stop at once."""
+    def forget_unnoticed(self) -> None:
+        """The directory is an older one, and recovery cannot see it: what was promised is owed from
+        the moment on in which the member hears of it.
+        """
+        self._unnoticed, self._promised = self._promised, {}
+
+    def crash(self, *, cuts_power: bool = True) -> None:
+        """The process stops at once, and the machine under it."""
         if self.broker is None:
             return
         self.world.record("crash", self.id, self.incarnation)
@@ -429,5 +460,6 @@ class SimMember:
         self.loop.kill()
         self.wal.close()
         self.wal = None
-        self.disk.cut_power(self.rng)
+        if cuts_power:
+            self.disk.cut_power(self.rng)
         self.world.wires.ended(self.id)

@@ -12,25 +12,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from brokerd.cluster.driver import Driver
-from brokerd.cluster.host import Host
-from brokerd.cluster.inbox import Inbox
-from brokerd.core import effects, queue, queue_commands, queue_snapshot
-from brokerd.core.enqueuers import Enqueuers
-from brokerd.core.once import Senders
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Kind
-from brokerd.core.queue_state import QueueState
+from brokerd.cluster.groups import trust
+from brokerd.cluster.groups.driver import Driver
+from brokerd.cluster.groups.trust import Trust
+from brokerd.core.queue import effects, queue_commands, queue_machine, queue_snapshot
+from brokerd.core.queue.client_sessions import Senders
+from brokerd.core.queue.enqueuers import Enqueuers
+from brokerd.core.queue.queue_commands import Kind
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue.queue_state import QueueState
 from brokerd.raft import membership
 from brokerd.raft.messages import Configuration
 from brokerd.raft.node import RaftNode
-from brokerd.server import queue_leaders
-from brokerd.server.delivery import DeliveryHub
-from brokerd.server.dlx_worker import Worker
-from brokerd.server.queue_leaders import QueueLeaders
-from brokerd.storage import recovery, scan
+from brokerd.server.messages import queue_leaders
+from brokerd.server.messages.delivery import DeliveryHub
+from brokerd.server.messages.dlx_worker import Worker
+from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.storage import records, recovery, scan
 from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
+from brokerd.storage.promises import Promise, Promises
 from brokerd.storage.writer import GroupWrite, LogWriter
 from tests.simulation.broker.disk import SimDisk
 from tests.simulation.broker.world import BrokerWorld
@@ -97,7 +98,7 @@ def _expect_anything(enqueuers: Enqueuers, key: object) -> int:
 
 
 _last_first = [1]
-_enqueue = queue._HANDLERS[Kind.ENQUEUE]
+_enqueue = queue_machine._HANDLERS[Kind.ENQUEUE]
 
 
 def _enqueue_twice(machine: QueueMachine, meta: Any, command: Any) -> bytes:
@@ -180,14 +181,14 @@ _deliver = QueueLeaders._deliver
 
 
 def _propose_once(leaders: QueueLeaders, uid: int, command: bytes, *, first: bool = False) -> None:
-    leaders._broker.host.propose(uid, command, lambda *_: None, first=first)
+    leaders._replicas.propose(uid, command, lambda *_: None, first=first)
 
 
 def _propose_last(
-    driver: Driver, command: bytes, done: Any, now_ms: int, *, first: bool = False
+    driver: Driver, command: bytes, done: Any, now_ms: int, *, first: bool, is_lazy: bool
 ) -> None:
     """Options wait behind what clients sent, and are refused where leadership is handed over."""
-    _propose(driver, command, done, now_ms)
+    _propose(driver, command, done, now_ms, is_lazy=is_lazy)
 
 
 _propose = Driver.propose
@@ -208,19 +209,18 @@ def _any_change(current: Configuration, wanted: Configuration) -> str | None:
     return None
 
 
-def _damaged_is_trusted(inbox: Inbox, driver: Any, term: int) -> None:
-    """A damaged replica counts as refilled at once."""
-    inbox._reached(driver)
+def _compare_at_once(_: Trust, __: trust.Progressed) -> trust.Action:
+    """A damaged replica counts as refilled as soon as it is looked at."""
+    return trust.Action.COMPARE_LIVE
 
 
-_open_group = Host.open_group
+def _pass_over(_: Trust, __: trust.Event) -> None:
+    """What happened makes no difference."""
 
 
-def _open_undamaged(host: Host, uid: int, members: Any, machine: Any, **options: Any) -> None:
-    _open_group(host, uid, members, machine, **options)
-    driver = host.driver_of(uid)
-    assert driver is not None
-    driver.is_damaged = False
+def _whole_by_a_snapshot(replica: Trust, _: trust.SnapshotInstalled) -> None:
+    """A snapshot makes good whatever was lost, however old it is."""
+    replica.losses = trust.NONE
 
 
 _propose_configuration = RaftNode.propose_configuration
@@ -236,13 +236,28 @@ def _two_changes(node: RaftNode, configuration: Configuration) -> int | str:
         node.log.committed = committed
 
 
+# ---- disks that lie -----------------------------------------------------------------------------
+
+
+def _no_mark(*_: Any) -> None:
+    """What a segment's head says of what was synced is not looked at."""
+
+
+def _whatever(*_: Any) -> None:
+    """A missing mark means nothing, or a copied file is as good as the original."""
+
+
+def _never_behind(promises: Promises, promise: Promise) -> bool:
+    return False
+
+
 #: Name -> what is replaced, the profile in which it shows soonest, and how many seeds it may take.
 MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "log-acknowledges-before-sync": ([(SimDisk, "data_sync", _no_sync)], "power", 10),
     "log-passes-over-damage": ([(recovery, "_damage", _never_damage)], "decay", 60),
     "log-cuts-damage-off": ([(scan._Scanner, "_is_torn", _always_torn)], "decay", 60),
     "log-loses-hard-state": ([(LogWriter, "write", _write_without_hard_state)], "power", 60),
-    "log-collects-live-entries": ([(GroupLog, "set_live", _live_without_the_first)], "power", 10),
+    "log-collects-live-entries": ([(GroupLog, "set_live", _live_without_the_first)], "lag", 20),
     "snapshot-without-live-entries": (
         [(GroupLog, "snapshot", _snapshot_without_live)],
         "lag",
@@ -252,13 +267,13 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "duplicates-accepted": (
         [
             (Enqueuers, "expected", _expect_anything),
-            (queue._HANDLERS, Kind.ENQUEUE, _enqueue_twice),
+            (queue_machine._HANDLERS, Kind.ENQUEUE, _enqueue_twice),
         ],
         "order",
         40,
     ),
     "repeats-applied": ([(Senders, "answer", _never_seen)], "answers", 30),
-    "settle-forgotten": ([(queue._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
+    "settle-forgotten": ([(queue_machine._HANDLERS, Kind.SETTLE, _settle_nothing)], "fair", 5),
     "held-not-in-snapshot": ([(queue_snapshot, "encode", _encode_without_held)], "decay", 20),
     "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),
     "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "answers", 100),
@@ -282,10 +297,28 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     ),
     "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
     "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),
-    "damaged-member-votes": ([(Host, "open_group", _open_undamaged)], "decay", 100),
+    "damaged-member-votes": ([(Trust._HANDLERS, trust.LogOpened, _pass_over)], "decay", 100),
+    "zeroed-tail-is-torn": (
+        [(records, "decode_sync_mark", _no_mark), (scan._Scanner, "_judge_mark", _whatever)],
+        "lies",
+        60,
+    ),
+    "missing-mark-passes": ([(scan._Scanner, "_judge_mark", _whatever)], "lies", 100),
+    "copied-directory-votes": ([(recovery, "_look_for_copy", _whatever)], "lies", 100),
+    "older-directory-votes": ([(Promises, "is_behind", _never_behind)], "lies", 60),
     "damaged-member-trusted-early": (
-        [(Inbox, "_look_for_refill", _damaged_is_trusted)],
+        [(Trust._HANDLERS, trust.Progressed, _compare_at_once)],
         "decay",
+        100,
+    ),
+    "whole-by-any-snapshot": (
+        [(Trust._HANDLERS, trust.SnapshotInstalled, _whole_by_a_snapshot)],
+        "decay",
+        100,
+    ),
+    "put-back-member-votes": (
+        [(Trust._HANDLERS, trust.FellBehind, _pass_over)],
+        "lies",
         100,
     ),
 }

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from brokerd.core import effects, once, queue_commands
 from brokerd.core.machine import Meta
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import EnqueueView, Kind
+from brokerd.core.queue import client_sessions, effects, queue_commands
+from brokerd.core.queue.queue_commands import EnqueueView, Kind
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
 from tests.simulation.checkers import Violation
 
@@ -165,10 +165,10 @@ class Oracle:
         reply: bytes,
         before: Before,
     ) -> None:
-        """What must take effect once does (core/once.py), however often it comes."""
-        if reply in (once.EARLY, once.OUTLIVED):
+        """What must take effect once does (client_sessions.py), however often it comes."""
+        if reply in (client_sessions.EARLY, client_sessions.OUTLIVED):
             return
-        envelope = once.decode_envelope(command)
+        envelope = client_sessions.decode_envelope(command)
         key = (envelope.node, envelope.incarnation, envelope.sequence)
         first = ledger.taken.setdefault(key, index)
         if first != index:
@@ -289,7 +289,7 @@ class Oracle:
 
 
 def _is_new(machine: QueueMachine, command: bytes) -> bool:
-    return machine.senders.answer(once.decode_envelope(command), b"known") is None
+    return machine.senders.answer(client_sessions.decode_envelope(command), b"known") is None
 
 
 def _within(spans: Any, ranges: Sequence[Sequence[int]]) -> list[int]:

@@ -91,6 +91,8 @@ PROFILES: dict[str, dict[str, Any]] = {
     "power": _QUIET | {"crashes": True, "crash_after_confirm": 0.1, "sync_ms_max": 4.0},
     #: One member's disk decays.
     "decay": _QUIET | {"crashes": True, "bit_flips": True, "snapshot_entries": 5},
+    #: One member's disk lies (lies.py), as it may in every profile but the one above.
+    "lies": _QUIET | {"transfers": True, "chaos_ms": 6_000, "sync_ms_max": 4.0},
     #: Members miss so much that they need a snapshot, and others crash.
     "lag": _QUIET
     | {

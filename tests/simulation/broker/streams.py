@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from brokerd.cluster import frames
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.transport import Liveness
+from brokerd.cluster.peer import frames
+from brokerd.cluster.peer.transport import Liveness
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.errors import StorageError
 from tests.simulation.broker.kernel import Kernel
 
 if TYPE_CHECKING:
-    from brokerd.cluster.host import Host
+    from brokerd.cluster.groups.host import Host
 
 DIAL_TIMEOUT_MS = 1_000
 REDIAL_MS = 60
@@ -243,7 +243,7 @@ class Wires:
 
 
 class SimTransport:
-    """brokerd.cluster.transport.Transport over Wires."""
+    """brokerd.cluster.peer.transport.Transport over Wires."""
 
     def __init__(
         self, node: NodeId, wires: Wires, host: Host, on_vote: Callable[[int], None]
@@ -254,6 +254,8 @@ class SimTransport:
         self._wires = wires
         self._host = host
         self._outbox: dict[NodeId, list[bytes]] = {}
+        #: At most one per frame.
+        self._positions: dict[NodeId, bytes] = {}
         self._alarms: tuple[str, ...] = ()
         self._liveness = peer_pb2.PeerFrame(liveness=peer_pb2.Liveness()).SerializeToString()
 
@@ -318,6 +320,12 @@ class SimTransport:
         for node in self._wires.members:
             if node != self._node and self.is_connected(node):
                 self._outbox.setdefault(node, []).append(self._liveness)
+                self.introduce(node)
+
+    def introduce(self, node: NodeId) -> None:
+        """See Transport."""
+        self._outbox.setdefault(node, [])
+        self._positions[node] = self._host.position_for(node)
 
     def flush(self) -> None:
         """See Transport."""
@@ -325,6 +333,6 @@ class SimTransport:
             self._flush(node)
 
     def _flush(self, node: NodeId) -> None:
-        pieces = self._outbox.pop(node, None)
-        if pieces:
+        pieces = [*self._outbox.pop(node, ()), self._positions.pop(node, b"")]
+        if any(pieces):
             self._wires.send(self._node, node, b"".join(pieces))

@@ -20,17 +20,18 @@ from unittest import mock
 from zlib import crc32
 
 from brokerd.cluster.config import HostConfig
-from brokerd.cluster.host import Host
-from brokerd.core.queue_commands import QueueOptions
+from brokerd.cluster.groups.host import Host
+from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import Configuration, NodeId
-from brokerd.storage import records, segments
+from brokerd.storage import doubts, records, segments
 from brokerd.storage.config import SEGMENT_BYTES_MIN
 from brokerd.storage.errors import StorageError
 from brokerd.storage.wal import WalConfig
 from tests.simulation.broker.clients import SimConsumer, SimPublisher
 from tests.simulation.broker.disk import flip_bit
 from tests.simulation.broker.kernel import Kernel
+from tests.simulation.broker.lies import Lies
 from tests.simulation.broker.member import SimMember
 from tests.simulation.broker.oracle import Ledger, Oracle
 from tests.simulation.broker.scenario import Scenario
@@ -80,7 +81,6 @@ class BrokerWorld:
             raft=RaftConfig(
                 snapshot_entries=scenario.snapshot_entries,
                 snapshot_resend_ticks=20,
-                commit_record_entries=self.rng.choice((1, 8, 64)),
                 append_entries_max=self.rng.choice((1, 1024)),
                 inflight_max=self.rng.choice((4, 64)),
                 # Drawn apart, so that seeds stand for the same worlds as before.
@@ -90,14 +90,17 @@ class BrokerWorld:
         )
         self._cache_bytes = self.rng.choice((0, 4_000, 1 << 20))
         names = [NodeId(f"n{i}") for i in range(scenario.node_count)]
-        self.queues = self._new_queues(names)
+        # Drawn apart as well.
+        has_default = random.Random(f"default limit {seed}").random() < 0.5
+        self.queues = self._new_queues(names, has_default)
         self.open_queues = [queue for queue in self.queues.values() if queue.name != "dead"]
         self.oracle.ledgers = {
             queue.uid: Ledger(targets=queue.targets) for queue in self.queues.values()
         }
         self.members: dict[NodeId, SimMember] = {}
         self._names = names
-        self._victim = self.rng.choice(names)
+        self.victim = self.rng.choice(names)
+        self.lies = Lies(self, seed, always=profile == "lies", never=profile == "fair")
         self.publishers = [SimPublisher(self, f"p{i}") for i in range(scenario.publisher_count)]
         self.consumers = [
             SimConsumer(self, f"c{queue.uid}{i}", queue.uid)
@@ -105,7 +108,7 @@ class BrokerWorld:
             for i in range(self.rng.choice((1, 2)))
         ]
 
-    def _new_queues(self, names: list[NodeId]) -> dict[int, SimQueue]:
+    def _new_queues(self, names: list[NodeId], has_default_limit: bool) -> dict[int, SimQueue]:
         scenario = self.scenario
         queues: dict[int, SimQueue] = {}
         dead_uid = 100
@@ -123,6 +126,9 @@ class BrokerWorld:
                 options.overflow = "reject-publish"
                 options.delivery_limit = scenario.delivery_limit
                 options.delivery_count_mode = self.rng.choice(("3.x", "4.0", "4.3"))
+                if options.delivery_count_mode == "4.3" and has_default_limit:
+                    options.delivery_count_mode = "failures"
+                    options.delivery_limit_is_default = True
                 queue.targets = (dead_uid,)
             queues[uid] = queue
         return queues
@@ -249,6 +255,10 @@ class BrokerWorld:
         member.crash()
         if down_ms is None:
             down_ms = self.rng.choice((50, 300, 1_500))
+        self.start_later(member, down_ms)
+
+    def start_later(self, member: SimMember, down_ms: int) -> None:
+        """Start a member again, and have its clients come back."""
         self.kernel.after(down_ms, member.start)
         for client in [*self.publishers, *self.consumers]:
             if client.home is member:
@@ -307,7 +317,7 @@ class BrokerWorld:
 
     def _decay(self) -> None:
         """One bit of the victim's disk flips while its process is down."""
-        member = self.members[self._victim]
+        member = self.members[self.victim]
         if member.is_up:
             self._crash(member)
         member.is_victim = True
@@ -443,11 +453,17 @@ class BrokerWorld:
         root = Path(tempfile.mkdtemp(prefix="brokerd-sim-", dir=base))
         salts = random.Random(self.rng.getrandbits(32))
 
+        def new_mark() -> int:
+            return salts.randrange(1, 1 << 56)
+
         def new_salt() -> int:
             return int.from_bytes(bytes(salts.randrange(1, 256) for _ in range(4)), "little")
 
         try:
-            with mock.patch.object(segments, "new_salt", new_salt):
+            with (
+                mock.patch.object(segments, "new_salt", new_salt),
+                mock.patch.object(doubts, "random_mark", new_mark),
+            ):
                 self._run(root)
         finally:
             for member in self.members.values():
@@ -468,6 +484,7 @@ class BrokerWorld:
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
         heal_ms = self.scenario.chaos_ms
         self.kernel.after(500, self._nemesis)
+        self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self._run_until(heal_ms)
         while self.kernel.now_ms < heal_ms + RESUME_MS and any(
@@ -541,7 +558,7 @@ class BrokerWorld:
                 assert replica is not None
                 if replica.error is None and replica.replica.applied_index != wanted:
                     return f"{name} has not applied {wanted} of queue {uid}"
-                if replica.is_damaged:
+                if not replica.trust.may_vote:
                     return f"{name} is still damaged in queue {uid}"
         return None
 

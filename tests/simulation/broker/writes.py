@@ -1,7 +1,7 @@
 """The writer thread without a thread: its steps run when the kernel's clock says so.
 
-The queue, the batches and the order are those of cluster/write_queue.py; only who runs the steps is
-different.  A crash in the middle of a step leaves written what was not synced.
+The queue, the batches and the order are those of cluster/groups/write_queue.py; only who runs the
+steps is different.  A crash in the middle of a step leaves written what was not synced.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.cluster import write_queue
-from brokerd.cluster.driver import Driver
+from brokerd.cluster.groups import write_queue
+from brokerd.cluster.groups.driver import Driver
 from brokerd.storage.errors import StorageError
 from brokerd.storage.wal import WriteAheadLog
 from tests.simulation.broker.disk import SimDisk

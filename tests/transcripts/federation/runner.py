@@ -16,12 +16,13 @@ from brokerd.amqp.properties import BasicProperties, headers, user_id
 from brokerd.amqp.values import Table, Value
 from brokerd.federation import link_state, upstream
 from brokerd.federation.link_state import Action, FederationLink
+from tests.transcripts.scenarios import Runner
 
 Words = list[str]
 Values = dict[str, str]
 
 
-class Transcript:
+class Transcript(Runner):
     """One link, driven by lines."""
 
     def __init__(self) -> None:
@@ -41,17 +42,9 @@ class Transcript:
                 definition[key] = text
         return FederationLink("orders", "/", "stock", upstream.parse("warehouse", definition))
 
-    def run(self, text: str) -> str:
-        """Return the transcript with what really comes of its events."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                lines.append(line)
-                lines += [f"    {shown}" for shown in self.step(line[2:])]
-                self.link.check_invariants()
-            elif not line.startswith("    "):
-                lines.append(line)
-        return "\n".join(lines) + "\n"
+    def check(self) -> None:
+        """See Runner."""
+        self.link.check_invariants()
 
     def step(self, line: str) -> list[str]:
         """Handle one event."""

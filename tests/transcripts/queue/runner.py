@@ -17,30 +17,20 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core import effects, queue_commands
-from brokerd.core.effects import ConsumerId, Run
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue_commands import Kind, ReturnCause
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.queue_commands import Kind, ReturnCause
+from tests.transcripts.scenarios import Runner
 from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, content
 
 
-class Transcript:
+class Transcript(Runner):
     """One queue, driven by lines."""
 
     def __init__(self) -> None:
         self.queue = QueueDriver()
-
-    def run(self, text: str) -> str:
-        """Return the transcript with what really comes of its commands."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                lines.append(line)
-                lines += [f"    {shown}" for shown in self.step(line[2:])]
-            elif not line.startswith("    "):
-                lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def step(self, line: str) -> list[str]:
         words = line.split()

@@ -8,6 +8,7 @@
     > sync a [1]                    writes reach the disk (only the oldest so many)
     > stabilize [a b]               sync and deliver until nothing moves (the rest is cut off)
     > crash a   > start a           unsynced writes are lost
+    > roll_back a 3                 the disk of a, which is down, has lost what came behind entry 3
     > transfer a b                  > change a voters=abd learners=e
     > look a                        somebody looks at its machine (CatchUp)
     > unreachable a b               > alive b               > gone b a (a's process ended)
@@ -36,6 +37,7 @@ from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
 from brokerd.raft.progress import ProgressState
 from brokerd.raft.replica import (
     Action,
+    Contradicted,
     InstallSnapshot,
     Persist,
     Realise,
@@ -44,6 +46,7 @@ from brokerd.raft.replica import (
     SaveSnapshot,
     Send,
 )
+from tests.transcripts.scenarios import Runner
 from tests.unit.raft.cluster import Cluster
 
 
@@ -102,29 +105,22 @@ _SHOW: dict[type[object], Callable[..., str]] = {
     InstallSnapshot: lambda action: (
         f"install #{action.token} snapshot {action.snapshot.index}/{action.snapshot.term}"
     ),
+    Contradicted: lambda action: (
+        f"contradicted from {action.contradiction.first}/{action.contradiction.term} of "
+        f"{action.contradiction.last}, by {action.contradiction.leader}"
+    ),
     RoleChanged: lambda action: (
         f"term {action.term}, " + ("leads" if action.is_leader else f"leader {action.leader}")
     ),
 }
 
 
-class Transcript:
+class Transcript(Runner):
     """One group, driven by lines."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
         self._shown: list[str] = []
-
-    def run(self, text: str) -> str:
-        """Return the transcript with what really comes of its commands."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                lines.append(line)
-                lines += [f"    {shown}" for shown in self.step(line[2:])]
-            elif not line.startswith("    "):
-                lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def step(self, line: str) -> list[str]:
         """Run one command; return what came of it."""
@@ -195,6 +191,10 @@ class Transcript:
     def start(self, words: list[str], options: dict[str, str]) -> None:
         """Boot a member."""
         self.cluster.start(words[0])
+
+    def roll_back(self, words: list[str], options: dict[str, str]) -> None:
+        """Take away what a disk had synced."""
+        self.cluster.roll_back(words[0], int(words[1]))
 
     def change(self, words: list[str], options: dict[str, str]) -> None:
         """Change the membership."""
@@ -297,6 +297,7 @@ _STEPS: dict[str, Callable[[Transcript, list[str], dict[str, str]], None]] = {
     "progress": Transcript.progress,
     "propose": Transcript.propose,
     "repeat": Transcript.repeat,
+    "roll_back": Transcript.roll_back,
     "send": Transcript.send,
     "stabilize": Transcript.stabilize,
     "start": Transcript.start,

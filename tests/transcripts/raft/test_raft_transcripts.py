@@ -1,21 +1,17 @@
-"""Each scenario in this folder does what it says, and INDEX.md names them all.
-
-BROKERD_REWRITE_TRANSCRIPTS=1 writes down what really happens; read the difference before it is
-committed.
-"""
+"""Each scenario in this folder does what it says, and INDEX.md names them all."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.transcripts.raft.runner import Transcript
+from tests.transcripts.scenarios import assert_holds, found_in
 
 FOLDER = Path(__file__).parent
-SCENARIOS = sorted(FOLDER.glob("*.txt"))
+SCENARIOS = found_in(__file__, at_least=20)
 
 #: Sections of the Raft thesis that a Raft core must be held to (issue 5).
 SECTIONS = {
@@ -26,12 +22,7 @@ SECTIONS = {
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
 def test_scenario(path: Path) -> None:
-    text = path.read_text()
-    found = Transcript().run(text)
-    if os.environ.get("BROKERD_REWRITE_TRANSCRIPTS"):
-        path.write_text(found)
-        return
-    assert found == text
+    assert_holds(path, Transcript())
 
 
 def test_the_index_names_every_transcript_under_its_section() -> None:

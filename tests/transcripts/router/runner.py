@@ -15,28 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core.refusals import Refused
+from brokerd.core.catalog.refusals import Refused
+from tests.transcripts.scenarios import Runner
 from tests.unit.core.catalog_driver import CatalogDriver
 
 _FLAGS = ("durable", "auto_delete", "internal", "exclusive")
 
 
-class Transcript:
+class Transcript(Runner):
     """One catalog and its router, driven by lines."""
 
     def __init__(self) -> None:
         self.catalog = CatalogDriver()
-
-    def run(self, text: str) -> str:
-        """Return the transcript with what really comes of its commands."""
-        lines: list[str] = []
-        for line in text.splitlines():
-            if line.startswith("> "):
-                lines.append(line)
-                lines += [f"    {shown}" for shown in self.step(line[2:])]
-            elif not line.startswith("    "):
-                lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def step(self, line: str) -> list[str]:
         self.catalog.effects = []

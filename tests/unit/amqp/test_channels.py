@@ -123,3 +123,20 @@ def test_names_that_are_no_utf8_survive() -> None:
     declare = methods.QueueDeclare(queue="\udcff\udc00"[:1])
     (event,) = machine.receive_data(declare.encode(1), 0)
     assert event == events.MethodReceived(1, declare)
+
+
+def test_what_has_come_of_unfinished_messages_is_counted() -> None:
+    """SEC-44: bodies on all channels and the rest of a frame; what ends counts no more."""
+    machine = opened_server(channels=(1, 2))
+    for channel in (1, 2):
+        publish = methods.BasicPublish(0, "", "q").encode(channel)
+        machine.receive_data(publish + header_frame(channel, 1000), 0)
+        machine.receive_data(body_frame(channel, bytes(100)), 0)
+    machine.receive_data(body_frame(1, bytes(300)) + body_frame(1, bytes(50))[:20], 0)
+    assert machine.held_bytes == 100 + 400 + 20
+    machine.check_invariants()
+    machine.fail(NotFound("no queue"), 2)
+    assert machine.held_bytes == 400 + 20
+    machine.receive_data(body_frame(1, bytes(50))[20:] + body_frame(1, bytes(550)), 0)
+    assert machine.held_bytes == 0
+    machine.check_invariants()

@@ -253,7 +253,7 @@ def test_memory_follows_what_arrived_not_what_was_announced() -> None:
 
 
 def test_publishes_of_one_read_are_one_event_per_run() -> None:
-    """Hot path rule 1; the order across channels is kept."""
+    """design/hot-path.md rule 1; the order across channels is kept."""
     machine = opened_server(channels=(1, 2))
     run = b"".join(publish_bytes(1, bytes([n]), key=f"k{n % 2}") for n in range(10))
     data = run + publish_bytes(2, b"z") + run + methods.QueueDeclare(queue="q").encode(1) + run
@@ -270,7 +270,7 @@ def test_publishes_of_one_read_are_one_event_per_run() -> None:
 
 
 def test_acks_of_one_read_are_one_event() -> None:
-    """Hot path rule 4."""
+    """design/hot-path.md rule 4."""
     machine = opened_server(channels=(1, 2))
     data = b"".join(methods.BasicAck(n, n == 3).encode(1) for n in range(1, 6))
     found = machine.receive_data(data + methods.BasicAck(7).encode(2) + data, 0)

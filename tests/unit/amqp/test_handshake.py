@@ -123,7 +123,7 @@ def test_unread_bytes_before_the_login_are_bounded() -> None:
     machine = server()
     machine.receive_data(HEADER + start_ok(), 0)
     machine.data_to_send()
-    assert machine.receive_data(bytes(60_000), 0) == []
+    assert machine.receive_data(bytes(15_000), 0) == []
     (event,) = machine.receive_data(bytes(10_000), 0)
     assert isinstance(event, events.ConnectionFailed)
     machine.check_invariants()
@@ -314,6 +314,7 @@ def test_answer_to_our_close_ends_the_connection() -> None:
     assert isinstance(event, events.ConnectionClosed)
     assert (event.by_peer, event.code) == (False, 320)
     assert machine.wants_close
+    assert machine.is_settled
 
 
 @pytest.mark.parametrize(("heartbeat", "delay"), [(10, 10_000), (60, 30_000), (0, 30_000)])
@@ -327,6 +328,7 @@ def test_close_that_is_never_answered_ends_by_time(heartbeat: int, delay: int) -
     (event,) = machine.tick(1_000 + delay)
     assert isinstance(event, events.ConnectionClosed)
     assert machine.wants_close
+    assert not machine.is_settled
 
 
 def test_close_of_the_client_is_answered_after_what_came_before() -> None:
@@ -341,6 +343,7 @@ def test_close_of_the_client_is_answered_after_what_came_before() -> None:
     names = [method.NAME for _, method in sent(machine)]
     assert names == ["queue.declare-ok", "connection.close-ok"]
     assert machine.wants_close
+    assert machine.is_settled
 
 
 def test_end_of_the_socket_is_told_once() -> None:

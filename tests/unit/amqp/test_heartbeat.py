@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokerd.amqp import events, methods
 from brokerd.amqp.connection import AmqpConnection
+from brokerd.amqp.heartbeat import Heartbeats
 from tests.unit.amqp.pair import opened_server, publish_bytes
 
 BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -111,3 +112,10 @@ def test_late_tick_blames_no_peer() -> None:
     machine = opened_server(heartbeat=60)
     assert machine.tick(3_600_000) == []
     assert not machine.wants_close
+
+
+def test_heartbeats_that_were_not_paused_go_on_as_they_are() -> None:
+    """R-HB-2."""
+    beats = Heartbeats(10, 0)
+    beats.resume(9000)
+    assert beats.next_receive_ms == 10_000

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from brokerd.amqp import properties, values
+from brokerd.amqp import errors, properties, values
 from brokerd.amqp.errors import EncodeError, FieldSyntaxError
 from brokerd.amqp.properties import BasicProperties
 
@@ -40,7 +40,7 @@ def test_all_properties_survive() -> None:
 
 
 def test_questions_are_answered_from_the_flag_word() -> None:
-    """Hot path rule 2."""
+    """design/hot-path.md rule 2."""
     full, empty = FULL.encode(), properties.EMPTY
     for question in (
         properties.has_headers,
@@ -189,3 +189,28 @@ def test_reply_to_is_read_and_replaced_in_place() -> None:
     assert changed == expected
     assert properties.reply_to(properties.EMPTY) is None
     assert properties.with_reply_to(properties.EMPTY, "x") == BasicProperties(reply_to="x").encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x80\x00",
+        b"\xa0\x00\x05ab",
+        b"\x20\x00\x00",
+        b"\x20\x00",
+    ],
+    ids=["no length", "short text", "short size", "nothing"],
+)
+def test_properties_that_are_cut_off_are_malformed(raw: bytes) -> None:
+    """R-FRM-5."""
+    with pytest.raises(errors.FieldSyntaxError, match="malformed"):
+        properties.with_reply_to(raw, "x")
+
+
+def test_a_header_table_cut_off_inside_is_malformed() -> None:
+    """R-FRM-5: its size is right, what is in it is not."""
+    table = b"\x01k" + b"S\x00\x00\x00\x09ab"
+    raw = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+    assert properties.is_well_formed(raw)
+    with pytest.raises(errors.FieldSyntaxError, match="field table cut short"):
+        properties.BasicProperties.decode(raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.amqp import errors, spec, values
 from brokerd.amqp.errors import EncodeError, FieldSyntaxError, FrameError
 from brokerd.amqp.values import (
     Decimal,
@@ -163,3 +164,14 @@ def test_type_names_are_those_of_error_texts() -> None:
         "longstr", "signedint", "long", "bool", "table", "array", "void", "double",
         "timestamp", "binary", "decimal",
     ]  # fmt: skip
+
+
+def test_tables_that_cannot_be_written_are_refused() -> None:
+    """SEC-42, R-FRM-11."""
+    deep: values.Table = {}
+    for _ in range(spec.TABLE_NESTING_MAX):
+        deep = {"t": deep}
+    with pytest.raises(errors.EncodeError, match="nested deeper"):
+        values.encode_table(deep)
+    with pytest.raises(errors.EncodeError, match="no AMQP type for object"):
+        values.encode_table({"x": object()})  # type: ignore[dict-item]

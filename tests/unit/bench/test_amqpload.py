@@ -105,6 +105,45 @@ def test_publishes_are_confirmed_by_one_multiple_ack() -> None:
     assert '"nacked": 0' in done.stdout
 
 
+GET = struct.pack(">HH", 60, 70)
+
+
+def got(tag: int, size: int, sent: int) -> bytes:
+    """Return a get-ok whose header says `size` and whose body frame has `sent` bytes."""
+    arguments = struct.pack(">QBBBI", tag, 0, 0, 0, 0)
+    header = frame(struct.pack(">HHQH", 60, 0, size, 0), 1, 2)
+    return method(60, 71, arguments, channel=1) + header + frame(b"x" * sent, 1, 3)
+
+
+def test_gets_wait_for_their_message() -> None:
+    together: list[int] = []
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(START + TUNE + OPENED + DECLARED)
+        for tag in range(1, 6):
+            together.append(read_methods(connection, GET, 1))
+            connection.sendall(got(tag, 100, 60) + frame(b"x" * 40, 1, 3))
+        read_methods(connection, CLOSE, 1)
+        connection.sendall(CLOSED)
+
+    with broker(script) as port:
+        done = load(port, "get", "--count", "5", "--ack", "auto")
+    assert (done.returncode, together) == (0, [1] * 5), done.stderr
+    assert '"messages": 5' in done.stdout
+
+
+def test_a_body_that_is_larger_than_its_header_says_is_named() -> None:
+    def script(connection: socket.socket) -> None:
+        connection.sendall(START + TUNE + OPENED + DECLARED)
+        read_methods(connection, GET, 1)
+        connection.sendall(got(1, 10, 11))
+
+    with broker(script) as port:
+        done = load(port, "get", "--count", "5")
+    assert done.returncode == BROKER
+    assert "get: unexpected frame" in done.stderr
+
+
 def test_window_is_never_exceeded() -> None:
     """Each publish is answered before the next may come: one at a time is all that is ever read."""
     together: list[int] = []
@@ -195,7 +234,8 @@ def test_no_broker_is_named_with_host_and_port() -> None:
         (("publish", "--count", "-1"), "--count takes a number"),
         (("publish", "--count", "99999999999999999999"), "--count takes a number"),
         (("publish", "--in-flight", "0"), "at least 1"),
-        (("consume", "--ack", "sometimes"), "--ack takes each, auto or multiple:K"),
+        (("consume", "--ack", "sometimes"), "--ack takes each, auto, none or multiple:K"),
+        (("consume", "--ack", "none"), "--ack none is for get"),
         (("consume", "--ack", "multiple:500", "--prefetch", "100"), "would wait for ever"),
         (("publish", "--nonsense"), "the options are listed"),
     ],

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from brokerd.core import catalog_commands, declare
-from brokerd.core.catalog import CatalogMachine
-from brokerd.core.catalog_objects import ConnectionId, Queue
-from brokerd.core.effects import TopologyChanged
-from brokerd.core.permissions import Access
+from brokerd.core.catalog import catalog_commands, declare
+from brokerd.core.catalog.catalog_effects import TopologyChanged
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.core.catalog.catalog_objects import ConnectionId, Queue
+from brokerd.core.catalog.permissions import Access
+from brokerd.core.catalog.refusals import Refused
+from brokerd.core.catalog.router import Router, RouteResult
 from brokerd.core.profiles import Profile, profile
-from brokerd.core.refusals import Refused
-from brokerd.core.router import Router, RouteResult
 
 Json = dict[str, Any]
 OWN = ConnectionId("n1", 7, 1)

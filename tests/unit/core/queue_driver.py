@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from brokerd.core import annotations, effects, queue_commands
-from brokerd.core.effects import ConsumerId, Run
+from brokerd.core import annotations
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import QueueMachine
-from brokerd.core.queue_commands import Checkout, Kind, QueueOptions, ReturnCause
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
 
 E = TypeVar("E")
 

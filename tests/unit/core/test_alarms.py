@@ -176,3 +176,16 @@ def test_transition_lines() -> None:
     assert alarms.transition_lines("b", {"memory"}, set(), set())[-1] == (
         "memory resource limit alarm cleared across the cluster"
     )
+
+
+@pytest.mark.parametrize("value", ["0.6", "3", "2GiB", "50000000"])
+def test_a_limit_is_set_to_a_fraction_or_to_bytes(value: str) -> None:
+    """R-MEM-13, R-DSK-2."""
+    assert alarms.check_setting(alarms.MEMORY_SETTING, value) is None
+
+
+def test_a_limit_that_is_neither_is_refused_with_its_name() -> None:
+    """R-MEM-13, R-DSK-2."""
+    assert alarms.check_setting(alarms.DISK_SETTING, "much") == (
+        "disk_free_limit: 'much' is neither a fraction (0.6) nor a number of bytes (2GiB)"
+    )

@@ -130,3 +130,11 @@ def test_a_queue_may_take_over_the_first_of_a_run_and_refuse_the_rest(
     confirms.expect(confirms.published(3), 3, 1)
     confirms.answered(1, 3, accepted)
     assert confirms.take() == (acks, nacks)
+
+
+def test_confirms_of_nothing_are_none() -> None:
+    tracker = Confirms()
+    assert tracker.published(0) == 1
+    assert (tracker.outstanding, bool(tracker)) == (0, False)
+    tracker.expect(tracker.published(), 1, 0)
+    assert bool(tracker)

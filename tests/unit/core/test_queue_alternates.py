@@ -7,19 +7,13 @@ from typing import Any
 import pytest
 
 from brokerd.core import annotations as message_annotations
-from brokerd.core import (
-    catalog_checks,
-    catalog_commands,
-    declare,
-    effects,
-    policy,
-    queue_commands,
-)
 from brokerd.core.annotations import Annotations
+from brokerd.core.catalog import catalog_checks, catalog_commands, declare, policy
 from brokerd.core.profiles import profile
+from brokerd.core.queue import effects, queue_commands
+from tests.unit.core.catalog.test_declare import with_rights
 from tests.unit.core.catalog_driver import CatalogDriver, is_refused
 from tests.unit.core.queue_driver import QueueDriver, consumer, dead, numbers, only
-from tests.unit.core.test_declare import with_rights
 
 ALTERNATE = {"qpid.alternate-exchange": "alt"}
 

@@ -162,3 +162,11 @@ def test_bulk_acks_may_end_with_a_tag_that_was_never_given() -> None:
     ranges, error = tracker.acks([(1, False), (2, False), (3, False)])
     assert (ranges, str(error)) == ({"a": [(100, 102)]}, "unknown delivery tag 3")
     assert len(tracker) == 0
+
+
+def test_silencing_a_consumer_that_holds_nothing_is_no_error() -> None:
+    """R-ACK-10"""
+    tracker: Unacked[str] = Unacked()
+    tracker.silence("gone")
+    tracker.delivered("c", 0, 1)
+    assert tracker.ack(1, False) == {"c": [(0, 1)]}

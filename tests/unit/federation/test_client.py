@@ -22,6 +22,7 @@ from brokerd.amqp.connection import AmqpConnection
 from brokerd.federation import upstream
 from brokerd.federation.client import PIPELINE_MAX, Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ConnectionLost, UpstreamError
+from tests.authorities import Authority
 
 Script = Callable[[AmqpConnection, events.Event], None]
 
@@ -264,3 +265,24 @@ async def test_tls_verifies_the_upstream_unless_told_otherwise(tmp_path: Path) -
             await connection.close()
         with pytest.raises(ConnectionLost, match="certificate verify failed"):
             await Connection.open(upstream.parse_uri(base), "/", "a test")
+
+
+async def test_authorities_of_the_definition_are_trusted_and_no_others(tmp_path: Path) -> None:
+    pem = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    own = pem.read_text().partition("-----END PRIVATE KEY-----")[2]
+    other = Authority().certificate.decode()
+    async with serving(polite, tls=context) as port:
+        address = upstream.parse_uri(f"amqps://u:secret@127.0.0.1:{port}")
+        for bundle in (own, other + own):
+            connection = await Connection.open(address, "/", "a test", bundle)
+            await connection.close()
+        with pytest.raises(ConnectionLost, match="certificate verify failed"):
+            await Connection.open(address, "/", "a test", other)
+        both = upstream.parse_uri(f"amqps://u:secret@127.0.0.1:{port}?cacertfile={pem}")
+        connection = await Connection.open(both, "/", "a test", other)
+        await connection.close()
+    broken = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    with pytest.raises(UpstreamError, match="certificates cannot be used"):
+        await Connection.open(address, "/", "a test", broken)

@@ -13,6 +13,7 @@ from brokerd.federation import upstream
 from brokerd.federation.errors import UpstreamError
 from brokerd.federation.upstream import Choice
 
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 URI = "amqp://me:secret@host:1234/v%2fh?heartbeat=5&cacertfile=/tls/ca.pem"
 
 
@@ -62,6 +63,12 @@ def test_wrong_uris_are_refused_without_repeating_them(uri: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_uri_that_could_not_be_decrypted_names_its_key() -> None:
+    """ADR 19: whoever looks at the link learns what to do."""
+    with pytest.raises(UpstreamError, match="encrypted with key 0123abcd, which this member"):
+        upstream.parse_uri(upstream.SEALED + "0123abcd:c2VhbGVk")
+
+
 def test_wrong_query_numbers_are_refused() -> None:
     address = upstream.parse_uri("amqp://h?heartbeat=soon")
     with pytest.raises(UpstreamError, match="heartbeat must be a number up to 65535"):
@@ -96,8 +103,10 @@ def test_every_key_of_a_definition_is_read() -> None:
         "bind-nowait": True,
         "resource-cleanup-mode": "never",
         "channel-use-mode": "single",
+        "ca-certificates": PEM,
     }
     found = upstream.parse("u", value)
+    assert found.authorities == PEM
     assert [address.shown for address in found.addresses] == ["amqp://a", "amqps://b"]
     assert found.exchange_name("mine") == "theirs"
     assert (found.prefetch_count, found.reconnect_delay_ms, found.max_hops) == (7, 500, 3)
@@ -126,6 +135,10 @@ def test_every_key_of_a_definition_is_read() -> None:
         ({"ack-mode": "never"}, "ack-mode must be one of on-confirm, on-publish, no-ack"),
         ({"exchange": "x" * 256}, "exchange must be a name"),
         ({"maxhops": 1}, "unknown key 'maxhops'"),
+        ({"ca-certificates": "/tls/ca.pem"}, "ca-certificates holds no certificate"),
+        ({"ca-certificates": PEM + "-----BEGIN EC PRIVATE KEY-----"}, "holds a private key"),
+        ({"ca-certificates": PEM + "x" * 65_536}, "at most 65536 characters"),
+        ({"ca-certificates": [PEM]}, "ca-certificates must be certificates in PEM"),
     ],
 )
 def test_what_is_wrong_in_a_definition_is_named(value: Any, text: str) -> None:
@@ -135,10 +148,20 @@ def test_what_is_wrong_in_a_definition_is_named(value: Any, text: str) -> None:
         upstream.parse("u", value)
 
 
+def test_other_authorities_make_no_other_upstream() -> None:
+    """R-FX-17: a link whose definition is another one is made anew, and its queue with it."""
+    one, other = (
+        upstream.parse("u", {"uri": "amqps://h", "ca-certificates": pem}) for pem in (PEM, PEM * 2)
+    )
+    assert one == other == upstream.parse("u", {"uri": "amqps://h"})
+    assert (one.authorities, other.authorities) == (PEM, PEM * 2)
+
+
 @settings(max_examples=50)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
 def test_no_value_does_more_than_be_refused(value: Any) -> None:
-    for key in ("uri", "reconnect-delay", "max-hops", "ack-mode", "trust-user-id", "exchange"):
+    keys = ("uri", "reconnect-delay", "max-hops", "ack-mode", "trust-user-id", "exchange")
+    for key in (*keys, "ca-certificates"):
         definition = {"uri": "amqp://h", key: value}
         with contextlib.suppress(UpstreamError):
             assert upstream.parse("u", definition).name == "u"

@@ -32,6 +32,7 @@ from brokerd.raft.messages import (
     MessageKind,
     NodeId,
 )
+from brokerd.raft.node import RaftNode
 from brokerd.raft.replica import (
     Action,
     InstallSnapshot,
@@ -55,6 +56,8 @@ class EchoOutcome:
 
 class EchoMachine:
     """Remembers what it applied; answers with the command in capitals; one effect per command."""
+
+    may_lose_last = False
 
     def __init__(self, *, realise_everywhere: bool = False) -> None:
         self.realise_everywhere = realise_everywhere
@@ -160,6 +163,13 @@ class Cluster:
         self.disks[NodeId(name)].waiting.clear()
         del self.replicas[NodeId(name)]
 
+    def roll_back(self, name: str, last: int) -> None:
+        """The disk of a member that is down has lost what came behind this entry."""
+        disk = self.disks[NodeId(name)]
+        disk.log = [entry for entry in disk.log if entry.index <= last]
+        commit = min(disk.hard_state.commit, last)
+        disk.hard_state = replace(disk.hard_state, commit=commit)
+
     def restart(self, name: str) -> Replica:
         """Crash and boot."""
         self.crash(name)
@@ -230,14 +240,16 @@ class Cluster:
         self.stabilize(*among)
         assert self.replicas[NodeId(name)].is_leader
 
-    def propose(self, name: str, *commands: str, now_ms: int = 5) -> list[int]:
+    def propose(
+        self, name: str, *commands: str, now_ms: int = 5, is_lazy: bool = False
+    ) -> list[int]:
         """Propose commands; return their tokens."""
         tokens = []
         for _ in commands:
             self.token += 1
             tokens.append(self.token)
         pairs = [(token, text.encode()) for token, text in zip(tokens, commands, strict=True)]
-        self.feed(name, Propose(now_ms, pairs))
+        self.feed(name, Propose(now_ms, pairs, is_lazy))
         return tokens
 
     def change(self, name: str, voters: str, learners: str = "") -> int:
@@ -253,6 +265,12 @@ class Cluster:
         """Let time pass at one member."""
         for _ in range(count):
             self.feed(name, Tick(now_ms))
+
+    def rest(self) -> None:
+        """Let the tick come with which a group at rest writes its commit index down."""
+        for name in self.replicas:
+            self.tick(name)
+        self.stabilize()
 
     def applied(self, name: str) -> list[str]:
         """Return the commands that a member's machine has seen."""
@@ -282,3 +300,26 @@ def kinds(cluster: Cluster, to: str) -> list[MessageKind]:
 def command(index: int, term: int) -> Entry:
     """Return an entry as it stands in a log: a time stamp before the command."""
     return Entry(index, term, EntryKind.COMMAND, bytes(8) + b"x")
+
+
+@dataclass(slots=True)
+class Dice:
+    """A generator that remembers what it was asked for, and gives the least."""
+
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def randrange(self, start: int, stop: int) -> int:
+        """Return `start`."""
+        self.asked.append((start, stop))
+        return start
+
+
+def one_node(disk: FakeDisk | None = None, voters: Configuration | None = None) -> RaftNode:
+    """Return member `a` of a group, without a replica around it."""
+    return RaftNode(
+        NodeId("a"),
+        voters or Configuration(tuple(map(NodeId, "abc"))),
+        disk or FakeDisk(),
+        RaftConfig(),
+        Dice(),
+    )

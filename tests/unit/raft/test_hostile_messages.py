@@ -68,6 +68,12 @@ WRONG = {
     "entries in a heartbeat": Message(MessageKind.HEARTBEAT, A, B, 1, entries=[command(3, 1)]),
     "snapshot message without snapshot": snapshot(None),
     "snapshot of a later term": snapshot(Snapshot(9, 2, Configuration((A,)), b"[]")),
+    "terms of a snapshot that fall": snapshot(
+        Snapshot(9, 1, Configuration((A,)), b"[]", terms=((4, 1), (3, 1)))
+    ),
+    "terms of a snapshot that end elsewhere": snapshot(
+        Snapshot(9, 1, Configuration((A,)), b"[]", terms=((10, 1),))
+    ),
     "snapshot without voters": snapshot(Snapshot(9, 1, Configuration(()), b"[]")),
     "snapshot with later live entry": snapshot(
         Snapshot(9, 1, Configuration((A,)), b"[]", [command(10, 1)])

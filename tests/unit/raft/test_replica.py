@@ -8,12 +8,19 @@ import pytest
 
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import ConfigurationError, MisuseError
-from brokerd.raft.inputs import LeaderAlive, PeerUnreachable, Persisted, Tick, TransferLeadership
-from brokerd.raft.messages import MessageKind, NodeId
+from brokerd.raft.inputs import (
+    LeaderAlive,
+    PeerUnreachable,
+    Persisted,
+    Received,
+    Tick,
+    TransferLeadership,
+)
+from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.raft.replica import REFUSED_OVERLOADED, REFUSED_TOO_LARGE, RoleChanged, SaveSnapshot
-from tests.unit.raft.cluster import Cluster
+from tests.unit.raft.cluster import Cluster, elected, hand_over, kinds
 
-A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
+A, B, C, D = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("d")
 
 
 def test_proposal_is_answered_once_applied_with_the_machines_reply() -> None:
@@ -108,7 +115,7 @@ def test_effects_are_realised_everywhere_if_the_machine_says_so() -> None:
 
 
 def test_restart_applies_again_without_effects_and_new_leader_gets_them_all_again() -> None:
-    cluster = Cluster("a", config=RaftConfig(commit_record_entries=1))
+    cluster = Cluster("a", config=RaftConfig())
     cluster.elect("a")
     tokens = cluster.propose("a", "x", "y")
     cluster.stabilize()
@@ -122,7 +129,7 @@ def test_restart_applies_again_without_effects_and_new_leader_gets_them_all_agai
 
 
 def test_committed_entries_of_the_hard_state_are_applied_by_the_first_handle() -> None:
-    cluster = Cluster(config=RaftConfig(commit_record_entries=1))
+    cluster = Cluster(config=RaftConfig())
     cluster.elect("a")
     for text in ("x", "y", "z"):
         cluster.propose("a", text)
@@ -174,7 +181,7 @@ def test_snapshot_is_saved_after_enough_entries_and_restored_at_restart() -> Non
 
 
 def test_restart_reads_no_live_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bodies of a long queue stay on disk (replication.md §2.7)."""
+    """The bodies of a long queue stay on disk (design/replication.md §2.7)."""
     cluster = Cluster(config=RaftConfig(snapshot_entries=4))
     cluster.elect("a")
     for number in range(6):
@@ -240,10 +247,13 @@ def test_quiet_group_wakes_up_for_trouble_and_calms_down() -> None:
     cluster = Cluster()
     assert not cluster.replicas[A].is_quiet
     cluster.elect("a")
+    assert not any(replica.is_quiet for replica in cluster.replicas.values()), "what is committed"
+    cluster.rest()
     assert all(replica.is_quiet for replica in cluster.replicas.values())
     cluster.propose("a", "x")
     assert not cluster.replicas[A].is_quiet
     cluster.stabilize()
+    cluster.rest()
     assert all(replica.is_quiet for replica in cluster.replicas.values())
     cluster.feed("a", PeerUnreachable(B))
     assert not cluster.replicas[A].is_quiet
@@ -256,6 +266,7 @@ def test_members_that_are_down_are_not_waited_for_where_the_others_are_a_majorit
     """With one member down each of ten thousand groups was ticked ten times a second."""
     cluster = Cluster()
     cluster.elect("a")
+    cluster.rest()
     leader = cluster.replicas[A]
     cluster.crash("b")
     cluster.feed("a", PeerUnreachable(B))
@@ -264,6 +275,8 @@ def test_members_that_are_down_are_not_waited_for_where_the_others_are_a_majorit
     cluster.propose("a", "x")
     assert not leader.is_consensus_quiet({B}), "c does not have it yet"
     cluster.stabilize("a", "c")
+    cluster.tick("a")
+    cluster.sync("a")
     assert leader.is_consensus_quiet({B})
     assert not leader.is_consensus_quiet({B, C}), "it may not lead any more"
     assert not leader.is_quiet
@@ -279,6 +292,7 @@ def test_members_that_are_down_are_not_waited_for_where_the_others_are_a_majorit
 def test_group_with_a_deadline_is_not_quiet_and_proposes_one_tick_command() -> None:
     cluster = Cluster()
     cluster.elect("a")
+    cluster.rest()
     cluster.machines[A].deadline_ms = 50
     assert not cluster.replicas[A].is_quiet
     assert cluster.replicas[A].is_consensus_quiet(())
@@ -290,6 +304,7 @@ def test_group_with_a_deadline_is_not_quiet_and_proposes_one_tick_command() -> N
     assert cluster.replicas[A].last_index == last + 1
     cluster.stabilize()
     assert cluster.applied("b") == ["tick"]
+    cluster.rest()
     assert cluster.replicas[A].is_quiet
 
 
@@ -317,6 +332,7 @@ def test_restarted_member_of_a_quiet_group_finds_the_leader_again() -> None:
     cluster.stabilize()
     assert cluster.replicas[C].leader == A
     assert cluster.replicas[A].term == 1
+    cluster.rest()
     assert all(replica.is_quiet for replica in cluster.replicas.values())
 
 
@@ -382,6 +398,7 @@ def test_group_of_one_works_alone() -> None:
     assert token not in cluster.replies
     cluster.stabilize()
     assert cluster.replies[token].accepted
+    cluster.rest()
     assert cluster.replicas[A].is_quiet
 
 
@@ -403,3 +420,109 @@ def test_acknowledging_a_write_that_was_never_asked_for_is_an_error() -> None:
 def test_senseless_settings_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError):
         replace(RaftConfig(), **change).validate()
+
+
+def test_a_command_may_be_empty_or_as_large_as_allowed_and_no_larger() -> None:
+    cluster = elected(command_bytes_max=4)
+    (empty,) = cluster.propose("a", "")
+    (largest,) = cluster.propose("a", "1234")
+    (larger,) = cluster.propose("a", "12345")
+    cluster.stabilize()
+    assert cluster.replies[empty].accepted
+    assert cluster.replies[largest].accepted
+    assert cluster.replies[larger].reply == REFUSED_TOO_LARGE
+    assert not cluster.replies[larger].accepted
+    assert cluster.applied("b") == ["", "1234"]
+
+
+def test_a_new_leaders_machine_learns_its_first_index_and_term() -> None:
+    cluster = elected()
+    cluster.propose("a", "x")
+    cluster.stabilize()
+    hand_over(cluster, "a", "b")
+    (office,) = cluster.machines[B].offices
+    assert (office.index, office.term, office.now_ms) == (3, 2, 5)
+
+
+def test_one_deadline_after_the_other_is_kept() -> None:
+    cluster = elected()
+    for now_ms in (10, 20):
+        cluster.machines[A].deadline_ms = now_ms
+        cluster.tick("a", now_ms=now_ms)
+        cluster.stabilize()
+    cluster.propose("a", "x")
+    cluster.stabilize()
+    assert cluster.applied("a") == ["tick", "tick", "x"]
+
+
+def test_a_deadline_that_was_proposed_in_vain_is_proposed_again_in_the_next_office() -> None:
+    cluster = elected()
+    cluster.machines[A].deadline_ms = 10
+    cluster.tick("a", now_ms=10)
+    cluster.drop()
+    cluster.feed("a", Received(Message(MessageKind.HEARTBEAT, B, A, 2)))
+    cluster.drop()
+    cluster.feed("a", TransferLeadership(A))
+    for _ in range(5):
+        if not cluster.replicas[A].is_leader:
+            cluster.deliver()
+            for name in "abc":
+                cluster.sync(name)
+    # In office, and nothing is committed yet: the entry of the old term, its own first one.
+    assert cluster.replicas[A].is_leader
+    assert cluster.replicas[A].commit_index == 1
+    cluster.tick("a", now_ms=30)
+    assert cluster.replicas[A].last_index == 4
+    cluster.stabilize()
+    assert cluster.applied("a") == ["tick", "tick"]
+
+
+def test_a_silent_member_that_needs_a_snapshot_is_left_alone_until_it_answers() -> None:
+    cluster = elected(snapshot_entries=2)
+    cluster.crash("c")
+    for text in ("one", "two", "three"):
+        cluster.propose("a", text)
+        cluster.stabilize("a", "b")
+    cluster.feed("a", PeerUnreachable(C))
+    progress = cluster.replicas[A]._node.replication.peers[C]
+    progress.is_active = progress.probe_sent = False
+    cluster.propose("a", "four")
+    assert progress.is_paused
+    assert kinds(cluster, "c") == []
+
+
+def test_a_snapshot_is_due_at_the_very_byte() -> None:
+    """8 bytes of time stamp and 2 of command: the second command makes it 20."""
+    cluster = elected(snapshot_bytes=20)
+    actions: list[object] = []
+    cluster.watch = lambda node, action: actions.append(action) if node == A else None
+    cluster.propose("a", "xx")
+    cluster.stabilize()
+    assert not any(isinstance(action, SaveSnapshot) for action in actions)
+    cluster.propose("a", "yy")
+    cluster.stabilize()
+    assert [a.snapshot.index for a in actions if isinstance(a, SaveSnapshot)] == [3]
+
+
+def test_a_large_state_is_not_written_again_before_the_log_has_grown_by_as_much() -> None:
+    """design/hot-path.md, "Scale": what a snapshot costs per command does not grow with depth."""
+    cluster = elected(snapshot_entries=1, snapshot_state_bytes=20)
+    saved: list[int] = []
+    sizes: list[int] = []
+
+    def watch(node: NodeId, action: object) -> None:
+        if node == A and isinstance(action, SaveSnapshot):
+            saved.append(action.snapshot.index)
+            sizes.append(len(action.snapshot.data))
+
+    cluster.watch = watch
+    for _ in range(12):
+        cluster.propose("a", "xx")
+        cluster.stabilize()
+    # Of 10 bytes each: all that a state has beyond 20 bytes must have come into the log first.
+    assert saved[:2] == [2, 3]
+    for before, index, following in zip(sizes, saved, saved[1:], strict=False):
+        assert 10 * (following - index) >= before - 20
+        assert 10 * (following - index - 1) < max(1, before - 20)
+    cluster.restart("a")
+    assert cluster.replicas[A]._saved_bytes == sizes[-1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,36 +20,67 @@ from tests.telemetry.fleet import Queue
 COUNT = 2 * SLICE + 1
 
 
+@dataclass
+class Cluster:
+    name: str = "c"
+
+
+@dataclass
+class Config:
+    data_dir: Path
+    telemetry: TelemetryConfig
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+@dataclass
+class Status:
+    term: int = 1
+    lag: dict[str, int] = field(default_factory=dict)
+
+
+class Machine:
+    """A queue's state as rows are made of it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.options = queue.options()
+
+    def overview(self) -> dict[str, Any]:
+        return self._queue.overview(1)
+
+
+class Queues:
+    """COUNT queues, all led here."""
+
+    def __init__(self) -> None:
+        self.all = {uid: Queue(uid, f"q{uid}") for uid in range(COUNT)}
+        self.led = dict.fromkeys(self.all, 1)
+
+    def queue_uids(self) -> list[int]:
+        return list(self.all)
+
+    def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, Machine]]:
+        queues = [self.all[uid] for uid in uids if uid in self.led]
+        return [(queue, Machine(queue)) for queue in queues]
+
+
+class Host:
+    def status_of(self, uid: int) -> Status:
+        return Status()
+
+
 class Fleet:
     """What Telemetry asks of a broker that leads COUNT queues."""
 
     def __init__(self, data_dir: Path) -> None:
-        self.config = SimpleNamespace(
-            data_dir=data_dir,
-            cluster=SimpleNamespace(name="c"),
-            telemetry=TelemetryConfig(interval_ms=60_000),
-        )
+        self.config = Config(data_dir, TelemetryConfig(interval_ms=60_000))
         self.node, self.incarnation, self.monitor = "n", 1, None
         self.counters = Counters(lambda: 1)
         self.connections: list[None] = []
-        self.queues = {uid: Queue(uid, f"q{uid}") for uid in range(COUNT)}
-        self.leaders = SimpleNamespace(led=dict.fromkeys(self.queues))
-        self.host = SimpleNamespace(
-            has_group=self.queues.__contains__,
-            status_of=lambda uid: SimpleNamespace(term=1, lag={}),
-        )
-        self.queue_uids = self.queues.keys
+        self.queues, self.host = Queues(), Host()
 
     def link_rows(self) -> list[dict[str, Any]]:
         return []
-
-    def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, Any]]:
-        queues = [self.queues[uid] for uid in uids if uid in self.leaders.led]
-        return [(queue, _machine(queue)) for queue in queues]
-
-
-def _machine(queue: Queue) -> Any:
-    return SimpleNamespace(overview=lambda: queue.overview(1), options=queue.options())
 
 
 class Told(list[str]):
@@ -73,7 +104,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, told: Told) -> None:
     fleet = Fleet(tmp_path)
-    telemetry = Telemetry(fleet)  # type: ignore[arg-type]
+    telemetry = Telemetry(fleet, None)  # type: ignore[arg-type]
     collecting = asyncio.create_task(telemetry.collect())
     seen = []
     while not collecting.done():
@@ -81,7 +112,7 @@ async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, t
         seen.append(len(told))
         if len(told) == SLICE:
             # Led elsewhere by now: nothing is asked of it.
-            del fleet.leaders.led[COUNT - 1]
+            del fleet.queues.led[COUNT - 1]
     assert seen[:3] == [SLICE, 2 * SLICE, 2 * SLICE]
     assert set(told) == {f"q{uid}" for uid in range(COUNT - 1)}
 
@@ -89,7 +120,7 @@ async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, t
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:
     fleet = Fleet(tmp_path)
     fleet.config.telemetry = TelemetryConfig(interval_ms=100)
-    telemetry = Telemetry(fleet)  # type: ignore[arg-type]
+    telemetry = Telemetry(fleet, None)  # type: ignore[arg-type]
     telemetry.start()
     await told.begun.wait()
     assert len(told) < COUNT

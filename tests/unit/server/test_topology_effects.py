@@ -6,13 +6,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.core.effects import TopologyChanged
+from brokerd.core.catalog.catalog_effects import FeaturesEnabled, TopologyChanged
 from brokerd.server.broker import Broker
 
 
-def realise(*changes: TopologyChanged) -> tuple[Any, list[str], list[str], list[str]]:
+def realise(
+    *changes: TopologyChanged | FeaturesEnabled,
+) -> tuple[Any, list[Any], list[str], list[str]]:
     """Return the broker, whose queues were looked at, what listeners and watchers heard."""
-    looked: list[str] = []
+    looked: list[Any] = []
     heard: list[str] = []
     watcher: asyncio.Queue[TopologyChanged] = asyncio.Queue(3)
     broker: Any = SimpleNamespace(
@@ -65,3 +67,9 @@ def test_a_watcher_that_does_not_keep_up_is_left_alone() -> None:
     _, _, heard, watched = realise(*(change("exchange", f"e{n}") for n in range(5)))
     assert heard == [f"e{n}" for n in range(5)]
     assert watched == ["e0", "e1", "e2"]
+
+
+def test_an_enabled_flag_has_all_queues_looked_at_and_is_no_change_of_an_object() -> None:
+    broker, looked, heard, watched = realise(FeaturesEnabled(["default_delivery_limit"]))
+    assert (looked, heard, watched) == ([None], [], [])
+    assert broker.topology_revision == 2

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from brokerd.raft.messages import Configuration, Entry, HardState, NodeId, Snapshot
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk
+from brokerd.storage.errors import StorageFailed
 from brokerd.storage.faults import FaultyDisk
+from brokerd.storage.records import HEADER_BYTES
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 
 THREE = Configuration((NodeId("a"), NodeId("b"), NodeId("c")))
@@ -15,7 +19,7 @@ THREE = Configuration((NodeId("a"), NodeId("b"), NodeId("c")))
 
 def small(**changes: object) -> WalConfig:
     """Small segments, no background thread, nothing cached: every read goes to the file."""
-    config = WalConfig(node_id="a", segment_bytes=8192, prepare_ahead=False, cache_bytes=0)
+    config = WalConfig(node_id="a", segment_bytes=16384, prepare_ahead=False, cache_bytes=0)
     for name, value in changes.items():
         setattr(config, name, value)
     return config
@@ -46,6 +50,16 @@ def put(
     log.write([write])
     log.written([write])
     return write
+
+
+def put_unsynced(log: WriteAheadLog, disk: FaultyDisk, uid: int, *entries: Entry) -> int:
+    """Write and have the sync fail, as in a power cut; return where the write ends."""
+    disk.faults.sync_fails_at = 1
+    with pytest.raises(StorageFailed):
+        log.write([GroupWrite(uid, None, list(entries))])
+    return log._writer.active.end + sum(
+        HEADER_BYTES + size for size in (0, *(len(entry.data) for entry in entries))
+    )
 
 
 def put_range(log: WriteAheadLog, uid: int, low: int, high: int, **how: int) -> None:

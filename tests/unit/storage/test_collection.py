@@ -1,10 +1,16 @@
-"""Space comes back, and nothing that is gone comes back with it (replication.md §2.8)."""
+"""Space comes back, and nothing that is gone comes back with it (design/replication.md §2.8)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from brokerd.raft.messages import HardState, NodeId
+from brokerd.storage import records
+from brokerd.storage.errors import StorageFailed
+from brokerd.storage.faults import FaultyDisk
+from brokerd.storage.records import HEADER_BYTES
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 from tests.unit.storage.builders import (
     THREE,
@@ -242,4 +248,143 @@ def test_old_snapshot_files_are_deleted(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("snap-*")] == [
         "snap-0000000000000005-000000000000000f-0000000000000001.snap"
     ]
+    log.close()
+
+
+def test_segments_of_an_earlier_run_are_collected_as_well(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 300)
+    log.close()
+    log = open_log(tmp_path)
+    before = len(segment_paths(tmp_path))
+    save(log, 7, 290, [])
+    collect_all(log)
+    assert len(segment_paths(tmp_path)) < before - 2
+    log.close()
+
+
+def test_a_segment_with_an_unreadable_entry_is_left_for_inspection(tmp_path: Path) -> None:
+    """design/replication.md §1: no silent loss; neither dropped nor rewritten."""
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [(5, 6), (100, 101)])
+    group = log.log(7)
+    first = log._files.path(group.table.segments.get(5)).name
+    group.unreadable = {5: records.place(group.table.segments.get(5), 2000)}
+    collect_all(log)
+    assert first in [path.name for path in segment_paths(tmp_path)]
+    group.unreadable = {}
+    collect_all(log)
+    assert first not in [path.name for path in segment_paths(tmp_path)]
+    log.close()
+
+
+@pytest.mark.parametrize(("percent", "is_worth_it"), [(0.995, False), (1.005, True)])
+def test_a_segment_is_rewritten_below_the_share_and_not_above(
+    tmp_path: Path, percent: float, is_worth_it: bool
+) -> None:
+    log = open_log(tmp_path, small(rewrite_below_percent=1))
+    put_range(log, 7, 1, 100)
+    save(log, 7, 90, [(5, 15)])
+    live = 10 * (HEADER_BYTES + 40)
+    log._config.rewrite_below_percent = 100 * live / 8192 * percent  # type: ignore[assignment]
+    collect_all(log)
+    assert (log.log(7).table.segments.get(5) != 1) == is_worth_it
+    log.close()
+
+
+def test_one_entry_moves_however_small_the_bound(tmp_path: Path) -> None:
+    log = open_log(tmp_path, small(collect_bytes_max=1))
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [(5, 8)])
+    work = log.collect()
+    assert work is not None
+    assert [len(move.indexes) for move in work.moves] == [1]
+    log.collect_write(work)
+    log.collected(work)
+    assert collect_all(log) >= 2
+    assert [log.log(7).entry_data(index) for index in (5, 6, 7)] == [
+        entry(index).data for index in (5, 6, 7)
+    ]
+    log.close()
+
+
+def test_an_unreadable_entry_does_not_keep_the_next_one_from_being_moved(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [(5, 7)])
+    path = segment_paths(tmp_path)[0]
+    flip(path, find(path, entry(5).data))
+    work = log.collect()
+    assert work is not None
+    log.collect_write(work)
+    log.collected(work)
+    group = log.log(7)
+    assert (group.damaged, group.table.segments.get(5), group.entry_data(6)) == (
+        True,
+        1,
+        entry(6).data,
+    )
+    assert group.table.segments.get(6) > 1
+    log.close()
+
+
+def test_an_entry_that_the_device_refuses_does_not_keep_the_next_one_from_being_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [(5, 7)])
+    group = log.log(7)
+    bad = group.table.offsets[group.table.find(5)]
+    read = log._files.disk.read
+
+    def refusing(descriptor: int, size: int, offset: int) -> bytes:
+        if offset == bad:
+            raise OSError("cannot be read")
+        return read(descriptor, size, offset)
+
+    work = log.collect()
+    assert work is not None
+    monkeypatch.setattr(log._files.disk, "read", refusing)
+    log.collect_write(work)
+    log.collected(work)
+    assert group.table.segments.get(5) == 1
+    assert group.table.segments.get(6) > 1
+    assert group.damaged
+    log.close()
+
+
+def test_a_segment_that_cannot_be_retired_is_fatal_and_says_why(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path, disk=disk)
+    put_range(log, 7, 1, 300)
+    save(log, 7, 290, [])
+    work = log.collect()
+    assert work is not None
+    assert work.drop
+    disk.faults.rename_fails_at = 1
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        log.collect_write(work)
+    with pytest.raises(StorageFailed):
+        put(log, 7, entry(300))
+    log.close()
+
+
+def test_a_removal_is_repeated_as_long_as_the_group_stands_in_any_segment(tmp_path: Path) -> None:
+    """Its own segment is collected, the one with the group's entries is held by another group."""
+    log = open_log(tmp_path, small(rewrite_below_percent=1))
+    put(log, 7, entry(1), hard_state=HardState(3, None, 0))
+    put_range(log, 8, 1, 50)
+    put_range(log, 9, 1, 120)
+    log.remove_groups([7])
+    put_range(log, 9, 120, 300)
+    save(log, 9, 290, [])
+    removal = log._writer.state.removed[7]
+    collect_all(log)
+    assert not log._files.path(removal).exists()
+    assert log._files.path(1).exists()
+    log.close()
+    log = open_log(tmp_path)
+    assert log.groups() == [8, 9]
     log.close()

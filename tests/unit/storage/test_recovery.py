@@ -12,6 +12,7 @@ from brokerd.storage import records, recovery
 from brokerd.storage.disk import Disk
 from brokerd.storage.errors import StorageFailed
 from brokerd.storage.faults import FaultyDisk
+from brokerd.storage.records import HEADER_BYTES
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 from tests.unit.storage.builders import (
     THREE,
@@ -24,6 +25,7 @@ from tests.unit.storage.builders import (
     open_log,
     put,
     put_range,
+    put_unsynced,
     save,
     segment_paths,
     small,
@@ -49,8 +51,7 @@ def test_unfinished_write_is_cut_off_and_said_so(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path, disk=disk)
     put(log, 5, entry(1))
-    log.write([GroupWrite(5, None, [entry(2, size=3000)])])
-    end = log._writer.active.end
+    end = put_unsynced(log, disk, 5, entry(2, size=3000))
     path = segment_paths(tmp_path)[-1]
     log.close()
     image = bytearray(path.read_bytes())
@@ -453,3 +454,23 @@ def test_a_flipped_bit_beside_a_sector_border_is_not_taken_for_an_unfinished_wri
             found = recovery.recover(tmp_path, Disk(), "a")
             assert found.lost or found.groups[5].lost, (offset, bit)
             flip(path, offset, bit)
+
+
+def test_what_is_cut_off_is_counted_to_the_byte(tmp_path: Path) -> None:
+    """From the first torn record to the end of its write."""
+    log = open_log(tmp_path, disk=(disk := FaultyDisk()))
+    put(log, 7, entry(1))
+    start = log._writer.active.end
+    end = put_unsynced(log, disk, 7, entry(2), entry(3))
+    log.close()
+    path = segment_paths(tmp_path)[0]
+    image = bytearray(path.read_bytes())
+    # Two sectors' worth of zeros where the second write should have gone.
+    image[start + HEADER_BYTES : end] = bytes(end - start - HEADER_BYTES)
+    path.write_bytes(image)
+    notes: list[str] = []
+    log = open_log(tmp_path, notes=notes)
+    torn = end - start - HEADER_BYTES
+    assert any(f"{torn} bytes cut off" in note for note in notes), notes
+    assert [found.index for found in everything(log, 7)] == [1]
+    log.close()

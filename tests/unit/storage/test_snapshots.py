@@ -8,9 +8,10 @@ import google_crc32c
 import pytest
 
 from brokerd.raft.messages import HardState, NodeId, Snapshot
-from brokerd.storage import snapshots
+from brokerd.storage import records, snapshots
 from brokerd.storage.disk import Disk
 from brokerd.storage.errors import CorruptLog, DamagedEntry, UnknownFormat
+from brokerd.storage.faults import FaultyDisk
 from tests.unit.storage.builders import (
     THREE,
     collect_all,
@@ -200,3 +201,20 @@ def test_live_entry_that_cannot_be_read_is_damage_and_not_left_out(tmp_path: Pat
     with pytest.raises(DamagedEntry):
         next(sent)
     log.close()
+
+
+def test_a_snapshot_file_of_any_length_is_refused_by_name(tmp_path: Path) -> None:
+    image = snapshots.encode(7, Snapshot(5, 2, THREE, b""), None)
+    assert snapshots.decode(image, "x").snapshot.index == 5
+    for length in range(len(image)):
+        with pytest.raises(CorruptLog, match="the-name"):
+            snapshots.decode(image[:length], "the-name")
+    # Too short for its head, though the checksum fits.
+    short = image[: snapshots.HEAD.size - 6]
+    short += records.crc(short).to_bytes(4, "little")
+    with pytest.raises(CorruptLog, match="the-name"):
+        snapshots.decode(short, "the-name")
+    path = tmp_path / "short.snap"
+    path.write_bytes(image[:60])
+    with pytest.raises(CorruptLog, match=r"short\.snap"):
+        snapshots.read(FaultyDisk(), path)

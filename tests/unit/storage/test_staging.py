@@ -292,4 +292,5 @@ def test_a_log_of_the_first_format_is_read(tmp_path: Path, monkeypatch: pytest.M
         log.close()
     log = open_log(tmp_path)
     assert [found.index for found in everything(log, UID)] == [1, 2, 3]
+    assert not log.log(UID).damaged
     log.close()

@@ -224,7 +224,7 @@ def test_reopening_many_times_does_not_pile_up_space(tmp_path: Path) -> None:
         log = open_log(tmp_path)
         assert everything(log, 5) == [entry(1)]
         log.close()
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 60_000
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 400_000
 
 
 def test_groups_that_begin_or_end_together_take_one_sync(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_failed_write_is_final(tmp_path: Path) -> None:
 
 
 def test_failed_sync_is_never_retried(tmp_path: Path) -> None:
-    """replication.md §1: the kernel may report success afterwards without having written."""
+    """design/replication.md §1: the kernel may report success afterwards without having written."""
     disk = FaultyDisk()
     log = open_log(tmp_path, disk=disk)
     disk.faults.sync_fails_at = 1
@@ -488,6 +488,17 @@ def test_stats_count_syncs_and_space(tmp_path: Path) -> None:
     assert after.syncs == before.syncs + 1
     assert after.bytes_written > before.bytes_written
     assert after.segments == 1
-    assert after.bytes_on_disk == 8192
+    assert after.bytes_on_disk == 16384
     assert after.last_sync_ms >= 0
+    log.close()
+
+
+def test_a_prepared_segment_is_used(tmp_path: Path) -> None:
+    log = open_log(tmp_path, small(prepare_ahead=True, recycled_segments_max=0))
+    files = log._files
+    files._join_preparation()
+    assert files._spare_ready
+    assert files.bytes_on_disk() == 2 * 16384
+    assert files._source(16384) == (tmp_path / "spare.tmp", True)
+    assert not files._spare_ready
     log.close()

@@ -1,4 +1,4 @@
-"""Log-bucket histograms (telemetry.md section 7.3)."""
+"""Log-bucket histograms (design/telemetry.md §7.3)."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def test_an_empty_histogram_has_no_percentile_and_is_false() -> None:
 
 
 def test_the_buckets_of_annex_a_are_about_a_millisecond() -> None:
-    # Annex A.1: i 343, 361, 379; max 1805 us.
+    # design/telemetry.md §14.1: i 343, 361, 379; max 1805 us.
     assert histograms.bucket_of(1805) == 379
     assert histograms.value_of(343) == pytest.approx(882, rel=0.01)

@@ -45,7 +45,7 @@ def test_a_queue_that_changed_nothing_is_silent_until_its_heartbeat() -> None:
     rows, queue = QueueRows(), Queue(1, "q")
     queue.ready = 4
     assert len(say(rows, queue, now_us=1_000_000)) == 1
-    # Its oldest message grows older, which is no change (section 13, point 8).
+    # Its oldest message grows older, which is no change (design/telemetry.md §13.8).
     assert say(rows, queue, now_us=2_000_000) == []
     (row,) = say(rows, queue, now_us=1_000_000 + HEARTBEAT_US)
     assert row["hb"] is True

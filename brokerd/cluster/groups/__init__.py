@@ -1,0 +1,1 @@
+"""The Raft groups of a member."""

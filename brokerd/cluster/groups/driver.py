@@ -1,0 +1,316 @@
+"""Driver: one Replica, its log and its machine; executes actions and reports back as inputs.
+
+No decisions: what is written, sent or answered, and when, is the replica's business.  Used by
+host.py only, which runs all drivers that have inputs in one flush.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from brokerd.cluster.groups.trust import Trust
+from brokerd.raft import inputs
+from brokerd.raft import replica as raft
+from brokerd.raft.machine import Machine
+from brokerd.raft.messages import (
+    Configuration,
+    Contradiction,
+    Entry,
+    HardState,
+    Message,
+    NodeId,
+)
+from brokerd.raft.storage import LogStorage
+
+logger = logging.getLogger(__name__)
+
+#: (accepted, reply, leader): accepted False means that `leader` may know better.
+Done: TypeAlias = Callable[[bool, bytes, NodeId | None], None]
+
+#: Bytes of the time stamp before each command in an entry (raft/messages.py: Entry).
+STAMP_BYTES = 8
+
+
+class Ports(Protocol):
+    """What a driver needs of its host."""
+
+    def persist(
+        self, driver: Driver, token: int, hard_state: HardState | None, entries: list[Entry]
+    ) -> None:
+        """Write; then call driver.persisted(token, entries)."""
+        ...
+
+    def send(self, uid: int, message: Message) -> None:
+        """Send a Raft message."""
+        ...
+
+    def realise(self, driver: Driver, term: int, effects: list[Any]) -> None:
+        """Have effects done."""
+        ...
+
+    def save_snapshot(self, driver: Driver, action: raft.SaveSnapshot) -> None:
+        """Write a snapshot; then put SnapshotSaved."""
+        ...
+
+    def install_snapshot(self, driver: Driver, action: raft.InstallSnapshot) -> None:
+        """Replace the log; then call driver.persisted."""
+        ...
+
+    def role_changed(self, driver: Driver) -> None:
+        """Leader or term changed; see the driver's attributes."""
+        ...
+
+    @property
+    def keeper(self) -> Keeping:
+        """Who puts aside what a leader contradicts."""
+        ...
+
+
+class Keeping(Protocol):
+    """Implemented by keeping.py."""
+
+    def contradicted(self, driver: Driver, found: Contradiction) -> None:
+        """The replica has stopped, since a leader contradicts its log: keep that safe."""
+        ...
+
+
+class Driver:
+    """One group on this node.
+
+    State: inputs not yet handled, callbacks of proposals by token, entries not yet on disk.
+    Invariant: each callback is called exactly once, at the latest by `close`.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_first",
+        "_last_proposal",
+        "_ports",
+        "_token",
+        "_unwritten",
+        "configuration",
+        "deadline_ms",
+        "error",
+        "has_tick",
+        "inputs",
+        "is_closed",
+        "is_leader",
+        "is_queued",
+        "is_volatile",
+        "leader",
+        "log",
+        "log_uid",
+        "machine",
+        "members",
+        "replica",
+        "requests_bytes",
+        "term",
+        "trust",
+        "uid",
+    )
+
+    _ACTIONS: ClassVar[dict[type[Any], Callable[[Driver, Any], None]]]
+
+    def __init__(
+        self,
+        uid: int,
+        replica: raft.Replica,
+        log: LogStorage,
+        machine: Machine,
+        ports: Ports,
+        *,
+        is_volatile: bool,
+        log_uid: int = 0,
+    ) -> None:
+        self.uid = uid
+        #: What the log here calls the group: a member that comes again begins another log.
+        self.log_uid = log_uid or uid
+        self.replica = replica
+        self.log = log
+        self.machine = machine
+        self.is_volatile = is_volatile
+        self.inputs: list[inputs.Input] = []
+        #: The host has this driver on its list for the next flush.
+        self.is_queued = False
+        #: A tick is among the inputs.
+        self.has_tick = False
+        self.is_closed = False
+        #: What is lost here, and whether the replica may vote (G8).
+        self.trust = Trust()
+        #: A broken invariant stopped this replica; the group goes on elsewhere.
+        self.error: Exception | None = None
+        self.leader: NodeId | None = None
+        self.term = 0
+        self.is_leader = False
+        self.configuration = Configuration(())
+        self.members: frozenset[NodeId] = frozenset()
+        #: When the host has a timer for the machine; None: it has none.
+        self.deadline_ms: int | None = None
+        #: Bytes of other nodes' commands that are not answered yet.
+        self.requests_bytes = 0
+        self._ports = ports
+        self._token = 0
+        self._callbacks: dict[int, Done] = {}
+        self._last_proposal: inputs.Propose | None = None
+        #: Proposals that go before the inputs that wait.
+        self._first: list[inputs.Propose] = []
+        #: Data of entries that are in memory only: the leader may deliver what its own disk does
+        #: not hold yet.
+        self._unwritten: dict[int, Entry] = {}
+
+    @property
+    def is_contradicted(self) -> bool:
+        """A leader lacks what is committed here; the log stays as it is (keeping.py)."""
+        return self.replica.contradiction is not None
+
+    # ---- inputs ---------------------------------------------------------------------------------
+
+    def propose(
+        self,
+        command: bytes,
+        done: Done,
+        now_ms: int,
+        *,
+        first: bool = False,
+        is_lazy: bool = False,
+    ) -> None:
+        """Append a command to this flush's batch; `first`: put it before all that waits.
+
+        By a listener that is told that this member leads, the latter is the first command of the
+        term: whatever came before the term was refused, and nobody hands leadership over yet.
+        """
+        self._token = token = self._token + 1
+        self._callbacks[token] = done
+        if first:
+            self._first.append(inputs.Propose(now_ms, [(token, command)]))
+            return
+        proposal = self._last_proposal
+        # Inputs keep their order: a batch is only continued while nothing came after it.
+        if proposal is not None and self.inputs and self.inputs[-1] is proposal:
+            proposal.commands.append((token, command))
+            proposal.is_lazy = proposal.is_lazy and is_lazy
+            return
+        proposal = self._last_proposal = inputs.Propose(now_ms, [(token, command)], is_lazy)
+        self.inputs.append(proposal)
+
+    def change_members(self, configuration: Configuration, done: Done) -> None:
+        """Ask for another configuration."""
+        self._token = token = self._token + 1
+        self._callbacks[token] = done
+        self.inputs.append(inputs.ChangeMembers(token, configuration))
+
+    def persisted(self, token: int, entries: list[Entry]) -> None:
+        """What a Persist (or InstallSnapshot) asked for is on disk."""
+        unwritten = self._unwritten
+        for entry in entries:
+            # A later write may have replaced it.
+            if unwritten.get(entry.index) is entry:
+                del unwritten[entry.index]
+        self.inputs.append(inputs.Persisted(token))
+
+    def run(self) -> None:
+        """Handle all inputs that are there."""
+        events, self.inputs = self.inputs, []
+        if not self.trust.may_vote:
+            # Here rather than where they come in: some came before the group was opened, or before
+            # anybody knew of the damage.
+            events = [event for event in events if self._admits(event)]
+        self.has_tick = False
+        self._last_proposal = None
+        handle, actions, first = self.replica.handle, self._ACTIONS, self._first
+        if first:
+            self._run_first()
+        for event in events:
+            for action in handle(event):
+                actions[type(action)](self, action)
+            # Not before all actions of the event, whose writes and messages come before its own.
+            if first:
+                self._run_first()
+
+    def _admits(self, event: inputs.Input) -> bool:
+        return type(event) is not inputs.Received or self.trust.admits(event.message.kind)
+
+    def _run_first(self) -> None:
+        while self._first:
+            for action in self.replica.handle(self._first.pop(0)):
+                self._ACTIONS[type(action)](self, action)
+
+    def catch_up(self) -> None:
+        """Have everything applied that is known to be committed, for somebody who looks."""
+        replica = self.replica
+        if replica.applied_index == replica.commit_index or self.is_closed or self.error:
+            return
+        actions = self._ACTIONS
+        for action in replica.handle(inputs.CatchUp()):
+            actions[type(action)](self, action)
+
+    def entry_data(self, index: int) -> bytes | None:
+        """Return a live entry's command without its time stamp."""
+        entry = self._unwritten.get(index)
+        data = self.log.entry_data(index) if entry is None else entry.data
+        return None if data is None else data[STAMP_BYTES:]
+
+    def close(self) -> None:
+        """Answer everything that waits; nothing is handled any more."""
+        self.is_closed = True
+        self.inputs.clear()
+        self._first.clear()
+        callbacks, self._callbacks = self._callbacks, {}
+        for done in callbacks.values():
+            self._answer(done, False, b"", None)
+
+    # ---- actions --------------------------------------------------------------------------------
+
+    def _on_persist(self, action: raft.Persist) -> None:
+        for entry in action.entries:
+            self._unwritten[entry.index] = entry
+        self._ports.persist(self, action.token, action.hard_state, action.entries)
+
+    def _on_send(self, action: raft.Send) -> None:
+        self._ports.send(self.uid, action.message)
+
+    def _on_reply(self, action: raft.Reply) -> None:
+        done = self._callbacks.pop(action.token, None)
+        if done is not None:
+            self._answer(done, action.accepted, action.reply, action.leader)
+
+    def _answer(self, done: Done, accepted: bool, reply: bytes, leader: NodeId | None) -> None:
+        # A caller's fault is not the replica's: it must not stop the group.
+        try:
+            done(accepted, reply, leader)
+        except Exception:
+            logger.exception("the answer to a command was not taken group=%x", self.uid)
+
+    def _on_realise(self, action: raft.Realise) -> None:
+        try:
+            self._ports.realise(self, action.term, action.effects)
+        except Exception:
+            logger.exception("effects failed group=%x index=%d", self.uid, action.index)
+
+    def _on_save_snapshot(self, action: raft.SaveSnapshot) -> None:
+        self._ports.save_snapshot(self, action)
+
+    def _on_install_snapshot(self, action: raft.InstallSnapshot) -> None:
+        self._unwritten.clear()
+        self._ports.install_snapshot(self, action)
+
+    def _on_role_changed(self, action: raft.RoleChanged) -> None:
+        self.leader, self.term, self.is_leader = action.leader, action.term, action.is_leader
+        self._ports.role_changed(self)
+
+    def _on_contradicted(self, action: raft.Contradicted) -> None:
+        self._ports.keeper.contradicted(self, action.contradiction)
+
+
+Driver._ACTIONS = {
+    raft.Persist: Driver._on_persist,
+    raft.Send: Driver._on_send,
+    raft.Reply: Driver._on_reply,
+    raft.Realise: Driver._on_realise,
+    raft.SaveSnapshot: Driver._on_save_snapshot,
+    raft.InstallSnapshot: Driver._on_install_snapshot,
+    raft.RoleChanged: Driver._on_role_changed,
+    raft.Contradicted: Driver._on_contradicted,
+}

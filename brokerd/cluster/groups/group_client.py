@@ -1,0 +1,559 @@
+"""GroupClient: commands to any group of the cluster, in order, until they are taken.
+
+The server's way to quorum queues and the catalog, wherever their leaders are: the local replica, or
+the leader's node over the transport.  A command may reach the machine twice (its answer was lost);
+commands are made for that (replication.md §2.6), and those of a queue that are not go in an
+envelope (core/queue/client_sessions.py).  Commands of one group go out in the order of `send`,
+again after a change of leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from brokerd.cluster.config import ClientConfig
+from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
+from brokerd.cluster.groups.asked import Answer, Asked, ReplyStatus
+from brokerd.cluster.groups.driver import Done
+from brokerd.core.queue import client_sessions as envelopes
+from brokerd.raft.messages import NodeId
+from brokerd.rpc.v1 import peer_pb2
+
+__all__ = ["Answer", "GroupClient", "Network", "ReplyStatus"]
+
+#: Numbers of commands begin at random below this many bits, so that those of two lives of a node
+#: do not meet; on the wire they have 64 bits.
+FIRST_ID_BITS = 62
+
+
+class Network(Protocol):
+    """What the client needs of the host."""
+
+    node: NodeId
+
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a replica is here."""
+        ...
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return the leader as the replica here knows it."""
+        ...
+
+    def propose(self, uid: int, command: bytes, done: Done, *, is_lazy: bool = False) -> None:
+        """Propose to the replica here."""
+        ...
+
+    def send_request(self, node: NodeId, request_id: int, uid: int, command: bytes) -> bool:
+        """Send to another node; False: not now."""
+        ...
+
+    def alive(self) -> set[NodeId]:
+        """Return the nodes that are up, this one included."""
+        ...
+
+    def listen(self, client: GroupClient) -> None:
+        """Tell `client` about replies, leaders and nodes."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Command:
+    id: int
+    data: bytes
+    answer: Answer
+    #: Goes in an envelope, with `id` as its number.
+    is_once: bool = False
+    #: How an answer begins that says: not applied, what was sent before it has not arrived.
+    early: bytes = b""
+    #: What its sender's commands to this group have in common that follow one another.
+    line: object = None
+    #: Somebody waits for the answer, and would rather have a refusal than wait in vain.
+    is_asked: bool = False
+    #: At a replica here it may be lazy (raft/replication.py).
+    is_lazy: bool = False
+    #: How often it was told so with nothing before it on the way.
+    early_count: int = 0
+    is_finished: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Commands of one group: first those on the way (`sent`), then those that wait."""
+
+    uid: int
+    members: tuple[NodeId, ...]
+    leader: NodeId | None = None
+    #: Where `sent` went; None while nothing is on the way.
+    target: NodeId | None = None
+    sent: dict[int, _Command] = field(default_factory=dict)
+    sent_bytes: int = 0
+    waiting: deque[_Command] = field(default_factory=deque)
+    pending_bytes: int = 0
+    #: Those of `sent` and `waiting` that go in envelopes; a finished one may be among them, but
+    #: not in front.
+    once: deque[_Command] = field(default_factory=deque)
+    #: The last of them that went out since `target` was chosen.
+    once_sent: int = 0
+    #: The target has taken a command since it was chosen: it is the leader, the window opens.
+    is_confirmed: bool = False
+    #: Whom the replica here takes for the leader has refused: until the replica has news, others
+    #: know better.  One that has been left out of its group gets no news.
+    is_replica_wrong: bool = False
+    failures: int = 0
+    next_member: int = 0
+    retry: asyncio.TimerHandle | None = None
+    #: Why nobody takes anything for now; "": as far as is known, somebody does.
+    refusal: str = ""
+    #: Waiting does not help: what is published is refused as well.
+    refuses_lines: bool = False
+
+
+class GroupClient:
+    """Queues, windows and retries per group.
+
+    Invariant: each command's answer is called exactly once, unless its `request` gave up on it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        rng: random.Random,
+        config: ClientConfig | None = None,
+        command_bytes_max: int = 129 * 1024 * 1024,
+        incarnation: int = 0,
+    ) -> None:
+        """incarnation: of this process; in each only one client sends commands of `once`."""
+        self._network = network
+        self._rng = rng
+        self._config = config or ClientConfig()
+        self._command_bytes_max = command_bytes_max
+        self._incarnation = incarnation
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[int, _Group] = {}
+        self._by_id: dict[int, tuple[_Group, _Command]] = {}
+        #: Since when groups have taken nothing; those that wait for nothing may be among them.
+        self._stalled: dict[int, float] = {}
+        # An earlier life of this node may still be answered: its numbers must not be ours.
+        self._next_id = rng.getrandbits(FIRST_ID_BITS)
+        network.listen(self)
+
+    # ---- callers --------------------------------------------------------------------------------
+
+    def set_members(self, uid: int, nodes: Iterable[NodeId]) -> None:
+        """Make a group known, or its members anew."""
+        members = tuple(nodes)
+        group = self._groups.get(uid)
+        if group is None:
+            self._groups[uid] = _Group(uid, members)
+        else:
+            group.members = members
+
+    def forget(self, uid: int) -> None:
+        """The group is gone: everything that waits is answered so."""
+        group = self._groups.pop(uid, None)
+        self._stalled.pop(uid, None)
+        if group is None:
+            return
+        if group.retry is not None:
+            group.retry.cancel()
+        for command in [*group.sent.values(), *group.waiting]:
+            self._by_id.pop(command.id, None)
+            if not command.is_finished:
+                command.is_finished = True
+                self._loop.call_soon(command.answer, ReplyStatus.GONE, b"")
+
+    def knows(self, uid: int) -> bool:
+        """Tell whether the group has been made known."""
+        return uid in self._groups
+
+    def pending_bytes(self, uid: int) -> int:
+        """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
+        group = self._groups.get(uid)
+        return 0 if group is None else group.pending_bytes
+
+    # ---- groups that nobody leads ---------------------------------------------------------------
+
+    def stalled(self, since: float) -> list[int]:
+        """Return the groups that have taken nothing since then (loop time) and have commands."""
+        found = []
+        for uid, began in list(self._stalled.items()):
+            group = self._groups[uid]
+            if not group.sent and all(command.is_finished for command in group.waiting):
+                del self._stalled[uid]
+            elif began <= since:
+                found.append(uid)
+        return found
+
+    def refuse(self, uid: int, reason: str, is_lasting: bool) -> None:
+        """Nobody will take this group's commands for now: whoever asks is told so, from now on at
+        once.  is_lasting: whoever publishes, too.  All else (settlements, ends of channels) waits.
+        """
+        group = self._groups.get(uid)
+        if group is None:
+            return
+        group.refusal, group.refuses_lines = reason, is_lasting
+        refused = [
+            command
+            for command in (*group.sent.values(), *group.waiting)
+            if not command.is_finished and _is_refused(group, command)
+        ]
+        for command in refused:
+            self._finish(group, command)
+        for command in refused:
+            command.answer(ReplyStatus.REFUSED, reason.encode())
+        self._pump(group)
+
+    def accept(self, uid: int) -> None:
+        """The group may have a leader again."""
+        group = self._groups.get(uid)
+        if group is not None:
+            group.refusal, group.refuses_lines = "", False
+
+    def refusal(self, uid: int) -> str:
+        """Return why nobody takes this group's commands, "" if somebody may."""
+        group = self._groups.get(uid)
+        return "" if group is None else group.refusal
+
+    def refuses_lines(self, uid: int) -> bool:
+        """Tell whether what is published would wait in vain."""
+        group = self._groups.get(uid)
+        return group is not None and group.refuses_lines
+
+    # ---- commands -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        done: Answer,
+        once: bool = False,
+        early: bytes = b"",
+        line: object = None,
+        is_lazy: bool = False,
+    ) -> None:
+        """Send a command; `done` is called later, never from within.
+
+        once: a command of a queue that must not be applied twice (client_sessions.is_once).
+        early: an answer that begins so says that a copy of the command overtook what it follows:
+        it goes again, behind that.
+        line: whose commands follow each other.  Where what one of them follows will never arrive
+        (the group has lost its state), all of the line get that answer (config.early_max).
+        is_lazy: whoever sends it ends with this process, and its effect may (raft/inputs.py).
+        ValueError for a command that no group would ever take.
+        """
+        early = envelopes.EARLY if once else early
+        self._send(uid, command, done, once, early, line, is_lazy=is_lazy)
+
+    async def request(
+        self, uid: int, command: bytes, timeout_s: float, once: bool = False
+    ) -> bytes:
+        """Send a command as `send` does, and return its reply.
+
+        GroupGone: there is no such group.  GroupUnavailable: no answer in time.  GroupStuck: there
+        will be none for now.  With the last two, the command may take effect all the same.
+        """
+        future: asyncio.Future[tuple[ReplyStatus, bytes]] = self._loop.create_future()
+
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            if not future.done():
+                future.set_result((status, reply))
+
+        asked = self.ask(uid, command, timeout_s, answered, once)
+        try:
+            status, reply = await future
+        finally:
+            asked.withdraw()
+        if status is ReplyStatus.LATE:
+            raise GroupUnavailable(uid, timeout_s)
+        if status is ReplyStatus.GONE:
+            raise GroupGone(uid)
+        if status is ReplyStatus.REFUSED:
+            raise GroupStuck(uid, reply.decode())
+        return reply
+
+    def ask(
+        self,
+        uid: int,
+        command: bytes,
+        timeout_s: float,
+        done: Answer,
+        once: bool = False,
+        is_lazy: bool = False,
+    ) -> Asked:
+        """Send a command as `send` does; `done` hears in time, perhaps that it is late."""
+        asked = Asked(done)
+        early = envelopes.EARLY if once else b""
+        sent = self._send(uid, command, asked.answered, once, early, None, True, is_lazy)
+        if sent is not None:
+            asked.withdrawn = partial(self._withdraw, uid, sent)
+        # Not asyncio.timeout: it costs more than all else that is done here.
+        asked.timer = self._loop.call_later(timeout_s, asked.late)
+        return asked
+
+    def _send(
+        self,
+        uid: int,
+        data: bytes,
+        answer: Answer,
+        once: bool,
+        early: bytes,
+        line: object = None,
+        is_asked: bool = False,
+        is_lazy: bool = False,
+    ) -> _Command | None:
+        if len(data) > self._command_bytes_max:
+            raise ValueError(f"a command of {len(data)} bytes is too large")
+        group = self._groups.get(uid)
+        if group is None:
+            self._loop.call_soon(answer, ReplyStatus.GONE, b"")
+            return None
+        self._next_id += 1
+        command = _Command(self._next_id, data, answer, once, early, line, is_asked, is_lazy)
+        if group.refusal and _is_refused(group, command):
+            self._loop.call_soon(answer, ReplyStatus.REFUSED, group.refusal.encode())
+            return None
+        self._by_id[command.id] = (group, command)
+        group.waiting.append(command)
+        if once:
+            group.once.append(command)
+        group.pending_bytes += len(data)
+        self._pump(group)
+        return command
+
+    def _withdraw(self, uid: int, command: _Command) -> None:
+        """Nobody waits for it any more: do not send it again."""
+        group = self._groups.get(uid)
+        if group is not None and not command.is_finished:
+            self._finish(group, command)
+            self._pump(group)
+
+    # ---- sending --------------------------------------------------------------------------------
+
+    def _pump(self, group: _Group) -> None:
+        """Send what waits, as far as the window allows."""
+        if group.retry is not None or not group.waiting:
+            return
+        if group.target is None:
+            group.target = self._choose_target(group)
+            group.is_confirmed = group.target == group.leader
+            if group.target is None:
+                self._retry_later(group)
+                return
+        config = self._config
+        waiting, sent = group.waiting, group.sent
+        while waiting:
+            command = waiting[0]
+            if command.is_finished:
+                waiting.popleft()
+                continue
+            size = len(command.data)
+            # One command finds out who leads; the others follow when it was taken.
+            if sent and (
+                not group.is_confirmed
+                or group.sent_bytes + size > config.inflight_bytes
+                or len(sent) >= config.inflight_commands
+            ):
+                return
+            if not self._dispatch(group, command):
+                self._stall(group)
+                return
+            waiting.popleft()
+            sent[command.id] = command
+            group.sent_bytes += size
+
+    def _dispatch(self, group: _Group, command: _Command) -> bool:
+        target = group.target
+        assert target is not None
+        network = self._network
+        data = self._enveloped(group, command) if command.is_once else command.data
+        if target != network.node:
+            return network.send_request(target, command.id, group.uid, data)
+
+        def done(accepted: bool, reply: bytes, leader: NodeId | None) -> None:
+            if accepted:
+                self._accepted(command.id, reply)
+            elif leader == network.node:
+                self._refused(command.id, target, peer_pb2.GroupReply.OVERLOADED, None)
+            else:
+                self._refused(command.id, target, peer_pb2.GroupReply.NOT_LEADER, leader)
+
+        network.propose(group.uid, data, done, is_lazy=command.is_lazy)
+        return True
+
+    def _enveloped(self, group: _Group, command: _Command) -> bytes:
+        after, group.once_sent = group.once_sent, command.id
+        first = group.once[0].id
+        return envelopes.encode(
+            self._network.node, self._incarnation, command.id, after, first, command.data
+        )
+
+    def _choose_target(self, group: _Group) -> NodeId | None:
+        network = self._network
+        alive = network.alive()
+        if network.has_group(group.uid) and not group.is_replica_wrong:
+            group.leader = network.leader_of(group.uid) or group.leader
+        if group.leader in alive:
+            return group.leader
+        # Without a hint ask the members in turn, the living ones first.
+        candidates = [node for node in group.members if node in alive] or list(group.members)
+        if not candidates:
+            return None
+        group.next_member += 1
+        return candidates[group.next_member % len(candidates)]
+
+    def _take_back(self, group: _Group) -> None:
+        """What is on the way goes again, in order, before what waits."""
+        group.waiting.extendleft(reversed(group.sent.values()))
+        group.sent = {}
+        group.sent_bytes = 0
+        group.target = None
+        group.is_confirmed = False
+        group.once_sent = 0
+
+    def _stall(self, group: _Group) -> None:
+        self._take_back(group)
+        self._retry_later(group)
+
+    def _retry_later(self, group: _Group) -> None:
+        if group.retry is not None:
+            return
+        config = self._config
+        delay_ms = min(config.retry_max_ms, config.retry_min_ms << min(group.failures, 10))
+        group.failures += 1
+        self._stalled.setdefault(group.uid, self._loop.time())
+        delay_s = delay_ms * (0.5 + self._rng.random() / 2) / 1000
+        group.retry = self._loop.call_later(delay_s, self._retry_now, group)
+
+    def _retry_now(self, group: _Group) -> None:
+        if group.retry is not None:
+            group.retry.cancel()
+            group.retry = None
+        if self._groups.get(group.uid) is group:
+            self._pump(group)
+
+    # ---- answers --------------------------------------------------------------------------------
+
+    def reply_received(
+        self, sender: NodeId, request_id: int, status: int, leader: NodeId | None, reply: bytes
+    ) -> None:
+        """Take an answer that came over the transport."""
+        if status == peer_pb2.GroupReply.OK:
+            self._accepted(request_id, reply)
+        else:
+            self._refused(request_id, sender, status, leader)
+
+    def _accepted(self, command_id: int, reply: bytes) -> None:
+        # Also an answer to an earlier attempt counts: the command was applied.
+        found = self._by_id.get(command_id)
+        if found is None:
+            return
+        group, command = found
+        if command.early and reply.startswith(command.early):
+            # An earlier one was refused, nobody waits for it any more, or a copy of this one was
+            # still on the way to who leads now: all go again from there.
+            if command_id in group.sent:
+                self._too_early(group, command, reply)
+            return
+        self._finish(group, command)
+        self._taken(group)
+        command.answer(ReplyStatus.OK, reply)
+        self._pump(group)
+
+    def _taken(self, group: _Group) -> None:
+        """The target leads: it has answered a command."""
+        group.failures = 0
+        if self._stalled:
+            self._stalled.pop(group.uid, None)
+        if group.target is not None:
+            group.is_confirmed = True
+            group.leader = group.target
+
+    def _too_early(self, group: _Group, command: _Command, reply: bytes) -> None:
+        """Have all go again, or give up a line of which something is missing for good."""
+        if next(iter(group.sent)) == command.id:
+            command.early_count += 1
+        if command.line is None or command.early_count < self._config.early_max:
+            self._stall(group)
+            return
+        lost = [
+            other
+            for other in (*group.sent.values(), *group.waiting)
+            if other.line is command.line and not other.is_finished
+        ]
+        for other in lost:
+            self._finish(group, other)
+        self._taken(group)
+        for other in lost:
+            other.answer(ReplyStatus.OK, reply)
+        self._pump(group)
+
+    def _finish(self, group: _Group, command: _Command) -> None:
+        command.is_finished = True
+        self._by_id.pop(command.id, None)
+        while group.once and group.once[0].is_finished:
+            group.once.popleft()
+        size = len(command.data)
+        group.pending_bytes -= size
+        if group.sent.pop(command.id, None) is not None:
+            group.sent_bytes -= size
+
+    def _refused(self, command_id: int, sender: NodeId, status: int, leader: NodeId | None) -> None:
+        found = self._by_id.get(command_id)
+        # With the first refusal everything on the way was taken back; the others are old news.
+        if found is None or found[0].target != sender or command_id not in found[0].sent:
+            return
+        group = found[0]
+        if status == peer_pb2.GroupReply.OVERLOADED:
+            group.leader = sender
+            self._stall(group)
+            return
+        self._take_back(group)
+        if sender == self._network.leader_of(group.uid):
+            group.is_replica_wrong = True
+        is_hint_new = leader is not None and leader != sender
+        group.leader = leader if is_hint_new else None
+        if is_hint_new and group.failures < len(group.members):
+            # Follow the hint at once, but not in circles.
+            group.failures += 1
+            group.target = leader
+            group.is_confirmed = False
+            self._pump(group)
+        else:
+            self._retry_later(group)
+
+    # ---- news -----------------------------------------------------------------------------------
+
+    def leader_changed(self, uid: int, leader: NodeId | None) -> None:
+        """A replica here learnt who leads."""
+        group = self._groups.get(uid)
+        if group is None:
+            return
+        group.leader = leader
+        group.is_replica_wrong = False
+        if leader is None or leader == group.target:
+            return
+        self._take_back(group)
+        group.failures = 0
+        self._retry_now(group)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Requests to a node, or its answers, may be lost: they go again."""
+        for group in self._groups.values():
+            if group.target == node and group.sent:
+                self._stall(group)
+
+    def peer_connected(self, node: NodeId) -> None:
+        """A node can be reached again: no need to wait for the next try."""
+        for group in list(self._groups.values()):
+            if group.retry is not None and group.leader in (node, None):
+                self._retry_now(group)
+
+
+def _is_refused(group: _Group, command: _Command) -> bool:
+    return command.is_asked or (group.refuses_lines and command.line is not None)

@@ -1,0 +1,107 @@
+"""Which groups the clock matters to: those with something to wait for, those with a deadline.
+
+An idle group costs nothing (replication.md §2.1).  Decides nothing else; used by host.py only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+
+from brokerd.cluster.groups.driver import Driver
+from brokerd.raft.inputs import LeaderAlive, Tick
+from brokerd.raft.messages import NodeId
+
+#: Of more groups than this each tick takes the next: where thousands have something to wait for
+#: (their leaders' member was lost) they must not take all time from each other's elections.
+GROUPS_PER_TICK = 1_000
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class GroupClock:
+    """State: `active` (uids of groups that ran since the last tick or wait for the next, the next
+    one to be looked at first; the host adds them), and deadlines of machines, which may be old
+    news: only a driver's own `deadline_ms` counts.
+    """
+
+    __slots__ = ("_deadlines", "active")
+
+    def __init__(self) -> None:
+        self.active: dict[int, None] = {}
+        self._deadlines: list[tuple[int, int]] = []
+
+    def _is_settled(self, driver: Driver, down: Collection[NodeId]) -> bool:
+        """Look at a group that has run since the last tick, or waited for it."""
+        replica = driver.replica
+        if not replica.is_consensus_quiet(down) or driver.leader not in driver.members:
+            return False
+        deadline_ms = replica.next_deadline_ms
+        # A later deadline needs no timer of its own: the earlier one looks again.  So a deadline
+        # that moves with each use does not pile timers up.
+        if deadline_ms is not None and (
+            driver.deadline_ms is None or deadline_ms < driver.deadline_ms
+        ):
+            driver.deadline_ms = deadline_ms
+            heapq.heappush(self._deadlines, (deadline_ms, driver.uid))
+        return True
+
+    @property
+    def round_ticks(self) -> int:
+        """In how many ticks each active group has its turn."""
+        return max(1, -(-len(self.active) // GROUPS_PER_TICK))
+
+    def due(
+        self,
+        drivers: Mapping[int, Driver],
+        down: Collection[NodeId],
+        clock_ms: int,
+        failed: Callable[[Driver, Exception], None],
+    ) -> list[Driver]:
+        """Return the groups that want a tick now; `failed` hears of those that cannot say.
+
+        down: members that are not up; groups do not wait for them where they need not.
+        """
+        due: dict[int, None] = {}
+        # With the tick rather than whenever a group ran: a busy one runs a hundred times between.
+        for uid in list(islice(self.active, GROUPS_PER_TICK)):
+            driver = drivers[uid]
+            # Those that are not settled wait behind all others for their next tick.
+            del self.active[uid]
+            try:
+                if self._is_settled(driver, down):
+                    continue
+            except Exception as error:
+                failed(driver, error)
+                continue
+            self.active[uid] = None
+            due[uid] = None
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= clock_ms:
+            deadline_ms, uid = heapq.heappop(deadlines)
+            waiting = drivers.get(uid)
+            if waiting is not None and waiting.deadline_ms == deadline_ms:
+                waiting.deadline_ms = None
+                due[uid] = None
+        return [drivers[uid] for uid in due]
+
+
+def tick(driver: Driver, heard: Collection[NodeId], clock_ms: int) -> bool:
+    """Tell a group the time, and that its leader's node was heard; False: it has not come to the
+    last tick yet, since thousands of groups have something to do.
+    """
+    if driver.has_tick:
+        return False
+    driver.has_tick = True
+    # A leader that is no member any more keeps its node, but leads nobody.
+    if driver.leader in heard and driver.leader in driver.members:
+        driver.inputs.append(LeaderAlive())
+    # A damaged replica must not campaign.
+    if driver.trust.may_vote:
+        driver.inputs.append(Tick(clock_ms))
+    return True

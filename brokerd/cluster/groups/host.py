@@ -1,0 +1,597 @@
+"""Host: all groups of a node, one flush for all of them.
+
+Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
+run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
+(hot-path.md rule 1: batches form by what is there when the previous flush ends, no timers).
+The host decides nothing about consensus; it knows nodes, and which groups need the clock.
+Built by server/app.py; server/member_events.py implements HostEvents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.errors import SnapshotUnreadable
+from brokerd.cluster.groups import group_clock, trust, write_queue
+from brokerd.cluster.groups.cleaning import Cleaning
+from brokerd.cluster.groups.driver import Done, Driver
+from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, status_of
+from brokerd.cluster.groups.inbox import Inbox
+from brokerd.cluster.groups.keeping import Keeper
+from brokerd.cluster.groups.late_work import LateWork
+from brokerd.cluster.groups.leader_transfer import Succession
+from brokerd.cluster.groups.liveness import Liveness
+from brokerd.cluster.groups.member_index import MemberIndex
+from brokerd.cluster.groups.refilling import Refilling
+from brokerd.cluster.groups.remembrance import Remembrance
+from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
+from brokerd.cluster.peer import peer_service, transport
+from brokerd.raft.inputs import Input, NodeGone, PeerUnreachable, TransferLeadership
+from brokerd.raft.machine import Machine
+from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
+from brokerd.raft.replica import InstallSnapshot, Replica, SaveSnapshot
+from brokerd.raft.storage import LogStorage
+from brokerd.storage.aside import AsideFiles
+from brokerd.storage.wal import GroupWrite, WriteAheadLog
+
+__all__ = ["ClientEvents", "GroupStatus", "Host", "HostEvents"]
+
+logger = logging.getLogger(__name__)
+
+#: So many groups run in one turn of the event loop (ADR 17).
+GROUPS_PER_TURN = 256
+
+
+class Host:
+    """Groups, peers and the clock of one node.  Create it within a running event loop.
+
+    State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
+    the clock); `_members` (groups by member).  Idle groups are in none but the last.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        incarnation: int,
+        wal: WriteAheadLog,
+        config: HostConfig,
+        rng: random.Random,
+        clock_ms: Callable[[], int] = group_clock.wall_clock_ms,
+        aside: AsideFiles | None = None,
+    ) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.config = config
+        self.events: HostEvents
+        self.clients: list[ClientEvents] = []
+        self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
+        self.transport = transport.GrpcTransport(node, incarnation, config, self, rng)
+        #: Where peers reach this node, once started.
+        self.port = 0
+        self._wal = wal
+        self._rng = rng
+        self._clock_ms = clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._queue = write_queue.WriteQueue(wal, self._written, self._disk_failed)
+        self.remembrance = Remembrance(self, wal, self._queue)
+        self._inbox = Inbox(self, wal, self._queue)
+        self.refilling = Refilling(self, wal, self._queue)
+        self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
+        self.succession = Succession(self)
+        self._volatile = VolatileStore(self.wake)
+        small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
+        self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
+        self._service: peer_service.PeerService | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._drivers: dict[int, Driver] = {}
+        self._dirty: list[Driver] = []
+        self._is_flush_scheduled = False
+        #: What is to be called before the flush under way hands over; None: none is under way.
+        self._at_end: list[Callable[[], None]] | None = None
+        self._group_clock = group_clock.GroupClock()
+        self._late_work = LateWork(self.wake)
+        self._members = MemberIndex()
+        self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
+        self._ticked_ms = 0
+        self._heartbeat_at_ms = 0
+        self._collect_at_ms = 0
+        self._has_failed = False
+        self._peers_lock = asyncio.Lock()
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        peers: Mapping[NodeId, str],
+        bind: str,
+        describe: peer_service.Describe | None = None,
+    ) -> None:
+        """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial;
+        answer nodes that start and ask by `describe`.  OSError: an address cannot be bound."""
+        tls = self.transport.tls
+        service = self._service = peer_service.PeerService(
+            self.node, self.incarnation, self.config, self.is_peer, self._inbox, tls, describe
+        )
+        self._inbox.spool.throttle = service.hold_reading
+        for address in bind.split(","):
+            self.port = service.bind(address.strip())
+        self._ticked_ms = self.now_ms()
+        await self.set_peers(peers)
+        service.start()
+        self._tick()
+
+    async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
+        """Talk to these nodes (this one may be among them) and to nobody else."""
+        others = {node: address for node, address in peers.items() if node != self.node}
+        # Ending a stream takes a moment; the last call wins.
+        async with self._peers_lock:
+            for node, incarnation in self.liveness.set_nodes(others, self.now_ms()):
+                self._lost(node, incarnation)
+            await self.transport.set_peers(others)
+
+    async def stop(self) -> None:
+        """End streams, clock and writer thread.  The log stays open: its owner closes it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._late_work.end(self.flush_all)
+        self._has_failed = True
+        await self.transport.close()
+        if self._service is not None:
+            await self._service.close()
+        await self._queue.close()
+        for uid in list(self._drivers):
+            self._drivers.pop(uid).close()
+
+    def now_ms(self) -> int:
+        """Return the monotonic clock of liveness."""
+        return int(self._loop.time() * 1000)
+
+    def serve(self, events: HostEvents) -> None:
+        """Tell `events` what happens here; before the start, and before any group is open."""
+        self.events = events
+
+    def listen(self, client: ClientEvents) -> None:
+        """Tell `client` about replies, leaders and nodes from now on."""
+        self.clients.append(client)
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    def open_group(
+        self,
+        uid: int,
+        members: Sequence[NodeId],
+        machine: Machine,
+        *,
+        volatile: bool = False,
+        log_uid: int = 0,
+    ) -> None:
+        """Start this node's replica of a group.
+
+        members: the group's first voters, the same on all of them; they count only while the log
+        here knows none.  Empty: a member that is added later votes when it has caught up.
+        log_uid: what the log calls the group, 0: its uid; a log that was removed is never used
+        again, so a member that comes back needs another one.
+        volatile: nothing on disk, this node alone; such a group leads itself at once.
+        """
+        if uid in self._drivers:
+            raise ValueError(f"group {uid:x} is open")
+        configuration = Configuration(tuple(sorted(members)))
+        if volatile and configuration.voters != (self.node,):
+            raise ValueError("a volatile group has one member, this node")
+        log: LogStorage
+        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
+        replica = Replica(
+            GroupUid(uid),
+            self.node,
+            configuration if configuration.voters else None,
+            machine,
+            log,
+            self._volatile_raft if volatile else self.config.raft,
+            self._rng,
+            contradiction=None if volatile else self.keeper.contradiction_of(log_uid or uid),
+        )
+        driver = Driver(uid, replica, log, machine, self, is_volatile=volatile, log_uid=log_uid)
+        if not volatile:
+            is_new = not log.initial_state()[1].voters
+            self.remembrance.opens(driver, is_new=is_new)
+            if configuration.voters and is_new:
+                self._queue.add_group(driver.log_uid, configuration)
+            elif not replica.configuration.voters:
+                driver.trust.handle(trust.Doubted())
+            self.keeper.opened(driver)
+        self._drivers[uid] = driver
+        # Messages that an earlier life's snapshot refers to may leave the queue before the next.
+        self._cleaning.moved[uid] = None
+        self._group_clock.active[uid] = None
+        self._members.update(driver)
+        if replica.configuration.voters == (self.node,) and driver.trust.may_vote:
+            # Nobody else to wait for.
+            driver.inputs.append(TransferLeadership(self.node))
+        driver.inputs += self._inbox.early_messages(uid)
+        self.wake(driver)
+
+    def close_group(self, uid: int, *, forget: bool) -> None:
+        """Stop a replica; what waits is answered as not accepted.  forget: remove its log too."""
+        driver = self._drivers.pop(uid, None)
+        if driver is not None:
+            driver.close()
+            self._group_clock.active.pop(uid, None)
+            self._cleaning.moved.pop(uid, None)
+            self._members.remove(driver)
+        if driver is not None and driver.is_volatile:
+            self._volatile.close(uid)
+        elif forget:
+            self._queue.remove_group(uid if driver is None else driver.log_uid)
+            self.schedule_flush()
+
+    def keep_orphan(self, uid: int) -> None:
+        """Put all aside that a group holds which the cluster's catalog does not know any more."""
+        self.keeper.keep_orphan(self._drivers[uid])
+
+    def forget_logs(self, kept: Collection[int]) -> None:
+        """Remove what the log holds of groups that are neither open nor among `kept`."""
+        self._cleaning.forget({driver.log_uid for driver in self._drivers.values()}.union(kept))
+        self.schedule_flush()
+
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a replica runs here."""
+        return uid in self._drivers
+
+    def groups(self) -> list[int]:
+        """Return the uids of all replicas here."""
+        return list(self._drivers)
+
+    def drivers(self) -> list[Driver]:
+        """Return the drivers of all replicas here, for this room."""
+        return list(self._drivers.values())
+
+    def position_for(self, node: NodeId) -> bytes:
+        """TransportEvents: what is known of this log and of the node's."""
+        return self.remembrance.said_to(node)
+
+    @property
+    def active_count(self) -> int:
+        """How many groups are ticked."""
+        return len(self._group_clock.active)
+
+    def driver_of(self, uid: int) -> Driver | None:
+        """Return the driver, for this room."""
+        return self._drivers.get(uid)
+
+    def machine_of(self, uid: int) -> Machine:
+        """Return a group's machine; KeyError if it is not here."""
+        return self._caught_up(uid).machine
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return the leader as the replica here knows it."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.leader
+
+    def status_of(self, uid: int) -> GroupStatus:
+        """Return a group's state; KeyError if it is not here."""
+        return status_of(self._caught_up(uid), self.node)
+
+    def _caught_up(self, uid: int) -> Driver:
+        """Whoever looks at a replica finds all applied that is known here to be committed."""
+        driver = self._drivers[uid]
+        try:
+            driver.catch_up()
+        except Exception as error:
+            self._stop_replica(driver, error)
+        return driver
+
+    def entry_data(self, uid: int, index: int) -> bytes | None:
+        """Return the command of a live entry, without its time stamp; None if it is gone."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.entry_data(index)
+
+    def propose(
+        self, uid: int, command: bytes, done: Done, *, first: bool = False, is_lazy: bool = False
+    ) -> None:
+        """Propose to the replica here; `first`: before those that wait (driver.py).
+
+        done(accepted, reply, leader) is called once it is applied, or refused: then `leader` may
+        know better; `leader` being this node means overloaded or too large.
+        """
+        driver = self._drivers.get(uid)
+        if driver is None or driver.error is not None:
+            self._loop.call_soon(done, False, b"", None)
+            return
+        driver.propose(command, done, self._clock_ms(), first=first, is_lazy=is_lazy)
+        self.wake(driver)
+
+    def transfer_leadership(self, uid: int, to: NodeId) -> None:
+        """Hand leadership over; to this node itself: stand for election now."""
+        driver = self._drivers.get(uid)
+        if driver is not None and driver.trust.may_vote:
+            self._put(driver, TransferLeadership(to))
+
+    def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
+        """Ask for a configuration that differs by one member; a refusal's reply says why."""
+        driver = self._drivers.get(uid)
+        if driver is None or driver.error is not None:
+            self._loop.call_soon(done, False, b"no replica here", None)
+            return
+        driver.change_members(configuration, done)
+        self.wake(driver)
+
+    # ---- nodes ----------------------------------------------------------------------------------
+
+    def alive(self) -> set[NodeId]:
+        """Return the nodes that are up, this one included."""
+        return self.liveness.up() | {self.node}
+
+    def is_peer(self, node: NodeId) -> bool:
+        """Tell whether a node is one of the peers."""
+        return self.liveness.knows(node)
+
+    def set_liveness(
+        self, alarms: Iterable[str], memory_used: int, memory_limit: int, disk_free: int
+    ) -> None:
+        """Set what heartbeats tell the others; a changed alarm goes out at once."""
+        liveness = transport.Liveness(tuple(alarms), memory_used, memory_limit, disk_free)
+        if self.transport.set_liveness(liveness):
+            self.transport.send_heartbeats()
+
+    def send_request(self, node: NodeId, request_id: int, uid: int, command: bytes) -> bool:
+        """Send a command to another node's replica; False: not connected or no room."""
+        is_sent = self.transport.send_request(node, request_id, uid, command)
+        self.schedule_flush()
+        return is_sent
+
+    def send_delivery(self, node: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        """Send to a consumer's node, this one included."""
+        if node == self.node:
+            self._loop.call_soon(self.events.delivered, node, uid, term, kind, payload)
+        else:
+            self.transport.send_delivery(node, uid, term, kind, payload)
+            self.schedule_flush()
+
+    def peer_connected(self, node: NodeId) -> None:
+        """TransportEvents: what was sent before may be lost, so leaders probe."""
+        self.transport.introduce(node)
+        self.liveness.connected(node)
+        self._put_all(node, PeerUnreachable(node), leaders_only=True)
+        self.events.deliveries_lost(node)
+        for client in self.clients:
+            client.peer_connected(node)
+
+    def peer_lost(self, node: NodeId) -> None:
+        """TransportEvents: our stream broke."""
+        self._put_all(node, PeerUnreachable(node))
+        self.events.deliveries_lost(node)
+        for client in self.clients:
+            client.peer_lost(node)
+
+    def peer_refused(self, node: NodeId) -> None:
+        """TransportEvents: nobody listens there."""
+        self.liveness.refused(node, self.now_ms())
+
+    def messages_dropped(self, node: NodeId, uids: set[int]) -> None:
+        """TransportEvents: the outbox was full for a while."""
+        for driver in filter(None, map(self._drivers.get, uids)):
+            self._put(driver, PeerUnreachable(node))
+
+    def snapshot_unreadable(self, error: SnapshotUnreadable) -> None:
+        """TransportEvents: what this replica holds is damaged; the group goes on elsewhere."""
+        if (driver := self._drivers.get(error.uid)) is not None and driver.error is None:
+            self._stop_replica(driver, error)
+
+    def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
+        """A frame came (incarnation None), or a stream began."""
+        is_new = self.liveness.heard(node, self.now_ms())
+        if incarnation is not None:
+            self.liveness.set_incarnation(node, incarnation)
+        elif not is_new:
+            return
+        if is_new:
+            # What was not waited for while it was down is to be sent now.
+            for uid in self._members.groups_with(node):
+                if self._drivers[uid].is_leader:
+                    self._group_clock.active[uid] = None
+        self.events.node_changed(node, self.liveness.incarnation(node), True)
+
+    def _lost(self, node: NodeId, incarnation: int) -> None:
+        """A node is suspected."""
+        logger.warning("node is suspected node=%s", node)
+        # Whatever the stream still holds is worthless after a split of the network; dial anew.
+        self.transport.break_off(node)
+        self._put_all(node, PeerUnreachable(node))
+        if self.liveness.refuses(node):
+            self._put_all(node, NodeGone(node))
+        for client in self.clients:
+            client.peer_lost(node)
+        self.events.node_changed(node, incarnation, False)
+
+    def _put_all(self, node: NodeId, event: Input, *, leaders_only: bool = False) -> None:
+        for uid in self._members.groups_with(node):
+            driver = self._drivers[uid]
+            if driver.is_leader or not leaders_only:
+                self._put(driver, event)
+
+    # ---- the flush ------------------------------------------------------------------------------
+
+    def _put(self, driver: Driver, event: Input) -> None:
+        driver.inputs.append(event)
+        self.wake(driver)
+
+    def wake(self, driver: Driver) -> None:
+        """The driver has inputs: it takes part in the next flush."""
+        self._queue_up((driver,))
+        self.schedule_flush()
+
+    def _queue_up(self, drivers: Iterable[Driver]) -> None:
+        for driver in drivers:
+            if not driver.is_queued:
+                driver.is_queued = True
+                self._dirty.append(driver)
+
+    def schedule_flush(self) -> None:
+        """Something was sent or is to be written."""
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Run drivers with inputs once, of many the first; hand over what they write and send."""
+        self._is_flush_scheduled = False
+        dirty, self._dirty = self._dirty, []
+        if len(dirty) > GROUPS_PER_TURN:
+            # Others are heard in between, and hear that this node lives.
+            self._dirty = dirty[GROUPS_PER_TURN:]
+            del dirty[GROUPS_PER_TURN:]
+            self.schedule_flush()
+        at_end: list[Callable[[], None]] = []
+        self._at_end = at_end
+        for driver in dirty:
+            driver.is_queued = False
+            if driver.is_closed or driver.error is not None or self._has_failed:
+                driver.inputs.clear()
+                continue
+            try:
+                driver.run()
+                if not driver.trust.may_vote:
+                    self.refilling.handled(driver)
+            except Exception as error:
+                self._stop_replica(driver, error)
+        self._at_end = None
+        # Frames first: the leader's own write runs beside the followers' (Raft thesis §10.2.1), and
+        # the writer thread wakes when this thread has little left to do.
+        self.transport.flush()
+        for callback in at_end:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a call after a flush failed")
+        self._queue.hand_over()
+        # Nobody waits for this.
+        for driver in dirty:
+            if not driver.is_closed and driver.error is None:
+                self._group_clock.active[driver.uid] = None
+                if driver.replica.is_behind:
+                    self._late_work.add(driver)
+                if driver.replica.configuration is not driver.configuration:
+                    self._members.update(driver)
+
+    def flush_all(self) -> None:
+        """Run every driver that has inputs now."""
+        for _ in range(0, len(self._dirty), GROUPS_PER_TURN):
+            self.flush()
+
+    def call_after_flush(self, callback: Callable[[], None]) -> None:
+        """Call once all groups of the flush under way have run, in order; or else soon.
+
+        What many groups have for one client leaves with one write, in the same turn of the loop.
+        """
+        if self._at_end is None:
+            self._loop.call_soon(callback)
+        else:
+            self._at_end.append(callback)
+
+    def _stop_replica(self, driver: Driver, error: Exception) -> None:
+        """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
+        logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
+        driver.error = error
+        self._group_clock.active.pop(driver.uid, None)
+        driver.close()
+        if driver.is_leader:
+            self.succession.stopped(driver)
+        driver.leader, driver.is_leader = None, False
+        # Later, since this may be within a step of somebody who listens.
+        self._loop.call_soon(self.role_changed, driver)
+
+    # ---- ports of the drivers -------------------------------------------------------------------
+
+    def persist(
+        self, driver: Driver, token: int, hard_state: HardState | None, entries: list[Entry]
+    ) -> None:
+        """See driver.Ports."""
+        if driver.is_volatile:
+            self._volatile.persist(driver, token, hard_state, entries)
+            return
+        size = sum([len(entry.data) for entry in entries])
+        self._queue.add_write(driver, token, GroupWrite(driver.log_uid, hard_state, entries), size)
+
+    def send(self, uid: int, message: Message) -> None:
+        """See driver.Ports."""
+        self.transport.send_raft(message.to, uid, message)
+
+    def realise(self, driver: Driver, term: int, effects: list[Any]) -> None:
+        """See driver.Ports."""
+        self.events.realise(driver.uid, term, effects)
+
+    def save_snapshot(self, driver: Driver, action: SaveSnapshot) -> None:
+        """See driver.Ports."""
+        if driver.is_volatile:
+            self._volatile.save_snapshot(driver, action)
+            return
+        self._cleaning.moved[driver.uid] = None
+        self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
+
+    def install_snapshot(self, driver: Driver, action: InstallSnapshot) -> None:
+        """See driver.Ports."""
+        self._cleaning.moved[driver.uid] = None
+        step = write_queue.InstallStep(driver, action.token, action.snapshot, action.hard_state)
+        self._queue.add(step)
+
+    def role_changed(self, driver: Driver) -> None:
+        """See driver.Ports."""
+        uid, leader = driver.uid, driver.leader
+        for client in self.clients:
+            client.leader_changed(uid, leader)
+        self.events.leader_changed(uid, leader, driver.term, driver.is_leader)
+
+    # ---- disk -----------------------------------------------------------------------------------
+
+    def _written(self, drivers: list[Driver]) -> None:
+        self._queue_up(drivers)
+        # At once rather than with the next flush: acknowledgements wait for this.
+        self.flush()
+
+    def _disk_failed(self, error: BaseException) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        logger.critical("the log failed, this process must end: %s", error)
+        self.events.failed(error)
+
+    # ---- the clock ------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Tick the groups that need it; look after nodes, heartbeats and cleaning."""
+        tick_ms = self.config.raft.tick_ms
+        now_ms = self.now_ms()
+        self._timer = self._loop.call_later(tick_ms / 1000, self._tick)
+        if self._has_failed:
+            return
+        for node in self.liveness.check(now_ms, tick_ms):
+            self._lost(node, self.liveness.incarnation(node))
+        self._tick_groups()
+        self.remembrance.tick(now_ms)
+        self._ticked_ms = now_ms
+        if now_ms >= self._heartbeat_at_ms:
+            self._heartbeat_at_ms = now_ms + self.config.heartbeat_ms
+            self.transport.send_heartbeats()
+        if now_ms >= self._collect_at_ms:
+            self._collect_at_ms = now_ms + self.config.collect_interval_ms
+            self._inbox.expire()
+            self.succession.remind()
+            self.refilling.lacking()
+            self.keeper.look_again(self._drivers.values())
+            self.remembrance.look()
+            self._cleaning.collect(self._drivers)
+        self.flush()
+
+    def _tick_groups(self) -> None:
+        clock, liveness, clock_ms = self._group_clock, self.liveness, self._clock_ms()
+        # Since the groups that are due now had their last tick.
+        since_ms = self._ticked_ms - (clock.round_ticks - 1) * self.config.raft.tick_ms
+        heard = {node for node in liveness.up() if liveness.heard_since(node, since_ms)}
+        due = clock.due(self._drivers, liveness.suspected(), clock_ms, self._stop_replica)
+        self._queue_up(driver for driver in due if group_clock.tick(driver, heard, clock_ms))

@@ -1,0 +1,79 @@
+"""Who leads instead, when this node's replica must not or cannot lead any more.
+
+Raft notices a dead leader by silence, but a quiet group is silent anyway and trusts the liveness of
+its leader's node (replication.md §2.1).  So a replica that stops on a living node has to say so.
+For host.py only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from brokerd.cluster.groups.driver import Driver
+from brokerd.raft.inputs import TransferLeadership
+from brokerd.raft.messages import Message, MessageKind, NodeId
+
+if TYPE_CHECKING:
+    from brokerd.cluster.groups.host import Host
+
+logger = logging.getLogger(__name__)
+
+
+class Succession:
+    """State: replicas that stopped while they led, until somebody else is known to lead."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        #: How often each was told to others so far.
+        self._orphans: dict[int, int] = {}
+
+    def heirs(self, driver: Driver) -> list[NodeId]:
+        """Return the other living voters, those with the longest log first."""
+        replica = driver.replica
+        others = (set(driver.configuration.voters) - {self._host.node}) & self._host.alive()
+        return sorted(others, key=lambda node: (-(replica.match_of(node) or 0), node))
+
+    def renew(self, driver: Driver, damaged: NodeId) -> None:
+        """Let another member lead, so that a damaged one is refilled (trust.py)."""
+        heir = next((node for node in self.heirs(driver) if node != damaged), None)
+        logger.warning(
+            "member lost acknowledged entries group=%x node=%s, new leader %s",
+            driver.uid,
+            damaged,
+            heir,
+        )
+        if heir is not None:
+            driver.inputs.append(TransferLeadership(heir))
+            self._host.wake(driver)
+
+    def stopped(self, driver: Driver) -> None:
+        """This leader's replica has stopped."""
+        self._orphans[driver.uid] = 0
+        self._pass_on(driver)
+
+    def heard(self, driver: Driver, message: Message) -> None:
+        """A stopped replica got a message: a newer term means that others have taken over."""
+        if message.term > driver.replica.term:
+            self._orphans.pop(driver.uid, None)
+
+    def remind(self) -> None:
+        """The heir may have been the wrong one, or the message lost; called every few seconds."""
+        for uid in list(self._orphans):
+            driver = self._host.driver_of(uid)
+            if driver is None:
+                del self._orphans[uid]
+            else:
+                self._pass_on(driver)
+
+    def _pass_on(self, driver: Driver) -> None:
+        uid, heirs = driver.uid, self.heirs(driver)
+        if not heirs:
+            return
+        heir = heirs[self._orphans[uid] % len(heirs)]
+        self._orphans[uid] += 1
+        logger.warning("a stopped leader is succeeded group=%x, new leader %s", uid, heir)
+        # What a leader says that hands over (Raft thesis §3.10); in its own term it still may.
+        told = Message(MessageKind.TIMEOUT_NOW, self._host.node, heir, driver.replica.term)
+        self._host.send(uid, told)
+        self._host.schedule_flush()

@@ -1,0 +1,113 @@
+"""Damaged replicas: their Trust hears what leaders say and what the log holds, and is obeyed.
+
+trust.py decides; here it is told and done.  Built by host.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from brokerd.cluster.groups import trust
+from brokerd.cluster.groups.driver import Driver
+from brokerd.cluster.groups.trust import Action
+from brokerd.cluster.groups.write_queue import RefillStep, WriteQueue
+from brokerd.raft.messages import Message, MessageKind
+from brokerd.storage.wal import WriteAheadLog
+
+if TYPE_CHECKING:
+    from brokerd.cluster.groups.host import Host
+
+logger = logging.getLogger(__name__)
+
+
+class Refilling:
+    """State: none of its own; each driver has its Trust."""
+
+    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
+        self._host = host
+        self._wal = wal
+        self._queue = queue
+
+    def heard(self, driver: Driver, message: Message) -> None:
+        """A message is on its way to a damaged replica."""
+        if not driver.trust.needs_repair:
+            self._look(driver, message.term)
+        own_term = driver.replica.term
+        if message.kind is MessageKind.APPEND:
+            said = trust.LeaderSaid(message.term, own_term, message.commit)
+        elif message.snapshot is not None:
+            said = trust.LeaderSaid(message.term, own_term, message.snapshot.index, True)
+        else:
+            return
+        self.tell(driver, said)
+
+    def handled(self, driver: Driver) -> None:
+        """A damaged replica has handled what came: perhaps it is whole now.
+
+        A quiet group sends nothing more that would make us look.
+        """
+        if not (driver.trust.needs_repair or driver.is_closed):
+            driver.catch_up()
+            self._look(driver, driver.replica.term)
+
+    def lacking(self) -> list[int]:
+        """Look at the groups here that lack entries which no command of a leader brings: their
+        messages may have been settled.  Return those in which only another log would help.
+        """
+        lacking = [
+            driver
+            for driver in self._host.drivers()
+            if driver.trust.needs_repair and driver.error is None
+        ]
+        for driver in lacking:
+            self._look(driver, driver.replica.term)
+        return [driver.uid for driver in lacking if driver.trust.needs_repair]
+
+    def contradicted(self) -> list[int]:
+        """Return the groups whose replica here has stopped, since a leader contradicts it."""
+        return [driver.uid for driver in self._host.drivers() if driver.is_contradicted]
+
+    def doubt(self, uid: int) -> bool:
+        """The disk here is new and the group is not; False: no such group, or it has no past."""
+        driver = self._host.driver_of(uid)
+        if driver is None or driver.is_volatile:
+            return False
+        self.tell(driver, trust.Doubted())
+        return True
+
+    def release(self, uid: int) -> None:
+        """Somebody has decided about the group's contradicted replica (keeping.py)."""
+        driver = self._host.driver_of(uid)
+        if driver is not None:
+            self.tell(driver, trust.Released())
+
+    def tell(self, driver: Driver, event: trust.Event) -> None:
+        """Tell a replica's Trust, and do what it asks."""
+        action = driver.trust.handle(event)
+        if action is Action.COMPARE_LIVE:
+            self._compare_live(driver)
+        elif action is Action.RECORD_REFILL:
+            self._queue.add(RefillStep(driver))
+        elif action is Action.HAND_OVER:
+            self._host.succession.renew(driver, self._host.node)
+
+    def _look(self, driver: Driver, term: int) -> None:
+        replica = driver.replica
+        self.tell(driver, trust.Progressed(term, replica.term, replica.applied_index, driver.log))
+
+    def _compare_live(self, driver: Driver) -> None:
+        """Who asks for live entries that are lost is not this room's business
+        (server/members/repair.py).
+        """
+        log = self._wal.log(driver.log_uid)
+        live = driver.machine.live_indexes()
+        # An unreadable entry that was settled since is nobody's loss.
+        self._wal.set_live(driver.log_uid, live)
+        # Those behind it are on their way to the disk, and come there before what is added now.
+        end = log.last_index() + 1
+        on_disk = [(low, min(high, end)) for low, high in live if low < end]
+        is_complete = log.holds(on_disk)
+        if is_complete:
+            logger.warning("replica holds everything, and votes from now on group=%x", driver.uid)
+        self.tell(driver, trust.LiveCompared(is_complete))

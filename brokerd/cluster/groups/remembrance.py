@@ -1,0 +1,244 @@
+"""What the members remember of each other's logs, and what follows for this one.
+
+A member whose directory was put back to an earlier state has forgotten what it had acknowledged,
+and its checksums do not show it (storage/promises.py decides).  Each stream begins with what its
+sender remembers of the receiver, before anything that could elect a leader, and heartbeats repeat
+it.  Used by host.py only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brokerd.cluster.groups import trust
+from brokerd.cluster.groups.driver import Driver
+from brokerd.cluster.groups.write_queue import WriteQueue
+from brokerd.raft.inputs import TransferLeadership
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.rpc.v1 import peer_pb2
+from brokerd.storage import records
+from brokerd.storage.promises import RUNS_MAX, Promise, Promises, Run
+from brokerd.storage.wal import WriteAheadLog
+
+if TYPE_CHECKING:
+    from brokerd.cluster.groups.host import Host
+
+logger = logging.getLogger(__name__)
+
+#: After so many looks without any damaged group a forgotten past concerns no group any more: those
+#: that the catalog has told of since are open by then.
+QUIET_LOOKS = 6
+#: What others say is written down so often at most.
+KEEP_INTERVAL_MS = 500
+
+
+@dataclass(slots=True)
+class KeepStep:
+    """What is known of the own log and of others."""
+
+    promises: Promises
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.doubts.keep(self.promises)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        return []
+
+
+@dataclass(slots=True)
+class DoubtStep:
+    """The log has forgotten what it had promised."""
+
+    where: int
+    promises: Promises
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.doubts.write(self.where, self.promises)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        return []
+
+
+@dataclass(slots=True)
+class TrustStep:
+    """Doubts are over: groups without other damage have their vote back."""
+
+    places: list[int]
+    #: Asked afterwards: groups may be opened meanwhile.
+    drivers: Callable[[], list[Driver]]
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.doubts.write_end(self.places)
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        wal.doubts.ended(self.places)
+        ended = trust.DoubtsEnded
+        trusted = [
+            driver
+            for driver in self.drivers()
+            if not driver.trust.may_vote
+            and driver.trust.handle(ended(wal.log(driver.log_uid).damaged)) is trust.Action.RUN
+        ]
+        for driver in trusted:
+            if len(driver.replica.configuration.voters) == 1:
+                # Nobody else to wait for.
+                driver.inputs.append(TransferLeadership(driver.replica.configuration.voters[0]))
+        return trusted
+
+
+@dataclass(slots=True)
+class SettleStep:
+    """The log is at rest: what is known of its last sync becomes durable."""
+
+    def run(self, wal: WriteAheadLog) -> None:
+        wal.settle()
+
+    def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        return []
+
+
+class Remembrance:
+    """State: the promises (the writer thread gets copies), and who has spoken in this life."""
+
+    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
+        self._host = host
+        self._wal = wal
+        self._queue = queue
+        self._promises = wal.doubts.promises()
+        self._run = self._promises.runs[-1]
+        self._heard: set[NodeId] = set()
+        self._is_news = False
+        self._keep_at_ms = 0
+        self._is_ending = False
+        self._quiet_looks = 0
+        #: Syncs of the log when the clock was last looked at.
+        self._syncs = 0
+
+    # ---- what is said ---------------------------------------------------------------------------
+
+    def said_to(self, node: NodeId) -> bytes:
+        """Return a frame's part: this log, and what is remembered of that member's."""
+        promises = self._promises
+        position = peer_pb2.Position(
+            log=promises.log,
+            runs=[
+                peer_pb2.LogRun(number=r.number, mark=r.mark, batch=r.batch) for r in promises.runs
+            ],
+            batch=self._wal.promised,
+            admitted=[
+                peer_pb2.LogRun(mark=mark, batch=batch) for mark, batch in promises.admitted.items()
+            ],
+        )
+        before = promises.others.get(node)
+        if before is not None:
+            position.remembered.CopyFrom(
+                peer_pb2.LogPromise(
+                    log=before.log, run=before.run, mark=before.mark, batch=before.batch
+                )
+            )
+        return peer_pb2.PeerFrame(position=position).SerializeToString()
+
+    def heard(self, node: NodeId, position: peer_pb2.Position) -> None:
+        """A member says how far its log is, and what it remembers of this one."""
+        if position.HasField("remembered"):
+            claim = position.remembered
+            promise = Promise(claim.log, claim.run, claim.mark, claim.batch)
+            if self._promises.is_behind(promise):
+                self._fall_behind(node, promise)
+        if position.log and 0 < len(position.runs) <= RUNS_MAX >= len(position.admitted):
+            runs = [Run(run.number, run.mark, run.batch) for run in position.runs]
+            admitted = {run.mark: run.batch for run in position.admitted}
+            said = Promise(position.log, runs[-1].number, runs[-1].mark, position.batch)
+            claims = Promises(position.log, runs, admitted)
+            self._is_news |= self._promises.hear(node, said, claims)
+            if node not in self._heard:
+                self._heard.add(node)
+                self._look_at_copy()
+
+    def opens(self, driver: Driver, *, is_new: bool) -> None:
+        """A replica starts; is_new: nothing of its group is on the disk here.
+
+        Once the catalog is whole this member knows all earlier groups: what comes now has no past
+        that could be forgotten here.
+        """
+        catalog = self._host.driver_of(CATALOG_GROUP)
+        log = self._wal.log(driver.log_uid)
+        if is_new and catalog is not None and catalog.trust.may_vote:
+            self._wal.doubts.pass_over(driver.log_uid)
+        driver.trust.handle(trust.LogOpened(log.damaged))
+
+    # ---- what follows ---------------------------------------------------------------------------
+
+    def _fall_behind(self, node: NodeId, promise: Promise) -> None:
+        logger.error(
+            "this member's data directory is older than what it had told %s: it had synced write "
+            "%d of its run %d and has forgotten that; its replicas give up their votes until their "
+            "leaders have refilled them (docs/operations.md, a directory that was put back)",
+            node,
+            promise.batch,
+            promise.run,
+        )
+        wal, host = self._wal, self._host
+        self._promises.admit(promise)
+        self._quiet_looks = 0
+        where = wal.doubts.begin()
+        self._queue.add(DoubtStep(where, self._promises.copy()))
+        for driver in host.drivers():
+            if driver.is_volatile or driver.is_closed:
+                continue
+            replica = driver.replica
+            committed = replica.commit_index
+            is_settled = driver.is_leader and driver.log.term(committed) == replica.term
+            host.refilling.tell(driver, trust.FellBehind(driver.is_leader, is_settled))
+        host.schedule_flush()
+
+    def _others(self) -> set[NodeId]:
+        """Return everybody who may remember something of this member."""
+        others = self._host.liveness.nodes()
+        if CATALOG_GROUP in self._wal.groups():
+            known = self._wal.log(CATALOG_GROUP).initial_state()[1]
+            others.update(known.voters, known.learners)
+        return others - {self._host.node}
+
+    def _look_at_copy(self) -> None:
+        """A copy of a directory is as good as the original once all others have spoken."""
+        copied = [where for where in self._wal.doubts.places() if records.is_copy(where)]
+        if copied and not self._is_ending and self._others() <= self._heard:
+            logger.warning(
+                "the copied data directory is not older than what the %d other members remember",
+                len(self._heard),
+            )
+            self._end(copied)
+
+    def _end(self, places: Iterable[int]) -> None:
+        self._is_ending = True
+        self._queue.add(TrustStep(list(places), self._host.drivers))
+        self._host.schedule_flush()
+
+    def tick(self, now_ms: int) -> None:
+        """Several times a second: news become durable, and the mark of a log at rest."""
+        if self._is_news and now_ms >= self._keep_at_ms:
+            self._is_news = False
+            self._keep_at_ms = now_ms + KEEP_INTERVAL_MS
+            self._queue.add(KeepStep(self._promises.copy()))
+        syncs = self._wal.stats.syncs
+        if syncs == self._syncs and self._wal.is_loose:
+            self._queue.add(SettleStep())
+        self._syncs = syncs
+
+    def look(self) -> None:
+        """Every few seconds: see whether doubts are over."""
+        doubts = self._wal.doubts.places()
+        if not doubts:
+            self._is_ending = False
+            return
+        self._look_at_copy()
+        is_quiet = not any(self._wal.log(uid).damaged for uid in self._wal.groups()) and not any(
+            not driver.trust.may_vote for driver in self._host.drivers()
+        )
+        self._quiet_looks = self._quiet_looks + 1 if is_quiet else 0
+        if self._quiet_looks >= QUIET_LOOKS and not self._is_ending:
+            self._end(doubts)

@@ -1,0 +1,1 @@
+"""The cluster's metadata, who may do what, and routing.  Pure."""

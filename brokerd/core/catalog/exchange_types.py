@@ -1,0 +1,112 @@
+"""The four exchange types: which there are, what a binding to one must look like, and how a
+headers binding matches.
+
+Pure.  Indexes over many bindings are in `bindings.py`, the walk over exchanges in `router.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brokerd.core.catalog import arguments
+from brokerd.core.catalog.refusals import Refused, precondition_failed
+from brokerd.core.catalog.topic_trie import words_of
+
+TYPES = ("direct", "fanout", "headers", "topic")
+_X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
+
+
+def check_binding(
+    exchange_type: str, routing_key: str, binding_arguments: Mapping[str, Any], hash_words_max: int
+) -> Refused | None:
+    """Refuse what the source's type cannot match (R-BND-8, R-RT-H3).
+
+    hash_words_max: switch topic.max_hash_words, 0 for no limit.
+    """
+    if exchange_type == "headers" and "x-match" in binding_arguments:
+        value = binding_arguments["x-match"]
+        if type(value) is not str:
+            return precondition_failed(
+                f"Invalid x-match field type {arguments.type_name(value)} "
+                f"(value {arguments.shown(value)}); expected longstr"
+            )
+        if value not in _X_MATCHES:
+            return precondition_failed(
+                f'Invalid x-match field value <<"{value}">>; '
+                "expected all, any, all-with-x, or any-with-x"
+            )
+    if exchange_type == "topic" and hash_words_max:
+        count = words_of(routing_key).count("#")
+        if count > hash_words_max:
+            return precondition_failed(
+                f"invalid binding key '{routing_key}': {count} '#' words, "
+                f"at most {hash_words_max} are allowed"
+            )
+    return None
+
+
+class HeadersMatch:
+    """A headers binding's criteria, prepared once (R-RT-H1 to R-RT-H5).
+
+    An x-match that could not be declared counts as `all`, so that no stored binding can make
+    routing fail.
+    """
+
+    __slots__ = ("criteria", "is_any")
+
+    def __init__(self, binding_arguments: Mapping[str, Any]) -> None:
+        mode = binding_arguments.get("x-match", "all")
+        with_x = mode in ("all-with-x", "any-with-x")
+        self.is_any = mode in ("any", "any-with-x")
+        self.criteria = tuple(
+            (key, value)
+            for key, value in sorted(binding_arguments.items())
+            if key != "x-match" and (with_x or not key.startswith("x-"))
+        )
+
+    def matches(self, headers: Mapping[str, Any], loose: bool) -> bool:
+        """Say whether a message with these headers goes this way.
+
+        loose: only the value counts, not its type octet, as in 3.10: 1 equals 1.0 and the
+        timestamp 1, text equals the same bytes (R-RT-H4).
+        """
+        if self.is_any:
+            return any(_holds(key, value, headers, loose) for key, value in self.criteria)
+        return all(_holds(key, value, headers, loose) for key, value in self.criteria)
+
+
+_NUMBERS = (int, float)
+
+
+def _holds(key: str, wanted: Any, headers: Mapping[str, Any], loose: bool) -> bool:
+    if key not in headers:
+        return False
+    if wanted is None:
+        # R-RT-H2: a void criterion asks for presence only.
+        return True
+    found = headers[key]
+    kind = type(wanted)
+    if kind is type(found) and (kind is str or kind is int or kind is bool or kind is float):
+        return bool(found == wanted)
+    # Other types are rare: compared structurally in the catalog's JSON form.
+    found = arguments.to_json(found)
+    return _equal_values(found, wanted) if loose else arguments.are_equal(found, wanted)
+
+
+def _equal_values(found: Any, wanted: Any) -> bool:
+    found, wanted = _without_type(found), _without_type(wanted)
+    if type(found) in _NUMBERS and type(wanted) in _NUMBERS:
+        return bool(found == wanted)
+    return arguments.are_equal(found, wanted)
+
+
+def _without_type(value: Any) -> Any:
+    """Return a timestamp as its number and bytes as text; all else as it is."""
+    if type(value) is dict and len(value) == 1:
+        plain = arguments.from_json(value)
+        if type(plain) is int:
+            return plain
+        if type(plain) is bytes:
+            return plain.decode("utf-8", "surrogateescape")
+    return value

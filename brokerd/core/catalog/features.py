@@ -1,0 +1,105 @@
+"""What a version of brokerd can do that an earlier one could not read.  PURE.
+
+A cluster is upgraded member by member, so for a while two versions apply the same log.  Whatever
+one of them could not apply waits for its feature flag: the catalog knows which flags each member
+understands (it says so when it starts) and which are enabled; only when all members understand one
+may it be enabled, and from then on no member without it may join (ADR 13).
+A new cluster has all flags of its founder.  A flag is never disabled again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, frozen=True)
+class Feature:
+    """One flag."""
+
+    name: str
+    #: The first version that understands it.
+    since: str
+    description: str
+
+
+PACKED_ANNOTATIONS = "packed_annotations"
+QUEUE_MEMBERSHIP = "queue_membership"
+RETURNING_MEMBERS = "returning_members"
+DEFAULT_DELIVERY_LIMIT = "default_delivery_limit"
+SEALED_SECRETS = "sealed_secrets"
+PASSWORD_OVERLAP = "password_overlap"
+
+#: All that this version understands, in the order in which they came.
+FEATURES = (
+    Feature(
+        PACKED_ANNOTATIONS,
+        "0.1.0",
+        "own TTL and priority of a message stand beside it as numbers, not as JSON",
+    ),
+    Feature(
+        QUEUE_MEMBERSHIP,
+        "0.1.0",
+        "quorum queues grow, shrink and reach a target size while they work",
+    ),
+    Feature(
+        RETURNING_MEMBERS,
+        "0.1.0",
+        "a replica that lost messages is made anew, even if its member ends meanwhile",
+    ),
+    Feature(
+        DEFAULT_DELIVERY_LIMIT,
+        "0.1.0",
+        "quorum queues know whether somebody set their delivery limit, and count what they drop "
+        "for the default one",
+    ),
+    Feature(
+        SEALED_SECRETS,
+        "0.1.0",
+        "passwords of federation upstreams are encrypted in the log",
+    ),
+    Feature(
+        PASSWORD_OVERLAP,
+        "0.1.0",
+        "a user's password before the present one is still right for a while",
+    ),
+)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all flags of this version."""
+    return tuple(feature.name for feature in FEATURES)
+
+
+def lacking(
+    name: str, members: Iterable[str], understood: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Return the members that do not understand a flag (or have never said so), in order."""
+    return sorted(member for member in members if name not in understood.get(member, ()))
+
+
+def fault_of_enabling(
+    wanted: Sequence[str], members: Collection[str], understood: Mapping[str, Collection[str]]
+) -> str | None:
+    """Return why these flags may not be enabled, or None."""
+    for name in wanted:
+        missing = lacking(name, members, understood)
+        if missing and len(missing) == len(members):
+            return f"no member knows a feature flag '{name}'"
+        if missing:
+            return (
+                f"feature flag '{name}' is not understood by {', '.join(missing)}: "
+                "upgrade all members first, then enable it"
+            )
+    return None
+
+
+def fault_of_member(node: str, understood: Collection[str], enabled: Iterable[str]) -> str | None:
+    """Return why a member may not take part in a cluster with these flags, or None."""
+    unknown = sorted(set(enabled) - set(understood))
+    if not unknown:
+        return None
+    return (
+        f"{node} does not understand the enabled feature flag {', '.join(unknown)}: "
+        "its version is too old for this cluster"
+    )

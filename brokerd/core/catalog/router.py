@@ -1,0 +1,173 @@
+"""Routing: an exchange and keys to queues, over alternate exchanges and exchange bindings.
+
+One worklist for all hops (R-RT-1), so cycles of any kind end (R-RT-4) and a queue gets one copy
+(R-RT-2).  Results are cached per (exchange, key) until the vhost's topology changes; messages with
+CC or BCC and those that pass a headers exchange are routed anew each time.
+
+Pure; reads `CatalogState`, is asked by sessions, the dead-letter worker and federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokerd.core.catalog import names, policy
+from brokerd.core.catalog.bindings import Destination
+from brokerd.core.catalog.catalog_objects import Exchange, Queue
+from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
+
+#: Per vhost and generation; two generations, so what is asked often stays when random keys come.
+CACHED_ROUTES_MAX = 16_384
+
+
+class RouteResult:
+    """Where a message goes.  Shared between messages: never change one."""
+
+    __slots__ = ("ae_cycle", "ae_missing", "alternates", "exchange", "needs_headers", "queues")
+
+    def __init__(self, exchange: Exchange | None) -> None:
+        #: The exchange that was named; None: there is none (404, R-ERR-1).
+        self.exchange = exchange
+        #: Queues that exist, each once, in order of discovery.
+        self.queues: tuple[Queue, ...] = ()
+        #: (exchange, its alternate) for every hop over an alternate exchange, in order.
+        self.alternates: tuple[tuple[str, str], ...] = ()
+        #: (exchange, its alternate) where the alternate does not exist (R-AE-4).
+        self.ae_missing: tuple[str, str] | None = None
+        #: True: an alternate had been visited already, which ended the chain (R-AE-3).
+        self.ae_cycle = False
+        #: True: the message's headers decide, and none were given: decode them (no table: {}) and
+        #: ask again.  `queues` then says nothing.
+        self.needs_headers = False
+
+    @property
+    def used_alternate(self) -> int:
+        """Return the number of hops over alternate exchanges."""
+        return len(self.alternates)
+
+    @property
+    def unroutable(self) -> bool:
+        """Say whether there is no queue for it (basic.return if mandatory; R-AE-10, R-PC-4)."""
+        return not self.queues
+
+
+class _Cache:
+    """Routes of one vhost at one revision of its topology."""
+
+    __slots__ = ("new", "old", "revision", "topology")
+
+    def __init__(self, topology: VhostTopology) -> None:
+        self.topology = topology
+        self.revision = topology.revision
+        self.new: dict[tuple[str, str], RouteResult] = {}
+        self.old: dict[tuple[str, str], RouteResult] = {}
+
+    def put(self, route: tuple[str, str], result: RouteResult) -> None:
+        if len(self.new) >= CACHED_ROUTES_MAX:
+            self.old = self.new
+            self.new = {}
+        self.new[route] = result
+
+
+class Router:
+    """Routes over a node's view of the catalog.  Owns nothing but the cache."""
+
+    __slots__ = ("_caches", "_state")
+
+    def __init__(self, state: CatalogState) -> None:
+        self._state = state
+        self._caches: dict[str, _Cache] = {}
+
+    def route(
+        self,
+        vhost: str,
+        exchange: str,
+        routing_key: str,
+        headers: Mapping[str, Any] | None = None,
+        extra_keys: Sequence[str] = (),
+    ) -> RouteResult:
+        """Return where a message goes.
+
+        headers: None means "not looked at": if they matter, the result says `needs_headers`.
+        extra_keys: CC, then BCC (R-RT-C2).
+        """
+        cache = self._caches.get(vhost)
+        # A vhost that is deleted, or replaced by a snapshot's, had its revision raised.
+        if cache is None or cache.revision != cache.topology.revision:
+            topology = self._state.vhosts.get(vhost)
+            if topology is None:
+                self._caches.pop(vhost, None)
+                return RouteResult(None)
+            cache = self._caches[vhost] = _Cache(topology)
+        if extra_keys:
+            return self._find(cache.topology, exchange, (routing_key, *extra_keys), headers)
+        route = (exchange, routing_key)
+        result = cache.new.get(route)
+        if result is None:
+            result = cache.old.get(route)
+            if result is None:
+                result = self._find(cache.topology, exchange, (routing_key,), None)
+            cache.put(route, result)
+        if result.needs_headers and headers is not None:
+            return self._find(cache.topology, exchange, (routing_key,), headers)
+        return result
+
+    def _find(
+        self,
+        topology: VhostTopology,
+        start: str,
+        keys: tuple[str, ...],
+        headers: Mapping[str, Any] | None,
+    ) -> RouteResult:
+        exchanges = topology.exchanges
+        first = exchanges.get(start)
+        result = RouteResult(first)
+        if first is None:
+            return result
+        if start == names.DEFAULT_EXCHANGE:
+            # R-RT-0, R-RT-C5
+            queues = topology.queues
+            result.queues = tuple(queues[key] for key in dict.fromkeys(keys) if key in queues)
+            return result
+        seen = {start}
+        work = [first]
+        targets: dict[str, None] = {}
+        alternates: list[tuple[str, str]] = []
+        while work:
+            exchange = work.pop()
+            found: dict[Destination, None] = {}
+            index = topology.bindings.index(exchange.name)
+            if index is not None:
+                if index.needs_headers and headers is None:
+                    result.needs_headers = True
+                    return result
+                index.match(keys, headers, found)
+            if found:
+                for is_queue, name in found:
+                    if is_queue:
+                        targets[name] = None
+                    elif name not in seen:
+                        seen.add(name)
+                        target = exchanges.get(name)
+                        if target is not None:
+                            work.append(target)
+                continue
+            # R-RT-1: only the exchange's own match counts, not what lies behind (R-RT-E1).
+            alternate = policy.effective_exchange(self._state, exchange).alternate_exchange
+            if alternate is None:
+                continue
+            target = exchanges.get(alternate)
+            if target is None:
+                result.ae_missing = (exchange.name, alternate)
+            elif alternate in seen:
+                result.ae_cycle = True
+            else:
+                seen.add(alternate)
+                alternates.append((exchange.name, alternate))
+                work.append(target)
+        result.alternates = tuple(alternates)
+        queues = topology.queues
+        # R-RT-3: names that lead nowhere are dropped, and do not trigger an alternate.
+        result.queues = tuple(queues[name] for name in targets if name in queues)
+        return result

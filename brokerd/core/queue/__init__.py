@@ -1,0 +1,1 @@
+"""One queue: its machine, its commands and its effects.  Pure."""

@@ -1,0 +1,155 @@
+"""At-least-once dead letters: where they wait inside the source queue's replicated state.
+
+A worker beside the leader checks letters out, publishes them, and settles them when all targets
+have confirmed (R-ALO-3..6).  Which term has taken what is part of the state: the first checkout of
+a new term makes everything that is unsettled available again (R-ALO-10).  Publishing, routing and
+retrying are the worker's.  Only the queue machine uses this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from brokerd.core.message import Range
+from brokerd.core.queue.queue_store import Span
+from brokerd.core.ranges import Pieces
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """Consecutive messages that died together.
+
+    `order` rises with every death; `first` and `end` shadow the span's, as `Pieces` wants.
+    """
+
+    span: Span
+    reason: str
+    time_ms: int
+    order: int
+    first: int = 0
+    end: int = 0
+
+    def __post_init__(self) -> None:
+        self.first, self.end = self.span.first, self.span.end
+
+    def part(self, first: int, end: int) -> Letter:
+        """Return a letter of some of these messages."""
+        return Letter(self.span.part(first, end), self.reason, self.time_ms, self.order)
+
+    def joins(self, following: Letter) -> bool:
+        """Never: letters are settled as they were checked out."""
+        return False
+
+
+class DeadLetters:
+    """Letters that wait, and letters that a worker has taken in `taken_term`.
+
+    Invariants: `count` and `size_bytes` are the sums over both; `waiting` is in death order.
+    """
+
+    __slots__ = ("count", "next_order", "size_bytes", "taken", "taken_term", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Letter] = deque()
+        self.taken: Pieces[Letter] = Pieces()
+        self.taken_term = 0
+        self.count = 0
+        self.size_bytes = 0
+        self.next_order = 1
+
+    def add(self, spans: list[Span], reason: str, time_ms: int) -> None:
+        """Messages died, in this order."""
+        for span in spans:
+            self.restore(Letter(span, reason, time_ms, self.next_order), taken=False)
+
+    def restore(self, letter: Letter, taken: bool) -> None:
+        """Put a letter of a snapshot (or a new one) at the end."""
+        self.next_order = max(self.next_order, letter.order + 1)
+        self.count += letter.end - letter.first
+        self.size_bytes += letter.span.size_bytes()
+        if taken:
+            self.taken.add(letter)
+        else:
+            self.waiting.append(letter)
+
+    def checkout(self, count: int, term: int) -> list[Letter]:
+        """Take up to `count` messages for the worker of this term, in death order."""
+        if term != self.taken_term:
+            self.taken_term = term
+            again = sorted(self.taken.clear(), key=_death_order)
+            self.waiting = deque(sorted([*again, *self.waiting], key=_death_order))
+        result: list[Letter] = []
+        while count > 0 and self.waiting:
+            letter = self.waiting.popleft()
+            if letter.end - letter.first > count:
+                self.waiting.appendleft(letter.part(letter.first + count, letter.end))
+                letter = letter.part(letter.first, letter.first + count)
+            count -= letter.end - letter.first
+            result.append(letter)
+            # `taken` owns its pieces; the answer gets a copy.
+            self.taken.add(letter.part(letter.first, letter.end))
+        return result
+
+    def settle(self, ranges: list[Range]) -> list[Span]:
+        """All targets confirmed these: remove and return them.
+
+        Letters that no worker of this term holds are settled too: a confirmed target is a
+        confirmed target, whoever learned of it.
+        """
+        settled: list[Letter] = []
+        for low, high in ranges:
+            settled += self.taken.take(low, high)
+        missing = sum(high - low for low, high in ranges) - sum(x.end - x.first for x in settled)
+        if missing > 0 and self.waiting:
+            settled += self._settle_waiting(ranges)
+        for letter in settled:
+            self.count -= letter.end - letter.first
+            self.size_bytes -= letter.span.size_bytes()
+        return [letter.span for letter in settled]
+
+    def _settle_waiting(self, ranges: list[Range]) -> list[Letter]:
+        pieces: Pieces[Letter] = Pieces()
+        for letter in self.waiting:
+            pieces.add(letter)
+        settled = [letter for low, high in ranges for letter in pieces.take(low, high)]
+        if settled:
+            self.waiting = deque(sorted(pieces.clear(), key=_death_order))
+        return settled
+
+    def clear(self) -> list[Span]:
+        """Give all of them up and return them."""
+        spans = [letter.span for letter in self]
+        self.waiting.clear()
+        self.taken.clear()
+        self.count = self.size_bytes = 0
+        return spans
+
+    def held(self) -> list[Letter]:
+        """Return what a worker has taken and not settled, in death order."""
+        return sorted(self.taken, key=_death_order)
+
+    def oldest_ms(self) -> int | None:
+        """Return when the longest waiting of them died."""
+        times = [letter.time_ms for letter in self.taken]
+        if self.waiting:
+            # In death order, so the first is the oldest.
+            times.append(self.waiting[0].time_ms)
+        return min(times, default=None)
+
+    def __iter__(self) -> Iterator[Letter]:
+        yield from self.taken
+        yield from self.waiting
+
+    def check(self) -> None:
+        """Assert what the class promises."""
+        self.taken.check()
+        assert self.count == sum(letter.end - letter.first for letter in self)
+        assert self.size_bytes == sum(letter.span.size_bytes() for letter in self)
+        orders = [(letter.order, letter.first) for letter in self.waiting]
+        assert orders == sorted(orders), "dead letters out of death order"
+
+
+def _death_order(letter: Letter) -> tuple[int, int]:
+    return letter.order, letter.first

@@ -1,0 +1,269 @@
+"""From the bytes of a queue command to checked values, before anything of the state is touched.
+
+A committed command can be malformed (another version, a defect of a sender); the queue machine
+answers it with a refusal, so everything that can be wrong must show here, as one of `MALFORMED`.
+Only the queue machine uses it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from brokerd.core import annotations as message_annotations
+from brokerd.core.message import Range
+from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_commands import Checkout, EnqueueHead, Kind, ReturnCause
+from brokerd.core.queue_options import QueueOptions
+
+#: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError)
+
+#: x-max-priority goes up to 255 (R-PRI-1).
+PRIORITY_MAX = 255
+
+_U64_MAX = (1 << 64) - 1
+
+#: Larger times (ms) and counts mean this one.  Snapshots have 63 bits for a time and what is added
+#: to it (queue_snapshot.py); this is more than a hundred million years.
+AMOUNT_MAX = 1 << 62
+
+
+class Traits(NamedTuple):
+    """What an enqueued message brings along that the queue must know."""
+
+    ttl_ms: int | None
+    #: None: the message has no priority of its own.
+    priority: int | None
+    delivery_count: int
+
+
+PLAIN = Traits(None, None, 0)
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """A batch; traits are runs (count, traits), None where no message has any."""
+
+    head: EnqueueHead
+    traits: list[tuple[int, Traits]] | None
+
+
+@dataclass(slots=True)
+class Ranges:
+    """SETTLE, RETURN, DISCARD, RESUME: messages of one consumer."""
+
+    consumer: ConsumerId
+    ranges: list[Range]
+    cause: ReturnCause | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Get:
+    """basic.get."""
+
+    consumer: ConsumerId
+    no_ack: bool
+
+
+@dataclass(slots=True)
+class Delete:
+    """End the queue."""
+
+    if_empty: bool
+    if_unused: bool
+    cause: str
+
+
+@dataclass(slots=True)
+class Node:
+    """A node, with its incarnation where one is given."""
+
+    node: str
+    incarnation: int = 0
+    channel: int = 0
+
+
+def _enqueue(data: bytes) -> Enqueue:
+    head = EnqueueHead(data)
+    raws = head.annotations()
+    if raws is None:
+        return Enqueue(head, None)
+    # Messages of one batch tend to have equal annotations.
+    known: dict[bytes, Traits] = {b"": PLAIN}
+    runs: list[tuple[int, Traits]] = []
+    for raw in raws:
+        traits = known.get(raw)
+        if traits is None:
+            traits = known[raw] = _traits(raw)
+        if runs and runs[-1][1] == traits:
+            runs[-1] = (runs[-1][0] + 1, traits)
+        else:
+            runs.append((1, traits))
+    return Enqueue(head, None if len(runs) == 1 and runs[0][1] == PLAIN else runs)
+
+
+def _traits(raw: bytes) -> Traits:
+    known = message_annotations.decode(raw)
+    ttl_ms = None if known.ttl_ms is None else _amount(known.ttl_ms)
+    priority = None if known.priority is None else _amount(known.priority)
+    return Traits(ttl_ms, priority, _amount(known.delivery_count))
+
+
+def _ranges(data: bytes) -> Ranges:
+    consumer, ranges, cause = queue_commands.decode_ranges(data)
+    return Ranges(consumer, _checked(ranges), ReturnCause(cause) if cause else None)
+
+
+def _checkout(data: bytes) -> Checkout:
+    checkout = Checkout(**queue_commands.decode_json(data))
+    checkout.consumer = _consumer(checkout.consumer)
+    checkout.prefetch = _amount(checkout.prefetch)
+    checkout.priority = _integer(checkout.priority)
+    checkout.no_ack = _boolean(checkout.no_ack)
+    checkout.exclusive = _boolean(checkout.exclusive)
+    checkout.user = _text(checkout.user)
+    if checkout.timeout_ms is not None:
+        checkout.timeout_ms = max(1, _integer(checkout.timeout_ms))
+    return checkout
+
+
+def _cancel(data: bytes) -> ConsumerId:
+    return _consumer(queue_commands.decode_json(data)["consumer"])
+
+
+def _resume(data: bytes) -> Ranges:
+    command = queue_commands.decode_json(data)
+    return Ranges(_consumer(command["consumer"]), _pairs(command["held"]))
+
+
+@lru_cache(maxsize=queue_commands.GETS_KEPT)
+def _get(data: bytes) -> Get:
+    command = queue_commands.decode_json(data)
+    return Get(_consumer(command["consumer"]), _boolean(command["no_ack"]))
+
+
+def _delete(data: bytes) -> Delete:
+    command = queue_commands.decode_json(data)
+    return Delete(
+        _boolean(command["if_empty"]), _boolean(command["if_unused"]), _text(command["cause"])
+    )
+
+
+def _node(data: bytes) -> Node:
+    command = queue_commands.decode_json(data)
+    return Node(
+        _text(command["node"]),
+        _integer(command.get("incarnation", 0)),
+        _integer(command.get("channel", 0)),
+    )
+
+
+def _options(data: bytes) -> QueueOptions:
+    options = QueueOptions(**queue_commands.decode_json(data))
+    default = QueueOptions()
+    for field in fields(QueueOptions):
+        value, usual = getattr(options, field.name), getattr(default, field.name)
+        if isinstance(usual, bool):
+            _boolean(value)
+        elif isinstance(usual, int):
+            setattr(options, field.name, _amount(value))
+        elif isinstance(usual, str) or field.name.endswith(("_exchange", "_routing_key")):
+            _ = value if value is None and usual is None else _text(value)
+        elif value is not None and field.name != "delivery_limit":
+            setattr(options, field.name, _amount(value))
+    if options.delivery_limit is not None and _integer(options.delivery_limit) < 0:
+        # R-DL-1: negative means unlimited.
+        options.delivery_limit = None
+    options.max_priority = min(options.max_priority, PRIORITY_MAX)
+    return options
+
+
+def _nothing(data: bytes) -> None:
+    queue_commands.decode_json(data)
+
+
+def _count(data: bytes) -> int:
+    return _amount(queue_commands.decode_json(data)["count"])
+
+
+def _only_ranges(data: bytes) -> list[Range]:
+    return _pairs(queue_commands.decode_json(data)["ranges"])
+
+
+def _pairs(value: Any) -> list[Range]:
+    return _checked([(_integer(low), _integer(high)) for low, high in value])
+
+
+def _checked(ranges: list[Range]) -> list[Range]:
+    if any(not 0 <= low <= high <= _U64_MAX for low, high in ranges):
+        raise ValueError("a range must be [low, high) of unsigned 64-bit numbers")
+    return ranges
+
+
+def _consumer(value: Any) -> ConsumerId:
+    node, incarnation, channel, tag = value
+    return ConsumerId(_text(node), _integer(incarnation), _integer(channel), _text(tag))
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"integer expected, not {type(value).__name__}")
+    return value
+
+
+def _amount(value: Any) -> int:
+    return min(max(0, _integer(value)), AMOUNT_MAX)
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"boolean expected, not {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"text expected, not {type(value).__name__}")
+    return value
+
+
+def _once(data: bytes) -> client_sessions.Once:
+    envelope = client_sessions.decode_envelope(data)
+    _, envelope.command = decode(client_sessions.inside(data))
+    return envelope
+
+
+_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    Kind.ENQUEUE: _enqueue,
+    Kind.SETTLE: _ranges,
+    Kind.RETURN: _ranges,
+    Kind.DISCARD: _ranges,
+    Kind.CHECKOUT: _checkout,
+    Kind.CANCEL: _cancel,
+    Kind.RESUME: _resume,
+    Kind.GET: _get,
+    Kind.PURGE: _nothing,
+    Kind.DELETE: _delete,
+    Kind.CHANNEL_DOWN: _node,
+    Kind.NODE_DOWN: _node,
+    Kind.NODE_UP: _node,
+    Kind.UPDATE_OPTIONS: _options,
+    Kind.TICK: _nothing,
+    Kind.DEAD_LETTERS_CHECKOUT: _count,
+    Kind.DEAD_LETTERS_SETTLE: _only_ranges,
+    Kind.DECLARED: _nothing,
+    Kind.ONCE: _once,
+}
+
+
+def decode(data: bytes) -> tuple[int, Any]:
+    """Return (kind, checked command); raise one of MALFORMED."""
+    version, kind = data[0], data[1]
+    if version != queue_commands.VERSION:
+        raise ValueError(f"command version {version} is not known")
+    return kind, _DECODERS[kind](data)

@@ -1,0 +1,233 @@
+"""Ready messages in the order in which they came, at a few bytes each where nobody looks.
+
+A span and its entry cost about 300 bytes, which only those near the two ends of a lane need to
+be.  In between, stretches of entries that are ready as a whole, never handed out and with messages
+of equal size are `Block`s of numbers (design/hot-path.md, "Scale": 150 bytes per ready message).
+What is packed and when follows from the commands alone, and a snapshot says it.
+Only `queue_store.py` and `queue_snapshot.py` use it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from operator import mul
+from typing import TypeAlias
+
+from brokerd.core.queue.queue_spans import Entry, Span
+
+#: Spans per block: the arrays' own size must not count, and unpacking one must not be felt.
+BLOCK_SPANS = 256
+#: So many spans at the front of a lane stay as they are, so that a queue whose consumers keep up
+#: packs nothing.
+UNPACKED_MIN = 512
+
+#: Stands for "does not expire".
+_NEVER = -1
+
+Entries: TypeAlias = dict[int, Entry]
+
+
+class Block:
+    """Whole entries, one row each; invariant: all columns have the same length, which is not 0."""
+
+    __slots__ = ("counts", "enqueued", "expiries", "firsts", "indexes", "sizes")
+
+    def __init__(
+        self,
+        indexes: array[int],
+        firsts: array[int],
+        enqueued: array[int],
+        expiries: array[int],
+        counts: array[int],
+        sizes: array[int],
+    ) -> None:
+        self.indexes = indexes
+        self.firsts = firsts
+        self.enqueued = enqueued
+        #: When the messages expire, _NEVER if they do not.
+        self.expiries = expiries
+        self.counts = counts
+        #: Bytes of each message of the entry.
+        self.sizes = sizes
+
+    @classmethod
+    def of(cls, spans: list[Span]) -> Block:
+        """Pack spans that `is_plain` holds for."""
+        entries = [span.entry for span in spans]
+        return cls(
+            array("q", [entry.index for entry in entries]),
+            array("q", [entry.first for entry in entries]),
+            array("q", [entry.enqueued_ms for entry in entries]),
+            array("q", [_NEVER if s.expires_ms is None else s.expires_ms for s in spans]),
+            array("I", [entry.count for entry in entries]),
+            array("I", [entry.size for entry in entries]),
+        )
+
+    def columns(self) -> tuple[array[int], ...]:
+        """Return the columns in the order of the constructor."""
+        return self.indexes, self.firsts, self.enqueued, self.expiries, self.counts, self.sizes
+
+    def spans(self, level: int) -> Iterator[Span]:
+        """Yield the spans anew, each with an entry of its own."""
+        for index, first, enqueued_ms, expires_ms, count, size in zip(*self.columns(), strict=True):
+            entry = Entry.of_equal_sizes(index, first, enqueued_ms, count, size)
+            entry.live = count
+            expiry = None if expires_ms == _NEVER else expires_ms
+            yield Span(entry, first, first + count, expiry, level)
+
+    def messages(self) -> int:
+        """Return how many messages there are."""
+        return sum(self.counts)
+
+    def size_bytes(self) -> int:
+        """Return the size of all of them."""
+        return sum(map(mul, self.counts, self.sizes))
+
+    def expiring(self) -> int:
+        """Return how many of them have an expiry instant."""
+        pairs = zip(self.counts, self.expiries, strict=True)
+        return sum(count for count, expires_ms in pairs if expires_ms != _NEVER)
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    def check(self) -> None:
+        """Assert what the class promises; ValueError otherwise, since a snapshot may be wrong."""
+        if not self.indexes or len({len(column) for column in self.columns()}) != 1:
+            raise ValueError("columns of a block differ in length")
+        if not all(low < high for low, high in pairwise(self.indexes)):
+            raise ValueError("entries of a block are out of order")
+        ends = (first + count for first, count in zip(self.firsts, self.counts, strict=True))
+        if self.firsts[0] < 0 or not all(
+            end <= first for end, first in zip(ends, self.firsts[1:], strict=False)
+        ):
+            raise ValueError("messages of a block overlap")
+        if not all(self.counts):
+            raise ValueError("an entry of a block holds nothing")
+
+
+def is_plain(span: Span) -> bool:
+    """Return whether a span is all of an entry whose messages are alike and were never out."""
+    entry = span.entry
+    return (
+        entry.columns is None
+        and span.first == entry.first
+        and span.end - span.first == entry.count == entry.live
+        and not span.acquired_count
+        and not span.delivery_count
+        and not span.taken_ms
+    )
+
+
+class Lane:
+    """First in, first out: `head`, then `middle`, then `tail`.
+
+    Invariants: `head` is not empty if anything is here; `middle` is empty or ends with a block;
+    while it is empty so is `tail`, and what comes goes behind `head`.  Entries are in `entries`
+    (shared, of the whole queue) exactly while their span is not in a block.
+    """
+
+    __slots__ = ("_entries", "_plain", "head", "level", "middle", "tail")
+
+    def __init__(self, level: int, entries: Entries) -> None:
+        self.level = level
+        self.head: deque[Span] = deque()
+        self.middle: deque[Span | Block] = deque()
+        self.tail: deque[Span] = deque()
+        self._entries = entries
+        #: So many spans at the end, at least, are plain.
+        self._plain = 0
+
+    def append(self, span: Span) -> None:
+        """Put a span behind the last one."""
+        lane = self.tail if self.middle else self.head
+        if lane and lane[-1].end == span.first and lane[-1].joins(span):
+            lane[-1].end = span.end
+            self._plain = 0
+            return
+        lane.append(span)
+        self._plain = self._plain + 1 if is_plain(span) else 0
+        if self._plain >= BLOCK_SPANS and (self.middle or len(lane) >= BLOCK_SPANS + UNPACKED_MIN):
+            self._pack(lane)
+
+    def _pack(self, lane: deque[Span]) -> None:
+        """Make a block of the last spans."""
+        packed = [lane.pop() for _ in range(BLOCK_SPANS)]
+        packed.reverse()
+        for span in packed:
+            del self._entries[span.entry.index]
+        if lane is self.tail:
+            self.middle.extend(lane)
+            lane.clear()
+        self.middle.append(Block.of(packed))
+        self._plain = 0
+
+    def pop(self, limit: int) -> Span:
+        """Remove up to `limit` messages of the first span."""
+        span = self.head[0]
+        if span.end - span.first > limit:
+            cut = span.first + limit
+            popped = span.part(span.first, cut)
+            span.first = cut
+            return popped
+        self.head.popleft()
+        if not self.head and self.middle:
+            self._refill()
+        return span
+
+    def _refill(self) -> None:
+        item = self.middle.popleft()
+        if isinstance(item, Block):
+            for span in item.spans(self.level):
+                self._entries[span.entry.index] = span.entry
+                self.head.append(span)
+        else:
+            self.head.append(item)
+        if not self.middle:
+            self.head.extend(self.tail)
+            self.tail.clear()
+
+    def restore(self, items: list[Span | Block]) -> None:
+        """Fill an empty lane as it was when `items` yielded this."""
+        last = max((at for at, item in enumerate(items) if isinstance(item, Block)), default=-1)
+        for at, item in enumerate(items):
+            if isinstance(item, Block):
+                self.middle.append(item)
+            elif at > last and self.middle:
+                self.tail.append(item)
+            elif self.middle:
+                self.middle.append(item)
+            else:
+                self.head.append(item)
+        if not self.head and self.middle:
+            raise ValueError("a lane begins with a block")
+        ending = reversed(self.tail if self.middle else self.head)
+        for span in islice(ending, BLOCK_SPANS):
+            if not is_plain(span):
+                break
+            self._plain += 1
+
+    def items(self) -> Iterator[Span | Block]:
+        """Yield spans and blocks in order."""
+        yield from self.head
+        yield from self.middle
+        yield from self.tail
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks in order."""
+        return (item for item in self.middle if isinstance(item, Block))
+
+    def __bool__(self) -> bool:
+        return bool(self.head)
+
+    def check(self) -> None:
+        """Assert what the class promises."""
+        assert self.head or not (self.middle or self.tail), "the head of a lane is empty"
+        assert self.middle or not self.tail, "a tail behind nothing"
+        assert not self.middle or isinstance(self.middle[-1], Block), "the middle ends in a span"
+        for block in self.blocks():
+            block.check()
+            assert not any(index in self._entries for index in block.indexes), "packed, yet here"

@@ -1,0 +1,533 @@
+"""The queue machine: replicated state of one classic or quorum queue, driven by commands.
+
+Deterministic and total: the same commands bring the same state, replies and effects on every
+replica, and a command that cannot be done is answered, never raised.  It reads no clock (time
+comes with each command), holds no message bodies (they stay in the log; effects say where), and
+sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
+are `queue_state`, `queue_intake`,
+`queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_decoders`, `queue_snapshot`.
+
+Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
+deliver, expire what found no consumer (R-TTL-6), trim to the length limit (R-LEN-5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brokerd.core.machine import Meta, Outcome
+from brokerd.core.message import Range
+from brokerd.core.queue import (
+    client_sessions,
+    effects,
+    queue_commands,
+    queue_decoders,
+    queue_snapshot,
+)
+from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.enqueuers import EnqueuerKey
+from brokerd.core.queue.queue_commands import (
+    Checkout,
+    EnqueueStatus,
+    Kind,
+    ReturnCause,
+    encode_enqueue_reply,
+)
+from brokerd.core.queue.queue_intake import QueueIntake
+from brokerd.core.queue.queue_store import Span, runs_of
+from brokerd.core.queue_options import QueueOptions
+
+
+class QueueMachine(QueueIntake):
+    """One queue.
+
+    State and invariants: see `QueueState`.
+    """
+
+    realise_everywhere = False
+
+    @property
+    def may_lose_last(self) -> bool:
+        """A classic queue may hand out again what it handed out just before a crash (ADR 23)."""
+        return not self._quorum
+
+    # -- the machine's face -----------------------------------------------------------------
+
+    def apply(self, meta: Meta, command: bytes) -> Outcome:
+        """Apply one committed command."""
+        try:
+            kind, decoded = queue_decoders.decode(command)
+        except queue_decoders.MALFORMED as error:
+            return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
+        self.clock_ms = max(self.clock_ms, meta.now_ms)
+        if self.deleted is not None:
+            return Outcome(self._reply_of_deleted(kind, decoded))
+        if self.last_used_ms is None:
+            self.last_used_ms = self.clock_ms
+        self._index = meta.index
+        self._time_passes()
+        reply = _HANDLERS[kind](self, meta, decoded)
+        if self.deleted is None:
+            self._serve()
+        return Outcome(reply, self._take_effects())
+
+    def became_leader(self, meta: Meta) -> list[Any]:
+        """Return what a new leader must realise again; deliveries are asked for by RESUME."""
+        if self.deleted is not None:
+            return [effects.QueueDeleted(self.deleted)]
+        # Automatic acknowledgement settles when handing out: nothing could be sent again.
+        consumers = tuple(c.id for c in self.consumers.rows() if c.registered and not c.no_ack)
+        begun: list[Any] = [effects.LeadershipBegun(consumers)]
+        return [*begun, effects.DeadLettersWaiting()] if self.letters.count else begun
+
+    def snapshot(self) -> bytes:
+        """Return the state without message bodies."""
+        return queue_snapshot.encode(self)
+
+    def restore(self, data: bytes) -> None:
+        """Replace the state by a snapshot's."""
+        self._reset(None)
+        queue_snapshot.decode_into(self, data)
+
+    def live_indexes(self) -> Sequence[Range]:
+        """Return the log indexes that hold ready, checked-out or dead-letter messages."""
+        return self.store.live_indexes()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when a tick is due, None if time changes nothing."""
+        if self.deleted is not None:
+            return None
+        if self.more_to_deliver:
+            return self.clock_ms
+        deadlines = [
+            since + self.options.disconnected_timeout_ms
+            for since in self.suspected.values()
+            if since is not None
+        ]
+        expiry = self.store.next_expiry_ms(self._quorum)
+        if expiry is not None:
+            deadlines.append(expiry)
+        if self.timeout_check_ms is not None:
+            deadlines.append(self.timeout_check_ms)
+        due = self.delayed.next_due_ms()
+        if due is not None:
+            deadlines.append(due)
+        lease = self._lease_end_ms()
+        if lease is not None:
+            deadlines.append(lease)
+        return min(deadlines, default=None)
+
+    def tick_command(self) -> bytes:
+        """Return the command to propose at that deadline."""
+        return queue_commands.encode_tick()
+
+    def overview(self) -> dict[str, Any]:
+        """Return counters and gauges (design/telemetry.md §6.5)."""
+        head = self.store.head()
+        return {
+            "counters": dict(self.counters),
+            "ready": self.store.ready,
+            "unacked": self.unacked,
+            "ready_bytes": self.store.ready_bytes,
+            "unacked_bytes": self.unacked_bytes,
+            "delayed": self.delayed.count,
+            "head_enqueued_ms": head.entry.enqueued_ms if head else None,
+            "consumers": self.consumers.registered,
+            "prefetch_sum": sum(c.prefetch for c in self.consumers.rows() if c.registered),
+            "dl_pending": self.letters.count,
+            "dl_pending_since_ms": self.letters.oldest_ms(),
+            "deleted": self.deleted,
+        }
+
+    def consumer_rows(self) -> list[dict[str, Any]]:
+        """Return one row per registered consumer, in order of registration."""
+        rows = [
+            {
+                "consumer": consumer.id,
+                "user": consumer.user,
+                "prefetch": consumer.prefetch,
+                "no_ack": consumer.no_ack,
+                "exclusive": consumer.exclusive,
+                "priority": consumer.priority,
+                "unacked": consumer.held.count,
+                "suspected": consumer.suspected,
+                "active": not self.options.single_active_consumer
+                or consumer is self.consumers.active,
+                "order": consumer.order,
+            }
+            for consumer in self.consumers.rows()
+            if consumer.registered
+        ]
+        return sorted(rows, key=lambda row: int(row["order"]))
+
+    # -- once -------------------------------------------------------------------------------
+
+    def _once(self, meta: Meta, command: client_sessions.Once) -> bytes:
+        plain = _plain_reply(command.kind)
+        known = self.senders.answer(command, plain)
+        if known is not None:
+            return known
+        reply = _HANDLERS[command.kind](self, meta, command.command)
+        self.senders.applied(command, reply, plain)
+        return reply
+
+    def _reply_of_deleted(self, kind: int, command: Any) -> bytes:
+        if kind != Kind.ONCE:
+            return _reply_of_deleted(kind, command)
+        reply = _reply_of_deleted(command.kind, command.command)
+        known = self.senders.answer(command, reply)
+        return reply if known is None or known == client_sessions.EARLY else known
+
+    # -- settings ---------------------------------------------------------------------------
+
+    def _update_options(self, meta: Meta, options: QueueOptions) -> bytes:
+        held = self.store.ready + self.unacked + self.delayed.count + self.letters.count
+        if held and self._quorum and options.queue_type != "quorum":
+            # Each type has an order of its own for what comes back.  The other way round a machine
+            # that was made without a type learns it, which a publish may precede.
+            return _refusal(406, "the type of a queue that holds messages cannot change")
+        self.options = options
+        self._configure()
+        if self._quorum and self.unacked:
+            # Another timeout may hold now: all consumers are looked at.
+            self.timeout_check_ms = self.clock_ms
+        # The first command of each leader's term: a restart restarts the lease (R-Q-11).
+        self._used()
+        if self.letters.count:
+            if self._at_least_once:
+                # R-ALO-9: pending ones follow the new exchange and key.
+                self._letters_added = True
+            else:
+                self._lose_letters()
+        return _OK
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _time_passes(self) -> None:
+        if self.suspected:
+            self._return_from_lost_nodes()
+        if self.timeout_check_ms is not None and self.timeout_check_ms <= self.clock_ms:
+            self._end_slow_consumers()
+        if self.delayed.count:
+            self._ready_again()
+        self._expire()
+
+    def _end_slow_consumers(self) -> None:
+        """R-QQ-22: what was held for too long returns, uncounted, and its consumer is cancelled.
+
+        In the modes where every return counts this one does too: a message on which consumers hang
+        must come to an end.
+        """
+        self.timeout_check_ms = None
+        for consumer in list(self.consumers.rows()):
+            timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
+            if timeout_ms is None or not self._quorum:
+                continue
+            latest_ms = self.clock_ms - timeout_ms
+            stamped = [span for span in consumer.held if span.taken_ms]
+            late = [(span.first, span.end) for span in stamped if span.taken_ms <= latest_ms]
+            dues = [span.taken_ms for span in stamped if span.taken_ms > latest_ms]
+            if dues:
+                next_ms = min(dues) + timeout_ms
+                self.timeout_check_ms = min(self.timeout_check_ms or next_ms, next_ms)
+            if not late:
+                continue
+            self._put_back(self._take(consumer, late), counts=False)
+            if consumer.registered:
+                cause = effects.timed_out(timeout_ms)
+                self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
+                self._unregister([consumer])
+            else:
+                self.consumers.settled(consumer)
+
+    def _return_from_lost_nodes(self) -> None:
+        """R-QQ-16: returned when the time is over; counted only where every return counts."""
+        for node, since_ms in list(self.suspected.items()):
+            if since_ms is None:
+                continue
+            if self.clock_ms - since_ms < self.options.disconnected_timeout_ms:
+                continue
+            self.suspected[node] = None
+            for consumer in self.consumers.of_node(node):
+                self._put_back(self._take_all(consumer), counts=False)
+                self.consumers.drop_if_done(consumer)
+            self.consumers.elect(suspects_lose=True)
+
+    def _tick(self, meta: Meta, command: None) -> bytes:
+        lease_end_ms = self._lease_end_ms()
+        if lease_end_ms is not None and lease_end_ms <= self.clock_ms:
+            self._end("expired")
+        # R-AE-15: whoever stands there could have a message now.
+        return _json({"ok": True, "takers": self.consumers.service_queue() is not None})
+
+    def _declared(self, meta: Meta, command: None) -> bytes:
+        if not self._quorum:
+            # R-Q-11: a redeclaration does not renew a quorum queue's lease.
+            self._used()
+        return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
+
+    # -- settling ---------------------------------------------------------------------------
+
+    def _settle(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            for span in self._take(consumer, command.ranges):
+                self.counters["ack"] += span.end - span.first
+                self.store.release(span)
+            self.consumers.settled(consumer)
+        return b""
+
+    def _return(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            spans = self._take(consumer, command.ranges)
+            self._put_back(spans, counts=command.cause is ReturnCause.REJECT, asked=True)
+            self.consumers.settled(consumer)
+        return b""
+
+    def _discard(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        consumer = self.consumers.get(command.consumer)
+        if consumer is not None:
+            spans = self._take(consumer, command.ranges)
+            if self._quorum and command.cause is ReturnCause.REJECT and self._counts_rejects_only:
+                # R-DL-2 (4.3): reject counts whether it requeues or not; R-DLX-35 carries it on.
+                for span in spans:
+                    span.delivery_count += 1
+            self._dead_letter("rejected", spans)
+            self.consumers.settled(consumer)
+        return b""
+
+    # -- consumers --------------------------------------------------------------------------
+
+    def _checkout(self, meta: Meta, command: Checkout) -> bytes:
+        known = self.consumers.get(command.consumer)
+        if not self._quorum:
+            # R-CS-2; quorum queues accept and ignore the flag (O-13).  A repeated command of the
+            # same consumer (its reply was lost) is no conflict.
+            others = self.consumers.registered - (known is not None and known.registered)
+            holder = self.consumers.exclusive_holder()
+            if (holder is not None and holder is not known) or (command.exclusive and others):
+                return _refusal(403, "in exclusive use")
+            if command.exclusive and self.options.single_active_consumer:
+                return _refusal(403, "in exclusive use")
+        consumer = known or self.consumers.hold(command.consumer)
+        prefetch = command.prefetch
+        if self._quorum:
+            prefetch = min(prefetch or QUORUM_PREFETCH_MAX, QUORUM_PREFETCH_MAX)
+        consumer.prefetch = prefetch
+        consumer.no_ack = command.no_ack
+        consumer.exclusive = command.exclusive and not self._quorum
+        self.consumers.set_priority(consumer, command.priority)
+        consumer.user = command.user
+        consumer.timeout_ms = command.timeout_ms if self._quorum else None
+        consumer.suspected = command.consumer.node in self.suspected
+        self.consumers.register(consumer)
+        return _OK
+
+    def _cancel(self, meta: Meta, command: ConsumerId) -> bytes:
+        consumer = self.consumers.get(command)
+        if consumer is not None:
+            self._unregister([consumer])
+        return _OK
+
+    def _unregister(self, gone: list[Consumer]) -> None:
+        before = self.consumers.registered
+        for consumer in gone:
+            self.consumers.unregister(consumer)
+        if before and not self.consumers.registered:
+            self._used()
+            if self.options.auto_delete:
+                # R-Q-10
+                self._end("auto-delete")
+
+    def _resume(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+        """Send again what is checked out to the consumer but did not arrive there."""
+        consumer = self.consumers.get(command.consumer)
+        if consumer is None:
+            return _refusal(404, "consumer is not known")
+        self._effects.append(effects.Resumed(consumer.id))
+        missing: list[Span] = []
+        held = sorted(command.ranges)
+        at = 0
+        for span in consumer.held:
+            low = span.first
+            while at < len(held) and held[at][1] <= low:
+                at += 1
+            i = at
+            while low < span.end:
+                if i < len(held) and held[i][0] <= low:
+                    low = max(low, held[i][1])
+                    i += 1
+                    continue
+                high = min(span.end, held[i][0]) if i < len(held) else span.end
+                missing.append(span.part(low, high))
+                low = high
+        if missing:
+            self._deliveries.setdefault(consumer.id, []).extend(runs_of(missing))
+        return _OK
+
+    def _get(self, meta: Meta, command: queue_decoders.Get) -> bytes:
+        if self._quorum and self.options.single_active_consumer:
+            # R-CS-7, R-QQ-20
+            return _refusal(
+                405,
+                "basic.get operations are not supported by quorum queues "
+                "with single active consumer",
+            )
+        self._used()
+        span = self._next_live(1)
+        if span is None:
+            self.counters["get_empty"] += 1
+            return queue_commands.encode_get_reply(None, 0)
+        run = span.run()
+        consumer = self.consumers.hold(command.consumer)
+        self._acquire(consumer, span, command.no_ack)
+        self.consumers.drop_if_done(consumer)
+        if command.no_ack or not self._quorum:
+            # What has expired behind it is no longer counted (R-TTL-2, R-CS-8); quorum queues look
+            # there when a message is settled.
+            self._expire()
+        return queue_commands.encode_get_reply(run, self.store.ready)
+
+    def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        key = EnqueuerKey(command.node, command.incarnation, command.channel)
+        self.enqueuers.forget(key)
+        self._consumers_died(self.consumers.of_channel((key.node, key.incarnation, key.channel)))
+        return _OK
+
+    def _consumers_died(self, gone: list[Consumer]) -> None:
+        """Their channel or process ended: messages return at once and count (R-DL-2)."""
+        for consumer in gone:
+            # Not yet known to be the last: the returned messages go to whoever remains.
+            self._put_back(self._take_all(consumer), counts=True)
+        self._unregister(gone)
+
+    def _node_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        affected = self.consumers.of_node(command.node)
+        if affected and command.node not in self.suspected:
+            self.suspected[command.node] = self.clock_ms
+            for consumer in affected:
+                self.consumers.suspect(consumer, True)
+        return _OK
+
+    def _node_up(self, meta: Meta, command: queue_decoders.Node) -> bytes:
+        self.suspected.pop(command.node, None)
+        self.enqueuers.forget_earlier_incarnations(command.node, command.incarnation)
+        self.senders.started(command.node, command.incarnation)
+        gone: list[Consumer] = []
+        for consumer in self.consumers.of_node(command.node):
+            # A leader that has not heard of a restart yet says an earlier incarnation than is true.
+            if consumer.id.incarnation < command.incarnation:
+                gone.append(consumer)
+            elif consumer.suspected:
+                self.consumers.suspect(consumer, False)
+        self._consumers_died(gone)
+        return _OK
+
+    # -- the queue as a whole -----------------------------------------------------------------
+
+    def _purge(self, meta: Meta, command: None) -> bytes:
+        # R-QQ-19: quorum purges what is delayed and waiting dead letters too.
+        count = self.store.purge()
+        for span in self.delayed.clear():
+            count += span.end - span.first
+            self.store.release(span)
+        self.counters["purged"] += count
+        return _json({"messages": count + self._lose_letters()})
+
+    def _delete(self, meta: Meta, command: queue_decoders.Delete) -> bytes:
+        messages, consumers = self.store.ready, self.consumers.registered
+        answer: dict[str, Any] = {"deleted": False, "messages": messages, "consumers": consumers}
+        if command.if_unused and consumers:
+            return _json({**answer, "refused": 406, "text": "in use"})
+        if command.if_empty and messages:
+            return _json({**answer, "refused": 406, "text": "not empty"})
+        self._end(command.cause)
+        return _json({**answer, "deleted": True})
+
+    # -- at-least-once dead letters -------------------------------------------------------------
+
+    def _dead_letters_checkout(self, meta: Meta, count: int) -> bytes:
+        letters = [
+            {"run": letter.span.run(), "reason": letter.reason, "time_ms": letter.time_ms}
+            for letter in self.letters.checkout(count, meta.term)
+        ]
+        return _json(
+            {
+                "letters": letters,
+                "exchange": self.options.dead_letter_exchange,
+                "routing_key": self.options.dead_letter_routing_key,
+            }
+        )
+
+    def _dead_letters_settle(self, meta: Meta, ranges: list[Range]) -> bytes:
+        for span in self.letters.settle(ranges):
+            self.counters["dl_confirmed"] += span.end - span.first
+            self.store.release(span)
+        return _OK
+
+
+def _json(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _refusal(code: int, text: str) -> bytes:
+    return _json({"refused": code, "text": text})
+
+
+_OK = _json({"ok": True})
+
+
+def _plain_reply(kind: int) -> bytes:
+    """Return what says no more than that a command of this kind was done."""
+    return b"" if kind == Kind.RETURN else _OK
+
+
+def _reply_of_deleted(kind: int, command: Any) -> bytes:
+    """Return what a queue that has ended answers to anything."""
+    if kind == Kind.ENQUEUE:
+        # R-PC-7: counts as taken over.
+        return encode_enqueue_reply(EnqueueStatus.DELETED, command.head.count)
+    if kind in (Kind.SETTLE, Kind.RETURN, Kind.DISCARD):
+        # R-ACK-10
+        return b""
+    return _REPLIES_OF_DELETED.get(kind, _OK)
+
+
+_GONE = _refusal(404, "queue has been deleted")
+
+_REPLIES_OF_DELETED: dict[int, bytes] = {
+    Kind.CHECKOUT: _GONE,
+    Kind.RESUME: _GONE,
+    Kind.GET: _GONE,
+    Kind.PURGE: _json({"messages": 0, "deleted": True}),
+    Kind.DECLARED: _json({"deleted": True}),
+    # R-Q-12
+    Kind.DELETE: _json({"deleted": True, "messages": 0, "consumers": 0}),
+    Kind.DEAD_LETTERS_CHECKOUT: _json({"letters": [], "exchange": None, "routing_key": None}),
+}
+
+_HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
+    Kind.ENQUEUE: QueueMachine._enqueue,
+    Kind.SETTLE: QueueMachine._settle,
+    Kind.RETURN: QueueMachine._return,
+    Kind.DISCARD: QueueMachine._discard,
+    Kind.CHECKOUT: QueueMachine._checkout,
+    Kind.CANCEL: QueueMachine._cancel,
+    Kind.RESUME: QueueMachine._resume,
+    Kind.GET: QueueMachine._get,
+    Kind.PURGE: QueueMachine._purge,
+    Kind.DELETE: QueueMachine._delete,
+    Kind.CHANNEL_DOWN: QueueMachine._channel_down,
+    Kind.NODE_DOWN: QueueMachine._node_down,
+    Kind.NODE_UP: QueueMachine._node_up,
+    Kind.UPDATE_OPTIONS: QueueMachine._update_options,
+    Kind.TICK: QueueMachine._tick,
+    Kind.DEAD_LETTERS_CHECKOUT: QueueMachine._dead_letters_checkout,
+    Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
+    Kind.DECLARED: QueueMachine._declared,
+    Kind.ONCE: QueueMachine._once,
+}

@@ -1,0 +1,489 @@
+"""What happens to messages inside a queue: handing out, taking back, expiry, limits, death.
+
+The state of the queue machine and the moves that keep its books; which command makes which move is
+in `queue_machine.py`, the only module that uses this one (with `queue_snapshot`).  Deterministic;
+no clock, no bodies.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from brokerd.core.message import Range
+from brokerd.core.queue import effects
+from brokerd.core.queue.client_sessions import Senders
+from brokerd.core.queue.consumers import Consumer, Consumers
+from brokerd.core.queue.dead_letters import DeadLetters
+from brokerd.core.queue.delayed import Delayed
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.enqueuers import Enqueuers
+from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
+from brokerd.core.queue_options import QueueOptions
+
+#: Cumulative, each message counted in exactly one place (design/telemetry.md §6.5).
+COUNTERS = (
+    "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue",
+    "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged",
+    "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",
+    # Of over_limit: for the default limit, and without a dead letter exchange.
+    "default_limit_drop",
+)  # fmt: skip
+
+REMOVALS = ("rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+
+#: The counter for each dead-letter reason (R-DLX-2, R-DL-3).
+_COUNTER_OF_REASON = {
+    "rejected": "rejected",
+    "expired": "expired",
+    "maxlen": "maxlen_drop",
+    "delivery_limit": "over_limit",
+}
+
+#: Deliveries of one command.  Consumers without a prefetch limit would otherwise take a queue of
+#: any depth at once; what is left goes out with ticks that the machine asks for at once.
+DELIVERIES_PER_COMMAND_MAX = 4096
+
+
+class QueueState:
+    """One queue's messages, consumers and books.
+
+    Invariants (see `check_invariants`): message numbers are dense from 0; every message is in
+    exactly one place (a lane, a consumer's hands, the delayed, the dead letters, or gone);
+    enq - ack - removals == ready + unacked + delayed.
+    """
+
+    def __init__(self, name: str, options: QueueOptions | None = None) -> None:
+        self.name = name
+        self._reset(options)
+
+    def _reset(self, options: QueueOptions | None) -> None:
+        self.options = options or QueueOptions()
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.store = Store()
+        self.consumers = Consumers()
+        self.letters = DeadLetters()
+        self.delayed = Delayed()
+        self.enqueuers = Enqueuers()
+        self.senders = Senders()
+        self.next_number = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+        #: The latest time seen: a new leader's clock may be behind, expiry must not go back.
+        self.clock_ms = 0
+        #: R-Q-11: end of the last use; None before the first command.
+        self.last_used_ms: int | None = None
+        #: Unreachable nodes: since when, and None once their messages have been returned.
+        self.suspected: dict[str, int | None] = {}
+        #: No consumer's time is over before this; None: nobody holds anything that could time out.
+        self.timeout_check_ms: int | None = None
+        #: A quorum queue over its reject-publish limit, until it is well below (R-LEN-7).
+        self.refusing = False
+        #: Why the queue ended.
+        self.deleted: str | None = None
+        #: The last command's deliveries were cut off; a tick goes on.
+        self.more_to_deliver = False
+        self._index = 0
+        self._effects: list[Any] = []
+        self._deliveries: dict[ConsumerId, list[Run]] = {}
+        #: By reason, exchange and key at the time of death (R-DLX-8).
+        self._dead: dict[tuple[str, str, str | None], list[Run]] = {}
+        #: To the queue's alternate exchange, by reason and exchange (R-MQ-2).
+        self._rerouted: dict[tuple[str, str], list[Run]] = {}
+        self._letters_added = False
+        self._configure()
+
+    # -- checks --------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Assert everything that must hold between commands."""
+        self.store.check()
+        self.consumers.check()
+        self.letters.check()
+        self.delayed.check()
+        held = [span for consumer in self.consumers.rows() for span in consumer.held]
+        assert self.unacked == sum(span.end - span.first for span in held)
+        assert self.unacked_bytes == sum(span.size_bytes() for span in held)
+        delayed = [span for _, span in self.delayed]
+        spans = [*self.store, *held, *delayed, *(letter.span for letter in self.letters)]
+        numbers = sorted((span.first, span.end) for span in spans)
+        for (_, end), (first, _) in pairwise(numbers):
+            assert end <= first, "a message is in two places"
+        assert not numbers or 0 <= numbers[0][0] < numbers[-1][1] <= self.next_number
+        live: dict[int, int] = {}
+        entries: dict[int, Entry] = {}
+        for span in spans:
+            assert self.store.holds(span.entry)
+            live[span.entry.index] = live.get(span.entry.index, 0) + span.end - span.first
+            entries[span.entry.index] = span.entry
+        assert live == {index: entry.live for index, entry in entries.items()}
+        counters = self.counters
+        gone = counters["ack"] + sum(counters[name] for name in REMOVALS)
+        here = self.store.ready + self.unacked + self.delayed.count
+        assert counters["enq"] - gone == here, "the books do not balance"
+        assert counters["enq"] == self.next_number
+        assert all(count >= 0 for count in counters.values())
+
+    # -- settings ------------------------------------------------------------------------------
+
+    @property
+    def _quorum(self) -> bool:
+        return self.options.queue_type == "quorum"
+
+    @property
+    def _at_least_once(self) -> bool:
+        """R-ALO-1; the options say so only if all of it holds, the exchange is checked again."""
+        return (
+            self._quorum
+            and self.options.at_least_once
+            and self.options.dead_letter_exchange is not None
+        )
+
+    @property
+    def _counts_rejects_only(self) -> bool:
+        return self.options.delivery_count_mode in ("4.3", "failures")
+
+    def _configure(self) -> None:
+        self.consumers.configure(self.options.single_active_consumer, self._quorum)
+
+    def _used(self) -> None:
+        self.last_used_ms = self.clock_ms
+
+    def _lease_end_ms(self) -> int | None:
+        if self.options.expires_ms is None or self.consumers.registered:
+            return None
+        return None if self.last_used_ms is None else self.last_used_ms + self.options.expires_ms
+
+    def _limited(self) -> tuple[int, int]:
+        """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
+        store = self.store
+        if not self._quorum:
+            return store.ready, store.ready_bytes
+        letters, delayed = self.letters, self.delayed
+        return (
+            store.ready + letters.count + delayed.count,
+            store.ready_bytes + letters.size_bytes + delayed.size_bytes,
+        )
+
+    def _watch_limit(self) -> None:
+        """R-LEN-7: over the limit a quorum queue refuses, until it is at four fifths of it."""
+        options = self.options
+        if options.overflow != "reject-publish" or not self._quorum:
+            self.refusing = False
+            return
+        ready, ready_bytes = self._limited()
+        part = 8 if self.refusing else 10
+        self.refusing = (
+            options.max_length is not None and ready > options.max_length * part // 10
+        ) or (
+            options.max_length_bytes is not None
+            and ready_bytes > options.max_length_bytes * part // 10
+        )
+
+    # -- serving -------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        expired = self.store.pop_expired(self.clock_ms, self._quorum)
+        if expired:
+            self._dead_letter("expired", expired)
+
+    def _serve(self) -> None:
+        self._deliver()
+        self._expire()
+        self._trim()
+        self._watch_limit()
+
+    def _deliver(self) -> None:
+        """Hand ready messages to whoever may take them (R-CS-4).
+
+        A round gives each consumer of the highest priority an equal share, so that a batch is
+        spread as evenly as single messages would be, in runs.
+        """
+        store, consumers = self.store, self.consumers
+        self.more_to_deliver = False
+        if not store.ready:
+            return
+        budget = DELIVERIES_PER_COMMAND_MAX
+        while store.ready:
+            queue = consumers.service_queue()
+            if queue is None:
+                return
+            if not budget:
+                self.more_to_deliver = True
+                return
+            share = -(-min(store.ready, budget) // len(queue))
+            for _ in range(len(queue)):
+                if not store.ready or not budget:
+                    break
+                consumer = queue.popleft()
+                consumer.queued = False
+                if consumers.may_take(consumer):
+                    limit = min(share, consumer.capacity(), budget)
+                    budget -= self._hand_out(consumer, limit)
+                    consumers.offer(consumer)
+
+    def _hand_out(self, consumer: Consumer, limit: int) -> int:
+        runs = self._deliveries.setdefault(consumer.id, [])
+        given = 0
+        while given < limit:
+            span = self._next_live(limit - given)
+            if span is None:
+                break
+            append_run(runs, span)
+            given += span.end - span.first
+            self._acquire(consumer, span, consumer.no_ack)
+        return given
+
+    def _next_live(self, limit: int) -> Span | None:
+        """Take up to `limit` messages from the head; what has expired there goes.
+
+        A message that came with this very command may still be delivered (R-TTL-6: TTL 0).
+        """
+        store = self.store
+        while True:
+            head = store.head()
+            if head is None:
+                return None
+            over = head.expires_ms is not None and head.expires_ms <= self.clock_ms
+            if not over or (head.entry.index == self._index and not head.acquired_count):
+                return store.pop(limit)
+            self._dead_letter("expired", [store.pop(head.end - head.first)])
+
+    def _acquire(self, consumer: Consumer, span: Span, no_ack: bool) -> None:
+        count = span.end - span.first
+        self.counters["dlv"] += count
+        if span.acquired_count:
+            self.counters["redlv"] += count
+        if no_ack:
+            # R-QQ-12: settled when handed out.
+            self.counters["ack"] += count
+            self.store.release(span)
+        else:
+            self.unacked += count
+            self.unacked_bytes += span.size_bytes()
+            timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
+            if timeout_ms is not None:
+                span.taken_ms = self._stamp(timeout_ms)
+            consumer.held.add(span)
+
+    def _stamp(self, timeout_ms: int) -> int:
+        """Return the time at which a message counts as taken, and see that it is looked at again.
+
+        Rounded up to a 64th of the timeout: what was taken in about the same time stays one span.
+        """
+        grain = max(1, timeout_ms >> 6)
+        taken_ms = -(-self.clock_ms // grain) * grain
+        due_ms = taken_ms + timeout_ms
+        if self.timeout_check_ms is None or due_ms < self.timeout_check_ms:
+            self.timeout_check_ms = due_ms
+        return taken_ms
+
+    def _trim(self) -> None:
+        """R-LEN-2, R-LEN-5, R-LEN-9, R-PRI-4: drop what would be delivered next."""
+        options, store = self.options, self.store
+        if options.max_length is None and options.max_length_bytes is None:
+            return
+        if options.overflow == "reject-publish" or (
+            options.overflow == "reject-publish-dlx" and not self._quorum
+        ):
+            return
+        while True:
+            ready, ready_bytes = self._limited()
+            head = store.head()
+            if head is None:
+                return
+            excess = 0 if options.max_length is None else max(0, ready - options.max_length)
+            if options.max_length_bytes is not None and ready_bytes > options.max_length_bytes:
+                over_bytes = ready_bytes - options.max_length_bytes
+                excess = max(excess, head.entry.covering(head.first, head.end, over_bytes))
+            if not excess:
+                return
+            self._dead_letter("maxlen", [store.pop(excess)])
+
+    # -- leaving a consumer's hands ------------------------------------------------------------
+
+    def _take(self, consumer: Consumer, ranges: list[Range]) -> list[Span]:
+        """Take messages out of a consumer's hands; what it does not hold is passed over."""
+        spans: list[Span] = []
+        for low, high in ranges:
+            spans += consumer.held.take(low, high)
+        self._taken(spans)
+        return spans
+
+    def _take_all(self, consumer: Consumer) -> list[Span]:
+        spans = consumer.held.clear()
+        self._taken(spans)
+        return spans
+
+    def _taken(self, spans: list[Span]) -> None:
+        for span in spans:
+            span.taken_ms = 0
+            self.unacked -= span.end - span.first
+            self.unacked_bytes -= span.size_bytes()
+
+    def _put_back(self, spans: list[Span], counts: bool, asked: bool = False) -> None:
+        """Messages return; those over the delivery limit die (R-DL-2, R-DL-3).
+
+        counts: this return is a counted failure in mode 4.3.  In the older modes every return is:
+        3.x limits returns (and what a message brought along, R-DL-9), 4.0 deliveries.  In mode
+        failures only a failure ends a message, and not before it has come back here so often:
+        what it brought along ends nothing.
+        asked: the client said so; without a delivery limit only such messages go to the back
+        (R-DL-7), those whose consumer is gone are served first as with a limit.
+        """
+        limit = self.options.delivery_limit if self._quorum else None
+        mode = self.options.delivery_count_mode
+        if not self._quorum:
+            place, step = Place.ORIGINAL, 0
+        else:
+            place = Place.BACK if limit is None and asked else Place.RETURNS
+            step = 1 if counts or not self._counts_rejects_only else 0
+        poison: list[Span] = []
+        for span in spans:
+            span.acquired_count += 1
+            span.delivery_count += step
+            if limit is not None and _counted(span, mode, counts) > limit:
+                poison.append(span)
+                continue
+            self.counters["requeue"] += span.end - span.first
+            delay_ms = self._delay_ms(span, counts) if self._quorum else 0
+            if delay_ms:
+                self.delayed.add(span, self.clock_ms + delay_ms)
+            else:
+                self.store.add(span, place)
+        if poison:
+            self._dead_letter("delivery_limit", poison)
+        if not self._quorum:
+            # R-LEN-11: what returned counts at once, before it is handed out again.
+            self._trim()
+
+    def _delay_ms(self, span: Span, failed: bool) -> int:
+        """Return how long a returned message has to wait (R-QQ-24)."""
+        options = self.options
+        if options.delayed_retry == "disabled":
+            return 0
+        if options.delayed_retry != "all" and failed != (options.delayed_retry == "failed"):
+            return 0
+        least = options.delayed_retry_min_ms
+        return min(least * max(1, span.delivery_count), options.delayed_retry_max_ms)
+
+    def _ready_again(self) -> None:
+        """Delayed messages whose time has come are served before all others (R-QQ-14)."""
+        place = Place.BACK if self.options.delivery_limit is None else Place.RETURNS
+        for span in self.delayed.pop_due(self.clock_ms):
+            self.store.add(span, place)
+
+    def _dead_letter(self, reason: str, spans: list[Span]) -> None:
+        """Take messages out for a reason: to the queue's dead letter exchange if it has one."""
+        count = sum(span.end - span.first for span in spans)
+        self.counters[_COUNTER_OF_REASON[reason]] += count
+        exchange = self.options.dead_letter_exchange
+        if exchange is not None and count:
+            self.counters["dl_out"] += count
+            if self._at_least_once:
+                self.letters.add(spans, reason, self.clock_ms)
+                self._letters_added = True
+                return
+            runs = self._dead_runs(reason, exchange)
+            for span in spans:
+                append_run(runs, span)
+        else:
+            if reason == "delivery_limit" and self.options.delivery_limit_is_default:
+                self.counters["default_limit_drop"] += count
+            if self.options.alternate_exchange is not None and count:
+                self._reroute(reason, self.options.alternate_exchange, spans)
+        for span in spans:
+            self.store.release(span)
+
+    def _reroute(self, reason: str, exchange: str, spans: list[Span]) -> None:
+        """R-MQ-2, R-MQ-11, R-MQ-12: what has no dead letter exchange may have an alternate one."""
+        is_overflow = reason == "maxlen" and self.options.reroute_overflow
+        if is_overflow or reason in ("rejected", "orphaned"):
+            runs = self._rerouted.setdefault((reason, exchange), [])
+            for span in spans:
+                append_run(runs, span)
+
+    def _dead_runs(self, reason: str, exchange: str) -> list[Run]:
+        key = (reason, exchange, self.options.dead_letter_routing_key)
+        return self._dead.setdefault(key, [])
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _lose_letters(self) -> int:
+        count = self.letters.count
+        self.counters["dl_lost"] += count
+        for span in self.letters.clear():
+            self.store.release(span)
+        return count
+
+    def _end(self, cause: str) -> None:
+        """The queue is gone: nothing is dead-lettered (R-DLX-3); each message counts once."""
+        self._save_orphans()
+        delayed = self.delayed.clear()
+        self.counters["purged"] += self.store.ready + sum(s.end - s.first for s in delayed)
+        self.counters["orphaned"] += self.unacked
+        self._lose_letters()
+        for consumer in self.consumers.clear():
+            self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
+        self.store.forget()
+        self.unacked = self.unacked_bytes = 0
+        self.enqueuers.clear()
+        self.suspected.clear()
+        self.more_to_deliver = False
+        self.deleted = cause
+        self._effects.append(effects.QueueDeleted(cause))
+
+    def _save_orphans(self) -> None:
+        """R-MQ-2, R-MQ-3: what is left goes to the alternate exchange, in queue order."""
+        exchange = self.options.alternate_exchange
+        if exchange is None:
+            return
+        spans = [span for consumer in self.consumers.rows() for span in consumer.held]
+        if self.options.orphan_scope == "all":
+            spans += [*self.store, *(span for _, span in self.delayed)]
+        if spans:
+            self._reroute("orphaned", exchange, sorted(spans, key=_first))
+            # Before the queue's end, which comes with the effects.
+            self._take_rerouted()
+
+    # -- effects -------------------------------------------------------------------------------
+
+    def _take_rerouted(self) -> None:
+        self._effects += [
+            effects.Reroute(reason, exchange, runs)
+            for (reason, exchange), runs in self._rerouted.items()
+        ]
+        self._rerouted = {}
+
+    def _take_effects(self) -> list[Any]:
+        result = self._effects
+        if self._deliveries:
+            result += [effects.Deliver(c, runs) for c, runs in self._deliveries.items() if runs]
+            self._deliveries = {}
+        if self._dead:
+            result += [
+                effects.DeadLetter(reason, exchange, key, runs, self.clock_ms)
+                for (reason, exchange, key), runs in self._dead.items()
+            ]
+            self._dead = {}
+        if self._rerouted:
+            self._take_rerouted()
+        if self._letters_added:
+            self._letters_added = False
+            if self.letters.count:
+                result.append(effects.DeadLettersWaiting())
+        self._effects = []
+        return result
+
+
+def _first(span: Span) -> int:
+    return span.first
+
+
+def _counted(span: Span, mode: str, is_failure: bool) -> int:
+    """Return what of a message that comes back is held against the delivery limit (R-DL-2)."""
+    if mode == "failures":
+        # How often it failed here is not known apart from what it brought along (R-DL-9), but it
+        # was not more often than it came back here.
+        return min(span.acquired_count, span.delivery_count) if is_failure else 0
+    return span.acquired_count if mode == "4.0" else span.delivery_count

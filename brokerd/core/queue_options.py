@@ -1,0 +1,51 @@
+"""The settings in force of one queue: the catalog's policies make them, its machine keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class QueueOptions:
+    """Effective settings: argument, inline setting and policy already merged (R-POL-6).
+
+    The leader proposes them (UPDATE_OPTIONS) as the first command of its term and after each
+    change.
+    """
+
+    queue_type: str = "classic"
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    #: True only if all of R-ALO-1 holds.
+    at_least_once: bool = False
+    #: None: no limit (classic queues always).
+    delivery_limit: int | None = None
+    #: "3.x", "4.0" or "4.3" (R-DL-2), or "failures": as 4.3, and only a failure ends a message.
+    delivery_count_mode: str = "3.x"
+    #: Nobody set the limit: what is dropped for it is counted.  This and "failures" wait for the
+    #: feature flag default_delivery_limit.
+    delivery_limit_is_default: bool = False
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    #: drop-head, reject-publish or reject-publish-dlx
+    overflow: str = "drop-head"
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    single_active_consumer: bool = False
+    auto_delete: bool = False
+    max_priority: int = 0
+    #: How long messages of a consumer on an unreachable node stay checked out (R-QQ-16).
+    disconnected_timeout_ms: int = 60_000
+    #: How long a consumer may hold a message (R-QQ-22); None: for ever.
+    consumer_timeout_ms: int | None = None
+    #: Which returns wait before they are ready again: disabled, all, failed or returned (R-QQ-24).
+    delayed_retry: str = "disabled"
+    delayed_retry_min_ms: int = 0
+    delayed_retry_max_ms: int = 0
+    #: Of profile mrg (R-MQ): where rejected messages go that have no dead letter exchange, and what
+    #: is left when the queue ends.
+    alternate_exchange: str | None = None
+    #: R-MQ-3: all or unacked.
+    orphan_scope: str = "all"
+    #: R-MQ-11: what the length limit drops goes there too.
+    reroute_overflow: bool = False

@@ -1,0 +1,163 @@
+"""Who somebody is: passwords and certificates, for AMQP connections and gRPC calls alike.
+
+Hashing is password_checker.py's, what may be opened afterwards admission.py's; here the member's
+view of users decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.strangers import source_of
+from brokerd.server.access import auth, login_records
+from brokerd.server.access.login_records import Client, LoginRecords
+from brokerd.server.access.password_checker import NotChecked, PasswordChecker
+
+if TYPE_CHECKING:
+    from brokerd.config import AuthConfig
+    from brokerd.core.catalog.catalog_objects import User
+    from brokerd.core.catalog.catalog_state import CatalogState
+
+
+#: Where questions come from (`enquire`): those who ask share one place among the addresses.
+_ENQUIRIES = "enquiries"
+
+Login = tuple[str, tuple[str, ...]]
+
+
+class Variables(Protocol):
+    """Settings that may change at run time."""
+
+    #: Users who may log in from this machine only (R-CON-7).
+    loopback_users: list[str]
+
+
+class Background(Protocol):
+    """Work that nobody waits for."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
+        """Run a task; its failure is logged."""
+        ...
+
+    def write_later(self, operation: dict[str, Any]) -> None:
+        """Have a catalog operation written."""
+        ...
+
+
+class Authenticator:
+    """State: none of its own; `records` has what became of each login."""
+
+    def __init__(
+        self,
+        view: CatalogState,
+        checker: PasswordChecker,
+        records: LoginRecords,
+        variables: Variables,
+        settings: AuthConfig,
+        background: Background,
+    ) -> None:
+        self.records = records
+        self._view = view
+        self._checker = checker
+        self._variables = variables
+        self._settings = settings
+        self._background = background
+
+    async def authenticate(
+        self, credentials: auth.Credentials | None, client: Client
+    ) -> Login | None:
+        """Return (user, tags), or None; all refusals of a password take the same time (SEC-9).
+
+        Raises NotChecked where too many logins came at once; what is refused is recorded.
+        """
+        if credentials is None:
+            self.records.refuse(client, "?", login_records.UNREADABLE)
+            return None
+        source = source_of(client.address)
+        try:
+            user = await self._checked(credentials, source, client.connection)
+        except NotChecked:
+            self.records.refuse(client, credentials.user, login_records.UNCHECKED)
+            raise
+        except asyncio.CancelledError:
+            self.records.refuse(client, credentials.user, login_records.ABANDONED)
+            raise
+        if user is None:
+            self.records.refuse(client, credentials.user, login_records.CREDENTIALS)
+            return None
+        login = self._at(user, client)
+        if (
+            login is not None
+            and auth.is_imported(user.password_hash)
+            # Of two that are right nobody knows which it was: the old one must not become the new
+            # one.
+            and len(user.accepted_hashes(_now_ms())) == 1
+            and self._checker.begin_renewal(user.name)
+        ):
+            self._background.spawn(self._renew(user, credentials.password))
+        return login
+
+    async def enquire(self, credentials: auth.Credentials | None) -> Login | None:
+        """Return (user, tags) where a password is right, for somebody who only asks."""
+        if credentials is None:
+            return None
+        user = await self._checked(credentials, _ENQUIRIES, "")
+        return None if user is None else (user.name, tuple(user.tags))
+
+    async def _checked(
+        self, credentials: auth.Credentials, source: str, connection: str
+    ) -> User | None:
+        user = self._view.user(credentials.user)
+        accepted = user.accepted_hashes(_now_ms()) if user is not None else ()
+        # One check of all of them: the old password is no wrong one until its time is over.
+        stored = " ".join(accepted) or None
+        is_right = await self._checker.login(credentials, stored, source, connection)
+        return user if is_right else None
+
+    def _at(self, user: User, client: Client) -> Login | None:
+        """R-CON-7: some users only from this machine."""
+        if user.name in self._variables.loopback_users and not auth.is_loopback(client.address):
+            self.records.refuse(client, user.name, login_records.LOOPBACK)
+            return None
+        self.records.accept(client)
+        return user.name, tuple(user.tags)
+
+    async def _renew(self, user: User, password: str) -> None:
+        """SEC-14: now that the password is known, an imported hash makes way for one of ours.
+
+        Not where the user is somebody's resource: its hash is what was asked for.
+        """
+        try:
+            if user.owner is None:
+                spec = user.value | {"password_hash": await self._checker.hash(password)}
+                precondition = {"hash": user.hash()}
+                self._background.write_later(
+                    catalog_commands.put(
+                        "user", "", user.name, spec, cause="login", precondition=precondition
+                    )
+                )
+        finally:
+            self._checker.end_renewal(user.name)
+
+    def may_send_password(self, tls: bool, address: str) -> bool:
+        """Tell whether a client on this connection may log in with a password (SEC-7)."""
+        rule = self._settings.passwords_without_tls
+        return tls or rule == "allow" or (rule == "loopback" and auth.is_loopback(address))
+
+    def authenticate_certificate(self, name: str | None, client: Client) -> Login | None:
+        """Return (user, tags) for the name in a verified certificate (SEC-6): no password is
+        asked.
+        """
+        user = None if name is None else self._view.user(name)
+        if user is None:
+            self.records.refuse(client, name or "?", login_records.CREDENTIALS)
+            return None
+        return self._at(user, client)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

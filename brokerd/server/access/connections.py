@@ -1,0 +1,264 @@
+"""The register of who is connected to a member: limits, counts, listings.
+
+AMQP connections, and the calls of the Messages service, which count as a connection and a channel.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from brokerd.config import LimitConfig
+from brokerd.core.strangers import Strangers
+from brokerd.server.access.limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_effects import TopologyChanged
+
+log = logging.getLogger(__name__)
+
+#: Descriptors that AMQP clients leave to everything else: the log, members, HTTP, gRPC.
+DESCRIPTORS_LEFT = 768
+#: So many clients may come all the same; the log has descriptors in reserve.
+SOCKETS_MAX_LEAST = 128
+#: Closed connections whose sockets wait for the client's end; of more, the first ones wait no
+#: longer, so that nobody holds descriptors this way.
+LEAVING_MAX = 256
+
+
+class Guest(Protocol):
+    """Who has opened a vhost: an AMQP connection or a call."""
+
+    vhost: str
+    user: str
+
+    def close(self, code: int, text: str) -> None:
+        """End it, for this reason."""
+        ...
+
+    def rights_changed(self) -> None:
+        """End what its user has no right to any more (revocation.py)."""
+        ...
+
+
+class Client(Guest, Protocol):
+    """An AMQP connection, as the register sees it."""
+
+    #: Address and port of the client.
+    peer: tuple[str, int]
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        ...
+
+
+ClientT = TypeVar("ClientT", bound=Client)
+
+
+class Connections(Generic[ClientT]):
+    """All sockets of AMQP clients; `_opened` are those past connection.open, `_calls` gRPC's.
+
+    Invariant: the counts by vhost and user are those of `_opened` and `_calls` together.
+    """
+
+    def __init__(self, limits: LimitConfig) -> None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        #: Of clients, whether they have logged in or not; a hard limit of none shows as negative.
+        self._sockets_max = (
+            max(descriptors - DESCRIPTORS_LEFT, SOCKETS_MAX_LEAST) if descriptors > 0 else 1 << 31
+        )
+        #: Those that have not finished their handshake; half of the sockets are for those who have.
+        self._strangers: Strangers[ClientT] = Strangers(
+            min(limits.unauthenticated, self._sockets_max // 2),
+            min(limits.unauthenticated_per_address, self._sockets_max // 2),
+        )
+        self._refusals = LimitedLog(log, "connections refused or dropped for others")
+        self._broken_handshakes = LimitedLog(log, "broken handshakes")
+        self._opened: dict[ClientT, None] = {}
+        self._leaving: dict[ClientT, None] = {}
+        self._calls: dict[Guest, None] = {}
+        self._by_vhost: Counter[str] = Counter()
+        self._by_user: Counter[str] = Counter()
+        self._channels_by_user: Counter[str] = Counter()
+        self.channel_count = 0
+        self.channels_opened_total = 0
+        #: Called after each change of a count by vhost or user.
+        self.changed: Callable[[], None] = _nothing
+        self._blocked: set[ClientT] = set()
+        #: What other members last said of themselves: (memory used, limit, disk free, alarms).
+        self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
+        self.accepted_total = 0
+        self.refused_total = 0
+        self.displaced_total = 0
+
+    def admit(self, connection: ClientT) -> bool:
+        """Take a new socket in; another stranger may have to go for it (SEC-34).
+
+        Who logs in is told why there is no room for it (admission.py: `may_open`).
+        """
+        address = connection.peer[0]
+        displaced: ClientT | None = connection
+        if len(self._strangers) + len(self._opened) < self._sockets_max:
+            displaced = self._strangers.admit(connection, address)
+        if displaced is connection:
+            self.refused_total += 1
+            self._refusals.write(
+                logging.WARNING, f"refused connection from {address}: too many connections"
+            )
+            return False
+        self.accepted_total += 1
+        if displaced is not None:
+            self.displaced_total += 1
+            self._refusals.write(
+                logging.WARNING,
+                f"dropped connection from {displaced.peer[0]} before its login: "
+                f"too many connections, one from {address} takes its place",
+            )
+            displaced.abort()
+        return True
+
+    def logged_in(self, connection: ClientT) -> None:
+        """It has shown who it is, and opens its vhost next."""
+        self._strangers.logged_in(connection)
+
+    def handshake_broken(self, text: str) -> None:
+        """Log what went wrong with a stranger."""
+        self._broken_handshakes.write(logging.ERROR, text)
+
+    def opened(self, connection: ClientT) -> None:
+        """The handshake is done."""
+        self._strangers.gone(connection)
+        self._opened[connection] = None
+        self._enter(connection)
+
+    def call_opened(self, call: Guest) -> None:
+        """A call has been let in."""
+        self._calls[call] = None
+        self._enter(call)
+        self.channel_opened(call.user)
+
+    def call_gone(self, call: Guest) -> None:
+        """A call has ended."""
+        if call in self._calls:
+            del self._calls[call]
+            self._leave(call)
+            self.channel_closed(call.user)
+
+    def channel_opened(self, user: str) -> None:
+        """One more channel of this user."""
+        self.channel_count += 1
+        self.channels_opened_total += 1
+        self._channels_by_user[user] += 1
+        self.changed()
+
+    def channel_closed(self, user: str) -> None:
+        """One less."""
+        self.channel_count -= 1
+        _less(self._channels_by_user, user)
+        self.changed()
+
+    def _enter(self, guest: Guest) -> None:
+        self._by_vhost[guest.vhost] += 1
+        self._by_user[guest.user] += 1
+        self.changed()
+
+    def _leave(self, guest: Guest) -> None:
+        _less(self._by_vhost, guest.vhost)
+        _less(self._by_user, guest.user)
+        self.changed()
+
+    def gone(self, connection: ClientT) -> None:
+        """The socket is closed."""
+        self._strangers.gone(connection)
+        self._blocked.discard(connection)
+        if connection in self._opened:
+            del self._opened[connection]
+            self._leave(connection)
+
+    def leaves(self, connection: ClientT) -> None:
+        """It has ended, and its socket waits for the client's end."""
+        self._leaving[connection] = None
+        if len(self._leaving) > LEAVING_MAX:
+            first = next(iter(self._leaving))
+            del self._leaving[first]
+            first.abort()
+
+    def left(self, connection: ClientT) -> None:
+        """Its socket is closed as well."""
+        self._leaving.pop(connection, None)
+
+    @property
+    def leaving(self) -> list[ClientT]:
+        """Return the ended ones whose sockets are not closed yet."""
+        return list(self._leaving)
+
+    def blocked(self, connection: ClientT) -> None:
+        """It published during an alarm."""
+        self._blocked.add(connection)
+
+    def unblocked(self, connection: ClientT) -> None:
+        """The alarm is over."""
+        self._blocked.discard(connection)
+
+    def is_blocked(self, connection: object) -> bool:
+        """Tell whether its bytes are not read because of an alarm."""
+        return connection in self._blocked
+
+    def all(self) -> list[ClientT]:
+        """Return the open ones."""
+        return list(self._opened)
+
+    def counts(self, kind: str) -> Mapping[str, int]:
+        """Return this member's connections by "vhost" or "user", or "channels" by user."""
+        return {
+            "vhost": self._by_vhost,
+            "user": self._by_user,
+            "channels": self._channels_by_user,
+        }[kind]
+
+    @property
+    def call_count(self) -> int:
+        """Return how many calls are open."""
+        return len(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def vhost_deleted(self, vhost: str) -> None:
+        """R-VH-2: its connections are closed."""
+        for guest in self.guests():
+            if guest.vhost == vhost:
+                guest.close(320, f"vhost '{vhost}' is deleted")
+
+    def topology_changed(self, change: TopologyChanged) -> None:
+        """A user who is gone is sent away."""
+        if change.kind != "user" or not change.deleted:
+            return
+        for guest in self.guests():
+            if guest.user == change.name:
+                guest.close(320, f"user '{change.name}' is deleted")
+
+    def guests(self) -> list[Guest]:
+        """Return all who have opened a vhost."""
+        return [*self._opened, *self._calls]
+
+    def close_all(self, text: str) -> None:
+        """The member stops: say so to everyone, new connections are dropped."""
+        for connection in self.all():
+            connection.close(320, text)
+        for connection in self._strangers.all():
+            connection.abort()
+
+
+def _nothing() -> None:
+    """Nobody else wants to know."""
+
+
+def _less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if counts[key] <= 0:
+        # Names come and go; those without anything are not kept.
+        del counts[key]

@@ -1,0 +1,1 @@
+"""AMQP clients: listener, connections, channels, what is delivered to them.  Front door."""

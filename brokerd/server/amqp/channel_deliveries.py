@@ -1,0 +1,431 @@
+"""One AMQP channel's inward half: deliveries to its consumers, and their settlement.
+
+The base of session.py's `Session`, which alone uses it.  A delivery that may not be written yet
+(consume-ok is due, the socket is full, a shared prefetch is used up) waits in the backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from brokerd.amqp import errors, methods, properties
+from brokerd.amqp.deliver import DeliverEncoder
+from brokerd.amqp.values import Long
+from brokerd.core import unacked
+from brokerd.core.message import Range
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.server.amqp import consumer_timeout
+from brokerd.server.amqp.backlog import Backlog
+from brokerd.server.amqp.shared_prefetch import SharedPrefetch
+from brokerd.server.amqp.transactions import Transaction
+from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.delivery import Got, LocalConsumer, Part
+
+if TYPE_CHECKING:
+    from brokerd.server.amqp.connection import ClientConnection
+    from brokerd.server.amqp.ports import ChannelServices
+
+log = logging.getLogger(__name__)
+
+_BODY = itemgetter(2)
+
+#: Deliveries of this size are not collected for one write with the next.
+FLUSH_BYTES = 512 * 1024
+#: Prepared deliver prefixes per consumer; a topic exchange may bring any number of routing keys.
+ENCODERS_MAX = 256
+#: Auto-acknowledged deliveries are settled once the socket has taken them; so many may be under
+#: way.
+AUTO_ACK_WINDOW = 2000
+#: An ack of what basic.get has taken goes with the channel's next method, or after once to twice
+#: this: nobody waits for it, since gets have no prefetch limit.
+GOT_ACKS_WAIT_S = 0.005
+#: Ranges of a queue's that are kept so.
+GOT_ACKS_MAX = 256
+
+#: Class and method of basic.consume.
+_CONSUME = (60, 20)
+
+#: Who holds deliveries: the queue's group and the consumer (the pseudo consumer of basic.get has
+#: one id for all queues).
+Holder = tuple[int, ConsumerId]
+
+
+class ChannelDeliveries:
+    """What a channel holds of its queues.
+
+    Invariant: what `unacked` and the open transaction hold is what the client has been sent and
+    the queue has not been told to settle.
+    """
+
+    def __init__(
+        self, services: ChannelServices, connection: ClientConnection, channel: int
+    ) -> None:
+        self.services = services
+        self.catalog = services.catalog
+        self.messages = services.messages
+        self.counters = services.counters
+        self.tracer = services.tracer
+        self.connection = connection
+        self.channel = channel
+        self.uid = services.identity.next_uid()
+        self.farewell = Farewell(services.queues.groups)
+        self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
+        self.consumers: dict[str, LocalConsumer] = {}
+        self.prefetch = 0
+        #: basic.qos with `global`, where the profile has it (R-QOS-3).
+        self.shared: SharedPrefetch | None = None
+        #: tx.select has been called (R-TX).
+        self.tx: Transaction | None = None
+        #: Kept only where the channel watches over its consumers (R-CS-9).
+        self.times: consumer_timeout.DeliveryTimes | None = None
+        if consumer_timeout.watched(services.profile, services.config.queues):
+            self.times = consumer_timeout.DeliveryTimes(services.now_ms)
+        #: While this channel deletes a queue: basic.cancel follows queue.delete-ok, as clients
+        #: expect that wait for nothing else (py-amqp).
+        self._late_cancels: list[methods.Method] | None = None
+        self._ended = False
+        self._backlog = Backlog(services.queues)
+        #: Deliveries that were made to auto-acknowledging consumers and not settled yet.
+        self._auto_acks: dict[Holder, list[Range]] = {}
+        #: Acks of what basic.get has taken, not sent yet; their timer, and whether they are younger
+        #: than that.
+        self._got_acks: dict[Holder, list[Range]] = {}
+        self._got_acks_timer: asyncio.TimerHandle | None = None
+        self._are_got_acks_new = False
+
+    def fail(self, error: errors.ProtocolError, class_id: int, method_id: int) -> None:
+        """Answer a broken rule; `Session` knows how."""
+        raise error
+
+    def send(self, method: methods.Method) -> None:
+        """Answer on this channel."""
+        self.connection.machine.send(self.channel, method)
+        self.connection.flush_soon()
+
+    # ---- deliveries (Sink) ------------------------------------------------------------------
+
+    def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        """Write these messages as basic.deliver frames, one join per route (hot-path.md rule 5)."""
+        if self.shared is not None:
+            self._backlog.add(consumer, parts)
+            self._drain()
+            return
+        if consumer.is_held or self._backlog or self.connection.write_paused_ms is not None:
+            self._backlog.add(consumer, parts)
+            return
+        self._deliver(consumer, parts)
+
+    def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        machine = self.connection.machine
+        total = total_bytes = total_redelivered = 0
+        for run, contents in parts:
+            redelivered = run.acquired_count > 0
+            total += len(contents)
+            total_bytes += sum(map(len, map(_BODY, contents)))
+            if redelivered:
+                total_redelivered += len(contents)
+            holder = (consumer.uid, consumer.id)
+            tag = self.unacked.delivered(holder, run.first, run.length, consumer.no_ack)
+            start, count = 0, len(contents)
+            while start < count:
+                route = contents[start][0]
+                end = start + 1
+                while end < count and contents[end][0] is route:
+                    end += 1
+                encoder = consumer.encoders.get(route)
+                if encoder is None:
+                    encoder = self._encoder(consumer, route)
+                if redelivered and consumer.has_counts:
+                    items = [
+                        (self._with_counts(content[1], run), content[2])
+                        for content in contents[start:end]
+                    ]
+                else:
+                    items = [(content[1], content[2]) for content in contents[start:end]]
+                machine.send_raw(encoder.frames(tag + start, redelivered, items))
+                start = end
+            if consumer.no_ack:
+                self._auto_ack(consumer, run.first, run.length)
+            elif self.times is not None:
+                self.times.delivered(tag)
+            tracer = self.tracer
+            if tracer.is_on:
+                tracer.delivered(
+                    self.connection, self.channel, consumer.queue, redelivered, contents
+                )
+        self.counters.delivered(
+            self.connection.vhost, self.connection.user, total, total_bytes, total_redelivered
+        )
+        if total_bytes >= FLUSH_BYTES:
+            # Written at once: only so it shows when the socket is full.
+            self.connection.flush_now()
+        else:
+            self.connection.flush_soon()
+
+    def _encoder(self, consumer: LocalConsumer, route: tuple[str, str]) -> DeliverEncoder:
+        if len(consumer.encoders) >= ENCODERS_MAX:
+            consumer.encoders.clear()
+        encoder = DeliverEncoder(
+            self.channel, consumer.id.tag, route[0], route[1], self.connection.machine.frame_max
+        )
+        consumer.encoders[route] = encoder
+        return encoder
+
+    def _auto_ack(self, consumer: LocalConsumer, first: int, length: int) -> None:
+        """Settle what a no_ack consumer was sent, as soon as its socket keeps up (R-QQ-12)."""
+        holder = (consumer.uid, consumer.id)
+        self._auto_acks.setdefault(holder, []).append((first, first + length))
+        if self.connection.write_paused_ms is None:
+            self._settle_auto_acks()
+
+    def _settle_auto_acks(self) -> None:
+        pending, self._auto_acks = self._auto_acks, {}
+        for holder, ranges in pending.items():
+            self._settle(queue_commands.Kind.SETTLE, holder, ranges)
+
+    def writable(self, is_writable: bool) -> None:
+        """The socket takes data again: what waited goes out, in order."""
+        if not is_writable:
+            return
+        if self._auto_acks:
+            self._settle_auto_acks()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Write what waited, until it is all, the socket is full or the shared limit reached."""
+        while self._backlog and self.connection.write_paused_ms is None and not self._ended:
+            room = None if self.shared is None else self.shared.room(self)
+            found = self._backlog.take(room)
+            if found is None:
+                return
+            consumer, run, contents = found
+            if contents is None:
+                ranges = [(run.first, run.first + run.length)]
+                self._give_back(consumer, ranges)
+                continue
+            self._deliver(consumer, [(run, contents)])
+            self.connection.flush_now()
+
+    def share_prefetch(self, shared: SharedPrefetch | None) -> None:
+        """Set, change or lift the limit that all consumers share (R-QOS-3)."""
+        self.shared = shared
+        self._drain()
+
+    def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:
+        cause = queue_commands.ReturnCause.RECOVER
+        self._settle(queue_commands.Kind.RETURN, (consumer.uid, consumer.id), ranges, cause)
+
+    def unwritten_returns(self, consumer: LocalConsumer) -> None:
+        """The consumer is cancelled: what the client has not been sent goes back (R-CS-3)."""
+        ranges = self._backlog.drop(consumer)
+        if ranges:
+            self._give_back(consumer, sorted(ranges))
+            # Others' messages may have waited behind these.
+            self._drain()
+
+    def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
+        """R-CS-6: tell clients that can be told."""
+        self.consumers.pop(consumer.id.tag, None)
+        self._backlog.drop(consumer)
+        log.info("consumer %s cancelled: %s", consumer.id.tag, cause)
+        is_told = self.connection.machine.client_has("consumer_cancel_notify")
+        if cause.startswith(effects.TIMED_OUT):
+            # R-QQ-22: the queue has taken back what was late; the rest may still be settled.
+            if not is_told:
+                timeout_ms = int(cause.removeprefix(effects.TIMED_OUT).split()[0])
+                self.fail(errors.PreconditionFailed(self.timed_out_text(timeout_ms)), 0, 0)
+                return
+        else:
+            self.unacked.silence((consumer.uid, consumer.id))
+        if is_told and self._late_cancels is not None:
+            self._late_cancels.append(methods.BasicCancel(consumer.id.tag, True))
+        elif is_told:
+            self.send(methods.BasicCancel(consumer.id.tag, True))
+
+    def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
+        """The queue waits with damage: the channel is closed, since basic.cancel has no room for
+        the reason.
+        """
+        self.consumers.pop(consumer.id.tag, None)
+        self._backlog.drop(consumer)
+        self.fail(errors.NotFound(reason), *_CONSUME)
+
+    @contextlib.contextmanager
+    def cancels_later(self) -> Iterator[None]:
+        """Hold cancel notifications back until what is done here has been answered (R-CS-6)."""
+        self._late_cancels = []
+        try:
+            yield
+        finally:
+            late, self._late_cancels = self._late_cancels, None
+            for cancel in late:
+                self.send(cancel)
+
+    def timed_out_text(self, timeout_ms: int) -> str:
+        """R-CS-9."""
+        return (
+            f"delivery acknowledgement on channel {self.channel} timed out. "
+            f"Timeout value used: {timeout_ms} ms. "
+            "This timeout value can be configured, see consumers doc guide to learn more"
+        )
+
+    def check_times(self, timeout_ms: int) -> None:
+        """R-CS-9: a client that has not settled a delivery for so long loses the channel."""
+        if self.times is None or self._ended:
+            return
+        if self.times.age_ms(self.unacked.oldest_tag()) >= timeout_ms:
+            self.fail(errors.PreconditionFailed(self.timed_out_text(timeout_ms)), 0, 0)
+
+    def held(self, consumer: LocalConsumer) -> list[Range]:
+        """Return the unsettled numbers of a consumer."""
+        holder = (consumer.uid, consumer.id)
+        held = self.unacked.numbers_of(holder) + self._auto_acks.get(holder, [])
+        if self.tx is not None:
+            held += self.tx.numbers_of(holder)
+        return sorted(held + self._backlog.numbers_of(consumer))
+
+    def release_consumer(self, consumer: LocalConsumer) -> None:
+        """consume-ok has been sent: deliveries may follow."""
+        consumer.is_held = False
+        self._drain()
+
+    def consumer_prefetch(self, no_ack: bool) -> int:
+        """Return what a new consumer may hold unsettled (R-QOS-2)."""
+        return AUTO_ACK_WINDOW if no_ack else self.prefetch
+
+    def send_got(self, uid: int, holder: ConsumerId, got: Got, no_ack: bool) -> None:
+        """Answer basic.get; the machine has settled it already if no_ack (R-CS-8)."""
+        run, content = got.run, got.content
+        tag = self.unacked.delivered((uid, holder), run.first, 1, no_ack)
+        if self.times is not None and not no_ack:
+            self.times.delivered(tag)
+        if self.shared is not None:
+            self.shared.exempt.add((uid, holder))
+        header = content[1]
+        queue = self.services.queues.queue_of(uid)
+        # Only 3.10 counts from the first basic.get on.
+        is_counted = run.acquired_count or self.services.profile.quorum_count_headers == "3.10"
+        if is_counted and queue is not None and queue.type == "quorum":
+            header = self._with_counts(header, run)
+        (exchange, routing_key), _, body, _ = content
+        method = methods.BasicGetOk(
+            tag, run.acquired_count > 0, exchange, routing_key, got.ready_count
+        )
+        self.connection.machine.send_content(self.channel, method, header, body)
+        if self.tracer.is_on and queue is not None:
+            self.tracer.delivered(
+                self.connection, self.channel, queue.name, run.acquired_count > 0, [content]
+            )
+        self.connection.flush_soon()
+
+    # ---- settlements ------------------------------------------------------------------------
+
+    def _acks(self, acks: list[tuple[int, bool]]) -> None:
+        if self.tx is not None:
+            for tag, multiple in acks:
+                self.settle_tag(queue_commands.Kind.SETTLE, tag, multiple)
+            return
+        settled, error = self.unacked.acks(acks)
+        for holder in [holder for holder in settled if not holder[1].tag]:
+            self._settle_got(holder, settled.pop(holder))
+        if settled:
+            self._settle_all(queue_commands.Kind.SETTLE, settled)
+        if error is not None:
+            raise errors.PreconditionFailed(str(error))
+
+    def _settle_got(self, holder: Holder, ranges: list[Range]) -> None:
+        """Keep acks of basic.get's messages for the next command, which is most often a get: one
+        write of the log and one frame to each member for both.
+        """
+        if not self._got_acks:
+            self._are_got_acks_new = True
+        kept = self._got_acks.setdefault(holder, [])
+        kept += ranges
+        if len(kept) >= GOT_ACKS_MAX:
+            self.send_got_acks()
+        elif self._got_acks_timer is None:
+            loop = asyncio.get_running_loop()
+            self._got_acks_timer = loop.call_later(GOT_ACKS_WAIT_S, self._got_acks_due)
+
+    def _got_acks_due(self) -> None:
+        self._got_acks_timer = None
+        if not self._got_acks:
+            return
+        if self._are_got_acks_new:
+            # The timer was another one's: it is not set anew for each ack.
+            self._are_got_acks_new = False
+            loop = asyncio.get_running_loop()
+            self._got_acks_timer = loop.call_later(GOT_ACKS_WAIT_S, self._got_acks_due)
+            return
+        self.send_got_acks()
+
+    def send_got_acks(self) -> None:
+        """Send what was kept, before anything that may depend on it."""
+        if not self._got_acks:
+            return
+        kept, self._got_acks = self._got_acks, {}
+        for holder, ranges in kept.items():
+            self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=True)
+
+    def settle_tag(
+        self, kind: queue_commands.Kind, tag: int, multiple: bool, cause: int = 0
+    ) -> None:
+        """One ack, nack or reject (R-ACK-2..6); in a transaction it waits for commit (R-TX-5)."""
+        try:
+            taken = self.unacked.take(tag, multiple)
+        except unacked.UnknownDeliveryTag as error:
+            raise errors.PreconditionFailed(str(error)) from error
+        if self.tx is not None:
+            self.tx.settle(kind, cause, taken)
+            return
+        self._settle_all(kind, self.unacked.ranges_of(taken), cause)
+
+    def commit_settlements(self) -> None:
+        """Do what the transaction's acks, nacks and rejects ask for (R-TX-7)."""
+        assert self.tx is not None
+        for kind, cause, taken in self.tx.take_settlements():
+            self._settle_all(kind, self.unacked.ranges_of(taken), cause)
+
+    def recover(self) -> None:
+        """basic.recover(requeue=true): everything returns (R-ACK-7)."""
+        cause = queue_commands.ReturnCause.RECOVER
+        self._settle_all(queue_commands.Kind.RETURN, self.unacked.take_all(), cause)
+
+    def _settle_all(
+        self, kind: queue_commands.Kind, by_holder: dict[Holder, list[Range]], cause: int = 0
+    ) -> None:
+        for holder, ranges in by_holder.items():
+            self._settle(kind, holder, ranges, cause)
+        if self.shared is not None:
+            # R-QOS-5: every settlement makes room for others.
+            self._drain()
+
+    def _settle(
+        self,
+        kind: queue_commands.Kind,
+        holder: Holder,
+        ranges: list[Range],
+        cause: int = 0,
+        *,
+        is_lazy: bool = False,
+    ) -> None:
+        uid, consumer_id = holder
+        command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
+        self.farewell.send(uid, command, is_lazy=is_lazy)
+
+    def _with_counts(self, header: bytes, run: Run) -> bytes:
+        """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""
+        table = dict(properties.headers(header))
+        if self.services.profile.quorum_count_headers == "4.x":
+            table["x-acquired-count"] = Long(run.acquired_count)
+            if run.delivery_count:
+                table["x-delivery-count"] = Long(run.delivery_count)
+        else:
+            table["x-delivery-count"] = Long(run.delivery_count)
+        return properties.with_headers(header, table)

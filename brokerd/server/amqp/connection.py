@@ -1,0 +1,599 @@
+"""One AMQP connection: a socket on one side, the sans-IO machine and the sessions on the other.
+
+Executes: bytes in, events to sessions, bytes out; reads pause when the connection holds too much
+(flow.py) or is blocked by an alarm (R-ALM-2).  Decides nothing about AMQP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from brokerd.amqp import config as amqp_config
+from brokerd.amqp import connection as amqp_connection
+from brokerd.amqp import errors as amqp_errors
+from brokerd.amqp import events, methods, sasl
+from brokerd.core.catalog.permissions import Access
+from brokerd.server.access import auth, certificate_login, login_records
+from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.amqp import session_consumers
+from brokerd.server.amqp.flow import ByteBudget, ReadGate
+from brokerd.server.amqp.session import Session
+from brokerd.server.messages import unfinished
+
+if TYPE_CHECKING:
+    from brokerd.server.amqp.ports import ConnectionServices
+
+log = logging.getLogger(__name__)
+
+#: How long a closed connection's socket waits for the client's end of it; RabbitMQ waits for the
+#: heartbeat's period, 30 s at most.
+LEAVE_MS = 5_000
+
+
+class ClientConnection(asyncio.Protocol):
+    """State: the machine, the sessions by channel number, what is known of the client.
+
+    Invariant: everything the machine wants to send is written at the end of each turn (`_flush`).
+    """
+
+    def __init__(
+        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, tls: bool
+    ) -> None:
+        channels = services.channels
+        self._services = services
+        self._connections = services.connections
+        self._wheel = services.wheel
+        self._unfinished = services.unfinished
+        self._view = channels.catalog.view
+        self._limits = channels.config.limits
+        self.call_after_flush = services.call_after_flush
+        self.machine = amqp_connection.AmqpConnection(
+            amqp_config.Role.SERVER, config, self._wheel.now_ms()
+        )
+        self.sessions: dict[int, Session] = {}
+        self.user = ""
+        self.vhost = ""
+        self.tags: tuple[str, ...] = ()
+        self.access = Access(self._view, "", "")
+        self.tls = tls
+        #: The name in the client's certificate; None: it has none.
+        self.certificate_user: str | None = None
+        self.peer = ("?", 0)
+        self.sock = ("?", 0)
+        self.connected_ms = services.clock_ms()
+        self.uid = channels.identity.next_uid()
+        self.is_open = False
+        #: An exclusive queue was asked for: the catalog is told when this connection ends.
+        self.has_exclusive = False
+        self.gate = ReadGate(self._pause_reading, self._resume_reading)
+        #: Published bytes of all channels whose queues have not answered.
+        self.unconfirmed = ByteBudget(self.gate, "unconfirmed", self._limits.unconfirmed_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flush_scheduled = False
+        self._blocked_sent = False
+        #: When an alarm stopped this connection, on the counters' clock; None: it has not.
+        self._blocked_since_us: int | None = None
+        self._lost = False
+        #: We have closed it: what the client sent after that is not looked at any more.
+        self._is_closed = False
+        #: The client's connection.close, while channels still do what came before it.
+        self._goodbye: events.ConnectionClosed | None = None
+        #: The client has sent connection.close.
+        self._took_leave = False
+        self.write_paused_ms: int | None = None
+        #: The machine's phase when its deadline was last entered; None: it must be entered again.
+        self._watched_phase: object = None
+        #: What the socket had not taken when it was last looked at.
+        self._untaken_bytes = 0
+        #: What was last said of frames and bodies that have not come whole.
+        self._held_bytes = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    # ---- the socket -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client dialled."""
+        # uvloop's transports are no subclasses of asyncio's, they only act like them.
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer = _address(self._transport, "peername")
+        self.sock = _address(self._transport, "sockname")
+        if not self._connections.admit(self):
+            self._transport.abort()
+            return
+        if self.tls:
+            self._offer_external()
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._watch()
+
+    def _offer_external(self) -> None:
+        """A client with a verified certificate may log in by it (SEC-6)."""
+        assert self._transport is not None
+        subject = (self._transport.get_extra_info("peercert") or {}).get("subject", ())
+        login_from = self._services.channels.config.auth.certificate_login_from
+        self.certificate_user = certificate_login.user_of(subject, login_from)
+        if self.certificate_user is not None:
+            config = self.machine.config
+            mechanisms = f"EXTERNAL {config.mechanisms}"
+            self.machine.config = dataclasses.replace(config, mechanisms=mechanisms)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client: the batch unit of everything that follows."""
+        if self._lost:
+            return
+        self.received_bytes += len(data)
+        try:
+            self._handle(self.machine.receive_data(data, self._wheel.now_ms()))
+        except Exception as error:
+            # A defect of ours costs this one connection, with an answer.
+            self.broken(error)
+
+    def eof_received(self) -> bool:
+        """The client closed its side; False: so do we."""
+        if self._lost:
+            return False
+        self._handle(self.machine.receive_eof(self._wheel.now_ms()))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone, for whatever reason: channels end, exclusive queues go."""
+        self._wheel.forget(self)
+        self._connections.left(self)
+        if self._lost:
+            return
+        self._lost = True
+        self.gate.close()
+        self._end_sessions()
+        self._connections.gone(self)
+        self._unfinished.note(self, 0)
+        for task in self._tasks:
+            task.cancel()
+        if self.user:
+            log.info("closed AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._ended()
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent: stop making more (SEC-45)."""
+        if self._lost:
+            return
+        self.write_paused_ms = self._wheel.now_ms()
+        self._untaken_bytes = self._buffered()
+        for session in self.sessions.values():
+            session.writable(False)
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.write_paused_ms = None
+        for session in list(self.sessions.values()):
+            session.writable(True)
+        if self.write_paused_ms is None:
+            self.gate.release("output")
+
+    @property
+    def name(self) -> str:
+        """Return RabbitMQ's form of a connection name."""
+        return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ---- events -----------------------------------------------------------------------------
+
+    def _handle(self, batch: list[events.Event]) -> None:
+        sent_before = self.sent_bytes
+        for event in batch:
+            if self._is_closed and type(event) not in _LAST_EVENTS:
+                # R-CON-14: what came behind the error is not done.
+                continue
+            handler = _HANDLERS.get(type(event))
+            if handler is not None:
+                handler(self, event)
+        held = self.machine.held_bytes
+        if held > unfinished.COUNTED_BYTES_MIN or self._held_bytes:
+            self._held_bytes = held
+            self._unfinished.note(self, held)
+        self.flush_now()
+        is_paused = self.write_paused_ms is not None
+        if is_paused and self.sent_bytes != sent_before and not self.machine.is_closing:
+            # It asks for more (gets, returns) and takes none of it: its requests wait.
+            self.gate.hold("output")
+
+    def session_event(self, channel: int, event: events.Event) -> None:
+        """Hand an event to its channel; a channel that is gone swallows it (R-CH-4)."""
+        session = self.sessions.get(channel)
+        if session is not None:
+            session.handle(event)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a slow operation beside the connection; it ends with the connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broken(error)
+        self.flush_now()
+
+    def broken(self, error: BaseException) -> None:
+        """A defect of ours: this connection ends, and the log says why."""
+        log.error("internal error on connection %s", self.name, exc_info=error)
+        self.close(541, "internal error; see the log of the member")
+
+    def _on_authentication(self, event: events.AuthenticationRequested) -> None:
+        self.spawn(self._authenticate(event))
+
+    async def _authenticate(self, event: events.AuthenticationRequested) -> None:
+        authenticator, is_readable, verdict = self._services.authenticator, True, None
+        listener = "amqps" if self.tls else "amqp"
+        client = login_records.Client(listener, self.peer[0], self.name)
+        if event.mechanism == "EXTERNAL":
+            verdict = authenticator.authenticate_certificate(self.certificate_user, client)
+        else:
+            credentials = _credentials(event.mechanism, event.response)
+            is_readable = credentials is not None
+            if authenticator.may_send_password(self.tls, self.peer[0]):
+                # To AMQP, a password that could not be checked is one that is refused.
+                with contextlib.suppress(NotChecked):
+                    verdict = await authenticator.authenticate(credentials, client)
+            else:
+                user = "?" if credentials is None else credentials.user
+                authenticator.records.refuse(client, user, login_records.NO_TLS)
+        if self._lost:
+            return
+        if verdict is None:
+            self.machine.authentication_failed(
+                f"Login was refused using authentication mechanism {event.mechanism}. "
+                "For details see the broker logfile.",
+                is_readable=is_readable,
+            )
+            return
+        self.user, self.tags = verdict
+        self._connections.logged_in(self)
+        self._handle(self.machine.authentication_succeeded())
+
+    def _on_secret(self, event: events.SecretUpdated) -> None:
+        # R-CON-13: users of our own database have no secret that expires, so RabbitMQ's internal
+        # backend takes any (amqplib's suite sends one that is no password); it proves nothing.
+        if self._view.user(self.user) is None:
+            self.close(530, "New secret was refused by one of the backends")
+            return
+        # Running consumers have been looked at when the rights changed (revocation.py).
+        self.machine.send(0, methods.ConnectionUpdateSecretOk())
+
+    def _on_open(self, event: events.OpenRequested) -> None:
+        refusal = self._services.admission.may_open(self.user, event.vhost)
+        if refusal is not None:
+            self.close(530, refusal, 10, 40)
+            return
+        self.vhost = event.vhost
+        self._look_up_tags()
+        self.access = Access(self._view, self.vhost, self.user)
+        self.is_open = True
+        self._connections.opened(self)
+        self.machine.hold_publishes = bool(self._services.blocking_reason())
+        log.info("accepted AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._handle(self.machine.open_accepted())
+
+    def _on_channel_opened(self, event: events.ChannelOpened) -> None:
+        if event.channel in self.sessions:
+            # Its close is still waiting for what came before it; the number is not free yet.
+            self.fail(amqp_errors.ChannelFault("second 'channel.open' seen", **_CHANNEL_OPEN))
+            return
+        refusal = self._services.admission.may_open_channel(self.user)
+        if refusal is not None:
+            self.close(530, refusal)
+            return
+        self._connections.channel_opened(self.user)
+        self.sessions[event.channel] = Session(self._services.channels, self, event.channel)
+        self.machine.send(event.channel, methods.ChannelOpenOk())
+
+    def _on_channel_closed(self, event: events.ChannelClosed) -> None:
+        session = self.sessions.get(event.channel)
+        if session is not None:
+            # In its turn: what the client sent before is done first.
+            session.handle(event)
+        elif event.by_peer:
+            self.machine.send(event.channel, methods.ChannelCloseOk())
+
+    def channel_closed(self, channel: int) -> None:
+        """A session has done all that came before channel.close."""
+        session = self.sessions.pop(channel, None)
+        if session is not None:
+            session.ended()
+        self.machine.send(channel, methods.ChannelCloseOk())
+
+    def channel_ended(self) -> None:
+        """A channel is gone, for whatever reason."""
+        self._connections.channel_closed(self.user)
+
+    def _on_channel_error(self, event: events.ChannelError) -> None:
+        log.error(
+            "channel error on connection %s channel %d: %s", self.name, event.channel, event.text
+        )
+        session = self.sessions.pop(event.channel, None)
+        if session is not None:
+            session.ended()
+
+    def _on_method(self, event: events.MethodReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_publishes(self, event: events.PublishesReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_acks(self, event: events.AcksReceived) -> None:
+        self.session_event(event.channel, event)
+
+    def _on_publish_held(self, _: events.PublishHeld) -> None:
+        # R-ALM-2, -5: the first content that arrives during an alarm makes the connection blocked.
+        self.gate.hold("alarm")
+        self.machine.pause_heartbeat_check()
+        reason = self._services.blocking_reason()
+        if reason and not self._blocked_sent and self.machine.client_has("connection.blocked"):
+            self._blocked_sent = True
+            self.machine.send(0, methods.ConnectionBlocked(reason))
+        self._connections.blocked(self)
+        if self._blocked_since_us is None:
+            self._blocked_since_us = self._services.channels.counters.clock_us()
+
+    def _blocked_ends(self) -> None:
+        """Tell telemetry how long the alarm held this connection (event `throttle`)."""
+        since_us, self._blocked_since_us = self._blocked_since_us, None
+        if since_us is not None:
+            counters = self._services.channels.counters
+            blocked_ms = (counters.clock_us() - since_us) // 1000
+            counters.throttle(
+                self.vhost, self.user, self.name, "connection_blocked", blocked_ms, "memory"
+            )
+
+    def _on_closed(self, event: events.ConnectionClosed) -> None:
+        self._took_leave = event.by_peer
+        if event.by_peer and any(session.is_busy for session in self.sessions.values()):
+            # What the client sent before is done first; the machine has a deadline for it.
+            self._goodbye = event
+            return
+        self._end_sessions()
+        going = self._ended()
+        if not event.by_peer:
+            return
+        if going is None:
+            self.machine.send(0, methods.ConnectionCloseOk())
+        else:
+            # R-Q-9: whoever hears of the end may declare queues of the same names.
+            going.add_done_callback(self._say_goodbye)
+
+    def _say_goodbye(self, _: asyncio.Task[None]) -> None:
+        self.machine.send(0, methods.ConnectionCloseOk())
+        self.flush_now()
+
+    def session_idle(self) -> None:
+        """A session has done what it had."""
+        goodbye, self._goodbye = self._goodbye, None
+        if goodbye is not None:
+            self._on_closed(goodbye)
+
+    def _on_failed(self, event: events.ConnectionFailed) -> None:
+        text = f"error on AMQP connection {self.name}: {event.reason}"
+        if self.user:
+            log.error("%s", text)
+        elif self.received_bytes:
+            self._connections.handshake_broken(text)
+        self._end_sessions()
+
+    def _end_sessions(self) -> None:
+        for session in list(self.sessions.values()):
+            session.ended()
+        self.sessions.clear()
+
+    def _ended(self) -> asyncio.Task[None] | None:
+        """The client's objects that live as long as the connection go (R-Q-9)."""
+        if not self.is_open:
+            return None
+        self.is_open = False
+        self._blocked_ends()
+        catalog = self._services.channels.catalog
+        return catalog.exclusive_queues_end(self.uid) if self.has_exclusive else None
+
+    # ---- from the broker --------------------------------------------------------------------
+
+    def alarms_changed(self, reason: str) -> None:
+        """Block or unblock publishing; reason "" means no alarm (R-ALM-2..7)."""
+        if not self.is_open:
+            return
+        self.machine.hold_publishes = bool(reason)
+        if reason:
+            return
+        if self._blocked_sent:
+            self._blocked_sent = False
+            self.machine.send(0, methods.ConnectionUnblocked())
+        if self.gate.release("alarm"):
+            self._connections.unblocked(self)
+            self._blocked_ends()
+            self._handle(self.machine.resume_publishes())
+        self.flush_now()
+
+    def rights_changed(self) -> None:
+        """Rights of the user are others now: consumers that may not read any more end."""
+        if not self.is_open:
+            return
+        view = self._view
+        if view.user(self.user) is None:
+            self.close(320, f"user '{self.user}' is deleted")
+            return
+        if self.vhost not in view.vhosts:
+            self.close(320, f"vhost '{self.vhost}' is deleted")
+            return
+        self._look_up_tags()
+        for session in list(self.sessions.values()):
+            session_consumers.check_rights(session)
+        self.flush_soon()
+
+    def _look_up_tags(self) -> None:
+        """R-PERM-9: only impersonator matters here, and it may come and go."""
+        user = self._view.user(self.user)
+        self.tags = () if user is None else tuple(user.tags)
+
+    def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        """Close from our side, with the reason for the client and the log."""
+        log.error("closing AMQP connection %s: %d %s", self.name, code, text)
+        self._is_closed = True
+        self.machine.close(code, text, class_id, method_id)
+        self._held_bytes = self.machine.held_bytes
+        self._unfinished.note(self, self._held_bytes)
+        self._end_sessions()
+        self._ended()
+        # close-ok must be read, whatever reading waited for.
+        self.gate.open()
+        self.flush_now()
+
+    def fail(self, error: amqp_errors.HardError) -> None:
+        """Close for a connection error that a session found."""
+        self.close(error.code, error.explanation, error.class_id, error.method_id)
+
+    def abort(self) -> None:
+        """Drop the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- output and time --------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Write when all groups have said what they have: many deliveries, one write."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.call_after_flush(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._flush_scheduled = False
+        self.flush_now()
+
+    def flush_now(self) -> None:
+        """Write what the machine wants to send."""
+        transport = self._transport
+        if transport is None or self._lost:
+            return
+        data = self.machine.data_to_send()
+        if data:
+            self.sent_bytes += len(data)
+            transport.write(data)
+        if self.machine.wants_close and not transport.is_closing():
+            self._part(transport)
+            return
+        machine = self.machine
+        # Within a phase a deadline only moves away, and then the wheel's look at the old one does;
+        # what brings it nearer is that somebody closes or takes nothing.
+        if (
+            machine.phase is not self._watched_phase
+            or machine.close_at_ms is not None
+            or self.write_paused_ms is not None
+        ):
+            self._watch()
+
+    def _part(self, transport: asyncio.Transport) -> None:
+        """Close the socket; all else of the connection ends at once.
+
+        A client that took its leave closes first, as with RabbitMQ: an end of ours right behind
+        close-ok is an error to those that read on (amqp091-go).  After our own leave the client
+        hears the end at once, since there are those that wait for it (the Java client).  In both
+        cases it may still be writing (amqplib is), and a socket that is closed with unread bytes
+        answers with a reset, which takes the last answer from the client: so what comes is read
+        and dropped until its end, or until `deadline_reached`.
+        """
+        # Whatever reading waited for, it waits no more.
+        self.gate.open()
+        self.connection_lost(None)
+        self._connections.leaves(self)
+        self._wheel.watch(self, self._wheel.now_ms() + LEAVE_MS)
+        if self.machine.is_settled and self._took_leave:
+            return
+        if self.machine.is_settled and transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _watch(self) -> None:
+        self._watched_phase = self.machine.phase
+        deadline = self.machine.next_deadline_ms
+        if self.write_paused_ms is not None:
+            limit = self.write_paused_ms + self._limits.write_timeout_ms
+            deadline = limit if deadline is None else min(deadline, limit)
+        self._wheel.watch(self, deadline)
+
+    def deadline_reached(self, now_ms: int) -> int | None:
+        """Heartbeats, handshake time-outs, clients that take nothing or do not end."""
+        if self._lost:
+            self.abort()
+            return None
+        self._watched_phase = None
+        if self.write_paused_ms is not None:
+            untaken = self._buffered()
+            if untaken < self._untaken_bytes:
+                # Slow, not dead.
+                self.write_paused_ms = now_ms
+            self._untaken_bytes = untaken
+            if now_ms - self.write_paused_ms >= self._limits.write_timeout_ms:
+                log.error("closing AMQP connection %s: it takes no data", self.name)
+                self.abort()
+                return None
+        try:
+            self._handle(self.machine.tick(now_ms))
+        except Exception as error:
+            # The timers of all other connections go on.
+            self.broken(error)
+        return None
+
+    @property
+    def untaken_bytes(self) -> int:
+        """Return what was written and the socket has not taken."""
+        return self._buffered()
+
+    def _buffered(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+
+#: What still counts after we have closed.
+_LAST_EVENTS = frozenset({events.ConnectionClosed, events.ConnectionFailed})
+_CHANNEL_OPEN = {"class_id": 20, "method_id": 10}
+
+
+def _address(transport: asyncio.Transport, kind: str) -> tuple[str, int]:
+    info = transport.get_extra_info(kind)
+    return (str(info[0]), int(info[1])) if info else ("?", 0)
+
+
+def _credentials(mechanism: str, response: bytes) -> auth.Credentials | None:
+    try:
+        parse = sasl.parse_plain if mechanism == "PLAIN" else sasl.parse_amqplain
+        return auth.credentials(*parse(response))
+    except amqp_errors.AmqpError:
+        return None
+
+
+_HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {
+    events.AuthenticationRequested: ClientConnection._on_authentication,
+    events.SecretUpdated: ClientConnection._on_secret,
+    events.OpenRequested: ClientConnection._on_open,
+    events.ChannelOpened: ClientConnection._on_channel_opened,
+    events.ChannelClosed: ClientConnection._on_channel_closed,
+    events.MethodReceived: ClientConnection._on_method,
+    events.PublishesReceived: ClientConnection._on_publishes,
+    events.AcksReceived: ClientConnection._on_acks,
+    events.PublishHeld: ClientConnection._on_publish_held,
+    events.ChannelError: ClientConnection._on_channel_error,
+    events.ConnectionClosed: ClientConnection._on_closed,
+    events.ConnectionFailed: ClientConnection._on_failed,
+}

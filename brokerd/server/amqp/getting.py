@@ -1,0 +1,99 @@
+"""basic.get: one message for a client that waits for it.
+
+The only slow method without a task of its own: a task, a future and their turns of the loop cost
+more than all that the queue does for a get.  Used by session_consumers.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.amqp import errors, methods
+from brokerd.cluster.errors import GroupUnavailable
+from brokerd.cluster.groups.group_client import ReplyStatus
+from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.catalog.refusals import Refused
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.server.amqp import session_consumers
+from brokerd.server.messages.delivery import Got
+
+if TYPE_CHECKING:
+    from brokerd.server.amqp.ports import Readable
+    from brokerd.server.amqp.session import Session
+
+
+def message_of(queues: Readable, uid: int, reply: bytes) -> Got | Refused | None:
+    """Return what a queue has answered to a get, None when it had nothing (R-CS-8)."""
+    head, _, payload = reply.partition(b"\n")
+    fields = queue_commands.decode_reply(head)
+    if "refused" in fields:
+        return Refused(fields["refused"], fields["text"])
+    if fields["run"] is None:
+        return None
+    run = queue_commands.run_of(fields["run"])
+    if payload:
+        content = delivery_codec.decode(payload)[1][0][1][0]
+    else:
+        found = queues.contents_if_here(uid, run)
+        if found is None:
+            return None
+        content = found[0]
+    return Got(run, content, fields["ready"])
+
+
+class Getting:
+    """A get that waits for its queue's answer, while the channel's later events wait for it.
+
+    Invariant: the session hears once that it is over, unless it has ended before.
+    """
+
+    __slots__ = ("_asked", "_holder", "_no_ack", "_queue", "_session")
+
+    def __init__(self, session: Session, queue: Queue, no_ack: bool) -> None:
+        services = session.services
+        identity = services.identity
+        self._session = session
+        self._queue = queue
+        self._no_ack = no_ack
+        self._holder = holder = ConsumerId(identity.node, identity.incarnation, session.uid, "")
+        command = queue_commands.encode_get(holder, no_ack)
+        timeout_s = services.config.limits.operation_timeout_ms / 1000
+        self._asked = services.queues.groups.ask(
+            queue.uid, command, timeout_s, self._answered, once=True, is_lazy=True
+        )
+
+    def withdraw(self) -> None:
+        """The channel has ended: nobody waits for the answer."""
+        self._asked.withdraw()
+
+    def _answered(self, status: ReplyStatus, reply: bytes) -> None:
+        session = self._session
+        try:
+            self._take(status, reply)
+        except errors.ProtocolError as error:
+            session.fail(error, methods.BasicGet.CLASS_ID, methods.BasicGet.METHOD_ID)
+        except Exception as error:
+            session.connection.broken(error)
+        session.slow_is_over()
+
+    def _take(self, status: ReplyStatus, reply: bytes) -> None:
+        session, queue = self._session, self._queue
+        services = session.services
+        if status is ReplyStatus.REFUSED:
+            # The queue waits with damage (see Session._run).
+            raise errors.NotFound(reply.decode())
+        if status is ReplyStatus.LATE:
+            timeout_s = services.config.limits.operation_timeout_ms / 1000
+            raise errors.InternalError(str(GroupUnavailable(queue.uid, timeout_s)))
+        got = None
+        if status is ReplyStatus.OK:
+            got = message_of(services.queues, queue.uid, reply)
+        if got is None:
+            session.send(methods.BasicGetEmpty())
+        elif isinstance(got, Refused):
+            text = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            raise session_consumers.machine_refusal({"refused": got.code, "text": got.text}, text)
+        else:
+            session.send_got(queue.uid, self._holder, got, self._no_ack)

@@ -1,0 +1,91 @@
+"""basic.publish with `immediate` as RabbitMQ before 3.0 had it (R-AE-15, immediate.emulate).
+
+The queues' leaders are asked before anything is sent, so it is an emulation: between the answer and
+the message a consumer may have become busy, and the message then waits in the queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokerd.amqp import properties
+from brokerd.amqp.values import Table
+from brokerd.core.catalog import policy
+from brokerd.core.catalog.router import RouteResult
+from brokerd.core.message import Content
+from brokerd.core.queue import queue_commands
+from brokerd.server.amqp.transactions import Publish
+from brokerd.server.catalog import topology
+from brokerd.server.messages.publishing import UNNUMBERED
+
+if TYPE_CHECKING:
+    from brokerd.server.amqp.session import Session
+    from brokerd.server.messages.pipeline import Target
+
+
+async def publish(
+    session: Session, target: Target, items: list[tuple[bytes, bytes, bytes]]
+) -> None:
+    """Publish a run of messages, one after the other."""
+    for _, header, body in items:
+        content, result, replies = session.check(target, header, body)
+        if replies or not result.queues:
+            _send(session, target, result, content, replies, is_refused=False)
+            continue
+        result = await _ready(session, result)
+        if not result.queues:
+            result = await _alternate(session, target, result, header)
+        if session.has_ended:
+            return
+        _send(session, target, result, content, (), is_refused=not result.queues)
+    session.publisher.flush()
+
+
+def _send(
+    session: Session,
+    target: Target,
+    result: RouteResult,
+    content: Content,
+    replies: tuple[str, ...],
+    *,
+    is_refused: bool,
+) -> None:
+    if session.tx is not None:
+        session.tx.publish(Publish(target, result, [content], replies, is_refused))
+        return
+    tracker = session.confirms
+    number = UNNUMBERED if tracker is None else tracker.published()
+    session.send_out(target, result, [content], number, replies, tracker, is_refused=is_refused)
+
+
+async def _ready(session: Session, result: RouteResult) -> RouteResult:
+    """Return the route without the queues that have no consumer with room."""
+    ready = RouteResult(result.exchange)
+    ready.alternates = result.alternates
+    takers = []
+    for queue in result.queues:
+        raw = await topology.ask(session.catalog, queue.uid, queue_commands.encode_tick())
+        if raw is not None and queue_commands.decode_reply(raw).get("takers"):
+            takers.append(queue)
+    ready.queues = tuple(takers)
+    return ready
+
+
+async def _alternate(
+    session: Session, target: Target, refused: RouteResult, header: bytes
+) -> RouteResult:
+    """All queues have refused: the alternate exchange is asked, if the exchange has one."""
+    exchange = refused.exchange
+    if exchange is None or refused.alternates:
+        return refused
+    name = policy.effective_exchange(session.catalog.view, exchange).alternate_exchange
+    if name is None:
+        return refused
+    table: Table = properties.headers(header) if properties.has_headers(header) else {}
+    vhost, key = session.connection.vhost, target.method.routing_key
+    found = session.messages.router.route(vhost, name, key, table)
+    if found.exchange is None:
+        return refused
+    ready = await _ready(session, found)
+    ready.alternates = ((exchange.name, name), *found.alternates)
+    return ready

@@ -1,0 +1,369 @@
+"""The AMQP methods of a channel that are about consuming: qos, consume, cancel, get.
+
+As session_methods.py, whose table names these functions: each answers at once and returns None, or
+returns the coroutine that does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from brokerd.amqp import errors, methods, values
+from brokerd.core.catalog import declare, names, permissions
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.catalog.refusals import Refused
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.server.amqp.shared_prefetch import SharedPrefetch
+from brokerd.server.catalog import topology
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.messages import message_checks, reply_to
+from brokerd.server.messages.delivery import LocalConsumer
+
+if TYPE_CHECKING:
+    from brokerd.server.amqp.session import Session
+
+log = logging.getLogger(__name__)
+
+Work = Coroutine[Any, Any, None]
+#: What a queue machine refuses with, when it is not a reply code of AMQP.
+_INTERNAL_CODES_BELOW = 403
+
+
+def random_name(prefix: str) -> str:
+    """R-NAM-3: 22 characters of base64url."""
+    return prefix + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+
+
+# ---- prefetch -----------------------------------------------------------------------------------
+
+
+def qos(session: Session, method: methods.BasicQos) -> None:
+    """basic.qos (R-QOS-1..3)."""
+    if method.prefetch_size:
+        raise errors.NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
+    # First the answer, then what there is room for now.
+    session.send(methods.BasicQosOk())
+    if not method.global_qos or session.services.profile.qos_global == "deny":
+        session.prefetch = method.prefetch_count
+    else:
+        _share(session, method.prefetch_count)
+
+
+def _share(session: Session, limit: int) -> None:
+    """Set the channel's limit; 0 lifts it."""
+    shared = None
+    if limit:
+        shared = SharedPrefetch(limit)
+        shared.exempt |= {
+            (consumer.uid, consumer.id)
+            for consumer in session.consumers.values()
+            if consumer.has_counts
+        }
+        identity = session.services.identity
+        getter = ConsumerId(identity.node, identity.incarnation, session.uid, "")
+        shared.exempt |= {(uid, getter) for uid in session.groups}
+    session.share_prefetch(shared)
+    for consumer in session.consumers.values():
+        if not consumer.no_ack and not consumer.has_counts:
+            session.services.queues.send_to_queue(consumer.uid, _checkout(session, consumer))
+
+
+def _queue_prefetch(session: Session, consumer: LocalConsumer) -> int:
+    """Return how much the queue may hand out: no more than the channel could ever pass on."""
+    own, shared = consumer.prefetch, session.shared
+    if shared is None or consumer.no_ack or consumer.has_counts:
+        return own
+    return min(own or shared.limit, shared.limit)
+
+
+# ---- consume and cancel -------------------------------------------------------------------------
+
+
+def consume(session: Session, method: methods.BasicConsume) -> Work | None:
+    """basic.consume (R-CS-1, R-CS-5, R-DRT-1)."""
+    tag = method.consumer_tag or random_name("amq.ctag-")
+    reply = session.reply_consumer
+    if tag in session.consumers or (reply is not None and reply.tag == tag):
+        raise errors.NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == reply_to.PSEUDO_QUEUE:
+        _await_replies(session, method, tag)
+        return None
+    limit = session.services.config.limits.consumers_per_channel
+    if len(session.consumers) >= limit:
+        raise errors.NotAllowed(f"reached maximum ({limit}) of consumers per channel")
+    queue = use_queue(session, method.queue)
+    resource = names.resource("queue", queue.vhost, queue.name)
+    priority = _check_arguments(method.arguments, resource, queue.type)
+    has_counts = queue.type == "quorum"
+    if has_counts and session.shared is not None:
+        raise errors.NotImplementedByServer(f"{resource} does not support global qos")
+    services = session.services
+    consumer = LocalConsumer(
+        id=ConsumerId(services.identity.node, services.identity.incarnation, session.uid, tag),
+        uid=queue.uid,
+        vhost=queue.vhost,
+        queue=queue.name,
+        sink=session,
+        no_ack=method.no_ack,
+        prefetch=session.consumer_prefetch(method.no_ack),
+        priority=priority,
+        exclusive=method.exclusive,
+        user=session.connection.user,
+        has_counts=has_counts,
+    )
+    timeout_ms = _own_timeout_ms(session, method.arguments, queue)
+    session.consumers[tag] = consumer
+    session.groups.add(queue.uid)
+    # Frames must be in order: consume-ok goes out before the first delivery, which the session
+    # holds back until then.
+    consumer.is_held = True
+    services.deliveries.add(consumer)
+    return _consuming(session, consumer, method.nowait, timeout_ms)
+
+
+def _check_arguments(table: values.Table, resource: str, queue_type: str) -> int:
+    """Return x-priority; what else a consumer may say must have the right type (R-CS-4, R-CS-5)."""
+    priority = table.get("x-priority", 0)
+    if type(priority) is not int:
+        # R-CS-4
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-priority' for {resource}: "
+            f'"expected integer, got {values.type_name(priority)}"'
+        )
+    if "x-stream-offset" in table:
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-stream-offset' for {resource} of queue type rabbit_{queue_type}_queue"
+        )
+    # There are no mirrored queues to fail over from: known, and without effect.
+    failover = table.get("x-cancel-on-ha-failover", False)
+    if type(failover) is not bool:
+        raise _wrong_type("x-cancel-on-ha-failover", resource, failover)
+    return priority
+
+
+def _wrong_type(argument: str, resource: str, value: Any) -> errors.PreconditionFailed:
+    kind = values.type_name(value)
+    return errors.PreconditionFailed(
+        f"invalid arg '{argument}' for {resource}: {{unacceptable_type,{kind}}}"
+    )
+
+
+def _own_timeout_ms(session: Session, table: values.Table, queue: Queue) -> int | None:
+    """R-QQ-22, R-CS-5: quorum queues, where the queue watches over the time."""
+    timeout_ms = table.get("x-consumer-timeout")
+    if timeout_ms is None or session.services.profile.consumer_timeout_scope != "queue":
+        return None
+    resource = names.resource("queue", queue.vhost, queue.name)
+    if queue.type != "quorum":
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-consumer-timeout' for {resource} of queue type rabbit_classic_queue"
+        )
+    if type(timeout_ms) is not int:
+        raise _wrong_type("x-consumer-timeout", resource, timeout_ms)
+    if timeout_ms < 0:
+        raise errors.PreconditionFailed(
+            f"invalid arg 'x-consumer-timeout' for {resource}: {{value_negative,{timeout_ms}}}"
+        )
+    return timeout_ms
+
+
+def _await_replies(session: Session, method: methods.BasicConsume, tag: str) -> None:
+    """R-DRT-1."""
+    if not method.no_ack:
+        raise errors.PreconditionFailed("reply consumer cannot acknowledge")
+    if session.reply_consumer is not None:
+        raise errors.PreconditionFailed("reply consumer already set")
+    name = session.services.replies.open(session.uid, session.connection.vhost, session)
+    session.reply_consumer = reply_to.ReplyConsumer(tag, name)
+    if not method.nowait:
+        session.send(methods.BasicConsumeOk(tag))
+
+
+def _checkout(session: Session, consumer: LocalConsumer, timeout_ms: int | None = None) -> bytes:
+    return queue_commands.encode_checkout(
+        queue_commands.Checkout(
+            consumer=consumer.id,
+            prefetch=_queue_prefetch(session, consumer),
+            no_ack=False,
+            exclusive=consumer.exclusive,
+            priority=consumer.priority,
+            user=consumer.user,
+            timeout_ms=timeout_ms,
+        )
+    )
+
+
+async def _consuming(
+    session: Session, consumer: LocalConsumer, nowait: bool, timeout_ms: int | None
+) -> None:
+    tag = consumer.id.tag
+    try:
+        command = _checkout(session, consumer, timeout_ms)
+        raw = await topology.ask(session.catalog, consumer.uid, command)
+        if raw is None:
+            raise errors.NotFound(f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'")
+        fields = queue_commands.decode_reply(raw)
+        if not fields.get("ok"):
+            resource = f"queue '{consumer.queue}' in vhost '{consumer.vhost}'"
+            raise machine_refusal(fields, resource)
+        refused = _read_refused(session, consumer)
+        if refused is not None:
+            # Taken away while the queue was asked.
+            raise message_checks.refuse(refused)
+    except errors.ProtocolError:
+        session.consumers.pop(tag, None)
+        session.services.deliveries.remove(consumer.id)
+        raise
+    if not nowait:
+        session.send(methods.BasicConsumeOk(tag))
+    session.release_consumer(consumer)
+
+
+def machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolError:
+    """Turn a queue machine's refusal into the error that closes channel or connection."""
+    code = int(fields.get("refused", 541))
+    text = str(fields.get("text", "refused"))
+    if code < _INTERNAL_CODES_BELOW:
+        return errors.InternalError(f"{resource}: {text}")
+    subject = f"cannot obtain access to locked {resource}." if code == 405 else resource
+    return message_checks.refuse(Refused(code, f"{subject} {text}", code >= 500))
+
+
+def cancel(session: Session, method: methods.BasicCancel) -> Work | None:
+    """basic.cancel (R-CS-3)."""
+    tag = method.consumer_tag
+    answer = None if method.nowait else methods.BasicCancelOk(tag)
+    if session.reply_consumer is not None and session.reply_consumer.tag == tag:
+        session.reply_consumer = None
+        session.services.replies.close(session.uid)
+    consumer = session.consumers.pop(tag, None)
+    if consumer is None:
+        if answer is not None:
+            session.send(answer)
+        return None
+    return cancelled(session, consumer, answer)
+
+
+async def cancelled(
+    session: Session, consumer: LocalConsumer, answer: methods.Method | None
+) -> None:
+    """Let a queue forget a consumer; what it has not been sent goes back."""
+    await topology.ask(session.catalog, consumer.uid, queue_commands.encode_cancel(consumer.id))
+    session.services.deliveries.remove(consumer.id)
+    session.unwritten_returns(consumer)
+    queue = session.services.queues.queue_of(consumer.uid)
+    if queue is not None and queue.auto_delete:
+        # R-Q-10: whoever hears cancel-ok finds the queue gone, if this was its last consumer.
+        await topology.counts(session.catalog, queue)
+    if answer is not None:
+        session.send(answer)
+
+
+# ---- rights that are taken away -----------------------------------------------------------------
+
+
+def _read_refused(session: Session, consumer: LocalConsumer) -> Refused | None:
+    return session.connection.access.check("read", "queue", consumer.queue)
+
+
+def check_rights(session: Session) -> None:
+    """End the consumers that their user may not read with any more (revocation.py).
+
+    A client that can be told is sent basic.cancel, and may settle what it holds; one that cannot
+    would wait for ever, so it loses the channel.
+    """
+    can_be_told = session.connection.machine.client_has("consumer_cancel_notify")
+    for consumer in list(session.consumers.values()):
+        refused = None if consumer.is_held else _read_refused(session, consumer)
+        if refused is None:
+            # One that is held asks by itself when it has its answer.
+            continue
+        log.warning("consumer %s is cancelled: %s", consumer.id.tag, refused.text)
+        if not can_be_told:
+            session.fail(message_checks.refuse(refused), 0, 0)
+            return
+        # From here on nothing goes out, whenever the queue answers.
+        consumer.is_held = True
+        session.connection.spawn(_taken_away(session, consumer, refused))
+    _check_replies(session, can_be_told)
+
+
+def _check_replies(session: Session, can_be_told: bool) -> None:
+    """Replies need no right but that to the vhost (R-DRT-1)."""
+    connection, reply = session.connection, session.reply_consumer
+    if reply is None or session.has_ended:
+        return
+    refused = permissions.check_vhost(connection.access.view, connection.vhost, connection.user)
+    if refused is None:
+        return
+    if not can_be_told:
+        session.fail(errors.AccessRefused(refused.text), 0, 0)
+        return
+    session.reply_consumer = None
+    session.services.replies.close(session.uid)
+    session.send(methods.BasicCancel(reply.tag, True))
+
+
+async def _taken_away(session: Session, consumer: LocalConsumer, refused: Refused) -> None:
+    tag, services = consumer.id.tag, session.services
+    try:
+        await topology.ask(session.catalog, consumer.uid, queue_commands.encode_cancel(consumer.id))
+    except Unavailable:
+        # The queue hears of the channel's end when it can be reached.
+        session.fail(message_checks.refuse(refused), 0, 0)
+        return
+    if session.has_ended or session.consumers.get(tag) is not consumer:
+        # Meanwhile the client has cancelled it, or the queue was deleted.
+        return
+    del session.consumers[tag]
+    services.deliveries.remove(consumer.id)
+    session.unwritten_returns(consumer)
+    session.send(methods.BasicCancel(tag, True))
+    queue = services.queues.queue_of(consumer.uid)
+    if queue is not None and queue.auto_delete:
+        # R-Q-10
+        with contextlib.suppress(Unavailable):
+            await topology.counts(session.catalog, queue)
+
+
+# ---- queues -------------------------------------------------------------------------------------
+
+
+def named(session: Session, name: str) -> str:
+    """R-CH-10: the empty name is the queue last declared on this channel."""
+    if name:
+        return name
+    if not session.last_queue:
+        raise errors.NotFound("no previously declared queue")
+    return session.last_queue
+
+
+def use_queue(session: Session, name: str) -> Queue:
+    """Return a queue that this connection may read from (R-ERR-2, R-Q-9)."""
+    services, connection = session.services, session.connection
+    found = declare.use_queue(
+        services.catalog.view,
+        connection.access,
+        named(session, name),
+        services.identity.connection_id(connection.uid),
+    )
+    if isinstance(found, Refused):
+        raise message_checks.refuse(found)
+    if refusal := services.queues.groups.refusal(found.uid):
+        # Before anything is sent that the queue would have to be told the end of.
+        raise errors.NotFound(refusal)
+    return found
+
+
+def get(session: Session, method: methods.BasicGet) -> None:
+    """basic.get (R-CS-8)."""
+    queue = use_queue(session, method.queue)
+    session.groups.add(queue.uid)
+    session.send_got_acks()
+    session.get(queue, method.no_ack)

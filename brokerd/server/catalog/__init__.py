@@ -1,0 +1,1 @@
+"""Changing the catalog from this member."""

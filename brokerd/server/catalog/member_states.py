@@ -1,0 +1,26 @@
+"""What the catalog says of a member besides its address: whether it rests or leaves."""
+
+from __future__ import annotations
+
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.raft.messages import NodeId
+
+#: States of a member, besides "" (core/catalog/catalog_commands.py: member_state).
+MAINTENANCE = "maintenance"
+LEAVING = "leaving"
+
+
+def state_of(view: CatalogState, node: str) -> str:
+    """Return "maintenance", "leaving" or ""."""
+    return str(view.setting(catalog_commands.member_state(node), ""))
+
+
+def resting(view: CatalogState) -> set[NodeId]:
+    """Return the members that shall get no new replicas and leaders."""
+    return {NodeId(node) for node in view.members() if state_of(view, node)}
+
+
+def is_leaving(view: CatalogState, node: str) -> bool:
+    """Tell whether a member is on its way out."""
+    return state_of(view, node) == LEAVING

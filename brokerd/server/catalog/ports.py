@@ -1,0 +1,114 @@
+"""What creating and deleting objects needs of the member around it: one Protocol per subject.
+
+Whoever calls topology.py or topology_batch.py hands in something that has these; nothing here
+knows what that is.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Protocol
+
+from brokerd.config import BrokerConfig
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.raft.messages import NodeId
+
+
+class Catalog(Protocol):
+    """The catalog: as this member sees it, and a way to change it."""
+
+    @property
+    def view(self) -> CatalogState:
+        """Return what this member has applied."""
+        ...
+
+    async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Propose an operation; return the catalog's reply once all members that are up have it.
+
+        Unavailable without a majority.
+        """
+        ...
+
+
+class Queues(Protocol):
+    """The queues' machines, wherever their leaders are."""
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        """Return the reply to a command; GroupGone when the queue is deleted meanwhile, Damaged
+        when it waits with damage, Unavailable when no leader answers in time.
+        """
+        ...
+
+
+class Objects(Catalog, Queues, Protocol):
+    """What a step needs that concerns both the catalog and a queue's own log."""
+
+
+class Groups(Protocol):
+    """The groups of this member, and the members it hears."""
+
+    def alive(self) -> set[NodeId]:
+        """Return the other members that are heard."""
+        ...
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return who leads a group, None where that is not known here."""
+        ...
+
+
+class Cluster(Protocol):
+    """What the choice of a new queue's members depends on."""
+
+    @property
+    def node(self) -> str:
+        """Return this member's name."""
+        ...
+
+    @property
+    def view(self) -> CatalogState:
+        """Return the catalog, which names members and queues."""
+        ...
+
+    @property
+    def host(self) -> Groups:
+        """Return who is heard, and who leads."""
+        ...
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Return the settings, of which the default size of a quorum queue is one."""
+        ...
+
+    @property
+    def random(self) -> random.Random:
+        """Return where the choice among equals comes from."""
+        ...
+
+
+class Topology(Cluster, Objects, Protocol):
+    """What making a queue needs."""
+
+    def new_group_uid(self) -> int:
+        """Return a uid that no group has had."""
+        ...
+
+
+class Passwords(Protocol):
+    """Hashes of passwords; each may take a moment."""
+
+    async def check(self, stored: str, password: str) -> bool:
+        """Tell whether a password is the one of a hash."""
+        ...
+
+    async def hash(self, password: str) -> str:
+        """Return a new hash."""
+        ...
+
+
+class Traced(Protocol):
+    """The firehose."""
+
+    @property
+    def vhosts(self) -> frozenset[str]:
+        """Return the vhosts that are traced."""
+        ...

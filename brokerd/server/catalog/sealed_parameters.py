@@ -1,0 +1,158 @@
+"""Passwords in the URIs of federation upstreams: sealed on the way into the log, opened for links.
+
+A parameter's URI is sealed by the member that proposes it, once the cluster's flag says that all
+members can read that; so the log, snapshots and whatever is made of them hold no password.  The
+same URI keeps what is stored of it, so that writing it again is no change; a definition without a
+URI keeps the one that is there, so that an export without passwords can be imported again.
+
+Called by broker.py before a proposal, and by those who need the URIs as they are: federation, and
+an export that asks for them.  Keys are keyring.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from brokerd.core.catalog import features
+from brokerd.federation.upstream import SEALED
+from brokerd.server.catalog.keyring import Keyring, SealError
+
+if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+#: The component whose parameters hold a secret, and the key that does.
+UPSTREAM = "federation-upstream"
+URI = "uri"
+_PREFIX = UPSTREAM + "/"
+_WHY = "this member has no key (secrets.key_file), or the feature flag sealed_secrets is off"
+
+
+def seal(operation: Json, view: CatalogState, keyring: Keyring) -> None:
+    """Seal the URIs in an operation of the catalog that is about to be proposed.
+
+    One that cannot be sealed gets a verdict: a password is not stored in another way than was
+    asked for.
+    """
+    for each in operation.get("operations", (operation,)):
+        if (
+            each.get("do") == "put"
+            and each.get("kind") == "parameter"
+            and each["name"].startswith(_PREFIX)
+            and isinstance(each["spec"].get("value"), dict)
+        ):
+            try:
+                _seal_put(each, view, keyring)
+            except SealError as error:
+                each.setdefault("verdict", f"uri cannot be stored: {error}")
+                # What is refused goes into the log, too.
+                value = {key: item for key, item in each["spec"]["value"].items() if key != URI}
+                each["spec"] = each["spec"] | {"value": value}
+
+
+def _seal_put(put: Json, view: CatalogState, keyring: Keyring) -> None:
+    vhost, name, value = put["vhost"], put["name"], put["spec"]["value"]
+    present = view.get("parameter", vhost, name)
+    stored = None if present is None else present.spec()["value"]
+    stored = stored.get(URI) if isinstance(stored, dict) else None
+    about = _about(vhost, name)
+    wanted = value.get(URI)
+    if any(text.startswith(SEALED) for text in _texts(wanted)):
+        raise SealError("it is encrypted already; give it as it is")
+    if wanted is None:
+        if stored is None:
+            return
+        assert present is not None
+        # Another one that was set meanwhile must not be replaced by what we have seen.
+        put["precondition"] = {"hash": present.hash()} | (put.get("precondition") or {})
+        wanted = _each(stored, lambda text: _opened(text, about, keyring))
+    if keyring.is_on and features.SEALED_SECRETS in view.enabled_features:
+        known = {
+            _opened(text, about, keyring): text
+            for text in _texts(stored)
+            if keyring.is_current(text)
+        }
+
+        def sealed(text: str) -> str:
+            # One that no key opens stays as it is; it may be right for another member.
+            if not has_secret(text) or text.startswith(SEALED):
+                return text
+            return known.get(text) or keyring.seal(text, about)
+
+        wanted = _each(wanted, sealed)
+    elif any(has_secret(text) for text in _texts(wanted)):
+        log.warning("the password of %s in vhost '%s' is stored as it is: %s", name, vhost, _WHY)
+    put["spec"] = put["spec"] | {"value": value | {URI: wanted}}
+
+
+def opened(vhost: str, name: str, value: Any, keyring: Keyring) -> Any:
+    """Return an upstream's definition with its URIs as they are; what no key opens stays sealed.
+
+    name: the parameter's, with its component.
+    """
+    if not isinstance(value, dict) or not any(
+        text.startswith(SEALED) for text in _texts(value.get(URI))
+    ):
+        return value
+    about = _about(vhost, name)
+    return value | {URI: _each(value[URI], lambda text: _opened(text, about, keyring))}
+
+
+def of_vhost(vhost: str, found: Mapping[str, Any], keyring: Keyring) -> dict[str, Any]:
+    """Return all upstreams of a vhost for its links, by name."""
+    return {
+        name: opened(vhost, f"{_PREFIX}{name}", value, keyring) for name, value in found.items()
+    }
+
+
+def exported(name: str, vhost: str, spec: Json, keyring: Keyring, *, with_passwords: bool) -> Json:
+    """Return a parameter's spec for an export: its URI only if it holds no secret, or was asked
+    for and can be opened.
+    """
+    value = spec.get("value")
+    if not name.startswith(_PREFIX) or not isinstance(value, dict):
+        return spec
+    if with_passwords:
+        value = opened(vhost, name, value, keyring)
+        is_shown = not any(text.startswith(SEALED) for text in _texts(value.get(URI)))
+    else:
+        is_shown = not any(has_secret(text) for text in _texts(value.get(URI)))
+    if not is_shown:
+        value = {key: item for key, item in value.items() if key != URI}
+    return spec | {"value": value}
+
+
+def has_secret(text: str) -> bool:
+    """Tell whether a URI may hold a password: who or how to log in is said in it."""
+    return text.startswith(SEALED) or "@" in text or "?" in text
+
+
+def _about(vhost: str, name: str) -> str:
+    return f"parameter\0{vhost}\0{name}"
+
+
+def _texts(uri: Any) -> list[str]:
+    """R-FED-2: a text, or a list of them; the rest is for the link to complain of."""
+    found = uri if isinstance(uri, list) else [uri]
+    return [text for text in found if isinstance(text, str)]
+
+
+def _each(uri: Any, change: Any) -> Any:
+    if isinstance(uri, list):
+        return [change(text) if isinstance(text, str) else text for text in uri]
+    return change(uri) if isinstance(uri, str) else uri
+
+
+def _opened(text: str, about: str, keyring: Keyring) -> str:
+    if not text.startswith(SEALED):
+        return text
+    try:
+        return keyring.open(text, about)
+    except SealError:
+        # The link says so (federation/upstream.py), with the key's name.
+        return text

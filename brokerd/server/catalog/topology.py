@@ -1,0 +1,201 @@
+"""Creating and deleting objects cluster-wide: the steps that need more than one proposal.
+
+Used by AMQP sessions and by the Admin service, so that both do the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd.cluster.errors import GroupGone
+from brokerd.cluster.groups import placement
+from brokerd.core.catalog import catalog_commands, policy
+from brokerd.core.catalog.catalog_objects import ConnectionId, Owner, Queue
+from brokerd.core.queue import queue_commands
+from brokerd.raft.messages import NodeId
+from brokerd.server.catalog import member_states, ports
+from brokerd.server.catalog.catalog_writer import Damaged
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Deleted:
+    """How the deletion of a queue went."""
+
+    done: bool
+    messages: int = 0
+    consumers: int = 0
+
+
+class Placement:
+    """Chooses members and first leaders of new queues (R-QQ-4, R-QQ-5).
+
+    State: who is there, and who holds and leads how many queues, as of its creation and with what
+    it has chosen since.  For queues that are made together; not to be kept.
+    """
+
+    def __init__(self, cluster: ports.Cluster) -> None:
+        self._cluster = cluster
+        self._here = here = NodeId(cluster.node)
+        view = cluster.view
+        resting = member_states.resting(view)
+        leaving = {node for node in resting if member_states.is_leaving(view, node)}
+        self._nodes = {NodeId(node) for node in view.members()} - leaving or {here}
+        # Who is in maintenance counts as one that is down: it fills up a group, and leads none.
+        self._running = (cluster.host.alive() | {here}) - resting
+        self._queue_count = sum(len(vhost.queues) for vhost in view.vhosts.values())
+        self._replicas: Counter[NodeId] = Counter()
+        self._leaders: Counter[NodeId] = Counter()
+        # With more queues nobody asks, and counting would make each of them dearer than the last.
+        if self._queue_count < placement.RANDOM_QUEUES_MIN:
+            self._count()
+
+    def _count(self) -> None:
+        # Who leads a group without a replica here is not known; the first member did at the
+        # beginning.
+        for queue in self._cluster.view.queues():
+            self._replicas.update(NodeId(node) for node in queue.members)
+            if queue.members:
+                leader = self._cluster.host.leader_of(queue.uid)
+                self._leaders[leader or NodeId(queue.members[0])] += 1
+
+    def choose(self, vhost: str, name: str, spec: dict[str, Any]) -> list[str]:
+        """Return the nodes that are to hold a new queue; the first is to lead it."""
+        chosen = [self._here] if spec["type"] != "quorum" else self._of_group(vhost, name, spec)
+        self._replicas.update(chosen)
+        self._leaders[chosen[0]] += 1
+        self._queue_count += 1
+        return [str(node) for node in chosen]
+
+    def _of_group(self, vhost: str, name: str, spec: dict[str, Any]) -> list[NodeId]:
+        cluster = self._cluster
+        size = spec.get("replicas") or spec["arguments"].get("x-quorum-initial-group-size")
+        chosen = placement.choose_members(
+            size or cluster.config.queues.quorum_group_size,
+            self._here,
+            self._nodes,
+            self._running,
+            self._replicas,
+            self._queue_count,
+            cluster.random,
+        )
+        probe = Queue(vhost, name, spec, 0, list(chosen))
+        settings = policy.effective_queue(cluster.view, probe)
+        ordered = placement.leader_candidates(
+            settings.values.get("queue-leader-locator", ""),
+            self._here,
+            chosen,
+            self._running,
+            self._leaders,
+            self._queue_count,
+            cluster.random,
+        )
+        return list(ordered)
+
+
+async def create_queue(
+    objects: ports.Topology,
+    vhost: str,
+    name: str,
+    spec: dict[str, Any],
+    *,
+    cause: str,
+    declare: bool = False,
+    owner: Owner | None = None,
+    precondition: dict[str, Any] | None = None,
+    exclusive_owner: ConnectionId | None = None,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    """Put a queue; when it is new, wait until its leader works.  Returns the catalog's reply."""
+    operation = catalog_commands.put(
+        "queue",
+        vhost,
+        name,
+        spec,
+        cause=cause,
+        declare=declare,
+        owner=owner,
+        precondition=precondition,
+        uid=objects.new_group_uid(),
+        members=Placement(objects).choose(vhost, name, spec),
+        exclusive_owner=exclusive_owner,
+        dry_run=dry_run,
+    )
+    reply = await objects.write(operation)
+    queue = objects.view.queue(vhost, name)
+    if reply["code"] == catalog_commands.OK and queue is not None and not dry_run:
+        await wait_for_leader(objects, queue.uid)
+    return reply
+
+
+async def wait_for_leader(queues: ports.Queues, uid: int) -> None:
+    """Wait until a new queue's leader works; Unavailable if it does not in time."""
+    # A tick changes nothing; its answer says that the group has a leader with its options.
+    await ask(queues, uid, queue_commands.encode_tick())
+
+
+async def ask(queues: ports.Queues, uid: int, command: bytes) -> bytes | None:
+    """Return a queue's reply, None if it has been deleted."""
+    try:
+        return await queues.ask_queue(uid, command)
+    except GroupGone:
+        return None
+
+
+async def delete_queue(
+    objects: ports.Objects, queue: Queue, *, if_empty: bool, if_unused: bool, cause: str
+) -> Deleted:
+    """Delete a queue: its own machine judges the conditions (atomically), then the catalog
+    follows.
+
+    One that waits with damage is deleted by the catalog alone, if nothing need be judged; nobody
+    can say how many messages it had.
+    """
+    command = queue_commands.encode_delete(if_empty, if_unused, cause)
+    fields: dict[str, Any] = {}
+    try:
+        raw = await ask(objects, queue.uid, command)
+    except Damaged as damage:
+        if if_empty or if_unused:
+            raise
+        log.warning("deleted by '%s' without its leader: %s", cause, damage)
+    else:
+        if raw is None:
+            return Deleted(True)
+        fields = queue_commands.decode_reply(raw)
+    messages, consumers = fields.get("messages", 0), fields.get("consumers", 0)
+    if not fields.get("deleted", True):
+        return Deleted(False, messages, consumers)
+    operation = catalog_commands.delete(
+        "queue", queue.vhost, queue.name, uid=queue.uid, cause=cause
+    )
+    await objects.write(operation)
+    return Deleted(True, messages, consumers)
+
+
+async def purge_queue(queues: ports.Queues, queue: Queue) -> int:
+    """Remove a queue's ready messages; return how many."""
+    raw = await ask(queues, queue.uid, queue_commands.encode_purge())
+    return 0 if raw is None else int(queue_commands.decode_reply(raw).get("messages", 0))
+
+
+async def counts(objects: ports.Objects, queue: Queue) -> tuple[int, int] | None:
+    """Return ready messages and consumers for declare-ok (R-Q-3); None: the queue has ended.
+
+    When None is returned the catalog knows it too, so that the name is free.
+    """
+    raw = await ask(objects, queue.uid, queue_commands.encode_declared())
+    if raw is None:
+        return None
+    fields = queue_commands.decode_reply(raw)
+    if not fields.get("deleted"):
+        return fields["ready"], fields["consumers"]
+    operation = catalog_commands.delete(
+        "queue", queue.vhost, queue.name, uid=queue.uid, cause="declare"
+    )
+    await objects.write(operation)
+    return None

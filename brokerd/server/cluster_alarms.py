@@ -1,0 +1,45 @@
+"""The alarms of all members, and who is blocked by them.  Built by broker.py.
+
+core/alarms.py decides when one is on; alarm_monitor.py watches this member's memory and disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from brokerd.core.alarms import AlarmSet, transition_lines
+
+log = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """Who is blocked while an alarm is on."""
+
+    def alarms_changed(self, reason: str) -> None:
+        """reason: the text of connection.blocked; "" when no alarm is on."""
+        ...
+
+
+class ClusterAlarms:
+    """The alarms of all members, and who is blocked by them (R-ALM-1, -5; R-MEM-12)."""
+
+    def __init__(self, clients: Callable[[], Sequence[Client]]) -> None:
+        self.all = AlarmSet()
+        self._clients = clients
+
+    def reason(self) -> str:
+        """Return the text of connection.blocked, "" when no alarm is on anywhere."""
+        return self.all.reason()
+
+    def set(self, node: str, on: frozenset[str]) -> None:
+        """A member's alarms, as it says or as its death has it."""
+        before = self.all.on(node)
+        if not self.all.set_node(node, on):
+            return
+        for line in transition_lines(node, before, self.all.on(node), self.all.on()):
+            log.warning("%s", line)
+        reason = self.reason()
+        for client in self._clients():
+            client.alarms_changed(reason)

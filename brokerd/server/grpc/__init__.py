@@ -1,0 +1,1 @@
+"""gRPC clients: the services Admin and Messages, their calls and logins.  Front door."""

@@ -1,0 +1,194 @@
+"""Live rows about clients: connections, channels, consumers, with the columns of rabbitmqctl.
+
+A client is known only to the member it is connected to.  Pids look like RabbitMQ's, because
+scripts cut them out of listings and hand them back: `<node.incarnation.number.0>`.
+Asked by the Admin service (admin_rows.MAKERS).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from brokerd.amqp.values import Decimal, Timestamp
+from brokerd.core.catalog.catalog_objects import ConnectionId
+from brokerd.core.queue.effects import ConsumerId
+
+if TYPE_CHECKING:
+    from brokerd.server.grpc.ports import AdminServices, ListedChannel, ListedConnection
+
+Row = dict[str, Any]
+#: Incarnations have 63 bits; pids show the last 32, as long as Erlang's creation.
+_CREATION = 0xFFFFFFFF
+
+
+def pid(node: str, incarnation: int, number: int) -> str:
+    """Return a name that is unique in the cluster, in the form of rabbitmqctl's pids."""
+    return f"<{node}.{incarnation & _CREATION}.{number}.0>"
+
+
+def connection_pid(services: AdminServices, connection: ListedConnection) -> str:
+    """Return what list_connections shows and close_connection takes."""
+    return pid(services.node, services.incarnation, connection.uid)
+
+
+def owner_pid(owner: ConnectionId | None) -> str:
+    """Return the pid of the connection that an exclusive queue belongs to."""
+    return pid(owner.node, owner.incarnation, owner.connection) if owner is not None else ""
+
+
+def channel_pid(consumer: ConsumerId) -> str:
+    """Return the pid of a consumer's channel."""
+    return pid(consumer.node, consumer.incarnation, consumer.channel)
+
+
+def typed(value: Any) -> Any:
+    """Return a field value as JSON that keeps its type: {"type": …, "value": …}."""
+    if isinstance(value, dict):
+        return {"type": "table", "value": typed_table(value)}
+    if isinstance(value, list):
+        return {"type": "array", "value": [typed(item) for item in value]}
+    if isinstance(value, bytes):
+        return {"type": "binary", "value": base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return {"type": "decimal", "value": [value.scale, value.value]}
+    if value is None:
+        return {"type": "void", "value": None}
+    name = next((name for kind, name in _TYPES if isinstance(value, kind)), None)
+    if name is None:
+        return {"type": "longstr", "value": str(value)}
+    if name == "signedint" and not -(2**31) <= value < 2**31:
+        name = "long"
+    return {"type": name, "value": value}
+
+
+#: In this order: a bool is an int, and so is a time stamp.
+_TYPES: tuple[tuple[type, str], ...] = (
+    (bool, "bool"),
+    (Timestamp, "timestamp"),
+    (int, "signedint"),
+    (float, "double"),
+    (str, "longstr"),
+)
+
+
+def typed_table(table: dict[str, Any]) -> list[Row]:
+    """Return a field table in its order: {"key": …, "type": …, "value": …} each."""
+    return [{"key": str(key)} | typed(value) for key, value in table.items()]
+
+
+def _state(services: AdminServices, connection: ListedConnection) -> str:
+    if not connection.is_open:
+        return "closing"
+    if services.clients.is_blocked(connection):
+        return "blocked"
+    return "blocking" if connection.machine.hold_publishes else "running"
+
+
+def connections(services: AdminServices, vhost: str) -> list[Row]:
+    """One row per open AMQP connection of this member."""
+    return [
+        _connection(services, connection)
+        for connection in services.clients.all()
+        if not vhost or connection.vhost == vhost
+    ]
+
+
+def _connection(services: AdminServices, connection: ListedConnection) -> Row:
+    machine = connection.machine
+    given = machine.client_properties.get("connection_name")
+    return {
+        "pid": connection_pid(services, connection),
+        "name": connection.name,
+        "user_provided_name": given if isinstance(given, str) else "",
+        "node": services.node,
+        "user": connection.user,
+        "vhost": connection.vhost,
+        "peer_host": connection.peer[0],
+        "peer_port": connection.peer[1],
+        "host": connection.sock[0],
+        "port": connection.sock[1],
+        "ssl": connection.tls,
+        "protocol": [0, 9, 1],
+        "auth_mechanism": machine.mechanism,
+        "state": _state(services, connection),
+        "channels": len(connection.sessions),
+        "frame_max": machine.frame_max,
+        "channel_max": machine.channel_max,
+        "timeout": machine.heartbeat_s,
+        "connected_at": connection.connected_ms,
+        "recv_oct": connection.received_bytes,
+        "send_oct": connection.sent_bytes,
+        "client_properties": typed_table(machine.client_properties),
+    }
+
+
+def channels(services: AdminServices, vhost: str) -> list[Row]:
+    """One row per channel of this member."""
+    return [
+        _channel(services, connection, number, session)
+        for connection in services.clients.all()
+        if not vhost or connection.vhost == vhost
+        for number, session in connection.sessions.items()
+    ]
+
+
+def _channel(
+    services: AdminServices, connection: ListedConnection, number: int, session: ListedChannel
+) -> Row:
+    return {
+        "pid": pid(services.node, services.incarnation, session.uid),
+        "connection": connection_pid(services, connection),
+        "name": f"{connection.name} ({number})",
+        "number": number,
+        "node": services.node,
+        "user": connection.user,
+        "vhost": connection.vhost,
+        "transactional": session.tx is not None,
+        "messages_uncommitted": session.tx.publish_count if session.tx is not None else 0,
+        "acks_uncommitted": session.tx.settlement_count if session.tx is not None else 0,
+        "confirm": session.confirms is not None,
+        "consumer_count": len(session.consumers),
+        "messages_unacknowledged": len(session.unacked),
+        "messages_unconfirmed": session.confirms.outstanding if session.confirms else 0,
+        "prefetch_count": session.prefetch,
+        "global_prefetch_count": session.shared.limit if session.shared is not None else 0,
+        "state": "running",
+    }
+
+
+def consumers(services: AdminServices, vhost: str) -> list[Row]:
+    """One row per consumer whose channel is on this member."""
+    active: dict[int, dict[ConsumerId, bool]] = {}
+    rows = []
+    for consumer in services.deliveries.consumers():
+        if vhost and consumer.vhost != vhost:
+            continue
+        if consumer.uid not in active:
+            active[consumer.uid] = _active(services, consumer.uid)
+        is_active = active[consumer.uid].get(consumer.id, True)
+        rows.append(
+            {
+                "vhost": consumer.vhost,
+                "queue_name": consumer.queue,
+                "consumer_tag": consumer.id.tag,
+                "channel_pid": channel_pid(consumer.id),
+                "node": services.node,
+                "ack_required": not consumer.no_ack,
+                "prefetch_count": 0 if consumer.no_ack else consumer.prefetch,
+                "priority": consumer.priority,
+                "exclusive": consumer.exclusive,
+                "active": is_active,
+                "activity_status": "up" if is_active else "waiting",
+                "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
+                "user": consumer.user,
+            }
+        )
+    return rows
+
+
+def _active(services: AdminServices, uid: int) -> dict[ConsumerId, bool]:
+    """Return who gets messages, where a replica here knows (R-CS-7)."""
+    if not services.groups.has_group(uid):
+        return {}
+    return {row["consumer"]: row["active"] for row in services.queues.machine(uid).consumer_rows()}

@@ -1,0 +1,245 @@
+"""The half of the Admin service that scripts reach by brokerctl in place of rabbitmqctl: closing
+connections, stopping and starting the doors, alarms by hand, tracing, variables, definitions.
+
+Mixed into admin_service.AdminService, which authenticates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import grpc
+
+from brokerd.core.catalog import catalog_commands, features
+from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD
+from brokerd.rpc.v1 import admin_pb2
+from brokerd.server import variables
+from brokerd.server.access.tls_listener import ListenError
+from brokerd.server.catalog import admin_objects, sealed_parameters
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.grpc import admin_client_rows, rpc_auth
+
+if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_objects import Record
+    from brokerd.server.catalog.keyring import Keyring
+    from brokerd.server.grpc.ports import AdminServices
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+#: Objects per page of an export.
+PAGE = 500
+RESOURCES = ("memory", "disk")
+VALUE_BYTES_MAX = 64 * 1024
+#: Between two connections that are closed; more would outlast any patience.
+DELAY_MS_MAX = 60_000
+DEFAULT_REASON = "closed by an administrator"
+
+
+async def _started(part: T | None, context: Context) -> T:
+    """Return a part of the member that is there once it has started."""
+    if part is None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "this member is still starting")
+        raise AssertionError("abort does not return")
+    return part
+
+
+class RuntimeAdmin:
+    """State: `_services`, set by AdminService."""
+
+    _services: AdminServices
+
+    async def _administrator(self, context: Context) -> rpc_auth.Caller:
+        return await self._services.callers.authenticate(context, rpc_auth.WRITERS)
+
+    async def _written(self, context: Context, operation: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._services.catalog.write(operation)
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise AssertionError("abort does not return") from error
+
+    # ---- feature flags ----------------------------------------------------------------------
+
+    def _feature_flags(self) -> list[admin_pb2.FeatureFlag]:
+        """The flags of this version, and those that a newer one has enabled."""
+        view = self._services.catalog.view
+        known = list(features.FEATURES)
+        newer = sorted(view.enabled_features - set(features.names()))
+        known += [features.Feature(name, "", "of a newer version") for name in newer]
+        members = view.members() or {self._services.node: ""}
+        return [
+            admin_pb2.FeatureFlag(
+                name=feature.name,
+                since=feature.since,
+                description=feature.description,
+                enabled=feature.name in view.enabled_features,
+                lacking=features.lacking(feature.name, members, view.understood_features),
+            )
+            for feature in known
+        ]
+
+    async def EnableFeatures(
+        self, request: admin_pb2.EnableFeaturesRequest, context: Context
+    ) -> admin_pb2.EnableFeaturesResponse:
+        """Enable feature flags for good; refused while a member does not understand one."""
+        await self._administrator(context)
+        wanted = list(request.names) or list(features.names())
+        reply = await self._written(context, catalog_commands.enable_features(wanted))
+        if reply["code"] == catalog_commands.REFUSED:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reply["text"])
+        return admin_pb2.EnableFeaturesResponse(enabled=wanted)
+
+    # ---- connections ------------------------------------------------------------------------
+
+    async def CloseConnection(
+        self, request: admin_pb2.CloseConnectionRequest, context: Context
+    ) -> admin_pb2.CloseConnectionResponse:
+        """Close one AMQP connection of this member, named as listings name it."""
+        await self._administrator(context)
+        for connection in self._services.clients.all():
+            pid = admin_client_rows.connection_pid(self._services, connection)
+            if request.id in (connection.name, pid):
+                connection.close(320, request.reason or DEFAULT_REASON)
+                return admin_pb2.CloseConnectionResponse(found=True)
+        return admin_pb2.CloseConnectionResponse(found=False)
+
+    async def CloseConnections(
+        self, request: admin_pb2.CloseConnectionsRequest, context: Context
+    ) -> admin_pb2.CloseConnectionsResponse:
+        """Close the AMQP connections of this member, of one vhost or all."""
+        await self._administrator(context)
+        chosen = [
+            connection
+            for connection in self._services.clients.all()
+            if connection.is_open and request.vhost in ("", connection.vhost)
+        ]
+        if request.limit:
+            chosen = chosen[: request.limit]
+        for number, connection in enumerate(chosen):
+            if number and request.delay_ms:
+                await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
+            connection.close(320, request.reason or DEFAULT_REASON)
+        return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
+
+    # ---- the member's doors -----------------------------------------------------------------
+
+    async def StopApp(
+        self, request: admin_pb2.StopAppRequest, context: Context
+    ) -> admin_pb2.StopAppResponse:
+        """Close the listeners and all AMQP connections; this service and the groups go on."""
+        caller = await self._administrator(context)
+        doors = await _started(self._services.runtime.doors, context)
+        log.warning("stop_app by user '%s'", caller.user)
+        return admin_pb2.StopAppResponse(closed=await doors.pause())
+
+    async def StartApp(
+        self, request: admin_pb2.StartAppRequest, context: Context
+    ) -> admin_pb2.StartAppResponse:
+        """Open the listeners again."""
+        caller = await self._administrator(context)
+        doors = await _started(self._services.runtime.doors, context)
+        log.warning("start_app by user '%s'", caller.user)
+        try:
+            await doors.resume()
+        except ListenError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return admin_pb2.StartAppResponse()
+
+    async def SetAlarm(
+        self, request: admin_pb2.SetAlarmRequest, context: Context
+    ) -> admin_pb2.SetAlarmResponse:
+        """Raise or clear an alarm of this member by hand (R-ALM-1)."""
+        caller = await self._administrator(context)
+        if request.resource not in RESOURCES:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"unknown resource '{request.resource}'; there are {', '.join(RESOURCES)}",
+            )
+        monitor = await _started(self._services.runtime.monitor, context)
+        log.warning(
+            "%s alarm %s by user '%s'",
+            request.resource,
+            "set" if request.on else "cleared",
+            caller.user,
+        )
+        monitor.force(request.resource, request.on)
+        return admin_pb2.SetAlarmResponse()
+
+    async def SetVariable(
+        self, request: admin_pb2.SetVariableRequest, context: Context
+    ) -> admin_pb2.SetVariableResponse:
+        """Change a variable of this member, until it ends."""
+        await self._administrator(context)
+        if len(request.value) > VALUE_BYTES_MAX:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the value is too long")
+        try:
+            self._services.variables.set(request.name, json.loads(request.value))
+        except (variables.BadVariable, ValueError, RecursionError) as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return admin_pb2.SetVariableResponse()
+
+    # ---- the cluster ------------------------------------------------------------------------
+
+    async def SetTracing(
+        self, request: admin_pb2.SetTracingRequest, context: Context
+    ) -> admin_pb2.SetTracingResponse:
+        """Switch the firehose of a vhost, on all members (tracing.py)."""
+        await self._administrator(context)
+        name = catalog_commands.tracing(request.vhost)
+        if request.on and self._services.catalog.view.spec("vhost", "", request.vhost) is None:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"Virtual host {request.vhost} does not exist"
+            )
+        await self._written(context, catalog_commands.set_setting(name, request.on or None))
+        return admin_pb2.SetTracingResponse()
+
+    async def ExportDefinitions(
+        self, request: admin_pb2.ExportDefinitionsRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.TopologyPage]:
+        """All objects of one revision, with the hashes of passwords, and with the passwords of
+        upstreams if they are asked for (SEC-20: for administrators only).
+        """
+        caller = await self._administrator(context)
+        which = " with passwords" if request.with_passwords else ""
+        log.warning("definitions%s exported by user '%s'", which, caller.user)
+        view, keyring = self._services.catalog.view, self._services.keyring
+        revision = view.revision
+        # Specs are taken at once, since an export is of one revision, and written page by page.
+        found = [
+            (
+                kind,
+                record.vhost,
+                record.name,
+                exported(record, keyring, with_passwords=request.with_passwords),
+            )
+            for kind in sorted(admin_objects.KINDS)
+            for record in view.records(kind, request.vhost or None)
+        ]
+        for start in range(0, len(found) or 1, PAGE):
+            objects = [
+                admin_pb2.TopologyObject(
+                    kind=kind,
+                    vhost=vhost,
+                    name=name,
+                    spec=json.dumps(spec, sort_keys=True, separators=(",", ":")),
+                )
+                for kind, vhost, name, spec in found[start : start + PAGE]
+            ]
+            yield admin_pb2.TopologyPage(objects=objects, revision=revision)
+
+
+def exported(record: Record, keyring: Keyring, *, with_passwords: bool) -> dict[str, Any]:
+    """Return what an export says of an object (SEC-20)."""
+    if record.kind != "parameter":
+        # A password that runs out by itself is nothing to be imported elsewhere.
+        return {k: v for k, v in record.spec().items() if k not in PREVIOUS_PASSWORD}
+    return sealed_parameters.exported(
+        record.name, record.vhost, record.spec(), keyring, with_passwords=with_passwords
+    )

@@ -1,0 +1,264 @@
+"""The Admin service: topology in batches, its changes as a stream, members, runtime settings.
+
+A thin shell over the catalog, topology.py and topology_batch.py; for the operator and brokerctl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from brokerd import __version__
+from brokerd.core import alarms
+from brokerd.core.catalog import catalog_commands, catalog_effects
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+from brokerd.server.access import auth
+from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.catalog import admin_objects, topology, topology_batch
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.grpc import admin_rows, rpc_auth
+from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
+from brokerd.server.grpc.admin_membership import MembershipAdmin
+from brokerd.server.grpc.admin_runtime import RuntimeAdmin
+
+if TYPE_CHECKING:
+    from brokerd.server.grpc.ports import AdminServices
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+#: Objects per page of a listing, rows per page of live rows.
+PAGE = 500
+OPERATIONS_MAX = 256
+#: Changes that may wait for one watcher; one that falls further behind lists again.
+WATCH_BACKLOG = 4096
+WATCHERS_MAX = 256
+BOOKMARK_S = 30.0
+FEATURES = (
+    "amqp-0-9-1",
+    "quorum-queues",
+    "dead-letter-at-least-once",
+    "federation-exchange",
+    "password-overlap",
+)
+#: Settings that may be changed at run time; "@member" behind the name limits one to a member.
+SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING)
+
+
+class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc.AdminServicer):
+    """Owns nothing; every call authenticates first (rpc_auth.py)."""
+
+    def __init__(self, services: AdminServices) -> None:
+        self._services = services
+
+    async def _reader(self, context: Context) -> rpc_auth.Caller:
+        return await self._services.callers.authenticate(context, rpc_auth.READERS)
+
+    async def _writer(self, context: Context) -> rpc_auth.Caller:
+        return await self._services.callers.authenticate(context, rpc_auth.WRITERS)
+
+    # ---- topology ---------------------------------------------------------------------------
+
+    async def GetInfo(
+        self, request: admin_pb2.GetInfoRequest, context: Context
+    ) -> admin_pb2.GetInfoResponse:
+        """Identity and version."""
+        await self._reader(context)
+        view = self._services.catalog.view
+        return admin_pb2.GetInfoResponse(
+            cluster_id=view.cluster_id,
+            cluster_name=view.cluster_name,
+            node=self._services.node,
+            version=__version__,
+            features=FEATURES,
+            revision=view.revision,
+            feature_flags=self._feature_flags(),
+        )
+
+    async def ListTopology(
+        self, request: admin_pb2.ListTopologyRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.TopologyPage]:
+        """All objects, each as of the revision that the pages name or as of a later one.
+
+        Whoever follows the topology from that revision misses nothing: it hears of what changed
+        meanwhile, again perhaps.
+        """
+        await self._reader(context)
+        view = self._services.catalog.view
+        revision = view.revision
+        kinds = list(request.kinds) or sorted(admin_objects.KINDS)
+        for kind in kinds:
+            if kind not in admin_objects.KINDS:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{kind}'")
+        records = [record for kind in kinds for record in view.records(kind, request.vhost or None)]
+        for start in range(0, len(records) or 1, PAGE):
+            # Page by page, since a hundred thousand at once would hold everyone up for a second.
+            present = (
+                view.get(record.kind, record.vhost, record.name)
+                for record in records[start : start + PAGE]
+            )
+            objects = [admin_objects.listing(record) for record in present if record is not None]
+            yield admin_pb2.TopologyPage(objects=objects, revision=revision)
+
+    async def ApplyTopology(
+        self, requests: AsyncIterator[admin_pb2.ApplyRequest], context: Context
+    ) -> AsyncIterator[admin_pb2.ApplyResponse]:
+        """Apply batches in order; each operation has its own result."""
+        caller = await self._writer(context)
+        async for request in requests:
+            await self._services.callers.check_tags(context, caller, rpc_auth.WRITERS)
+            if len(request.operations) > OPERATIONS_MAX:
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"more than {OPERATIONS_MAX} operations in one request",
+                )
+            results = await topology_batch.apply(self._services.catalog, request.operations)
+            yield admin_pb2.ApplyResponse(results=results)
+
+    async def WatchTopology(
+        self, request: admin_pb2.WatchTopologyRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.TopologyEvent]:
+        """Changes since a revision, then as they come; COMPACTED: list again."""
+        caller = await self._reader(context)
+        services = self._services
+        if len(services.catalog.watchers) >= WATCHERS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watchers")
+        watcher: asyncio.Queue[catalog_effects.TopologyChanged] = asyncio.Queue(WATCH_BACKLOG)
+        # Registered before the past is read: nothing falls between.
+        services.catalog.watchers.add(watcher)
+        try:
+            past = services.history.changes_since(request.since_revision)
+            # A revision that this catalog has not reached: the list was another cluster's.
+            if past is None or request.since_revision > services.catalog.view.revision:
+                yield _compacted(services.catalog.view.revision)
+                return
+            seen = request.since_revision
+            for change in past:
+                seen = max(seen, change.revision)
+                yield self._event(change)
+            floor = seen
+            while True:
+                try:
+                    change = await asyncio.wait_for(watcher.get(), BOOKMARK_S)
+                except TimeoutError:
+                    yield admin_pb2.TopologyEvent(
+                        change=admin_pb2.TopologyEvent.BOOKMARK,
+                        revision=services.catalog.view.revision,
+                    )
+                    continue
+                await self._services.callers.check_tags(context, caller, rpc_auth.READERS)
+                if change.revision > floor:
+                    yield self._event(change)
+                # A full one may have missed changes; this one was full before the last was taken.
+                if watcher.qsize() >= WATCH_BACKLOG - 1:
+                    yield _compacted(services.catalog.view.revision)
+                    return
+        finally:
+            services.catalog.watchers.discard(watcher)
+
+    def _event(self, change: catalog_effects.TopologyChanged) -> admin_pb2.TopologyEvent:
+        record = (
+            None
+            if change.deleted
+            else self._services.catalog.view.get(change.kind, change.vhost, change.name)
+        )
+        topology_object = (
+            admin_objects.listing(record)
+            if record is not None
+            else admin_pb2.TopologyObject(kind=change.kind, vhost=change.vhost, name=change.name)
+        )
+        kind = admin_pb2.TopologyEvent.PUT
+        if record is None:
+            kind = admin_pb2.TopologyEvent.DELETED
+        return admin_pb2.TopologyEvent(
+            change=kind, object=topology_object, revision=change.revision, cause=change.cause
+        )
+
+    # ---- live figures -----------------------------------------------------------------------
+
+    async def List(
+        self, request: admin_pb2.ListRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.ListPage]:
+        """Rows of one kind as this member sees them."""
+        await self._reader(context)
+        maker = admin_rows.MAKERS.get(request.kind)
+        if maker is None:
+            known = ", ".join(sorted(admin_rows.MAKERS))
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
+            )
+            return
+        rows = maker(self._services, request.vhost)
+        for start in range(0, len(rows) or 1, PAGE):
+            page = rows[start : start + PAGE]
+            yield admin_pb2.ListPage(rows=[json.dumps(row, separators=(",", ":")) for row in page])
+
+    # ---- settings -----------------------------------------------------------------------------
+
+    async def SetSettings(
+        self, request: admin_pb2.SetSettingsRequest, context: Context
+    ) -> admin_pb2.SetSettingsResponse:
+        """Change settings at run time: of this member, or of all."""
+        await self._writer(context)
+        services = self._services
+        applied = {}
+        for name, value in request.settings.items():
+            if name not in SETTINGS:
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"unknown setting '{name}'; known: {', '.join(SETTINGS)}",
+                )
+            problem = alarms.check_setting(name, value) if value else None
+            if problem:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+            key = name if request.all_members else f"{name}@{services.node}"
+            await self._written(context, catalog_commands.set_setting(key, value or None))
+            applied[name] = value
+        if services.runtime.monitor is not None:
+            services.runtime.monitor.check()
+        return admin_pb2.SetSettingsResponse(settings=applied)
+
+    async def PurgeQueue(
+        self, request: admin_pb2.PurgeQueueRequest, context: Context
+    ) -> admin_pb2.PurgeQueueResponse:
+        """Remove a queue's ready messages."""
+        await self._writer(context)
+        queue = self._services.catalog.view.queue(request.vhost, request.name)
+        if queue is None:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"no queue '{request.name}' in vhost '{request.vhost}'",
+            )
+            raise AssertionError("abort does not return")
+        try:
+            return admin_pb2.PurgeQueueResponse(
+                messages=await topology.purge_queue(self._services.catalog, queue)
+            )
+        except Unavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise AssertionError("abort does not return") from error
+
+    async def Authenticate(
+        self, request: admin_pb2.AuthenticateRequest, context: Context
+    ) -> admin_pb2.AuthenticateResponse:
+        """Check a user's password."""
+        await self._reader(context)
+        credentials = auth.credentials(request.user, request.password)
+        try:
+            verdict = await self._services.authenticator.enquire(credentials)
+        except NotChecked as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            raise AssertionError("abort does not return") from error
+        if verdict is None:
+            return admin_pb2.AuthenticateResponse(ok=False)
+        return admin_pb2.AuthenticateResponse(ok=True, tags=verdict[1])
+
+
+def _compacted(revision: int) -> admin_pb2.TopologyEvent:
+    return admin_pb2.TopologyEvent(change=admin_pb2.TopologyEvent.COMPACTED, revision=revision)

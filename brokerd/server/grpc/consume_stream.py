@@ -1,0 +1,344 @@
+"""One Consume call of the Messages service: a consumer whose window is its credit.
+
+Implements the delivery register's Sink as an AMQP session does.  What the queue has handed out and
+the client has no credit for waits here; the queue is told a prefetch that follows the credit, so
+that little waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from brokerd.amqp import errors
+from brokerd.core import unacked
+from brokerd.core.catalog import declare, names
+from brokerd.core.catalog.refusals import Refused
+from brokerd.core.message import Content, Range
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.ranges import RangeSet, normalize
+from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.catalog import topology
+from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.grpc import rpc_errors, rpc_properties
+from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller
+from brokerd.server.messages import message_checks
+from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.delivery import LocalConsumer, Part
+
+if TYPE_CHECKING:
+    from brokerd.server.grpc.ports import StreamServices
+
+#: Unsettled messages of one consumer: what a quorum queue allows (R-QQ-12); classic ones as well.
+WINDOW_MAX = QUORUM_PREFETCH_MAX
+#: Credit beyond this is not counted; no client means more than "as much as you can".
+CREDIT_MAX = 1 << 31
+#: Bodies of one response; a client's default limit for one gRPC message is 4 MiB.
+RESPONSE_BYTES_MAX = 1024 * 1024
+RESPONSE_MESSAGES_MAX = 1024
+
+_SETTLE = {
+    messages_pb2.Settlement.ACCEPT: (queue_commands.Kind.SETTLE, 0),
+    messages_pb2.Settlement.REJECT: (
+        queue_commands.Kind.DISCARD,
+        queue_commands.ReturnCause.REJECT,
+    ),
+    messages_pb2.Settlement.REQUEUE: (
+        queue_commands.Kind.RETURN,
+        queue_commands.ReturnCause.NACK,
+    ),
+}
+
+
+class ConsumeStream:
+    """State of one call.
+
+    Invariant: `_held` are the numbers that were handed out to this consumer and are not settled:
+    those in `_waiting` (not sent yet), those in `_unacked` (sent, the client owes a settlement) and
+    those in `_sending` (sent, settled by us next).
+    """
+
+    def __init__(
+        self,
+        services: StreamServices,
+        caller: Caller,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        self._services = services
+        self._queues = services.queues
+        self._counters = services.messages.counters
+        self._caller = caller
+        self._context = context
+        self._farewell = Farewell(services.queues.groups)
+        self._consumer: LocalConsumer | None = None
+        self._auto = False
+        self._credit = 0
+        self._waiting: deque[tuple[Run, Content]] = deque()
+        self._unacked: unacked.Unacked[ConsumerId] = unacked.Unacked()
+        self._sending: list[Range] = []
+        self._held = RangeSet()
+        self._cancelled: str | None = None
+        #: The queue waits with damage.
+        self._failure: Damaged | None = None
+        self._due = asyncio.Event()
+
+    async def run(self, requests: AsyncIterator[messages_pb2.ConsumeRequest]) -> None:
+        """Serve the call until the client closes its side or the consumer is cancelled."""
+        reading = asyncio.create_task(self._read(requests))
+        writing = asyncio.create_task(self._write())
+        problem: BaseException | None = None
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            problem = reading.result() if reading.done() else self._failure
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self._end()
+        if problem is not None:
+            await rpc_errors.abort(self._context, problem)
+
+    def _end(self) -> None:
+        """The consumer goes; what it holds returns to the queue (R-CH-5)."""
+        if self._consumer is None:
+            return
+        self._services.deliveries.remove(self._consumer.id)
+        node, incarnation, channel, _ = self._consumer.id
+        command = queue_commands.encode_channel_down(node, incarnation, channel)
+        self._farewell.say(command, [self._consumer.uid])
+
+    # ---- in ---------------------------------------------------------------------------------
+
+    async def _read(
+        self, requests: AsyncIterator[messages_pb2.ConsumeRequest]
+    ) -> BaseException | None:
+        """Take requests until the client closes its side (None) or makes a mistake."""
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("kind")
+                if kind is None:
+                    raise rpc_errors.CallRefused(
+                        grpc.StatusCode.INVALID_ARGUMENT, "an empty request"
+                    )
+                if (kind == "subscribe") != (self._consumer is None):
+                    raise rpc_errors.CallRefused(
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        "the first request of a Consume call, and only that, is subscribe",
+                    )
+                if kind == "subscribe":
+                    await self._subscribe(request.subscribe)
+                elif kind == "credit":
+                    await self._add_credit(request.credit)
+                elif kind == "settle":
+                    self._settle(request.settle)
+        except (errors.AmqpError, rpc_errors.CallRefused, Unavailable) as error:
+            return error
+        return None
+
+    async def _subscribe(self, request: messages_pb2.Subscribe) -> None:
+        for what, text in (("queue", request.queue), ("consumer_tag", request.consumer_tag)):
+            if len(text.encode()) > NAME_BYTES_MAX:
+                raise rpc_errors.CallRefused(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{what} is longer than {NAME_BYTES_MAX} bytes",
+                )
+        identity, caller = self._services.identity, self._caller
+        uid = identity.next_uid()
+        # A call is nobody's connection: exclusive queues refuse it (R-Q-9).
+        queue = declare.use_queue(
+            self._queues.view, caller.access, request.queue, identity.connection_id(uid)
+        )
+        if isinstance(queue, Refused):
+            raise message_checks.refuse(queue)
+        if refusal := self._queues.groups.refusal(queue.uid):
+            # Before anything is sent that the queue would have to be told the end of.
+            raise Damaged(refusal)
+        tag = request.consumer_tag or _random_tag()
+        self._auto = request.auto_acknowledge
+        self._credit = min(request.credit, CREDIT_MAX)
+        consumer = LocalConsumer(
+            id=ConsumerId(identity.node, identity.incarnation, uid, tag),
+            uid=queue.uid,
+            vhost=queue.vhost,
+            queue=queue.name,
+            sink=self,
+            no_ack=self._auto,
+            prefetch=_window(self._credit),
+            priority=request.priority,
+            exclusive=False,
+            user=caller.user,
+            has_counts=queue.type == "quorum",
+        )
+        self._consumer = consumer
+        caller.reads = queue.name
+        # Registered first: deliveries may come before the checkout is answered.
+        self._services.deliveries.add(consumer)
+        await self._check_out(consumer)
+
+    async def _check_out(self, consumer: LocalConsumer) -> None:
+        """Tell the queue who consumes and how much it may hold."""
+        checkout = queue_commands.Checkout(
+            consumer=consumer.id,
+            prefetch=consumer.prefetch,
+            no_ack=False,
+            exclusive=False,
+            priority=consumer.priority,
+            user=consumer.user,
+        )
+        resource = names.resource("queue", consumer.vhost, consumer.queue)
+        raw = await topology.ask(
+            self._queues, consumer.uid, queue_commands.encode_checkout(checkout)
+        )
+        if raw is None:
+            raise errors.NotFound(names.missing("queue", consumer.vhost, consumer.queue))
+        fields = queue_commands.decode_reply(raw)
+        if not fields.get("ok"):
+            code = int(fields.get("refused", 541))
+            raise errors.SoftError(f"{resource} {fields.get('text', 'refused')}", code=code)
+
+    async def _add_credit(self, credit: int) -> None:
+        self._credit = min(self._credit + credit, CREDIT_MAX)
+        self._due.set()
+        consumer = self._consumer
+        assert consumer is not None
+        wanted = _window(self._credit + len(self._unacked))
+        if wanted > consumer.prefetch:
+            # At least doubled, so that a client that adds credit one by one does not make a
+            # command of each.
+            consumer.prefetch = min(max(wanted, 2 * consumer.prefetch), WINDOW_MAX)
+            await self._check_out(consumer)
+
+    def _settle(self, request: messages_pb2.Settlement) -> None:
+        assert self._consumer is not None
+        known = _SETTLE.get(request.outcome)
+        if known is None:
+            raise rpc_errors.CallRefused(
+                grpc.StatusCode.INVALID_ARGUMENT, f"unknown outcome {request.outcome}"
+            )
+        kind, cause = known
+        settled, unknown = self._unacked.acks(
+            (tag, request.multiple) for tag in request.delivery_tags
+        )
+        for consumer_id, ranges in settled.items():
+            for low, high in ranges:
+                self._held.remove(low, high)
+            self._farewell.send(
+                self._consumer.uid,
+                queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
+            )
+        if unknown is not None:
+            raise rpc_errors.CallRefused(grpc.StatusCode.FAILED_PRECONDITION, str(unknown))
+
+    # ---- deliveries (Sink) ------------------------------------------------------------------
+
+    def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        """Take over what the queue handed out; bounded by the consumer's prefetch."""
+        for run, contents in parts:
+            # A new leader may send again what came meanwhile; what is held here is not taken twice.
+            for low, high in self._held.missing(run.first, run.first + run.length):
+                for number in range(low, high):
+                    offset = number - run.first
+                    single = run._replace(first=number, length=1, position=run.position + offset)
+                    self._waiting.append((single, contents[offset]))
+            self._held.add(run.first, run.first + run.length)
+        self._due.set()
+
+    def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
+        """Tell the client that the consumer is gone, and end the call."""
+        self._cancelled = cause
+        self._due.set()
+
+    def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
+        """End the call with the reason; what was received may not be settled any more."""
+        self._failure = Damaged(reason)
+        self._due.set()
+
+    def held(self, consumer: LocalConsumer) -> list[Range]:
+        """Return the numbers that were handed out and are not settled."""
+        return self._held.ranges()
+
+    # ---- out --------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Send what there is credit for; end when the consumer was cancelled, or its queue waits
+        with damage.
+        """
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            while self._waiting and self._credit:
+                response = self._next_response()
+                await self._context.write(response)
+                self._settle_sent()
+            if self._failure is not None:
+                return
+            if self._cancelled is not None:
+                cause = self._cancelled or "cancelled"
+                await self._context.write(messages_pb2.ConsumeResponse(cancelled=cause))
+                return
+
+    def _next_response(self) -> messages_pb2.ConsumeResponse:
+        consumer = self._consumer
+        assert consumer is not None
+        response = messages_pb2.ConsumeResponse()
+        size = body_bytes = redelivered = 0
+        while self._waiting and self._credit and size < RESPONSE_BYTES_MAX:
+            run, content = self._waiting.popleft()
+            self._credit -= 1
+            tag = self._unacked.delivered(consumer.id, run.first, 1, self._auto)
+            if self._auto:
+                self._sending.append((run.first, run.first + 1))
+            (exchange, routing_key), header, body, _ = content
+            response.deliveries.append(
+                messages_pb2.Delivered(
+                    delivery_tag=tag,
+                    exchange=rpc_properties.readable(exchange),
+                    routing_key=rpc_properties.readable(routing_key),
+                    redelivered=run.acquired_count > 0,
+                    properties=rpc_properties.decode(
+                        header,
+                        run.acquired_count if consumer.has_counts else 0,
+                        run.delivery_count if consumer.has_counts else 0,
+                    ),
+                    body=body,
+                )
+            )
+            size += len(header) + len(body)
+            body_bytes += len(body)
+            redelivered += run.acquired_count > 0
+            if len(response.deliveries) >= RESPONSE_MESSAGES_MAX:
+                break
+        self._counters.delivered(
+            consumer.vhost, consumer.user, len(response.deliveries), body_bytes, redelivered
+        )
+        return response
+
+    def _settle_sent(self) -> None:
+        """Settle what an auto-acknowledging consumer was sent (R-QQ-12)."""
+        if not self._sending:
+            return
+        sent, self._sending = self._sending, []
+        assert self._consumer is not None
+        ranges = normalize(sent)
+        for low, high in ranges:
+            self._held.remove(low, high)
+        command = queue_commands.encode_ranges(
+            queue_commands.Kind.SETTLE, self._consumer.id, ranges
+        )
+        self._farewell.send(self._consumer.uid, command)
+
+
+def _window(credit: int) -> int:
+    return min(max(credit, 1), WINDOW_MAX)
+
+
+def _random_tag() -> str:
+    return "grpc.ctag-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

@@ -1,0 +1,170 @@
+"""The Messages service: publish with confirms and consume with credit, over gRPC.
+
+A thin shell beside AMQP sessions, over the same broker: who may do what, and what happens to a
+message, is decided in the same places.  Each call authenticates and names its vhost once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
+from brokerd.server.grpc import rpc_auth, rpc_errors
+from brokerd.server.grpc.consume_stream import ConsumeStream
+from brokerd.server.grpc.publish_stream import Caller, PublishStream
+
+if TYPE_CHECKING:
+    from brokerd.server.access.admission import Admission
+    from brokerd.server.grpc.ports import Calls, StreamServices
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+DEFAULT_VHOST = "/"
+#: Calls of this service at one member, for each of which it holds state.
+CALLS_MAX = 10_000
+
+
+class Call:
+    """One call as the register of connections sees it: it can be ended from outside."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.vhost = caller.vhost
+        self.user = caller.user
+        self._caller = caller
+        self._reason: tuple[grpc.StatusCode, str] | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    async def run(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        """Do the call's work until it is done, or until `close`."""
+        self._work = asyncio.create_task(work)
+        # One that is cancelled before it began has not awaited it.
+        self._work.add_done_callback(lambda _: work.close())
+        if self._reason is not None:
+            # Ended before it began.
+            self._work.cancel()
+        try:
+            await self._work
+        except asyncio.CancelledError:
+            self._work.cancel()
+            if self._reason is None:
+                raise
+            await context.abort(*self._reason)
+
+    def close(self, code: int, text: str) -> None:
+        """End it: its user or vhost is gone."""
+        self._end(grpc.StatusCode.ABORTED, f"{code}: {text}")
+
+    def _end(self, code: grpc.StatusCode, text: str) -> None:
+        self._reason = code, text
+        if self._work is not None:
+            self._work.cancel()
+
+    def rights_changed(self) -> None:
+        """End a Consume call that may not read its queue any more.
+
+        A Publish call is refused with its next message, when what it sent before is answered.
+        """
+        caller = self._caller
+        view = caller.access.view
+        user = view.user(self.user)
+        if user is None:
+            self.close(320, f"user '{self.user}' is deleted")
+            return
+        if self.vhost not in view.vhosts:
+            self.close(320, f"vhost '{self.vhost}' is deleted")
+            return
+        caller.tags = tuple(sorted(user.tags))
+        if caller.reads is None:
+            return
+        refused = caller.access.check("read", "queue", caller.reads)
+        if refused is not None:
+            self._end(grpc.StatusCode.PERMISSION_DENIED, refused.text)
+
+
+class MessageService(messages_pb2_grpc.MessagesServicer):
+    """Lets calls in; all else belongs to the calls."""
+
+    def __init__(
+        self,
+        services: StreamServices,
+        callers: rpc_auth.Callers,
+        admission: Admission,
+        calls: Calls,
+        has_started: Callable[[], bool],
+    ) -> None:
+        """has_started() tells whether this member knows its memory, and with that its alarms."""
+        self._services = services
+        self._callers = callers
+        self._admission = admission
+        self._calls = calls
+        self._has_started = has_started
+
+    async def Publish(
+        self, request_iterator: AsyncIterator[messages_pb2.PublishRequest], context: Context
+    ) -> None:
+        """Publish with confirms."""
+        await self._serve(
+            context,
+            lambda caller: PublishStream(self._services, caller, context).run(request_iterator),
+        )
+
+    async def Consume(
+        self, request_iterator: AsyncIterator[messages_pb2.ConsumeRequest], context: Context
+    ) -> None:
+        """Consume one queue."""
+        await self._serve(
+            context,
+            lambda caller: ConsumeStream(self._services, caller, context).run(request_iterator),
+        )
+
+    async def _serve(
+        self, context: Context, work: Callable[[Caller], Coroutine[Any, Any, None]]
+    ) -> None:
+        caller = await self._open(context)
+        call = Call(caller)
+        # Nothing is awaited between the look at the limits and this.
+        self._calls.call_opened(call)
+        try:
+            await self._begin(context)
+            await call.run(work(caller), context)
+        finally:
+            self._calls.call_gone(call)
+
+    @staticmethod
+    async def _begin(context: Context) -> None:
+        # By itself, not with the first response: gRPC notes that headers have gone when that write
+        # is done. An end of the call that cut it off sent them again, which is an error to gRPC and
+        # no status at all to the client.
+        await context.send_initial_metadata(())
+
+    async def _open(self, context: Context) -> Caller:
+        """Authenticate, and open the vhost as connection.open would (R-CON-11, R-CON-12)."""
+        who = await self._callers.authenticate(context, None)
+        if not self._has_started():
+            await rpc_errors.abort(
+                context,
+                rpc_errors.CallRefused(
+                    grpc.StatusCode.UNAVAILABLE, "this member is still starting: try again"
+                ),
+            )
+        if self._calls.call_count >= CALLS_MAX:
+            await rpc_errors.abort(
+                context,
+                rpc_errors.CallRefused(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"{CALLS_MAX} calls of Messages are open at this member",
+                ),
+            )
+        vhost = rpc_auth.metadata_of(context).get("vhost", DEFAULT_VHOST)
+        refusal = self._admission.may_open(who.user, vhost)
+        if refusal is None:
+            refusal = self._admission.may_open_channel(who.user)
+        if refusal is not None:
+            await rpc_errors.abort(
+                context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)
+            )
+        return Caller(self._services.queues.view, vhost, who.user, who.tags)

@@ -1,0 +1,341 @@
+"""One Publish call of the Messages service: batches in, confirmed and rejected ranges out.
+
+The same checks, router, publisher and confirms as an AMQP channel in confirm mode (session.py); the
+client numbers its messages itself, and those numbers are the ones that `Confirms` tracks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from brokerd.amqp import errors, methods
+from brokerd.core.catalog.permissions import Access
+from brokerd.core.catalog.router import RouteResult
+from brokerd.core.confirms import Confirms
+from brokerd.core.message import Content, Range
+from brokerd.core.queue import queue_commands
+from brokerd.core.ranges import count_of
+from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.grpc import rpc_errors, rpc_properties
+from brokerd.server.messages import message_checks
+from brokerd.server.messages.pipeline import Pipeline, Target
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Publisher
+
+if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.server.grpc.ports import StreamServices
+
+#: Publications of one request, and those that may be unconfirmed before reading stops.
+REQUEST_PUBLICATIONS_MAX = 4096
+UNCONFIRMED_MAX = 65_536
+#: Different (exchange, routing key, mandatory) a call remembers.
+TARGETS_MAX = 1024
+NAME_BYTES_MAX = 255
+#: How often a call that an alarm has stopped looks whether it is over.
+ALARM_POLL_S = 0.1
+
+#: (exchange, routing key, mandatory)
+Key: TypeAlias = tuple[str, str, bool]
+
+
+class Caller:
+    """What the checks of a publish ask of a connection."""
+
+    __slots__ = ("access", "reads", "tags", "user", "vhost")
+
+    def __init__(self, view: CatalogState, vhost: str, user: str, tags: frozenset[str]) -> None:
+        self.vhost = vhost
+        self.user = user
+        self.tags = tuple(sorted(tags))
+        self.access = Access(view, vhost, user)
+        #: The queue that a Consume call reads, once it does.
+        self.reads: str | None = None
+
+
+class SequenceConfirms(Confirms):
+    """Confirms whose numbers the client chooses (rising, gaps allowed), answered in ranges."""
+
+    __slots__ = ("has_gaps",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: True: the client's numbers are not simply 1, 2, 3, …
+        self.has_gaps = False
+
+    def number(self, sequence: int) -> None:
+        """Take the client's number for the next message."""
+        if sequence != self.next_sequence:
+            if sequence < self.next_sequence:
+                raise rpc_errors.CallRefused(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"sequence {sequence}: sequences must rise, {self.next_sequence} or more "
+                    "was expected (the first one is at least 1)",
+                )
+            self.has_gaps = True
+            self.next_sequence = sequence
+        self.published()
+
+    def due_ranges(self) -> tuple[list[Range], list[Range]]:
+        """Return the confirmed and the rejected numbers that `take` is about to take, as ranges.
+
+        A number is in exactly one range, once.
+        """
+        return self._acks.ranges(), self._nacks.ranges()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive publications with one target, consecutive sequences and nothing special."""
+
+    key: Key
+    target: Target
+    result: RouteResult
+    first: int
+    contents: list[Content] = field(default_factory=list)
+    size: int = 0
+
+    def continues(self, key: Key, sequence: int) -> bool:
+        """Tell whether a publication belongs to this run."""
+        if key != self.key or sequence != self.first + len(self.contents):
+            return False
+        return self.size < BATCH_BYTES_MAX
+
+
+class PublishStream:
+    """State of one call.  Invariant: every sequence taken is awaited, due, or has been answered."""
+
+    def __init__(
+        self,
+        services: StreamServices,
+        caller: Caller,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        self._services = services
+        self._queues = services.queues
+        self._messages = services.messages
+        self._counters = services.messages.counters
+        self._caller = caller
+        self._context = context
+        identity = services.identity
+        self._uid = identity.next_uid()
+        self._confirms = SequenceConfirms()
+        self._clock = self._counters.confirm_clock(caller.vhost, caller.user)
+        self._returned: list[messages_pb2.Returned] = []
+        #: Bytes on their way to queues.
+        self._bytes = 0
+        #: Something is to be written, or the reader has ended.
+        self._due = asyncio.Event()
+        #: The reader may look again whether there is room.
+        self._room = asyncio.Event()
+        self._reading_done = False
+        self._run: _Run | None = None
+        self._revision = 0
+        self._targets: dict[Key, Target] = {}
+        self._publisher = Publisher(
+            services.queues.groups,
+            identity.node,
+            identity.incarnation,
+            self._uid,
+            self.answered,
+            self._in_flight,
+        )
+        self._pipeline = Pipeline(
+            services.messages, services.replies, caller, self._publisher, self
+        )
+
+    async def run(self, requests: AsyncIterator[messages_pb2.PublishRequest]) -> None:
+        """Serve the call: until the client closes its side and everything is answered."""
+        writing = asyncio.create_task(self._write())
+        problem: BaseException | None = None
+        try:
+            problem = await self._read(requests)
+            self._reading_done = True
+            self._due.set()
+            # What was taken before a mistake is still answered, then the call ends with the error.
+            timeout_s = self._services.limits.operation_timeout_ms / 1000
+            await asyncio.wait_for(writing, timeout_s if problem is not None else None)
+        except TimeoutError:
+            # Only after a mistake; the mistake is what the client is told.
+            pass
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            self._end()
+        if problem is not None:
+            await rpc_errors.abort(self._context, problem)
+
+    def _end(self) -> None:
+        identity = self._services.identity
+        command = queue_commands.encode_channel_down(identity.node, identity.incarnation, self._uid)
+        self._publisher.leave(command)
+
+    # ---- in ---------------------------------------------------------------------------------
+
+    async def _read(
+        self, requests: AsyncIterator[messages_pb2.PublishRequest]
+    ) -> BaseException | None:
+        """Take requests until the client closes its side (None) or makes a mistake."""
+        async for request in requests:
+            await self._wait_for_room()
+            try:
+                self._publish(request.publications)
+            except (errors.AmqpError, rpc_errors.CallRefused) as error:
+                return error
+            finally:
+                self._finish_run()
+                self._publisher.flush()
+                self._due.set()
+        return None
+
+    async def _wait_for_room(self) -> None:
+        """Hold the client back: alarms (R-ALM-2), and what is on its way (hot-path.md rule 7)."""
+        # Calls are in no register of connections that an alarm would wake.
+        while self._services.blocking_reason():  # noqa: ASYNC110
+            await asyncio.sleep(ALARM_POLL_S)
+        limit = self._services.limits.unconfirmed_bytes
+        while (
+            self._bytes > limit
+            or self._confirms.outstanding > UNCONFIRMED_MAX
+            or len(self._returned) > REQUEST_PUBLICATIONS_MAX
+        ):
+            self._room.clear()
+            await self._room.wait()
+
+    def _publish(self, publications: Sequence[messages_pb2.Publication]) -> None:
+        if len(publications) > REQUEST_PUBLICATIONS_MAX:
+            raise rpc_errors.CallRefused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{len(publications)} publications in one request, at most "
+                f"{REQUEST_PUBLICATIONS_MAX} are possible",
+            )
+        for item in publications:
+            key = (item.exchange, item.routing_key, item.mandatory)
+            header = rpc_properties.encode(item.properties)
+            target = self._target(key)
+            if target.result is None or not message_checks.all_plain([(b"", header, b"")]):
+                self._finish_run()
+                self._publish_special(item, target, header)
+                continue
+            run = self._run
+            if run is None or not run.continues(key, item.sequence):
+                self._finish_run()
+                run = self._run = _Run(key, target, target.result, item.sequence)
+            self._confirms.number(item.sequence)
+            run.contents.append((target.route, header, item.body, b""))
+            run.size += len(header) + len(item.body)
+
+    def _target(self, key: Key) -> Target:
+        """Return what is known of an exchange and key, good for one revision of the topology."""
+        if self._revision != self._queues.topology_revision:
+            self._finish_run()
+            self._revision = self._queues.topology_revision
+            self._targets.clear()
+        target = self._targets.get(key)
+        if target is None:
+            exchange, routing_key, mandatory = key
+            for what, text in (("exchange", exchange), ("routing_key", routing_key)):
+                if len(text.encode()) > NAME_BYTES_MAX:
+                    raise rpc_errors.CallRefused(
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        f"{what} is longer than {NAME_BYTES_MAX} bytes",
+                    )
+            method = methods.BasicPublish(0, exchange, routing_key, mandatory)
+            target = self._pipeline.resolve(method, self._revision)
+            if len(self._targets) >= TARGETS_MAX:
+                self._targets.clear()
+            self._targets[key] = target
+        return target
+
+    def _publish_special(
+        self, item: messages_pb2.Publication, target: Target, header: bytes
+    ) -> None:
+        """Publish one message whose properties concern the broker, or decide where it goes."""
+        content, result, replies = self._pipeline.check(target, header, item.body)
+        self._confirms.number(item.sequence)
+        self._send(target, result, [content], item.sequence, replies)
+
+    def _finish_run(self) -> None:
+        run, self._run = self._run, None
+        if run is not None and run.contents:
+            self._send(run.target, run.result, run.contents, run.first, run.target.replies)
+
+    def _send(
+        self,
+        target: Target,
+        result: RouteResult,
+        contents: list[Content],
+        first: int,
+        replies: tuple[str, ...],
+    ) -> None:
+        self._pipeline.send(
+            target.method, result, contents, first, replies, self._confirms, self._clock
+        )
+
+    def returned(
+        self,
+        method: methods.BasicPublish,
+        contents: Sequence[Content],
+        first: int,
+        why: tuple[int, str],
+    ) -> None:
+        """Say which messages nobody took."""
+        code, text = why
+        self._returned += [
+            messages_pb2.Returned(sequence=sequence, reply_code=code, reply_text=text)
+            for sequence in range(first, first + len(contents))
+        ]
+
+    # ---- out --------------------------------------------------------------------------------
+
+    def answered(self, outcomes: list[tuple[int, int, int]]) -> None:
+        """A queue has answered."""
+        for first, count, accepted in outcomes:
+            self._confirms.answered(first, count, accepted)
+        self._due.set()
+
+    def _in_flight(self, size: int) -> None:
+        self._bytes += size
+        if size < 0:
+            self._room.set()
+
+    async def _write(self) -> None:
+        """Write answers as they come; end once the reader has ended and all is answered."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            response = self._response()
+            if response is not None:
+                # Answers that come meanwhile are joined in the next response.
+                await self._context.write(response)
+                self._room.set()
+                self._due.set()
+            elif self._reading_done and not self._confirms.outstanding:
+                return
+
+    def _response(self) -> messages_pb2.PublishResponse | None:
+        confirmed, rejected = self._confirms.due_ranges()
+        acks, nacks = self._confirms.take()
+        returned, self._returned = self._returned, []
+        if not confirmed and not rejected and not returned:
+            return None
+        if self._confirms.has_gaps:
+            # The clock takes "multiple" for all numbers below; here some of them never were.
+            self._counters.confirmed(
+                self._caller.vhost, self._caller.user, count_of(confirmed), len(nacks)
+            )
+        else:
+            self._clock.confirmed(acks, nacks)
+        return messages_pb2.PublishResponse(
+            confirmed=[
+                messages_pb2.SequenceRange(first=low, last=high - 1) for low, high in confirmed
+            ],
+            rejected=[
+                messages_pb2.SequenceRange(first=low, last=high - 1) for low, high in rejected
+            ],
+            returned=returned,
+        )

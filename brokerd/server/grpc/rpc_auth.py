@@ -1,0 +1,169 @@
+"""Who calls: Basic credentials in the metadata of a gRPC call, or the operator by its certificate;
+and what the caller's tags allow.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
+
+import grpc
+
+from brokerd.server.access import auth, login_records, operator_login
+from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.grpc import rpc_errors
+from brokerd.server.grpc.rpc_errors import CallRefused
+
+if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.server.access.authentication import Authenticator
+
+#: Tags that may read everything through Admin, and that may change something (R-PERM-9).
+READERS = frozenset({"administrator", "monitoring", "management", "policymaker"})
+WRITERS = frozenset({"administrator"})
+
+
+class HasMetadata(Protocol):
+    """A context of a call, as far as its metadata goes."""
+
+    def invocation_metadata(self) -> Any:
+        """Return pairs of name and value."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Caller:
+    """An authenticated caller."""
+
+    user: str
+    tags: frozenset[str]
+    #: By its certificate (ADR 21): no user of the catalog.
+    is_operator: bool = False
+
+
+class Callers:
+    """Tells who calls, and what they may; state: none of its own."""
+
+    def __init__(self, authenticator: Authenticator, view: CatalogState) -> None:
+        self._authenticator = authenticator
+        self._view = view
+
+    async def authenticate(
+        self, context: grpc.aio.ServicerContext[Any, Any], needed: frozenset[str] | None
+    ) -> Caller:
+        """Return who calls; end the call if that is nobody, or nobody with one of the needed
+        tags.
+        """
+        # The gRPC port asked before it read the body (ADR 18).
+        caller: Caller | None = getattr(context, "caller", None)
+        if caller is None:
+            try:
+                caller = await self.log_in(metadata_of(context), context.peer())
+            except CallRefused as error:
+                await rpc_errors.abort(context, error)
+        if needed is not None and not needed & caller.tags:
+            await _abort_without(context, caller, needed)
+        return caller
+
+    async def log_in(self, metadata: Mapping[str, str], peer: str) -> Caller:
+        """Return who calls from there with this metadata; CallRefused if that is nobody."""
+        self._check_started()
+        credentials = parse_basic(metadata.get("authorization", ""))
+        client = login_records.Client("grpc", peer_address(peer), peer)
+        try:
+            verdict = await self._authenticator.authenticate(credentials, client)
+        except NotChecked as error:
+            raise CallRefused(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        if verdict is None:
+            raise CallRefused(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "login refused: send metadata 'authorization: Basic <base64 of user:password>' of "
+                "a user of this cluster ('guest' only from the member's own machine)",
+            )
+        user, tags = verdict
+        return Caller(user, frozenset(tags))
+
+    def log_in_operator(self, certificate: operator_login.OperatorCertificate, peer: str) -> Caller:
+        """Return the operator, an administrator by its certificate alone; CallRefused if that is
+        over.
+
+        It needs no user: whatever becomes of users and passwords, it can set them right (ADR 21).
+        """
+        self._check_started()
+        client = login_records.Client("grpc", peer_address(peer), peer)
+        records = self._authenticator.records
+        if certificate.expires_s <= time.time():
+            records.refuse(client, operator_login.NAME, login_records.EXPIRED)
+            raise CallRefused(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "login refused: the certificate of this connection has expired",
+            )
+        records.accept(client)
+        return Caller(operator_login.NAME, WRITERS, is_operator=True)
+
+    def _check_started(self) -> None:
+        if not self._view.cluster_id:
+            # No users are known yet: a login could only be refused, and for the wrong reason.
+            raise CallRefused(
+                grpc.StatusCode.UNAVAILABLE,
+                "this member is starting: it waits for a majority of the members",
+            )
+
+    async def check_tags(
+        self, context: grpc.aio.ServicerContext[Any, Any], caller: Caller, needed: frozenset[str]
+    ) -> None:
+        """End a standing call whose caller has been deleted, or has none of the tags any more."""
+        if caller.is_operator:
+            return
+        user = self._view.user(caller.user)
+        if user is None or not needed.intersection(user.tags):
+            await _abort_without(context, caller, needed)
+
+
+async def _abort_without(
+    context: grpc.aio.ServicerContext[Any, Any], caller: Caller, needed: frozenset[str]
+) -> None:
+    await context.abort(
+        grpc.StatusCode.PERMISSION_DENIED,
+        f"user '{caller.user}' needs one of the tags {', '.join(sorted(needed))}",
+    )
+
+
+def metadata_of(context: HasMetadata) -> dict[str, str]:
+    """Return the call's metadata as text; of names that come twice, the last counts."""
+    pairs = context.invocation_metadata() or ()
+    return {
+        key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for key, value in pairs
+    }
+
+
+def parse_basic(header: str) -> auth.Credentials | None:
+    """Return the credentials of an authorization header (RFC 7617)."""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(token.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
+    user, colon, password = text.partition(":")
+    return auth.credentials(user, password) if colon else None
+
+
+def peer_address(peer: str) -> str:
+    """Return the address in gRPC's peer string: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:."""
+    kind, _, rest = unquote(peer).partition(":")
+    if kind == "unix":
+        return "127.0.0.1"
+    host = rest.rpartition(":")[0].strip("[]")
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return "0.0.0.0"

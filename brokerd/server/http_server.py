@@ -1,0 +1,210 @@
+"""The HTTP listener: few connections, short requests, so that nobody outside wears a member out.
+
+A connection counts by when it last sent a whole request head; over a limit the one that is longest
+without makes room (brokerd/core/strangers.py), so that probes and Prometheus come through while
+others hold what they can.  What the requests mean is health.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, cast
+
+from aiohttp import http_exceptions, web
+
+from brokerd.core.strangers import Strangers
+
+log = logging.getLogger(__name__)
+
+#: Open connections, of all and of one address (SEC-34).  Probes and scrapes are a handful.
+CONNECTIONS_MAX = 256
+CONNECTIONS_PER_ADDRESS_MAX = 64
+#: From the socket to the first whole request head (SEC-32), and from one head to the next: the
+#: answer and the idle time together.  Longer than Prometheus' interval of one minute.
+FIRST_REQUEST_S = 10.0
+NEXT_REQUEST_S = 75.0
+#: Read of a connection since its last request was taken up: the request line, headers, a body that
+#: nobody asked for, and requests that were sent without waiting.
+UNANSWERED_BYTES_MAX = 16 * 1024
+#: Written and not taken by the client; the answers are smaller, but for the report.
+WRITE_BUFFER_BYTES = 64 * 1024
+BACKLOG = 128
+#: One line at most in so long about requests that cannot be read.
+COMPLAINT_S = 1.0
+TOLD_CHARACTERS_MAX = 200
+
+
+class HttpServer:
+    """Owns the listening sockets and what is open on them."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._requests = logging.getLogger(f"{__name__}.requests")
+        self._filter = _OneLine()
+        self._requests.addFilter(self._filter)
+        app.middlewares.insert(0, self._taken_up)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=NEXT_REQUEST_S,
+            lingering_time=0.0,
+            logger=self._requests,
+        )
+        self._server: asyncio.Server | None = None
+        self._strangers: Strangers[_Guarded] = Strangers(
+            CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX
+        )
+        #: By the protocol that a request names.
+        self._guarded: dict[Any, _Guarded] = {}
+
+    async def start(self, host: str | None, port: int) -> None:
+        """Listen; OSError if that is impossible."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._connection, host, port, reuse_address=True, backlog=BACKLOG
+        )
+
+    async def cleanup(self) -> None:
+        """Stop listening and end what is open."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+        for connection in list(self._guarded.values()):
+            connection.abort()
+        self._requests.removeFilter(self._filter)
+
+    def _connection(self) -> _Guarded:
+        assert self._runner.server is not None
+        return _Guarded(self, self._runner.server())
+
+    def opened(self, connection: _Guarded) -> None:
+        """A client dialled; the one that is longest without a request may have to go for it."""
+        self._guarded[connection.inner] = connection
+        evicted = self._strangers.admit(connection, connection.address)
+        if evicted is not None:
+            self._filter.warn("too many connections from %s", evicted.address)
+            evicted.abort()
+
+    def lost(self, connection: _Guarded) -> None:
+        """Its socket is closed."""
+        self._guarded.pop(connection.inner, None)
+        self._strangers.gone(connection)
+
+    @web.middleware
+    async def _taken_up(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        connection = self._guarded.get(request.protocol)
+        if connection is not None:
+            connection.taken_up()
+            self._strangers.renew(connection)
+        return cast(web.StreamResponse, await handler(request))
+
+    def complain(self, text: str, address: str) -> None:
+        """Log why a connection was dropped, not with each of them."""
+        self._filter.warn(text, address)
+
+
+class _Guarded(asyncio.Protocol):
+    """Stands before aiohttp's protocol and ends what is too slow or sends too much."""
+
+    def __init__(self, server: HttpServer, inner: web.RequestHandler) -> None:
+        self.inner = inner
+        self.address = "?"
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._unanswered = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def abort(self) -> None:
+        """Drop it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def taken_up(self) -> None:
+        """A whole request head has come."""
+        self._unanswered = 0
+        self._within(NEXT_REQUEST_S)
+
+    def _within(self, seconds: float) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    # ---- asyncio.Protocol -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "?"
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self._within(FIRST_REQUEST_S)
+        self.inner.connection_made(transport)
+        self._server.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._unanswered += len(data)
+        if self._unanswered > UNANSWERED_BYTES_MAX:
+            self._server.complain("more than a request from %s", self.address)
+            self.abort()
+            return
+        self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        self.inner.eof_received()
+        return False
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._server.lost(self)
+        self.inner.connection_lost(error)
+
+
+class _OneLine(logging.Filter):
+    """What is wrong with requests: one line, at most once a second, with the number left out.
+
+    A defect of ours keeps its traceback; it comes no more often either.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at = -COMPLAINT_S
+        self._left_out = 0
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._logged_at < COMPLAINT_S:
+            self._left_out += 1
+            return False
+        self._logged_at = now
+        return True
+
+    def _more(self) -> str:
+        left_out, self._left_out = self._left_out, 0
+        return f" ({left_out} more since the last line)" if left_out else ""
+
+    def warn(self, text: str, address: str) -> None:
+        """Log a line of our own."""
+        if self._is_due():
+            log.warning("HTTP: " + text + "%s", address, self._more())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self._is_due():
+            return False
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, http_exceptions.HttpProcessingError):
+            # The text quotes what was sent, over several lines.
+            told = ascii(error.message.split("\n")[0][:TOLD_CHARACTERS_MAX])
+            record.msg, record.args = "HTTP: %s: %s", (record.getMessage(), told)
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.exc_info = record.exc_text = None
+        record.msg, record.args = f"{record.getMessage()}{self._more()}", None
+        return True

@@ -1,0 +1,138 @@
+"""The queues as this member sees them: which there are, who leads them, what lies in them here, and
+the way to their leaders.  Built by broker.py; the rooms name what they need of it in their ports.
+
+Records come and go with the catalog (queue_groups.py); leaders with elections (queue_leaders.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from brokerd.cluster.errors import GroupStuck, GroupUnavailable
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.message import Content
+from brokerd.core.queue import client_sessions, effects, queue_commands
+from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.raft.messages import CATALOG_GROUP
+from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.messages.message_views import BodyCaches, MessageViews
+
+
+class MemberQueues:
+    """State: the catalog's records by groups' uids, terms of those led here, parsed messages."""
+
+    def __init__(self, host: Host, groups: GroupClient, timeout_ms: int) -> None:
+        """timeout_ms: how long somebody who asks a queue's leader waits."""
+        self.host = host
+        self.groups = groups
+        #: All queues known here; queue_groups.py changes it.
+        self.records: dict[int, Queue] = {}
+        #: Those whose leader is here, with its term; queue_leaders.py changes it.
+        self.led: dict[int, int] = {}
+        self._timeout_s = timeout_ms / 1000
+        self._views = MessageViews(self._entry_data)
+        self.caches = BodyCaches(self._views)
+
+    # ---- which there are ------------------------------------------------------------------------
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Return the catalog's record of a group."""
+        return self.records.get(uid)
+
+    def queue_uids(self) -> list[int]:
+        """Return the uids of all queues known here."""
+        return list(self.records)
+
+    def leads(self, uid: int) -> bool:
+        """Tell whether the queue's leader is here."""
+        return uid in self.led
+
+    def machine(self, uid: int) -> QueueMachine:
+        """Return the state of a queue that has a replica here."""
+        machine = self.host.machine_of(uid)
+        assert isinstance(machine, QueueMachine)
+        return machine
+
+    def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, QueueMachine]]:
+        """Return those of these queues whose leader is here, with their state."""
+        result = []
+        for uid in uids:
+            queue = self.records.get(uid)
+            if queue is not None and uid in self.led and self.host.has_group(uid):
+                result.append((queue, self.machine(uid)))
+        return result
+
+    # ---- what lies in them ----------------------------------------------------------------------
+
+    def contents(self, uid: int, run: effects.Run) -> list[Content]:
+        """Return a run's messages: from the log's cache, or read back from disk."""
+        found = self._views.contents(uid, run)
+        if found is None:
+            raise AssertionError(f"group {uid}: entry {run.entry} is live but not in the log")
+        return found
+
+    def contents_if_here(self, uid: int, run: effects.Run) -> list[Content] | None:
+        """Return a run's messages, None where this member has them no more."""
+        return self._views.contents(uid, run)
+
+    def complete_reply(self, uid: int, command: bytes, reply: bytes) -> bytes:
+        """Before a reply goes to another node: basic.get brings its message along."""
+        if uid == CATALOG_GROUP or client_sessions.kind_of(command) != queue_commands.Kind.GET:
+            return reply
+        fields = queue_commands.decode_reply(reply)
+        if not fields.get("run"):
+            return reply
+        run = queue_commands.run_of(fields["run"])
+        found = self.contents_if_here(uid, run)
+        if found is None:
+            # Asked again after its answer was lost: what was settled by handing it out may be gone.
+            return queue_commands.encode_get_reply(None, fields["ready"])
+        nobody = ConsumerId("", 0, 0, "")
+        return reply + b"\n" + delivery_codec.encode(nobody, [(run, found)])
+
+    def _entry_data(self, uid: int, index: int) -> bytes | None:
+        return self.host.entry_data(uid, index) if self.host.has_group(uid) else None
+
+    # ---- the way to their leaders ---------------------------------------------------------------
+
+    def send_to_queue(
+        self, uid: int, command: bytes, done: Callable[[ReplyStatus, bytes], None] | None = None
+    ) -> None:
+        """Send a command to a queue's leader, in order with the earlier ones of this node."""
+        is_once = uid != CATALOG_GROUP and client_sessions.is_once(command)
+        self.groups.send(uid, command, done or _ignore, is_once)
+
+    def nudge(self, uid: int, command: bytes) -> None:
+        """Send a command where nothing else is on its way."""
+        if self.groups.pending_bytes(uid) == 0:
+            self.send_to_queue(uid, command)
+
+    def resume(self, uid: int, command: bytes, done: Callable[[bool], None]) -> None:
+        """Tell a queue's new leader what a consumer holds; done(whether the consumer goes on)."""
+
+        def answered(status: ReplyStatus, reply: bytes) -> None:
+            # The consumers of a deleted queue are ended by its deletion.
+            gone = status is ReplyStatus.OK and "refused" in queue_commands.decode_reply(reply)
+            done(not gone or not self.groups.knows(uid))
+
+        self.groups.send(uid, command, answered, once=True)
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        """Send a command and wait for its reply; GroupGone when the queue is deleted meanwhile,
+        Damaged when it waits with damage, Unavailable when no leader answers in time.
+        """
+        is_once = client_sessions.is_once(command)
+        try:
+            return await self.groups.request(uid, command, self._timeout_s, is_once)
+        except GroupStuck as error:
+            raise Damaged(str(error)) from error
+        except GroupUnavailable as error:
+            raise Unavailable(str(error)) from error
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The command needs no answer."""

@@ -1,0 +1,112 @@
+"""The catalog's own group follows the list of members that stands in the catalog.
+
+Level-triggered and done by the group's leader, one step at a time, so that any leader goes on where
+another one stopped: who is on the list learns and then votes; who leaves is taken out of the group
+first and off the list after that.  cluster/groups/membership_steps.py decides.  Built by broker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from brokerd.cluster.groups import membership_steps
+from brokerd.cluster.groups.membership_steps import GroupView, Step, StepKind
+from brokerd.core.catalog import catalog_commands
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.catalog import member_states
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.members import ports
+
+log = logging.getLogger(__name__)
+
+#: A step may wait for something that wakes nobody, such as a learner that catches up.
+POLL_S = 0.5
+
+_CHANGES = (StepKind.ADD_LEARNER, StepKind.PROMOTE, StepKind.REMOVE)
+_SAID = {
+    StepKind.ADD_LEARNER: "member %s joins the catalog as a learner",
+    StepKind.PROMOTE: "member %s has caught up with the catalog and votes",
+    StepKind.REMOVE: "member %s is taken out of the catalog's group",
+    StepKind.HAND_OVER: "the catalog is handed over to %s",
+    StepKind.RECORD_REMOVE: "member %s has left the cluster",
+}
+
+
+class CatalogMembers:
+    """State: whether a change of the group is on its way."""
+
+    def __init__(
+        self, catalog: ports.Catalog, host: ports.Replicas, hand_over: ports.HandOver
+    ) -> None:
+        self._catalog = catalog
+        self._host = host
+        self._hand_over = hand_over
+        self._woken = asyncio.Event()
+        self._is_changing = False
+
+    def wake(self) -> None:
+        """Something changed that may ask for a step."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until the broker ends."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._woken.wait()
+            self._woken.clear()
+            step = self._next_step()
+            if step is not None:
+                await self._do(step)
+            view = self._catalog.view
+            if member_states.state_of(view, self._host.node):
+                # An election may have chosen this member all the same.
+                await self._hand_over(POLL_S, member_states.resting(view))
+
+    def _next_step(self) -> Step | None:
+        host, view = self._host, self._catalog.view
+        if self._is_changing or not host.has_group(CATALOG_GROUP):
+            return None
+        status = host.status_of(CATALOG_GROUP)
+        members = [NodeId(name) for name in view.members()]
+        wanted = [node for node in members if not member_states.is_leaving(view, node)]
+        # Before the first member is on the list nobody is to be taken out of the group.
+        if not status.is_leader or not wanted or status.applied < status.commit:
+            return None
+        group = GroupView(
+            host.node,
+            members,
+            wanted,
+            status.members,
+            status.may_change,
+            frozenset(host.alive()),
+            status.members_index,
+            status.last,
+            {node: status.last - lag for node, lag in status.lag.items()},
+        )
+        return membership_steps.next_step(group)
+
+    async def _do(self, step: Step) -> None:
+        host = self._host
+        if step.kind in _SAID:
+            log.info(_SAID[step.kind], step.node)
+        if step.kind in _CHANGES:
+            self._is_changing = True
+            configuration = host.status_of(CATALOG_GROUP).members
+            wanted = membership_steps.changed(configuration, step)
+            host.change_members(CATALOG_GROUP, wanted, self._changed)
+        elif step.kind is StepKind.HAND_OVER:
+            host.transfer_leadership(CATALOG_GROUP, step.node)
+        elif step.kind is StepKind.RECORD_REMOVE:
+            state = catalog_commands.set_setting(catalog_commands.member_state(step.node), None)
+            operations = [catalog_commands.remove_member(step.node), state]
+            with contextlib.suppress(Unavailable):
+                await self._catalog.write({"do": "batch", "operations": operations})
+
+    def _changed(self, accepted: bool, reply: bytes, _leader: NodeId | None) -> None:
+        self._is_changing = False
+        if not accepted:
+            log.debug("the catalog's group was not changed: %s", reply.decode("utf-8", "replace"))
+        self.wake()

@@ -1,0 +1,58 @@
+"""What a member remembers of its cluster from one start to the next, beside its log.
+
+Needed before the log can tell: whom to dial, which cluster the data are of, and whether the disk
+was empty when it joined and has not been refilled yet.  For joining.py and refill.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from brokerd.cluster.peer.discovery import PEERS_MAX
+from brokerd.config import ConfigError
+from brokerd.server.members import identity
+
+FILE = "cluster.json"
+FORMAT = 1
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Empty for a member that never had a cluster."""
+
+    cluster_uid: str = ""
+    #: Name to peer address, as the catalog last said.
+    members: dict[str, str] = field(default_factory=dict)
+    #: The disk was empty when this member joined, and some group has not been refilled since.
+    is_refilling: bool = False
+
+    def with_members(self, cluster_uid: str, members: Mapping[str, str]) -> Remembered:
+        """Return this with what the catalog says now."""
+        return Remembered(cluster_uid, dict(members), self.is_refilling)
+
+
+def load(data_dir: Path) -> Remembered:
+    """Read what was kept; ConfigError when it is damaged."""
+    file = data_dir / FILE
+    try:
+        stored = json.loads(file.read_text()) if file.exists() else {}
+        members = stored.get("members", {})
+        found = Remembered(
+            str(stored.get("cluster_uid", "")),
+            {str(name): str(address) for name, address in members.items()},
+            bool(stored.get("is_refilling", False)),
+        )
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): was it written by brokerd?") from error
+    if len(found.members) > PEERS_MAX:
+        raise ConfigError(f"{file} is damaged (more than {PEERS_MAX} members)")
+    return found
+
+
+def save(data_dir: Path, remembered: Remembered) -> None:
+    """Keep it, all or nothing; OSError when the disk does not take it."""
+    text = json.dumps({"format": FORMAT} | asdict(remembered), sort_keys=True)
+    identity.replace(data_dir / FILE, text)

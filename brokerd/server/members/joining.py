@@ -1,0 +1,404 @@
+"""How this member finds its cluster: it asks, founds, joins or goes on; and it tells others.
+
+cluster/groups/formation.py decides; here it is asked and done.  A member with data opens the
+catalog at once and asks beside that whether it is still one of the members; one without data asks
+first.  The other half, `describe`, answers members that start: whom the catalog does not know and
+who has no data is made a member (catalog_members.py then takes it into the catalog's group), so
+that a pod more of a StatefulSet joins by itself.  Peers are authenticated before (SEC-3, SEC-4).
+Used by app.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from brokerd.cluster.errors import AddressError
+from brokerd.cluster.groups import formation
+from brokerd.cluster.groups.formation import Course
+from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import discovery, join_request
+from brokerd.config import BrokerConfig, ConfigError
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.raft import membership
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.catalog import member_states
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.members import cluster_file, ports
+from brokerd.server.members.refill import Refill
+
+log = logging.getLogger(__name__)
+
+#: How long an answer may wait for the catalog's majority; below enquiry.TIMEOUT_S.
+ANSWER_S = 5.0
+#: Between two rounds of questions; a round asks all at the same time.
+ROUND_S = 0.3
+ROUND_MAX_S = 3.0
+#: A member that knows of no catalog leader for so long asks whether it is still a member.
+LEADERLESS_S = 3.0
+Standing = peer_pb2.Description.Standing
+
+
+class Removed(ConfigError):
+    """This member is none any more, or may not be one; the text says what to do."""
+
+
+def configured(config: BrokerConfig) -> dict[NodeId, str]:
+    """Return the peers that the configuration names; ConfigError if they make no sense."""
+    peers = discovery.parse_peers(config.cluster.members)
+    node = NodeId(config.node_name)
+    names = _founders(config, peers)
+    if node not in peers and (not peers or not names):
+        peers[node] = config.cluster.address or f"127.0.0.1:{config.port('peer')}"
+    if len(peers) > 1 and not config.cluster.secret and not config.peer_tls.cert_file:
+        raise ConfigError(
+            "several members need cluster.secret (the same on all) or peer_tls.cert_file"
+        )
+    return peers
+
+
+def _founders(config: BrokerConfig, peers: Sequence[NodeId] | dict[NodeId, str]) -> list[NodeId]:
+    listed = [NodeId(name.strip()) for name in config.cluster.initial_members.split(",")]
+    listed = [name for name in listed if name]
+    strangers = [name for name in listed if name not in peers]
+    if strangers:
+        raise ConfigError(
+            f"cluster.initial_members names '{strangers[0]}', which cluster.members does not"
+        )
+    return sorted(listed or peers)
+
+
+class Member(ports.Catalog, Protocol):
+    """The member that looks for its cluster, as far as it is there before it has found it."""
+
+    config: BrokerConfig
+    catalog: CatalogMachine
+    stopping: asyncio.Event
+    #: Why it is none any more.
+    removed: Exception | None
+
+    @property
+    def groups(self) -> GroupClient:
+        """Return the way to groups' leaders."""
+        ...
+
+    @property
+    def refill(self) -> Refill:
+        """Return who doubts what a new disk holds."""
+        ...
+
+    @property
+    def doors(self) -> object | None:
+        """Return what clients connect to, None before the member has started."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task that ends with the member."""
+        ...
+
+
+class Joining:
+    """State: what is remembered, and the course that was taken."""
+
+    def __init__(self, member: Member, host: Host) -> None:
+        self._member = member
+        self._host = host
+        self._config = member.config
+        self._node = host.node
+        self._peers = configured(self._config)
+        self._founders = _founders(self._config, self._peers)
+        self._kept = cluster_file.load(self._config.data_dir)
+        self._said = ""
+        #: Told why this member waits; app.py's probe shows it.
+        self.say: Callable[[str], None] = log.debug
+        #: The disk was not empty at the start.
+        self.has_data = False
+        #: Whether this member may propose the first objects of a cluster.
+        self.may_found = False
+
+    def peers(self) -> dict[NodeId, str]:
+        """Return whom to ask and dial first: as last known, at the addresses configured."""
+        known = {NodeId(name): address for name, address in self._kept.members.items()}
+        return known | self._peers
+
+    @property
+    def address(self) -> str:
+        """Where the others reach this member."""
+        if self._config.cluster.address:
+            host, port = discovery.parse_address(self._config.cluster.address)
+            return discovery.format_address(host, port)
+        if self._node in self._peers:
+            return self._peers[self._node]
+        host = self._config.node.bind
+        if host in ("", "0.0.0.0", "::"):
+            host = socket.getfqdn()
+        return discovery.format_address(host, self._config.port("peer"))
+
+    # ---- this member --------------------------------------------------------------------------
+
+    async def open_if_data(self, has_data: bool) -> None:
+        """Open the catalog of a member that has data; one without may be a founder, whom the
+        other founders dial before it has decided.
+        """
+        self.has_data = has_data
+        if has_data or self._node in self._founders:
+            await self._host.set_peers(self.peers())
+        if has_data:
+            if self._kept.is_refilling:
+                self._member.refill.begin()
+            # Nothing may have been founded before the crash: then the founders go on with that.
+            self.may_found = not self._kept.cluster_uid and self._node in self._founders
+            self._open([])
+
+    def _open(self, voters: Sequence[NodeId]) -> None:
+        member = self._member
+        everybody = list(self.peers())
+        member.groups.set_members(CATALOG_GROUP, everybody)
+        self._host.open_group(CATALOG_GROUP, list(voters), member.catalog)
+        member.refill.opened(CATALOG_GROUP, len(voters))
+
+    async def settle(self) -> None:
+        """Return when the catalog's group is open here; Removed if it will never be."""
+        if self.has_data:
+            self._member.spawn(self._watch())
+            return
+        delay_s = ROUND_S
+        while True:
+            course, answers = await self._ask_all()
+            if course is Course.FOUND:
+                log.info("founding a cluster with %s", ", ".join(self._founders))
+                self.may_found = True
+                self._open(self._founders)
+                return
+            if course is Course.REFILL:
+                await self._join(answers)
+                return
+            self._check(course, answers)
+            self._wait_for("the cluster: no member of it answers yet")
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 1.5, ROUND_MAX_S)
+
+    async def _join(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
+        """Take part without a vote until refilled: the disk is new, the cluster is not."""
+        best = max(
+            (answer for answer in answers.values() if answer.standing == Standing.MEMBER),
+            key=lambda answer: answer.revision,
+        )
+        log.info("joining the cluster of %s with an empty disk", ", ".join(sorted(best.members)))
+        # Remembered first: a crash from here on must not make this disk a trusted one.
+        self._kept = cluster_file.Remembered(best.cluster_uid, dict(best.members), True)
+        cluster_file.save(self._config.data_dir, self._kept)
+        member = self._member
+        member.refill.begin()
+        await self._host.set_peers(self.peers())
+        voters = [NodeId(name) for name in best.voters]
+        # A newcomer learns the configuration from the log; one that comes back may not find it
+        # there, since the founders' is in no entry.
+        self._open(sorted(voters) if self._node in voters else [])
+
+    def _wait_for(self, what: str) -> None:
+        self.say(f"waiting for {what}")
+        if self._said != what:
+            self._said = what
+            log.info("waiting for %s", what)
+
+    async def _ask_all(self) -> tuple[Course, dict[NodeId, peer_pb2.Description]]:
+        others = {node: where for node, where in self.peers().items() if node != self._node}
+        found = await asyncio.gather(*(self._ask(node, others[node]) for node in others))
+        answers = {node: answer for node, answer in zip(others, found, strict=True) if answer}
+        known = {
+            node: formation.Answer(formation.Standing(answer.standing), answer.has_data)
+            for node, answer in answers.items()
+        }
+        course = formation.course(self._node, self._founders, self.has_data, known)
+        is_forced = self._config.cluster.vote_with_empty_disk and self._node in self._founders
+        if course is Course.WAIT and is_forced and not self._kept.cluster_uid:
+            log.warning("an empty disk votes, as cluster.vote_with_empty_disk says")
+            course = Course.FOUND
+        return course, answers
+
+    async def _ask(self, node: NodeId, address: str) -> peer_pb2.Description | None:
+        question = peer_pb2.Enquiry(
+            address=self.address, cluster_uid=self._kept.cluster_uid, has_data=self.has_data
+        )
+        try:
+            return await join_request.ask(
+                self._host.config, self._node, self._host.incarnation, node, address, question
+            )
+        except join_request.NoAnswer as error:
+            log.debug("no answer to an enquiry node=%s address=%s: %s", node, address, error)
+            return None
+
+    def _check(self, course: Course, answers: dict[NodeId, peer_pb2.Description]) -> None:
+        """Raise Removed for an end, unless this member is to wait for being added again."""
+        if course not in (Course.REMOVED, Course.FOREIGN, Course.REFUSED):
+            return
+        where = self._config.data_dir
+        if course is Course.REMOVED:
+            text = (
+                f"member '{self._node}' was removed from the cluster. To let it join again, start "
+                f"it with an empty data directory (its old data are in {where}), or add it with "
+                f"'brokerctl add_cluster_node {self._node} {self.address}' on a member"
+            )
+        elif course is Course.FOREIGN:
+            text = (
+                f"the data in {where} are of another cluster than that of "
+                f"{', '.join(sorted(answers))}: use another data directory"
+            )
+        else:
+            reasons = sorted({answer.reason for answer in answers.values() if answer.reason})
+            text = f"the cluster does not take member '{self._node}': {'; '.join(reasons)}"
+        may_wait = self._config.cluster.when_removed == "wait" and self._member.doors is None
+        if course is Course.REMOVED and may_wait:
+            self._wait_for("being added to the cluster again: it was removed")
+            return
+        raise Removed(text)
+
+    async def _watch(self) -> None:
+        """Ask whether this member still is one, whenever it knows of no leader for a while."""
+        member = self._member
+        delay_s = 0.0
+        while True:
+            await asyncio.sleep(delay_s)
+            delay_s = LEADERLESS_S
+            if self._host.leader_of(CATALOG_GROUP) is not None and not member_states.is_leaving(
+                member.view, self._node
+            ):
+                continue
+            course, answers = await self._ask_all()
+            try:
+                self._check(course, answers)
+            except Removed as error:
+                member.removed = error
+                member.stopping.set()
+                return
+            self._learn(answers)
+
+    def _learn(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
+        """Members that came while this one was down dial it in vain until it knows them."""
+        known = self.peers()
+        for answer in answers.values():
+            if answer.standing == Standing.MEMBER:
+                known |= {NodeId(name): where for name, where in answer.members.items()}
+        if known != self.peers():
+            self._member.spawn(self._host.set_peers(known))
+
+    def first_records(self) -> list[dict[str, Any]]:
+        """Return what is to be written so that the catalog knows the founders, or this member's
+        address; Removed if it does not know this member.
+        """
+        known = self._member.view.members()
+        if not known:
+            wanted = {node: self._peers[node] for node in self._founders}
+        elif self._node in known:
+            wanted = {self._node: self.address}
+        else:
+            raise Removed(f"member '{self._node}' was removed from the cluster while it started")
+        return [
+            catalog_commands.put_member(node, address)
+            for node, address in wanted.items()
+            if known.get(node) != address
+        ]
+
+    def to_dial(self, members: Mapping[str, str]) -> dict[NodeId, str]:
+        """Return whom to dial, given what the catalog says here.  While it is still being read it
+        may not know yet who leads.
+        """
+        self.remember()
+        found = {NodeId(name): address for name, address in members.items()}
+        return found if self._member.doors is not None else self.peers() | found
+
+    def watch(self) -> None:
+        """From now on notice a removal (a member that had data does so from its start)."""
+        if not self.has_data:
+            self.has_data = True
+            self._member.spawn(self._watch())
+
+    def remember(self) -> None:
+        """Keep what the catalog says of the members; a full disk is no reason to fail."""
+        view = self._member.view
+        if not view.cluster_id:
+            return
+        members = view.members()
+        if (self._kept.cluster_uid, self._kept.members) == (view.cluster_id, members):
+            return
+        with contextlib.suppress(OSError):
+            self._kept = cluster_file.load(self._config.data_dir)
+            self._kept = self._kept.with_members(view.cluster_id, members)
+            cluster_file.save(self._config.data_dir, self._kept)
+
+    # ---- other members ------------------------------------------------------------------------
+
+    async def describe(self, node: NodeId, asked: peer_pb2.Enquiry) -> peer_pb2.Description:
+        """Tell a node that starts what is known of it."""
+        member = self._member
+        answer = peer_pb2.Description()
+        answer.has_data = bool(self._kept.cluster_uid) or self._has_entries()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer.standing, answer.reason = await self._standing(node, asked, answer.has_data)
+        except (TimeoutError, Unavailable):
+            answer.standing = Standing.UNKNOWN
+        view = member.view
+        answer.cluster_uid, answer.revision = view.cluster_id, view.revision
+        answer.members.update(view.members())
+        if self._host.has_group(CATALOG_GROUP):
+            configuration = self._host.status_of(CATALOG_GROUP).members
+            answer.voters.extend(configuration.voters)
+            answer.learners.extend(configuration.learners)
+        return answer
+
+    def _has_entries(self) -> bool:
+        host = self._host
+        return host.has_group(CATALOG_GROUP) and host.status_of(CATALOG_GROUP).last > 0
+
+    async def _standing(
+        self, node: NodeId, asked: peer_pb2.Enquiry, has_data: bool
+    ) -> tuple[Standing, str]:
+        member, view = self._member, self._member.view
+        if not view.cluster_id or not view.members():
+            return (Standing.UNKNOWN if has_data else Standing.UNFOUNDED), ""
+        # A change of nothing: its answer says that this view was current after the question.
+        await member.write({"do": "batch", "operations": []})
+        if asked.cluster_uid and asked.cluster_uid != view.cluster_id:
+            return Standing.FOREIGN, ""
+        if node in view.members():
+            is_gone = node not in self._in_group() and member_states.is_leaving(view, node)
+            return (Standing.REMOVED if is_gone and asked.has_data else Standing.MEMBER), ""
+        if asked.has_data:
+            return Standing.REMOVED, ""
+        reason = fault_of_member(member, node, asked.address)
+        if reason:
+            return Standing.REFUSED, reason
+        log.info("member %s joins the cluster address=%s", node, asked.address)
+        reply = await member.write(catalog_commands.put_member(node, asked.address))
+        if reply["code"] not in (catalog_commands.OK, catalog_commands.UNCHANGED):
+            return Standing.REFUSED, str(reply.get("text", ""))
+        return Standing.MEMBER, ""
+
+    def _in_group(self) -> tuple[NodeId, ...]:
+        configuration = self._host.status_of(CATALOG_GROUP).members
+        return configuration.voters + configuration.learners
+
+
+def fault_of_member(catalog: ports.Catalog, node: str, address: str) -> str:
+    """Return why a node cannot become a member, "" if it can."""
+    if not discovery.is_name(node):
+        return f"not a member name: {node!r}"
+    try:
+        discovery.parse_address(address)
+    except AddressError as error:
+        return str(error)
+    for other, taken in catalog.view.members().items():
+        if taken == address and other != node:
+            return f"{address} is the address of member '{other}'"
+    if len(catalog.view.members()) >= membership.MEMBERS_MAX:
+        return f"a cluster has at most {membership.MEMBERS_MAX} members"
+    return ""

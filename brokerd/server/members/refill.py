@@ -1,0 +1,117 @@
+"""A member whose disk is new in a cluster that is not: its replicas have no vote until refilled.
+
+An earlier disk of this member may have acknowledged what this one does not hold; a vote given in
+that state could elect a leader that does not hold it either (replication.md §1, G8).  So every
+group that is opened before the member has started, and that somebody else can refill, is doubted;
+the state outlives a crash.  Used by joining.py and broker.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.queue import queue_commands
+from brokerd.raft.messages import CATALOG_GROUP
+from brokerd.server.members import cluster_file, ports
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.3
+#: How long a start waits for the refill.
+PATIENCE_S = 60.0
+#: Groups that are reminded in one round.
+NUDGES_MAX = 64
+
+
+class Doubts(Protocol):
+    """Replicas that must not vote before they are refilled (cluster/groups/refilling.py)."""
+
+    def doubt(self, uid: int) -> bool:
+        """Take a replica's vote; False: there is none here, or nobody could refill it."""
+        ...
+
+
+class Refill:
+    """State: the groups that were doubted.  Idle unless `begin` was called."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        host: ports.Replicas,
+        doubts: Doubts,
+        nudge: Callable[[int, bytes], None],
+        spawn: ports.Spawn,
+    ) -> None:
+        """nudge: sends a command to a group's leader, unless some of this member wait for it."""
+        self._data_dir = data_dir
+        self._host = host
+        self._doubts = doubts
+        self._send_nudge = nudge
+        self._spawn = spawn
+        self.is_on = False
+        self._doubted: set[int] = set()
+
+    def begin(self) -> None:
+        """Groups that are opened from now on are doubted, until the member has started."""
+        self.is_on = True
+
+    def opened(self, uid: int, member_count: int) -> None:
+        """A group was opened.  Nobody could refill one without other members."""
+        if self.is_on and member_count != 1 and self._doubts.doubt(uid):
+            self._doubted.add(uid)
+
+    async def started(self, patience_s: float = PATIENCE_S) -> None:
+        """What existed before this member came is open; what is created from now on is its own.
+
+        Waits for the refill, since a member that counts as ready and has no vote could be what a
+        majority was counted on; not for ever, since a group may have nobody to refill from.
+        """
+        if not self.is_on:
+            return
+        self.is_on = False
+        work = self._spawn(self._run())
+        await asyncio.wait({work}, timeout=patience_s)
+        if left := self.left():
+            log.warning(
+                "%d groups are not refilled yet, and have no vote here: they need a leader among "
+                "their other members, which quorum_status names",
+                len(left),
+            )
+
+    def left(self) -> list[int]:
+        """Return the groups that are not refilled yet."""
+        return [uid for uid in self._doubted if self._is_doubted(uid)]
+
+    def _is_doubted(self, uid: int) -> bool:
+        if not self._host.has_group(uid):
+            return False
+        status = self._host.status_of(uid)
+        return status.is_doubted and not status.error
+
+    async def _run(self) -> None:
+        """Wait until all are refilled, and remember it."""
+        while left := self.left():
+            for uid in left[:NUDGES_MAX]:
+                self._nudge(uid)
+            await asyncio.sleep(POLL_S)
+        kept = cluster_file.load(self._data_dir)
+        kept.is_refilling = False
+        cluster_file.save(self._data_dir, kept)
+        log.info("refilled: this member votes in all of its %d groups", len(self._doubted))
+        self._doubted.clear()
+
+    def _nudge(self, uid: int) -> None:
+        """A quiet group sends nothing; what its leader says of a command that changes nothing lets
+        the replica here see that it holds everything (cluster/groups/trust.py).
+        """
+        command = (
+            catalog_commands.encode_batch([])
+            if uid == CATALOG_GROUP
+            else queue_commands.encode_tick()
+        )
+        self._send_nudge(uid, command)

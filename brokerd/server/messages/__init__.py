@@ -1,0 +1,1 @@
+"""The way of messages behind the front doors: publishing, delivery, dead letters, reply-to."""

@@ -1,0 +1,75 @@
+"""What queues are told when a channel has ended, each when it has answered all that it was sent.
+
+A queue that hears of the end returns what the channel holds and forgets its publishes.  What was
+refused (by a leader that is overloaded, or not one any more) goes again behind that: a publish
+would be taken over twice (R-QQ-8), and an acknowledgement would come too late, so that its message
+would come again.  For whoever has a channel of its own: sessions, Publish and Consume calls, links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.queue import client_sessions
+
+
+class Farewell:
+    """State: commands of one channel that have no answer yet, by queue; who is still to be told.
+
+    Invariant: every queue named to `say` is told once.
+    """
+
+    __slots__ = ("_also", "_command", "_groups", "_late", "_owed")
+
+    def __init__(self, groups: GroupClient) -> None:
+        self._groups = groups
+        self._owed: dict[int, int] = {}
+        self._command = b""
+        self._also: dict[int, list[bytes]] = {}
+        #: Queues that owe answers, and are told when they have given them.
+        self._late: set[int] = set()
+
+    def send(self, uid: int, command: bytes, *, is_lazy: bool = False) -> None:
+        """Send a command of the channel whose answer interests nobody else."""
+        self.sent(uid)
+        answered = partial(self._answered, uid)
+        self._groups.send(uid, command, answered, client_sessions.is_once(command), is_lazy=is_lazy)
+
+    def sent(self, uid: int) -> None:
+        """A command of the channel was sent; `answered` follows."""
+        self._owed[uid] = self._owed.get(uid, 0) + 1
+
+    def answered(self, uid: int) -> None:
+        """A command of the channel has its answer."""
+        left = self._owed.pop(uid) - 1
+        if left:
+            self._owed[uid] = left
+        elif uid in self._late:
+            self._late.discard(uid)
+            self._tell(uid)
+
+    def add(self, uid: int, command: bytes) -> None:
+        """This queue is to be told something else, too."""
+        self._also.setdefault(uid, []).append(command)
+
+    def say(self, command: bytes, uids: Iterable[int]) -> None:
+        """The channel has ended and sends nothing any more: these queues are to know it."""
+        self._command = command
+        for uid in dict.fromkeys(uids):
+            if uid in self._owed:
+                self._late.add(uid)
+            else:
+                self._tell(uid)
+
+    def _tell(self, uid: int) -> None:
+        for command in (self._command, *self._also.pop(uid, ())):
+            self._groups.send(uid, command, _ignore, once=True)
+
+    def _answered(self, uid: int, _status: ReplyStatus, _reply: bytes) -> None:
+        self.answered(uid)
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """The farewell needs no answer."""

@@ -1,0 +1,345 @@
+"""Publishing dead letters: at most once as they come, at least once with confirms from all targets.
+
+The queue machine decides who dies and why; dead_letter_headers.py makes the message that goes.  For
+the at-least-once strategy a worker beside the leader settles only what every target has taken over
+(R-ALO-4..7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from brokerd.cluster.errors import GroupGone
+from brokerd.core import annotations as message_annotations
+from brokerd.core.annotations import Death
+from brokerd.core.catalog.router import RouteResult
+from brokerd.core.message import Content
+from brokerd.core.queue import deaths, effects, queue_commands
+from brokerd.core.queue.effects import Run
+from brokerd.core.queue_options import QueueOptions
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.messages import pipeline, ports, rerouting
+from brokerd.server.messages.dead_letter_headers import bury
+from brokerd.server.messages.publishing import Publisher, Target, at_most_once
+
+log = logging.getLogger(__name__)
+
+#: R-ALO-4: dead_letter_worker_consumer_prefetch.
+PREFETCH = 32
+#: R-ALO-6: dead_letter_worker_publisher_confirm_timeout.
+RETRY_S = 180.0
+#: After a majority was missing.
+UNAVAILABLE_S = 5.0
+#: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
+CYCLES_MAX = 1000
+
+
+@dataclass(slots=True)
+class Letter:
+    """One message that waits for its targets."""
+
+    run: Run
+    reason: str
+    time_s: int
+    #: Groups that have it: not sent there again in this worker's life (R-ALO-6).
+    confirmed: set[int] = field(default_factory=set)
+
+
+#: Queues, and the message as it goes to them.
+Addressed = tuple[Sequence[Target], Content]
+
+
+class DeadLetterer:
+    """At-most-once publishing of one member, and its at-least-once workers by queue."""
+
+    def __init__(
+        self,
+        queues: ports.Queues,
+        routing: ports.Routing,
+        sender: ports.Sender,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        """spawn(work) runs a worker until it has ended, or the member does."""
+        self._queues = queues
+        self._routing = routing
+        self._sender = sender
+        self._spawn = spawn
+        self._workers: dict[int, Worker] = {}
+        self._publisher = at_most_once(sender)
+        self._cycles: set[tuple[str, ...]] = set()
+
+    def reroute(self, uid: int, effect: effects.Reroute) -> None:
+        """To the queue's alternate exchange (R-MQ-2)."""
+        rerouting.reroute(self._queues, self._routing, self._publisher, uid, effect)
+
+    def log_cycle(self, cycling: list[str], history: list[Death]) -> None:
+        """R-DLX-32: each list of queues once."""
+        queues = cycling + [death.queue for death in history]
+        if tuple(queues) in self._cycles or len(self._cycles) >= CYCLES_MAX:
+            return
+        self._cycles.add(tuple(queues))
+        log.warning(
+            "Message dropped because the following list of queues (ordered by death recency) "
+            "contains a dead letter cycle without reason 'rejected'. This list will not be logged "
+            "again: %s",
+            queues,
+        )
+
+    def publish(self, uid: int, effect: effects.DeadLetter) -> None:
+        """At most once: route and forget (R-DLX-4, -18, -19)."""
+        routing, publisher = self._routing, self._publisher
+        queue = self._queues.queue_of(uid)
+        if queue is None:
+            return
+        for run in effect.runs:
+            for content in self._queues.contents(uid, run):
+                letter, result = bury(
+                    routing,
+                    queue,
+                    content,
+                    effect.reason,
+                    effect.now_ms // 1000,
+                    (effect.exchange, effect.routing_key),
+                    run.delivery_count,
+                )
+                history = message_annotations.decode(letter[3]).deaths
+                names = [target.name for target in result.queues]
+                kept, cycling = deaths.without_cycles(names, history, effect.reason)
+                if cycling:
+                    self.log_cycle(cycling, history)
+                targets = [target for target in result.queues if target.name in kept]
+                pipeline.send_own(routing, publisher, queue.vhost, result, letter, 1, targets)
+                routing.counters.dead_lettered(
+                    queue.vhost,
+                    queue.name,
+                    effect.reason,
+                    effect.exchange,
+                    effect.routing_key or "",
+                    "at-most-once",
+                    _outcome(result, bool(targets), bool(cycling)),
+                    1,
+                    len(letter[2]),
+                )
+        publisher.flush()
+
+    def _addressed(self, uid: int, letter: Letter, options: QueueOptions) -> Addressed:
+        """Return where a letter of a queue goes, and the message that goes there."""
+        routing = self._routing
+        content = self._queues.contents(uid, letter.run)[0]
+        queue = self._queues.queue_of(uid)
+        exchange = options.dead_letter_exchange
+        if queue is None or exchange is None:
+            return (), content
+        target = (exchange, options.dead_letter_routing_key)
+        count = letter.run.delivery_count
+        buried, result = bury(routing, queue, content, letter.reason, letter.time_s, target, count)
+        history = message_annotations.decode(buried[3]).deaths
+        names = [each.name for each in result.queues]
+        kept, cycling = deaths.without_cycles(names, history, letter.reason)
+        if cycling:
+            # R-ALO-8: not there, but not dropped either.
+            self.log_cycle(cycling, history)
+        targets = tuple(each for each in result.queues if each.name in kept)
+        if targets:
+            size = len(buried[2])
+            routing.counters.internal_published(
+                queue.vhost, exchange, result, 1, size, len(targets)
+            )
+        elif not cycling:
+            routing.warn(
+                f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
+                f"exchange '{exchange}' "
+                + ("does not exist" if result.exchange is None else "has no route for them")
+            )
+        if result.alternates:
+            (buried,) = pipeline.marked(routing.profile, [buried])
+        return targets, buried
+
+    def wake(self, uid: int) -> None:
+        """There are dead letters of an at-least-once queue whose leader is here."""
+        worker = self._workers.get(uid)
+        if worker is None:
+            worker = self._workers[uid] = Worker(
+                uid, self._queues, self._sender, partial(self._addressed, uid), self._routing.warn
+            )
+            self._spawn(worker.run())
+        worker.wake()
+
+    def stop(self, uid: int) -> None:
+        """The leader is elsewhere now, or the queue is gone."""
+        worker = self._workers.pop(uid, None)
+        if worker is not None:
+            worker.stop()
+
+    def topology_changed(self) -> None:
+        """Something may be routable now: letters that nobody took are tried again."""
+        for worker in self._workers.values():
+            if worker.has_refused:
+                worker.wake()
+
+
+class Worker:
+    """One at-least-once queue: checks letters out, publishes, settles after all confirms.
+
+    `has_refused`: letters wait that had no route or were refused.
+    """
+
+    def __init__(
+        self,
+        uid: int,
+        queues: ports.Queues,
+        sender: ports.Sender,
+        addressed: Callable[[Letter, QueueOptions], Addressed],
+        warn: Callable[[str], None],
+    ) -> None:
+        """addressed(letter, the queue's options) says where a letter goes now."""
+        self._uid = uid
+        self._queues = queues
+        self._sender = sender
+        self._addressed = addressed
+        self._warn = warn
+        self._woken = asyncio.Event()
+        self._stopped = False
+        self.has_refused = False
+        self._channel = sender.next_uid()
+
+    def wake(self) -> None:
+        """Look for letters."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End; what is unsettled is published again by the next leader's worker (R-ALO-10)."""
+        self._stopped = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until stopped or the queue is gone."""
+        letters: list[Letter] = []
+        while not self._stopped:
+            self._woken.clear()
+            pause_s = RETRY_S
+            try:
+                letters = await self._checkout(letters)
+                # Before the round: what changes while it runs counts as changed after it.
+                self.has_refused = bool(letters)
+                left = await self._round(letters) if letters else []
+                self.has_refused = bool(left)
+                if len(left) < len(letters):
+                    # There is room for more, and what was refused has been asked just now.
+                    letters = left
+                    continue
+            except GroupGone:
+                return
+            except Unavailable as error:
+                self._warn(f"dead letters of group {self._uid} wait: {error}")
+                pause_s = UNAVAILABLE_S
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def _checkout(self, known: list[Letter]) -> list[Letter]:
+        """Take letters up to PREFETCH; return all that are taken, with what is known of them.
+
+        Read from the leader's state, which is beside us: an answer that got lost loses no letter,
+        and what a purge or another strategy has deleted meanwhile is not there (R-ALO-9).
+        """
+        queues = self._queues
+        if not queues.leads(self._uid):
+            # What is taken at another leader, its own worker would not get.
+            return []
+        if len(known) < PREFETCH:
+            command = queue_commands.encode_dead_letters_checkout(PREFETCH - len(known))
+            await queues.ask_queue(self._uid, command)
+        by_number = {letter.run.first: letter for letter in known}
+        found = []
+        for taken in queues.machine(self._uid).letters.held():
+            run = taken.span.run()
+            for i in range(run.length):
+                single = run._replace(first=run.first + i, length=1, position=run.position + i)
+                fresh = Letter(single, taken.reason, taken.time_ms // 1000)
+                found.append(by_number.get(single.first, fresh))
+        return found
+
+    async def _round(self, letters: list[Letter]) -> list[Letter]:
+        """Publish each letter to the targets that have not got it; settle those that all have, and
+        one at least; return the others: none is dropped for want of a route (R-ALO-6) or for a
+        cycle (R-ALO-8).
+        """
+        queues = self._queues
+        if not queues.leads(self._uid):
+            return []
+        # R-ALO-9: pending ones follow a change of exchange or key.
+        options = queues.machine(self._uid).options
+        routed = [(letter, *self._addressed(letter, options)) for letter in letters]
+        missing = [
+            (letter, target, content)
+            for letter, targets, content in routed
+            for target in targets
+            if target.uid not in letter.confirmed
+        ]
+        await self._send(missing)
+        settled: list[Letter] = []
+        kept: list[Letter] = []
+        for letter, targets, _ in routed:
+            # R-ALO-7: who was deleted meanwhile is not waited for.
+            waiting = [each.uid for each in targets if queues.queue_of(each.uid) is not None]
+            is_taken = letter.confirmed and letter.confirmed.issuperset(waiting)
+            (settled if is_taken else kept).append(letter)
+        if settled and not self._stopped:
+            ranges = [(letter.run.first, letter.run.first + 1) for letter in settled]
+            command = queue_commands.encode_dead_letters_settle(ranges)
+            await queues.ask_queue(self._uid, command)
+        return kept
+
+    async def _send(self, copies: list[tuple[Letter, Target, Content]]) -> None:
+        """Publish these, and note which targets have them when all have answered."""
+        if not copies:
+            return
+        sender = self._sender
+        done = asyncio.Event()
+        open_count = len(copies)
+
+        def outcome(outcomes: list[tuple[int, int, int]]) -> None:
+            nonlocal open_count
+            for first, count, accepted in outcomes:
+                open_count -= count
+                for letter, target, _ in copies[first : first + accepted]:
+                    # A queue that is gone counts as having taken it (R-PC-7), but not here.
+                    if self._queues.queue_of(target.uid) is not None:
+                        letter.confirmed.add(target.uid)
+            if open_count <= 0:
+                done.set()
+
+        # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
+        publisher = Publisher(
+            sender.groups,
+            sender.node,
+            sender.incarnation,
+            self._channel,
+            outcome,
+            deduplicate=False,
+        )
+        for number, (_, target, content) in enumerate(copies):
+            publisher.add([target], [content], number)
+        publisher.flush()
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await done.wait()
+        except TimeoutError:
+            publisher.close()
+
+
+def _outcome(result: RouteResult, is_taken: bool, is_cycling: bool) -> str:
+    """Name what became of a dead letter (telemetry.md §6.6, event `dl`)."""
+    if is_taken:
+        return "routed"
+    if is_cycling:
+        return "cycle_dropped"
+    return "dlx_missing" if result.exchange is None else "unroutable"

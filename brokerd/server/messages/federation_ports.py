@@ -1,0 +1,303 @@
+"""The broker as federation sees it: implements the ports of `federation/ports.py`.
+
+Reads the catalog's view, policies and liveness; publishes through `publishing.py` as every channel
+does.  Used by app.py, which gives it to the federation supervisor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from brokerd.amqp import errors as amqp_errors
+from brokerd.amqp import properties
+from brokerd.amqp.values import Decimal, Table, Timestamp
+from brokerd.core import annotations as message_annotations
+from brokerd.core.catalog import arguments, catalog_effects, names, policy
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.queue import queue_commands
+from brokerd.federation import ports
+from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
+from brokerd.raft.messages import NodeId
+from brokerd.server.catalog import sealed_parameters
+from brokerd.server.catalog.keyring import Keyring
+from brokerd.server.messages import pipeline, publishing
+from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
+from brokerd.server.messages.ports import Members, Routing, Sender
+
+log = logging.getLogger(__name__)
+
+#: What makes links come or go; operator policies know no exchanges.
+_LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member"})
+
+
+class LinkPublisher:
+    """ports.Publisher: one publishing channel of the broker's own.
+
+    Invariant: `_waiting` holds, per number without an outcome, the queues that have not answered.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        routing: Routing,
+        vhost: str,
+        exchange: str,
+        outcome: ports.Outcome,
+    ) -> None:
+        self._sender = sender
+        self._routing = routing
+        self._vhost = vhost
+        self._exchange = exchange
+        self._outcome = outcome
+        self._channel = sender.next_uid()
+        self._waiting: dict[int, int] = {}
+        self._decided: list[tuple[int, bool]] = []
+        self._closed = False
+        self._publisher = publishing.Publisher(
+            sender.groups, sender.node, sender.incarnation, self._channel, self._answered
+        )
+
+    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+        """Route and enqueue (R-FX-14)."""
+        routing = self._routing
+        try:
+            table = properties.headers(header)
+        except amqp_errors.AmqpError:
+            # It cannot be routed by anyone; asking again would not help.
+            self._decided.append((number, True))
+            return
+        kept, extra = _annotations(header, table)
+        result = routing.router.route(self._vhost, self._exchange, routing_key, table, extra)
+        if result.exchange is None:
+            # Deleted just now: the link is about to end, the message stays upstream.
+            self._decided.append((number, False))
+            return
+        if "BCC" in table:
+            # R-FX-13, R-RT-C2.
+            rest = {key: value for key, value in table.items() if key != "BCC"}
+            header = properties.with_headers(header, rest)
+        content = ((self._exchange, routing_key), header, body, message_annotations.encode(kept))
+        self._waiting[number] = len(result.queues)
+        if not pipeline.send_own(routing, self._publisher, self._vhost, result, content, number):
+            del self._waiting[number]
+            routing.unroutable(self._vhost, self._exchange, result, 1)
+            self._decided.append((number, True))
+
+    def flush(self) -> None:
+        """Send what was added."""
+        self._publisher.flush()
+        self._report()
+
+    def close(self) -> None:
+        """Tell the queues that this enqueuer has ended."""
+        if self._closed:
+            return
+        self._closed = True
+        sender = self._sender
+        command = queue_commands.encode_channel_down(sender.node, sender.incarnation, self._channel)
+        self._publisher.leave(command)
+
+    def _answered(self, runs: list[tuple[int, int, int]]) -> None:
+        waiting = self._waiting
+        for first, count, accepted in runs:
+            for number in range(first, first + count):
+                left = waiting.get(number)
+                if left is None:
+                    continue
+                if number - first >= accepted:
+                    # R-PC-3: the first refusal decides.
+                    del waiting[number]
+                    self._decided.append((number, False))
+                elif left == 1:
+                    del waiting[number]
+                    self._decided.append((number, True))
+                else:
+                    waiting[number] = left - 1
+        self._report()
+
+    def _report(self) -> None:
+        if self._decided and not self._closed:
+            decided, self._decided = self._decided, []
+            self._outcome(decided)
+
+
+def _annotations(header: bytes, table: Table) -> tuple[message_annotations.Annotations, list[str]]:
+    """What the broker keeps beside the message, and the keys of CC and BCC (R-FX-13).
+
+    The upstream has checked these properties when they were published; what is wrong all the same
+    counts as absent.
+    """
+    kept = message_annotations.Annotations()
+    if properties.has_expiration(header):
+        text = properties.expiration(header) or ""
+        if text.isascii() and text.isdigit():
+            kept.ttl_ms = min(int(text[:20]), EXPIRATION_MS_MAX)
+    if properties.has_priority(header):
+        kept.priority = properties.priority(header)
+    kept.bcc = _keys(table.get("BCC"))
+    return kept, _keys(table.get("CC")) + kept.bcc
+
+
+def _keys(value: object) -> list[str]:
+    return [key for key in value if isinstance(key, str)] if isinstance(value, list) else []
+
+
+class Catalog(Protocol):
+    """The catalog, and who hears of its changes."""
+
+    @property
+    def view(self) -> CatalogState:
+        """Return what this member has applied."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """Return what opens sealed parameters."""
+        ...
+
+    @property
+    def topology_revision(self) -> int:
+        """Return a number that rises with every change."""
+        ...
+
+    @property
+    def topology_listeners(self) -> list[Callable[[catalog_effects.TopologyChanged], None]]:
+        """Return who is called after a change; whoever wants to hear of them adds itself."""
+        ...
+
+
+class MemberTopology:
+    """ports.Topology over one member."""
+
+    def __init__(
+        self,
+        cluster_name: str,
+        catalog: Catalog,
+        members: Members,
+        sender: Sender,
+        routing: Routing,
+        alarm: Callable[[], str],
+    ) -> None:
+        """alarm() says why publishers are held back anywhere, "" if they are not."""
+        self._cluster_name = cluster_name
+        self._catalog = catalog
+        self._members = members
+        self._sender = sender
+        self._routing = routing
+        self._alarm = alarm
+        self._listeners: dict[
+            Callable[[ports.Change], None], Callable[[catalog_effects.TopologyChanged], None]
+        ] = {}
+
+    @property
+    def node(self) -> str:
+        """Return this member's name."""
+        return self._sender.node
+
+    @property
+    def cluster_name(self) -> str:
+        """R-FED-8."""
+        return self._cluster_name
+
+    @property
+    def revision(self) -> int:
+        """Return a number that rises with every change of the catalog."""
+        return self._catalog.topology_revision
+
+    @property
+    def reconnect_delay_ms(self) -> int:
+        """R-FED-2."""
+        return self._routing.profile.federation_reconnect_delay * 1000
+
+    def federated_exchanges(self) -> list[ports.Federated]:
+        """R-FED-4."""
+        view = self._catalog.view
+        found = []
+        for vhost, topology in view.vhosts.items():
+            for exchange in topology.exchanges.values():
+                if (
+                    exchange.name == names.DEFAULT_EXCHANGE
+                    or exchange.internal
+                    or exchange.arguments.get(INTERNAL_PURPOSE) == PURPOSE
+                ):
+                    continue
+                options = policy.effective_exchange(view, exchange)
+                choice = Choice(
+                    options.federation_upstream,
+                    options.federation_upstream_set,
+                    options.federation_upstream_pattern,
+                )
+                if choice != Choice():
+                    found.append(
+                        ports.Federated(
+                            vhost,
+                            exchange.name,
+                            exchange.type,
+                            exchange.durable,
+                            exchange.auto_delete,
+                            choice,
+                            _table(exchange.arguments),
+                        )
+                    )
+        return found
+
+    def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
+        """Return a component's runtime parameters."""
+        found = self._catalog.view.parameters(vhost, component)
+        if component != sealed_parameters.UPSTREAM:
+            return found
+        return sealed_parameters.of_vhost(vhost, found, self._catalog.keyring)
+
+    def bindings(self, vhost: str, exchange: str) -> list[tuple[str, Table]]:
+        """R-FX-7: bindings to queues and to exchanges alike."""
+        topology = self._catalog.view.vhosts.get(vhost)
+        if topology is None:
+            return []
+        return [
+            (binding.routing_key, _table(binding.arguments))
+            for binding in topology.bindings.from_source(exchange)
+        ]
+
+    def quorate_members(self) -> list[str]:
+        """R-FED-7."""
+        alive = self._members.alive() | {NodeId(self._sender.node)}
+        members = sorted(self._catalog.view.members())
+        running = [name for name in members if NodeId(name) in alive]
+        return running if 2 * len(running) > len(members) else []
+
+    def alarm(self) -> str:
+        """R-ALM-9."""
+        return self._alarm() if self._routing.profile.federation_honour_alarms else ""
+
+    def open_publisher(self, vhost: str, exchange: str, outcome: ports.Outcome) -> ports.Publisher:
+        """Return a publishing channel."""
+        return LinkPublisher(self._sender, self._routing, vhost, exchange, outcome)
+
+    def listen(self, listener: Callable[[ports.Change], None]) -> None:
+        """Translate the catalog's changes."""
+
+        def changed(change: catalog_effects.TopologyChanged) -> None:
+            if change.kind == "binding":
+                listener(ports.Change(change.vhost, change.name))
+            elif change.kind in _LINK_KINDS:
+                listener(ports.Change(change.vhost))
+
+        self._listeners[listener] = changed
+        self._catalog.topology_listeners.append(changed)
+
+    def unlisten(self, listener: Callable[[ports.Change], None]) -> None:
+        """End that."""
+        changed = self._listeners.pop(listener, None)
+        if changed is not None:
+            self._catalog.topology_listeners.remove(changed)
+
+    def link_changed(self, link: str, state: str, error: str) -> None:
+        """Note it for telemetry."""
+        self._routing.counters.changed("link", link=link, state=state, error=error)
+
+
+def _table(stored: Mapping[str, Any]) -> Table:
+    table: Table = arguments.from_json(dict(stored), Timestamp, Decimal)
+    return table

@@ -1,0 +1,274 @@
+"""From a channel's messages to the queues' leaders, and the answers back (hot path, outward half).
+
+A `Publisher` belongs to one publishing channel (AMQP, gRPC, a federation link, the broker itself).
+It collects what one read brought per queue, sends one enqueue batch per queue, and reports which of
+the channel's own numbers were taken over or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Protocol
+
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.message import Content
+from brokerd.core.queue import queue_commands
+from brokerd.server.messages import ports
+from brokerd.server.messages.channel_close import Farewell
+
+log = logging.getLogger(__name__)
+
+#: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
+#: below the peer stream's frame.
+BATCH_MESSAGES_MAX = 2048
+BATCH_BYTES_MAX = 1024 * 1024
+#: So many batches of a channel are on their way to one queue before the next one waits and grows:
+#: one is being replicated while the next stands ready behind it.
+BATCHES_ON_WAY_MAX = 2
+
+
+_HEADER, _BODY = itemgetter(1), itemgetter(2)
+
+#: Channels are numbered by a counter below this many bits; their further names have more.
+RENAMED_SHIFT = 48
+
+#: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
+UNNUMBERED = -1
+
+
+class Target(Protocol):
+    """A queue as routing returns it."""
+
+    @property
+    def uid(self) -> int:
+        """Return the uid of the queue's group."""
+        ...
+
+
+#: Called with (first, count, accepted) per run of the channel's numbers: the first `accepted` of
+#: them
+#: were taken over by one queue, the others refused.
+Outcome = Callable[[list[tuple[int, int, int]]], None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What waits for the end of this read, for one queue."""
+
+    contents: list[Content] = field(default_factory=list)
+    #: The channel's numbers of the contents as (first, count), in order.
+    numbers: list[tuple[int, int]] = field(default_factory=list)
+    size: int = 0
+
+
+class Publisher:
+    """Owns the channel's enqueue numbers per queue (duplicate detection, replication.md §2.6).
+
+    Invariant: batches of one queue are sent in order, numbers without gaps from 1.
+    """
+
+    def __init__(
+        self,
+        groups: GroupClient,
+        node: str,
+        incarnation: int,
+        channel: int,
+        outcome: Outcome,
+        in_flight: Callable[[int], None] | None = None,
+        deduplicate: bool = True,
+        farewell: Farewell | None = None,
+    ) -> None:
+        """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
+
+        farewell: of a channel that sends its queues other things as well.
+        """
+        self._groups = groups
+        self._farewell = farewell or Farewell(groups)
+        self._node = node
+        self._incarnation = incarnation
+        self._channel = channel
+        self._outcome = outcome
+        self._in_flight = in_flight
+        self._deduplicate = deduplicate
+        self._sequences: dict[int, int] = {}
+        self._batches: dict[int, _Batch] = {}
+        #: Batches that have no answer yet, by queue.
+        self._on_way: dict[int, int] = {}
+        self._closed = False
+        #: What the channel is called at queues that have lost what it was called before.
+        self._channels: dict[int, int] = {}
+        self._renamed = 0
+
+    def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
+        """Put a run of messages, numbered from `first_number` by the channel, into these queues."""
+        size = sum(map(len, map(_HEADER, contents))) + sum(map(len, map(_BODY, contents)))
+        count = len(contents)
+        for target in targets:
+            batch = self._batches.get(target.uid)
+            if batch is not None and size >= BATCH_BYTES_MAX:
+                # One command takes a message of the largest size, and little more.
+                del self._batches[target.uid]
+                self._send(target.uid, batch)
+                batch = None
+            if batch is None:
+                batch = self._batches[target.uid] = _Batch()
+            batch.contents += contents
+            numbers = batch.numbers
+            last = numbers[-1] if numbers else (UNNUMBERED, 0)
+            if last[0] != UNNUMBERED and last[0] + last[1] == first_number:
+                numbers[-1] = (numbers[-1][0], numbers[-1][1] + count)
+            else:
+                numbers.append((first_number, count))
+            batch.size += size
+            if self._in_flight is not None:
+                self._in_flight(size)
+            if batch.size >= BATCH_BYTES_MAX or len(batch.contents) >= BATCH_MESSAGES_MAX:
+                del self._batches[target.uid]
+                self._send(target.uid, batch)
+
+    def offer(self) -> None:
+        """Send what was added, but let it wait for an answer where enough is on its way already.
+
+        A batch costs about as much as 30 messages, so few large ones carry more (hot-path.md
+        rule 1: what is there when the previous one ends); nothing waits while less is on its way.
+        """
+        on_way = self._on_way
+        for uid in list(self._batches):
+            if on_way.get(uid, 0) < BATCHES_ON_WAY_MAX:
+                self._send(uid, self._batches.pop(uid))
+
+    def flush(self) -> None:
+        """Send all that was added: what follows must not overtake it."""
+        if self._batches:
+            batches, self._batches = self._batches, {}
+            for uid, batch in batches.items():
+                self._send(uid, batch)
+
+    def close(self) -> None:
+        """The channel ended: outcomes interest nobody any more (R-PC-9)."""
+        self.flush()
+        self._closed = True
+
+    def leave(self, farewell: bytes, others: Iterable[int] = ()) -> None:
+        """Tell the queues that know this publisher, and `others`, that its channel has ended, each
+        when it has answered all batches (channel_close.py).
+        """
+        self.close()
+        self._farewell.say(farewell, [*self._sequences, *others])
+
+    def _send(self, uid: int, batch: _Batch) -> None:
+        if self._groups.refuses_lines(uid):
+            # Before it takes numbers: the queue need not hear of what it never got.
+            asyncio.get_running_loop().call_soon(self._refused, batch)
+            return
+        count = len(batch.contents)
+        first = 0
+        if self._deduplicate:
+            first = self._sequences.get(uid, 1)
+            self._sequences[uid] = first + count
+        channel = self._channels.get(uid, self._channel)
+        command = queue_commands.encode_enqueue(
+            self._node, self._incarnation, channel, first, batch.contents
+        )
+        self._on_way[uid] = self._on_way.get(uid, 0) + 1
+        self._farewell.sent(uid)
+        numbers, size = batch.numbers, batch.size
+        # The contents are in the command now; holding them twice would double the memory in flight.
+        # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
+        # does not have.
+        self._groups.send(
+            uid,
+            command,
+            lambda status, reply: self._replied(uid, channel, numbers, size, status, reply),
+            early=queue_commands.GAP_REPLY,
+            line=self,
+        )
+
+    def _refused(self, batch: _Batch) -> None:
+        """Nothing was sent: the queue waits with damage that lasts."""
+        if self._in_flight is not None:
+            self._in_flight(-batch.size)
+        if not self._closed:
+            self._outcome([(first, count, 0) for first, count in batch.numbers])
+
+    def _replied(
+        self,
+        uid: int,
+        channel: int,
+        numbers: list[tuple[int, int]],
+        size: int,
+        status: ReplyStatus,
+        reply: bytes,
+    ) -> None:
+        if status is ReplyStatus.REFUSED:
+            # It may have been taken over all the same, so its numbers are not used again.
+            self._rename(uid, channel)
+        elif status is ReplyStatus.OK and reply.startswith(queue_commands.GAP_REPLY):
+            self._lost_at(uid, channel, sum(count for _, count in numbers))
+        if self._in_flight is not None:
+            self._in_flight(-size)
+        if not self._closed:
+            self._outcome(self._outcomes(uid, numbers, status, reply))
+        on_way = self._on_way.pop(uid) - 1
+        if on_way:
+            self._on_way[uid] = on_way
+        if (batch := self._batches.pop(uid, None)) is not None:
+            self._send(uid, batch)
+        self._farewell.answered(uid)
+
+    def _lost_at(self, uid: int, channel: int, count: int) -> None:
+        """A queue has forgotten what this channel published, with all that it held: its only disk
+        was lost.  What followed is refused; what comes next comes under another name, as numbers
+        that were used must not be used again.
+        """
+        log.warning(
+            "queue group=%x has lost what a channel published before: %d messages are refused",
+            uid,
+            count,
+        )
+        self._rename(uid, channel)
+
+    def _rename(self, uid: int, channel: int) -> None:
+        if channel != self._channels.get(uid, self._channel):
+            return
+        self._renamed += 1
+        name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
+        self._sequences[uid] = 1
+        down = queue_commands.encode_channel_down(self._node, self._incarnation, name)
+        self._farewell.add(uid, down)
+
+    def _outcomes(
+        self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes
+    ) -> list[tuple[int, int, int]]:
+        if status is ReplyStatus.GONE:
+            # R-PC-7: a queue that was deleted counts as having taken the message over.
+            self._sequences.pop(uid, None)
+            return [(first, count, count) for first, count in numbers]
+        if status is ReplyStatus.REFUSED:
+            return [(first, count, 0) for first, count in numbers]
+        verdict, accepted, _ = queue_commands.decode_enqueue_reply(reply)
+        if verdict is queue_commands.EnqueueStatus.DELETED:
+            self._sequences.pop(uid, None)
+            accepted = sum(count for _, count in numbers)
+        outcomes = []
+        for first, count in numbers:
+            taken = min(count, accepted)
+            outcomes.append((first, count, taken))
+            accepted -= taken
+        return outcomes
+
+
+def at_most_once(sender: ports.Sender) -> Publisher:
+    """Return a publisher of the member's own whose outcomes nobody awaits.
+
+    It publishes as channel 0, which passes length limits (R-QQ-26).
+    """
+    return Publisher(sender.groups, sender.node, sender.incarnation, 0, _forget, deduplicate=False)
+
+
+def _forget(_: list[tuple[int, int, int]]) -> None:
+    """Nobody waits."""

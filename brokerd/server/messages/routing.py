@@ -1,0 +1,55 @@
+"""Where this member's messages go, and who counts those that go nowhere (ports.Routing).
+
+One for all publishing channels; what a message carries beside it is encoded here too, since that
+depends on what all members can read.  Built by broker.py.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from brokerd.core import annotations as message_annotations
+from brokerd.core.catalog import features
+from brokerd.core.catalog.router import Router
+from brokerd.server.messages.repeated_warnings import RepeatedWarnings
+
+if TYPE_CHECKING:
+    from brokerd.core.annotations import Annotations
+    from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.core.catalog.router import RouteResult
+    from brokerd.core.profiles import Profile
+    from brokerd.telemetry.counters import Counters
+
+
+class MemberRouting:
+    """State: how many messages no queue took, and which warnings were given lately."""
+
+    def __init__(self, view: CatalogState, profile: Profile, counters: Counters) -> None:
+        self.router = Router(view)
+        self.profile = profile
+        self.counters = counters
+        #: Messages that no queue took, since this member's start; for the metrics.
+        self.unroutable_total = 0
+        self._view = view
+        self._warnings = RepeatedWarnings()
+
+    def annotate(self, kept: Annotations) -> bytes:
+        """Return a message's annotations in the form that all members can read."""
+        is_packed = features.PACKED_ANNOTATIONS in self._view.enabled_features
+        return message_annotations.encode(kept, packed=is_packed)
+
+    def unroutable(self, vhost: str, exchange: str, result: RouteResult, count: int) -> None:
+        """Count; warn of a missing alternate exchange, once a minute for each (R-AE-4)."""
+        self.unroutable_total += count
+        if result.ae_missing is None or not self.profile.ae_warn_missing:
+            return
+        source, alternate = result.ae_missing
+        self.warn(
+            f"alternate exchange '{alternate}' in vhost '{vhost}' of exchange '{source}' "
+            f"in vhost '{vhost}' does not exist"
+        )
+
+    def warn(self, text: str) -> None:
+        """Log a warning, the same one at most once a minute."""
+        self._warnings.warn(text, time.monotonic())

@@ -1,0 +1,129 @@
+"""The groups of queues that this member takes part in: opened and closed as the catalog says.
+
+Told of every change of a queue, and of all queues after a start or an installed snapshot; whoever
+does something for a queue while it is here is told in turn.  Built by broker.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+
+from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.host import Host
+from brokerd.core.catalog import queue_membership
+from brokerd.core.catalog.catalog_effects import TopologyChanged
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+
+OfGroup = Callable[[int], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Listeners:
+    """Who is told of what, each in order; the argument is the group's uid."""
+
+    #: A replica was opened; of so many members.
+    opened: Callable[[int, int], None]
+    #: The queue goes on without this member: before its replica is closed, and after.
+    leaving: Sequence[OfGroup]
+    left: Sequence[OfGroup]
+    #: The queue is no more: before its replica is closed, and after.
+    ending: Sequence[OfGroup]
+    ended: Sequence[OfGroup]
+    #: A queue that is led here may be another one now.
+    changed: OfGroup
+
+
+class QueueGroups:
+    """State: how many queues were declared; which there are stands in member_queues.py."""
+
+    def __init__(
+        self,
+        host: Host,
+        groups: GroupClient,
+        view: CatalogState,
+        records: dict[int, Queue],
+        led: Container[int],
+        listeners: Listeners,
+    ) -> None:
+        """records: all queues by their groups' uids, changed here only.  led: those whose leader is
+        here, as they are whenever it is asked.
+        """
+        self._host = host
+        self._groups = groups
+        self._view = view
+        self._led = led
+        self._listeners = listeners
+        self._queues = records
+        #: Queues that were declared since this member's start, for the metrics.
+        self.declared_total = 0
+
+    # ---- what the catalog says ------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open what the catalog says after a start or an installed snapshot."""
+        known = set(self._queues)
+        for queue in self._view.queues():
+            known.discard(queue.uid)
+            self._open(queue)
+        for uid in known:
+            self._close(uid)
+        # A catalog that is not whole may not know them any more.
+        if not self._host.status_of(CATALOG_GROUP).is_damaged:
+            # Queues that were deleted, and groups that let go of this member, while it was away.
+            self._host.forget_logs(())
+
+    def topology_changed(self, change: TopologyChanged) -> None:
+        """A queue was declared, deleted, or its members are others."""
+        queue = self._view.queue(change.vhost, change.name)
+        if change.deleted or queue is None or queue.uid != change.uid:
+            self._close(change.uid)
+        if not change.deleted and queue is not None:
+            self.declared_total += queue.uid not in self._queues
+            self._open(queue)
+            if queue.uid in self._led:
+                self._listeners.changed(queue.uid)
+
+    def _open(self, queue: Queue) -> None:
+        uid, membership, node = queue.uid, queue.membership, self._host.node
+        self._queues[uid] = queue
+        members = [NodeId(name) for name in queue.members]
+        self._groups.set_members(uid, members)
+        log_uid = queue_membership.log_uid(uid, membership, node)
+        is_here = self._host.has_group(uid)
+        if is_here and (node not in members or self._host.status_of(uid).log_uid != log_uid):
+            self._leave(uid)
+        if node in members and not self._host.has_group(uid):
+            # Once the members have changed, only a log or a leader can say who they are.
+            first = members if membership.is_founding else []
+            # A queue never changes its type, so the machine knows it before its leader tells the
+            # rest, which may come behind the first messages (QueueLeaders.propose).
+            machine = QueueMachine(queue.name, QueueOptions(queue_type=queue.type))
+            volatile = not queue.durable
+            self._host.open_group(uid, first, machine, volatile=volatile, log_uid=log_uid)
+            self._listeners.opened(uid, len(members))
+            if members[0] == node:
+                # The first member is the leader that the locator chose (R-QQ-5).
+                self._host.transfer_leadership(uid, node)
+
+    def _leave(self, uid: int) -> None:
+        """The queue goes on without this member, whose clients go on with the queue."""
+        for tell in self._listeners.leaving:
+            tell(uid)
+        self._host.close_group(uid, forget=True)
+        for tell in self._listeners.left:
+            tell(uid)
+
+    def _close(self, uid: int) -> None:
+        self._queues.pop(uid, None)
+        for tell in self._listeners.ending:
+            tell(uid)
+        if self._host.has_group(uid):
+            self._host.close_group(uid, forget=True)
+        self._groups.forget(uid)
+        for tell in self._listeners.ended:
+            tell(uid)

@@ -1,0 +1,103 @@
+"""Doubts about a whole log: it is a copy, or it has forgotten what it had promised to others.
+
+For wal.py; the parts of the writer thread, each with one sync.  A doubt is a place (records.COPIED,
+records.BEHIND) at which any group may have lost something: until it is over, or a leader has
+refilled the group, the member has no vote in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from brokerd.storage import records
+from brokerd.storage.group_log import GroupLog
+from brokerd.storage.promises import Promises
+from brokerd.storage.writer import LogWriter, WriterState
+
+
+def begin_run(state: WriterState) -> None:
+    """Note that the log was opened once more."""
+    promises = state.promises
+    if not promises.log:
+        promises.log = random_mark()
+    promises.begin(random_mark(), state.batches)
+
+
+def random_mark() -> int:
+    """Return a number that nobody else draws; not 0."""
+    return int.from_bytes(os.urandom(7), "little") + 1
+
+
+class Doubts:
+    """The two halves of every change, as in wal.py: w = by the writer thread, with one sync."""
+
+    def __init__(self, writer: LogWriter, groups: dict[int, GroupLog], lost: set[int]) -> None:
+        """groups, lost: the log's own, which belong to the event loop."""
+        self._writer = writer
+        self._groups = groups
+        self._lost = lost
+
+    def promises(self) -> Promises:
+        """Return what the log knew of itself and of others at the start; the caller's own."""
+        return self._writer.state.promises.copy()
+
+    def places(self) -> list[int]:
+        """Return the doubts that stand."""
+        return sorted(where for where in self._lost if records.is_doubt(where))
+
+    def pass_over(self, uid: int) -> None:
+        """The group began after the doubts: it has no past that could be forgotten here."""
+        self._groups[uid].lost.difference_update(self.places())
+
+    def begin(self) -> int:
+        """Take every group for damaged until it is refilled; return the doubt, for `write`."""
+        segment = self._writer.active.segment
+        count = sum(where >> 32 == segment for where in self._lost)
+        offset = min(records.BEHIND + count, records.SEGMENT_HEADER_COPY - 1)
+        where = records.place(segment, offset)
+        self._lost.add(where)
+        for log in self._groups.values():
+            log.lost.add(where)
+        return where
+
+    def write(self, where: int, promises: Promises) -> None:
+        """w: Make a doubt last, with the promises that it comes from."""
+        writer = self._writer
+        with writer.lock:
+            state = writer.state
+            state.promises = promises
+            state.lost = sorted({*state.lost, where})
+            batch = [writer.promises_record(), *writer.lost_records()]
+            for uid, group in state.groups.items():
+                group.lost = sorted({*group.lost, where})
+                batch.append(writer.group_record(uid))
+            writer.append(batch)
+
+    def write_end(self, places: Sequence[int]) -> None:
+        """w: Note that doubts are over."""
+        writer = self._writer
+        with writer.lock:
+            state = writer.state
+            state.accepted.update(places)
+            state.lost = [where for where in state.lost if where not in places]
+            batch = writer.lost_records()
+            for uid, group in state.groups.items():
+                if any(where in group.lost for where in places):
+                    group.lost = [where for where in group.lost if where not in places]
+                    group.healed = sorted({*group.healed, *places})
+                    batch.append(writer.group_record(uid))
+            writer.append(batch)
+
+    def ended(self, places: Sequence[int]) -> None:
+        """Groups without other damage are whole."""
+        self._lost.difference_update(places)
+        for log in self._groups.values():
+            log.lost.difference_update(places)
+
+    def keep(self, promises: Promises) -> None:
+        """w: Make durable what the log knows of itself and of others."""
+        writer = self._writer
+        with writer.lock:
+            writer.state.promises = promises
+            writer.append([writer.promises_record()])

@@ -1,0 +1,105 @@
+"""Tasks of the engine that keep up what resources are told besides their own objects.
+
+Health asks each broker for its members, one call per broker and interval; standings look at virtual
+hosts that changed. Both wake only those whose status says something else now. For the engine only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.session import BrokerSession, State
+from brokerd_operator.specs.queue import QueueSpec
+
+if TYPE_CHECKING:
+    from brokerd_operator.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+#: Looking at standings takes at most this share of the time: one part in so many.
+STANDINGS_SHARE = 20
+
+
+async def follow_health(engine: Engine) -> None:
+    """Ask brokers for alarms and members; a broker that is new at once, all in every interval."""
+    while True:
+        is_due = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(engine.settings.health_interval_s):
+                await engine.is_asking.wait()
+                is_due = False
+        engine.is_asking.clear()
+        sessions = [
+            session
+            for session in engine.sessions()
+            if session.state is State.UP
+            and (is_due or engine.health.member_count(session.reference) is None)
+        ]
+        for outcome in await asyncio.gather(
+            *(_ask(engine, session) for session in sessions), return_exceptions=True
+        ):
+            if isinstance(outcome, Exception):
+                log.error("asking a broker for its members failed", exc_info=outcome)
+
+
+async def _ask(engine: Engine, session: BrokerSession) -> None:
+    broker = session.reference
+    if session.client is None:
+        return
+    try:
+        members = await session.client.members()
+    except BrokerError as error:
+        log.debug("members of %s: %s", broker.key, error)
+        return
+    if session.state is not State.UP or session not in engine.sessions():
+        # It went while the answer was on its way.
+        return
+    is_first = not engine.health.is_known(broker)
+    count = engine.health.member_count(broker)
+    if engine.health.replace(broker, members):
+        engine.wake_broker_itself(broker)
+        if engine.health.member_count(broker) != count:
+            engine.wake(
+                key
+                for key in engine.cache.referring_to(broker)
+                if key.kind == "Queue" and _has_replicas(engine, key)
+            )
+    if is_first:
+        engine.wake_carrying()
+
+
+def _has_replicas(engine: Engine, key: Key) -> bool:
+    entry = engine.cache.get(key)
+    return (
+        entry is not None and isinstance(entry.spec, QueueSpec) and entry.spec.replicas is not None
+    )
+
+
+async def follow_standings(engine: Engine) -> None:
+    """Look at what changed, with a rest after it that is long beside the work."""
+    rest_s = 0.0
+    while True:
+        await asyncio.sleep(max(engine.settings.standings_interval_s, rest_s))
+        began = time.monotonic()
+        for session in engine.sessions():
+            if session.state is not State.UP:
+                continue
+            broker = session.reference
+            was_new = engine.standings.is_new(broker)
+            try:
+                changed = await engine.standings.refresh(broker, session.topology)
+            except Exception:
+                # A broker that sends nonsense must not end the work for the others.
+                log.exception("looking at the policies of %s failed", broker.key)
+                continue
+            for identity in changed:
+                engine.wake(engine.cache.claiming(broker, identity))
+            if was_new:
+                engine.wake_carrying()
+        rest_s = STANDINGS_SHARE * (time.monotonic() - began)

@@ -1,0 +1,170 @@
+"""What the status of a topology resource says besides Ready, InSync and drift.
+
+Links of upstreams, what is kept aside of queues, what policies are in force for, and the condition
+Warning: what is missing or odd without keeping anything from being applied. What nobody knows yet,
+as after a restart of the operator, stays as it is. For `topology_pass` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from brokerd_operator import conditions
+from brokerd_operator.engine import kept_aside
+from brokerd_operator.engine.cache import Entry
+from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.session import BrokerSession
+from brokerd_operator.reconcile.standing import POLICY_KINDS, Oddity
+from brokerd_operator.specs.federation_upstream import FederationUpstreamSpec
+from brokerd_operator.specs.model import TopologySpec
+from brokerd_operator.specs.queue import QueueSpec
+from brokerd_operator.specs.user import UserSpec
+
+if TYPE_CHECKING:
+    from brokerd_operator.engine.engine import Engine
+
+#: Outcomes after which the object in the broker is this resource's.
+_OWN_OBJECT = frozenset(("Applied", "NotApplied", "Paused"))
+#: Oddities that one message names.
+ODDITIES_MAX = 5
+
+
+@dataclass(slots=True)
+class Remarks:
+    """Fields (None takes one away) and conditions of one status."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    conditions: list[conditions.Condition] = field(default_factory=list)
+
+
+async def gather(
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    session: BrokerSession | None,
+    reason: str,
+    missing: str,
+) -> Remarks:
+    """All remarks on one resource; `missing` names soft dependencies that do not exist."""
+    found = Remarks()
+    spec = entry.spec
+    if not isinstance(spec, TopologySpec):
+        return found
+    if isinstance(spec, UserSpec):
+        found.fields["credentialsSecret"] = spec.secret_name(entry.meta)
+    if session is not None:
+        if isinstance(spec, FederationUpstreamSpec):
+            _add_links(found, engine, key, entry, spec, session)
+        if isinstance(spec, QueueSpec):
+            await _add_kept_aside(found, engine, key, entry, spec, session)
+    is_own = session is not None and reason in _OWN_OBJECT
+    if spec.BROKER_KIND in POLICY_KINDS:
+        _add_standing(found, engine, key, entry, spec, session if is_own else None)
+    _add_warning(found, engine, key, entry, spec, session if is_own else None, missing)
+    return found
+
+
+def _add_links(
+    found: Remarks,
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    spec: FederationUpstreamSpec,
+    session: BrokerSession,
+) -> None:
+    if not engine.links.is_known(session.reference):
+        found.conditions.extend(engine.carry(key, entry.body, conditions.LINKS_UP))
+        return
+    links = engine.links.of(session.reference, spec.vhost, spec, entry.meta)
+    found.fields |= links.fields
+    found.conditions.extend(links.conditions)
+
+
+async def _add_kept_aside(
+    found: Remarks,
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    spec: QueueSpec,
+    session: BrokerSession,
+) -> None:
+    if engine.kept_aside.is_known(session.reference):
+        name = spec.resolved_name(entry.meta)
+        kept = engine.kept_aside.of_queue(
+            session.reference, spec.vhost, name, entry.meta.generation
+        )
+    else:
+        kept = engine.carry(key, entry.body, conditions.KEPT_ASIDE)
+    await kept_aside.tell(engine.store, entry.body, kept)
+    found.conditions.extend(kept)
+
+
+def _add_standing(
+    found: Remarks,
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    spec: TopologySpec,
+    session: BrokerSession | None,
+) -> None:
+    """`matches` and Effective; nothing for a policy that is not in the broker."""
+    if session is None:
+        found.fields["matches"] = None
+        return
+    (identity,) = spec.identities(entry.meta)
+    standing = engine.standings.of_policy(session.reference, identity)
+    if standing is None:
+        # Not looked at yet: the look wakes this resource.
+        found.conditions.extend(engine.carry(key, entry.body, conditions.EFFECTIVE))
+        return
+    matches = {"queues": standing.queues, "skipped": standing.skipped}
+    if identity.kind == "policy":
+        matches["exchanges"] = standing.exchanges
+    found.fields["matches"] = matches
+    found.conditions.append(
+        conditions.build(
+            conditions.EFFECTIVE,
+            standing.is_effective,
+            standing.reason,
+            standing.message,
+            entry.meta.generation,
+        )
+    )
+
+
+def _add_warning(
+    found: Remarks,
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    spec: TopologySpec,
+    session: BrokerSession | None,
+    missing: str,
+) -> None:
+    told = [Oddity("MissingDependency", missing)] if missing else []
+    if session is not None:
+        broker = session.reference
+        for identity in spec.identities(entry.meta):
+            told.extend(engine.standings.oddities(broker, identity))
+        if isinstance(spec, QueueSpec):
+            told.extend(too_few_members(spec.replicas, engine.health.member_count(broker)))
+        is_known = engine.health.is_known(broker) and engine.standings.is_known(broker, spec.vhost)
+        carried = () if is_known else engine.carry(key, entry.body, conditions.WARNING)
+        if carried:
+            found.conditions.extend(carried)
+            return
+    if told:
+        text = "; ".join(item.text for item in told[:ODDITIES_MAX])
+        found.conditions.append(
+            conditions.build(conditions.WARNING, True, told[0].reason, text, entry.meta.generation)
+        )
+
+
+def too_few_members(replicas: int | None, members: int | None) -> list[Oddity]:
+    """A queue that asks for more replicas than there are members."""
+    if replicas is None or members is None or replicas <= members:
+        return []
+    has = f"{members} member{'s' if members > 1 else ''}"
+    text = f"replicas is {replicas}, and the cluster has {has}: it cannot have more replicas"
+    return [Oddity("TooFewMembers", text)]

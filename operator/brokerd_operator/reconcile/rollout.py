@@ -1,0 +1,177 @@
+"""Whether members may be restarted now, which image they get, and who has not come back. PURE.
+
+scaling.py says who is restarted next; here is what restrains it: the upgrade policy, maintenance
+windows, fenced members, and a restarted member that does not become ready. For the Kubernetes
+driver, which brings pods as the API server has them, and the time.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brokerd_operator.reconcile import windows
+from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
+
+#: Of the template that a pod was made from.
+REVISION_LABEL = "controller-revision-hash"
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The image that members get, and a newer one that waits for consent ("" for none)."""
+
+    name: str
+    pending: str = ""
+
+
+def image(spec: BrokerClusterSpec, default: str, running: str, approved: str) -> Image:
+    """What a spec names is consent; the operator's own newer default may need one."""
+    if spec.image is not None:
+        return Image(spec.image)
+    if spec.upgrade_policy == "Auto" or not running or default in (running, approved):
+        return Image(default)
+    return Image(running, default)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why no member that is well may be restarted now."""
+
+    reason: str
+    message: str
+
+
+def hold(spec: BrokerClusterSpec, fenced: Collection[str], now: datetime.datetime) -> Hold | None:
+    """What stands against restarts, if anything does."""
+    if fenced:
+        return Hold("MemberFenced", f"no restarts while {', '.join(sorted(fenced))} is fenced")
+    if windows.is_open(spec.maintenance_windows, now):
+        return None
+    begins = windows.next_opening(spec.maintenance_windows, now)
+    return Hold(
+        "WaitingForWindow",
+        f"no restarts before the next maintenance window, which begins at {time_text(begins)}",
+    )
+
+
+def seconds_to_window(spec: BrokerClusterSpec, now: datetime.datetime) -> float | None:
+    """How long until the next window begins; None without windows."""
+    begins = windows.next_opening(spec.maintenance_windows, now)
+    return None if begins is None else (begins - now).total_seconds()
+
+
+# ---- pods ---------------------------------------------------------------------------------------
+
+
+def pod_name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def is_pod_ready(pod: Json) -> bool:
+    return (_condition(pod, "Ready") or {}).get("status") == "True"
+
+
+def is_pod_serving(pod: Json) -> bool:
+    """Ready, and not on its way out (CO#1993)."""
+    return is_pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
+
+
+def is_behind(stateful_set: Json) -> bool:
+    """Whether the controller has not looked at the newest template yet."""
+    generation = (stateful_set.get("metadata") or {}).get("generation") or 0
+    return int((stateful_set.get("status") or {}).get("observedGeneration") or 0) < generation
+
+
+def outdated(stateful_set: Json, pods: Sequence[Json]) -> list[Json]:
+    """Pods that were made from an older template; none while that is not known."""
+    newest = (stateful_set.get("status") or {}).get("updateRevision")
+    if not newest or is_behind(stateful_set):
+        return []
+    return [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp") and revision_of(pod) not in ("", newest)
+    ]
+
+
+def revision_of(pod: Json) -> str:
+    """Name of the template that a pod was made from."""
+    return str((pod["metadata"].get("labels") or {}).get(REVISION_LABEL) or "")
+
+
+def overdue(
+    pod: Json | None, missing_since: datetime.datetime | None, now: datetime.datetime, limit_s: int
+) -> bool:
+    """Whether a member that is not ready has had its time."""
+    since = missing_since if pod is None else _not_ready_since(pod)
+    return since is not None and (now - since).total_seconds() >= limit_s
+
+
+def _not_ready_since(pod: Json) -> datetime.datetime | None:
+    made = _time(pod["metadata"].get("creationTimestamp"))
+    turned = _time((_condition(pod, "Ready") or {}).get("lastTransitionTime"))
+    return max((time for time in (made, turned) if time is not None), default=None)
+
+
+def why_not_ready(pod: Json | None) -> str:
+    """What Kubernetes says of a pod that is not ready."""
+    if pod is None:
+        return "it has no pod"
+    if pod["metadata"].get("deletionTimestamp"):
+        return "its pod does not end"
+    scheduled = _condition(pod, "PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason')}: {scheduled.get('message')}"
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        state = container.get("state") or {}
+        waiting = state.get("waiting") or state.get("terminated")
+        if waiting:
+            return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+    return "its pod is not ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """How often a member was started again in its pod, and how it ended the last time."""
+
+    count: int = 0
+    last_end: str = ""
+    reason: str = ""
+    #: In seconds since 1970; None while nobody knows.
+    ended_s: float | None = None
+
+
+def restarts(pod: Json) -> Restarts:
+    """As the node tells it; members are the only container of their pods."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        count = int(container.get("restartCount") or 0)
+        if not ended:
+            return Restarts(count)
+        reason = str(ended.get("reason") or "Ended")
+        said = f"{reason} (exit status {ended.get('exitCode')}) at {ended.get('finishedAt')}"
+        time = _time(ended.get("finishedAt"))
+        return Restarts(count, said, reason, time.timestamp() if time is not None else None)
+    return Restarts()
+
+
+def _condition(pod: Json, type_: str) -> Json | None:
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((item for item in found if item.get("type") == type_), None)
+
+
+def _time(text: Any) -> datetime.datetime | None:
+    try:
+        found = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+def time_text(time: datetime.datetime | None) -> str:
+    return "" if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,147 @@
+"""Objects of a BrokerCluster in Kubernetes: applied one by one, and what the API server refused.
+
+What is refused stops nobody else: the other objects are applied all the same, and the refusals go
+into the status. For the Kubernetes driver (kubernetes_clusters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd_operator.manifests import cluster as cluster_manifests
+from brokerd_operator.manifests.naming import Context
+from brokerd_operator.sources.api import Api, ApiError, Json, path_of
+from brokerd_operator.specs import arguments
+
+#: What was applied last, so that an unchanged object costs a GET and no write.
+APPLIED_HASH = "brokerd.io/applied-hash"
+#: Answers that another try may change by itself: nobody has to touch the spec for it.
+PASSING_STATUSES = frozenset((401, 408, 409, 429))
+#: Refusals that a message names in full; the others are counted.
+SHOWN_MAX = 3
+
+
+def is_passing(error: ApiError) -> bool:
+    """Whether the cause is the API server's own state rather than what it was asked for."""
+    return error.status in PASSING_STATUSES or error.status >= 500
+
+
+@dataclass(slots=True)
+class Refusals:
+    """What the API server did not take in one pass."""
+
+    _lines: list[str] = field(default_factory=list)
+    _is_lasting: bool = False
+
+    def add(self, what: str, error: ApiError) -> None:
+        """Note a refusal; raises the error again if it is no answer, or that of a failed read.
+
+        Those pass by themselves and say nothing about the objects: the queue tries again.
+        """
+        if not error.status or (error.is_read and is_passing(error)):
+            raise error
+        self._is_lasting = self._is_lasting or not is_passing(error)
+        self._lines.append(f"{what}: {error}")
+
+    async def collect(self, what: str, work: Awaitable[object]) -> bool:
+        """Wait for `work`; whether the API server took it."""
+        try:
+            await work
+        except ApiError as error:
+            self.add(what, error)
+            return False
+        return True
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    @property
+    def reason(self) -> str:
+        """Lasting ones come first: somebody has to do something about them."""
+        return "ApiRefused" if self._is_lasting else "WaitingForApi"
+
+    @property
+    def message(self) -> str:
+        shown = "; ".join(self._lines[:SHOWN_MAX])
+        more = len(self._lines) - SHOWN_MAX
+        return f"{shown}; and {more} more" if more > 0 else shown
+
+
+class ClusterObjects:
+    """Applies and removes; knows nothing itself."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def apply_all(self, manifests: Iterable[Json], refusals: Refusals) -> None:
+        """Apply each, whatever became of those before it."""
+        for manifest in manifests:
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            await refusals.collect(what, self.apply(manifest))
+
+    async def apply(self, manifest: Json) -> None:
+        """Apply what is not there, was changed by us, or by others."""
+        metadata = manifest["metadata"]
+        digest = arguments.digest(manifest, 32)
+        path = path_of(
+            manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"]
+        )
+        live = await self._api.get(path)
+        if live is not None and is_applied(manifest, live):
+            return
+        marked = {
+            **manifest,
+            "metadata": {
+                **metadata,
+                "annotations": {**(metadata.get("annotations") or {}), APPLIED_HASH: digest},
+            },
+        }
+        await self._api.apply(marked)
+
+    async def remove_others(
+        self, context: Context, manifests: list[Json], refusals: Refusals
+    ) -> None:
+        """What an earlier spec asked for and this one does not."""
+        wanted = {
+            (item["apiVersion"], item["kind"], item["metadata"]["name"]) for item in manifests
+        }
+        for api_version, kind, name in cluster_manifests.possible(context):
+            if (api_version, kind, name) not in wanted:
+                path = path_of(api_version, kind, context.namespace, name)
+                await refusals.collect(f"{kind} {name}", self._remove(context, path))
+
+    async def _remove(self, context: Context, path: str) -> None:
+        live = await self._api.get(path)
+        if live is not None and _is_ours(live, context):
+            await self._api.delete(path)
+
+
+def _is_ours(live: Json, context: Context) -> bool:
+    owners = live["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == context.meta.uid for owner in owners)
+
+
+def is_applied(manifest: Json, live: Json) -> bool:
+    """Whether an object is what it is to be, by our last change of it and as it is now."""
+    applied = (live["metadata"].get("annotations") or {}).get(APPLIED_HASH)
+    return applied == arguments.digest(manifest, 32) and is_part(manifest, live)
+
+
+def is_part(wanted: Any, live: Any) -> bool:
+    """Whether `live` holds all that `wanted` says; defaults of the API server may be more."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            is_part(value, live.get(name)) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(wanted) == len(live)
+            and all(is_part(left, right) for left, right in zip(wanted, live, strict=True))
+        )
+    if wanted in (None, "", 0, False):
+        # Empty values are left out by the API server.
+        return live in (None, "", 0, False)
+    return bool(wanted == live)

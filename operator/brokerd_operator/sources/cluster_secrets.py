@@ -1,0 +1,77 @@
+"""Secrets of a BrokerCluster in Kubernetes: what the user brings, and random values made once.
+
+For the Kubernetes driver (kubernetes_clusters.py); certificates are in cluster_certificates.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Mapping
+
+from brokerd_operator.manifests import secrets as secret_manifests
+from brokerd_operator.manifests.naming import Context
+from brokerd_operator.sources.api import Api, Json, path_of
+from brokerd_operator.sources.kubernetes_store import decoded
+from brokerd_operator.sources.secret_reads import SecretReads
+
+
+class BeingRemoved(Exception):
+    """A Secret of the BrokerCluster of this name before is still there; the text is its name."""
+
+
+class ClusterSecrets:
+    """Reads and makes Secrets; knows nothing itself."""
+
+    def __init__(self, api: Api, reads: SecretReads) -> None:
+        self._api = api
+        self._reads = reads
+
+    async def live(self, context: Context, name: str) -> Json | None:
+        """A Secret as it is."""
+        return await self._reads.get(context.namespace, name, context.name)
+
+    async def read(self, context: Context, name: str) -> Mapping[str, bytes]:
+        """Return a Secret's data; empty if it is not there.
+
+        Raises BeingRemoved: what the garbage collector is about to remove must not be built upon.
+        """
+        found = await self.live(context, name)
+        if found is None:
+            return {}
+        if secret_manifests.is_predecessors(context, found):
+            raise BeingRemoved(name)
+        return decoded(found)
+
+    async def missing(self, context: Context) -> str:
+        """Return the first Secret that the user was to bring along and that is not there."""
+        for reference in context.spec.references(context.meta):
+            if await self.live(context, reference.name) is None:
+                return reference.name
+        return ""
+
+    async def make(self, context: Context) -> None:
+        """Make random values that are not there; no pass changes them."""
+        for name in secret_manifests.kept_secrets(context):
+            await self._keep(context, name)
+        if not await self.read(context, context.admin_secret):
+            manifest = secret_manifests.admin_secret(context, secrets.token_urlsafe(24))
+            await self.create(manifest)
+        if not await self.read(context, context.cluster_secret):
+            manifest = secret_manifests.cluster_secret(context, secrets.token_urlsafe(32))
+            await self.create(manifest)
+        if not await self.read(context, context.keys_secret):
+            key = base64.b64encode(secrets.token_bytes(32)).decode()
+            await self.create(secret_manifests.keys_secret(context, key))
+
+    async def _keep(self, context: Context, name: str) -> None:
+        """Let a Secret that is there stay or go with the volumes."""
+        found = await self.live(context, name)
+        patch = None if found is None else secret_manifests.ownership(context, found)
+        if patch is not None:
+            await self._api.merge(path_of("v1", "Secret", context.namespace, name), patch)
+
+    async def create(self, manifest: Json | None) -> None:
+        """Make a Secret, unless the user brings it along."""
+        if manifest is not None:
+            await self._api.create(manifest)

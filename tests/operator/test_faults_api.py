@@ -1,0 +1,253 @@
+"""The operator behind a faulty API server, and killed at its writes: both are real.
+
+In the first test everything breaks now and then, by a seed; FAULT_SEEDS=N takes N of them,
+FIRST_SEED=S the first one. The second kills the operator just before and just after each n-th of
+its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster_fixtures import Kubernetes
+from tests.operator.api_fixtures import api as api
+from tests.operator.api_fixtures import broker as broker
+from tests.operator.broker_thread import BrokerThread
+from tests.operator.fault_proxy import FaultProxy, GoneWatch, KilledAtWrite, Plan, SeededFaults
+from tests.operator.fault_scenario import Scenario
+from tests.operator.operator_process import (
+    Namespace,
+    OperatorProcess,
+    of_connection,
+    running,
+    wait_for,
+)
+from tests.operator.resources import resource
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(14_400)]
+
+SEEDS = int(os.environ.get("FAULT_SEEDS", "1"))
+FIRST_SEED = int(os.environ.get("FIRST_SEED", "1"))
+#: Every n-th write of the scenario; 0: none.
+KILL_EVERY = int(os.environ.get("KILL_EVERY", "0"))
+#: From the end of the faults until all is well. A pass that failed four times waits for 8 s.
+SETTLED_S = 30.0
+#: Without a change for so long, nothing is on its way: the operator looks at its sessions each 5 s.
+QUIET_S = 8.0
+#: Of a scenario's step with a kill in it, on two busy cores.
+STEP_S = 120.0
+#: Between two steps while everything breaks.
+PAUSE_S = 1.5
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class World:
+    """An operator behind a proxy, with a namespace and a broker of its own."""
+
+    space: Namespace
+    broker: BrokerThread
+    proxy: FaultProxy
+    operator: OperatorProcess
+    scenario: Scenario = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scenario = Scenario(self.space, self.broker, self.proxy.upstream)
+
+    @classmethod
+    def made(cls, api: Kubernetes, folder: Path, plan: Plan) -> World:
+        number = next(_numbers)
+        space = Namespace(api, f"faults-{os.getpid()}-{number}")
+        api.kubectl("create", "namespace", space.name)
+        proxy = FaultProxy(api.kubeconfig, folder / f"proxy-{number}", plan)
+        proxy.start()
+        log = folder / f"operator-{number}.log"
+        return cls(space, BrokerThread(), proxy, OperatorProcess(proxy.kubeconfig, space.name, log))
+
+    def close(self) -> None:
+        process = self.operator.process
+        if process is not None and process.poll() is None:
+            self.operator.stop(signal.SIGKILL)
+        self.proxy.close()
+        self.broker.close()
+        self.space.cluster.kubectl("delete", "namespace", self.space.name, "--wait=false")
+
+    def begin_anew(self) -> None:
+        """Kill the operator and start it again; its log goes on in another file."""
+        assert self.operator.process is not None
+        self.operator.process.kill()
+        self.operator.process.wait()
+        self.operator.log = self.operator.log.with_name(f"again-{self.operator.log.name}")
+        self.operator.start()
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_everything_ends_as_asked_when_the_api_server_fails_meanwhile(
+    seed: int, api: Kubernetes, tmp_path: Path
+) -> None:
+    plan = SeededFaults(seed)
+    world = World.made(api, tmp_path, plan)
+    try:
+        with running(world.operator):
+            for step in world.scenario.steps:
+                step()
+                threading.Event().wait(PAUSE_S)
+            plan.stop()
+            ended = time.monotonic()
+            world.scenario.settle(SETTLED_S)
+            print(f"seed={seed} well_after_s={time.monotonic() - ended:.1f} {dict(plan.done)}")
+            process = world.operator.process
+            assert process is not None
+            assert process.poll() is None, "it never ended by itself"
+            _assert_at_rest(world)
+    finally:
+        world.close()
+
+
+def _statuses_at_rest(world: World) -> dict[str, Any]:
+    """Return them once nothing has changed for a while: the members' own figures come with news of
+    the StatefulSet, and of the sessions that it has, after Ready is as it shall be.
+    """
+    seen = world.scenario.statuses()
+    quiet_since = began = time.monotonic()
+    while time.monotonic() - quiet_since < QUIET_S:
+        assert time.monotonic() - began < SETTLED_S, "statuses do not come to rest"
+        threading.Event().wait(0.5)
+        if (now := world.scenario.statuses()) != seen:
+            seen, quiet_since = now, time.monotonic()
+    return seen
+
+
+def _assert_at_rest(world: World) -> None:
+    """An operator that begins anew finds nothing to write: no status was stale."""
+    scenario = world.scenario
+    before = _statuses_at_rest(world)
+    writes = world.broker.broker.writes
+    world.begin_anew()
+    world.operator.wait_leading()
+    passes, total = "brokerd_operator_passes_total", len(before)
+    wait_for("all were looked at", lambda: world.operator.metric(passes) >= total)
+    scenario.settle(SETTLED_S)
+    assert _statuses_at_rest(world) == before
+    assert world.broker.broker.writes == writes
+
+
+def test_a_deletion_during_a_watch_that_ended_with_410_is_noticed(
+    api: Kubernetes, tmp_path: Path
+) -> None:
+    """What lists anew after a 410 tells of what is there, not of what has gone."""
+    plan = GoneWatch()
+    world = World.made(api, tmp_path, plan)
+    space = world.space
+    try:
+        with running(world.operator):
+            space.connect(world.broker.broker.address)
+            connection = resource("BrokerConnection", "other", endpoints=["127.0.0.1:1"])
+            space.apply(connection, of_connection("Queue", "q"))
+            space.wait_reason("queue", "q", "Applied")
+            space.wait_reason("brokerconnection", "other", "WaitingForBroker")
+            plan.gone = "/brokerconnections"
+            space.delete("brokerconnection", "prod")
+            space.wait_reason("queue", "q", "WaitingForBroker")
+    finally:
+        world.close()
+
+
+# ---- killed at every write --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    api: Kubernetes, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, dict[str, Any]]:
+    """How many writes the scenario takes when nothing happens, and how it ends."""
+    plan = KilledAtWrite(0, is_before=True, kill=lambda: None)
+    world = World.made(api, tmp_path_factory.mktemp("undisturbed"), plan)
+    try:
+        world.operator.start()
+        for step in world.scenario.steps:
+            step()
+            world.scenario.settle(STEP_S)
+        return plan.count, world.scenario.end_state(STEP_S)
+    finally:
+        world.close()
+
+
+@pytest.mark.skipif(not KILL_EVERY, reason="takes minutes: make operator-faults")
+def test_killed_at_a_write_and_begun_anew_it_ends_in_the_same_state(
+    api: Kubernetes, undisturbed: tuple[int, dict[str, Any]], tmp_path: Path
+) -> None:
+    total, wanted = undisturbed
+    failures = []
+    for number in range(1, total + 1, KILL_EVERY):
+        for is_before in (True, False):
+            said = _killed(api, tmp_path, number, is_before, wanted)
+            if said:
+                failures.append(said)
+    assert not failures, "\n".join(failures)
+
+
+def _killed(
+    api: Kubernetes, folder: Path, number: int, is_before: bool, wanted: dict[str, Any]
+) -> str:
+    """The scenario with a kill at one write; what is wrong at its end."""
+    killed = threading.Event()
+
+    def kill() -> None:
+        assert world.operator.process is not None
+        world.operator.process.kill()
+        killed.set()
+
+    plan = KilledAtWrite(number, is_before=is_before, kill=kill)
+    world = World.made(api, folder, plan)
+    began = time.monotonic()
+    reviver = threading.Thread(target=_revive, args=(world, killed))
+    try:
+        world.operator.start()
+        reviver.start()
+        for step in world.scenario.steps:
+            step()
+            world.scenario.settle(STEP_S)
+        found = world.scenario.end_state(STEP_S, wanted)
+        problem = ", ".join(world.scenario.orphans())
+        if found != wanted:
+            problem = _difference(wanted, found)
+    except AssertionError as error:
+        problem = str(error)
+    finally:
+        killed.set()
+        reviver.join()
+        world.close()
+    moment = "before" if is_before else "after"
+    at = f"{plan.at.method} {plan.at.path}" if plan.at is not None else "nothing"
+    print(
+        f"kill={number} {moment} {at} s={time.monotonic() - began:.1f} {problem}",
+        flush=True,
+    )
+    return problem and f"killed {moment} write {number} ({at}): {problem}"
+
+
+def _revive(world: World, killed: threading.Event) -> None:
+    killed.wait()
+    if isinstance(world.proxy.plan, KilledAtWrite) and world.proxy.plan.at is not None:
+        world.begin_anew()
+
+
+def _difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:
+    before, after = (
+        json.dumps(item, indent=1, sort_keys=True).splitlines() for item in (wanted, found)
+    )
+    lines = difflib.unified_diff(before, after, lineterm="", n=4)
+    return "\n".join(itertools.islice(lines, 60))

@@ -1,0 +1,205 @@
+"""Answers of the API server that were lost, came late or say no for a moment; without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from brokerd_operator.engine.engine import Engine
+from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.shell import Gone
+from brokerd_operator.sources.api import Api, ApiError, Json
+from brokerd_operator.sources.lease import Lease, LeaseLost
+
+from tests.operator.resources import resource
+
+pytestmark = pytest.mark.timeout(60)
+
+KEY = Key("Queue", "default", "q")
+DEADLINE_S = 20.0
+
+
+class Store:
+    """One resource, as a store that can lose an answer and let things happen before one."""
+
+    def __init__(self) -> None:
+        self.body: Body | None = made("u1", 1)
+        self.writes = 0
+        self.loses = 0
+        self.meanwhile: list[Any] = []
+
+    async def write_status(self, body: Body, status: Mapping[str, Any]) -> None:
+        await self._happen()
+        if self.body is None or self.body["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise Gone
+        self.writes += 1
+        self.body = {**self.body, "status": dict(status)}
+        if self.loses:
+            self.loses -= 1
+            raise ApiError(0, "the answer was lost")
+
+    async def add_finalizer(self, body: Body) -> None:
+        await self._happen()
+        if self.body is None or self.body["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise Gone
+
+    async def _happen(self) -> None:
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+    async def read(self, key: Key) -> Body | None:
+        return self.body
+
+    async def emit(self, body: Body, type_: str, reason: str, message: str) -> None: ...
+
+    async def is_namespace_terminating(self, namespace: str) -> bool:
+        return False
+
+    def is_watched(self, namespace: str) -> bool:
+        return True
+
+
+def made(uid: str, version: int) -> Body:
+    metadata = {
+        "name": "q",
+        "namespace": "default",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "generation": 1,
+    }
+    return {**resource("Queue", "q"), "metadata": metadata}
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest_asyncio.fixture
+async def engine(store: Store) -> AsyncIterator[Engine]:
+    found = Engine(store, None)  # type: ignore[arg-type]
+    running = asyncio.create_task(found.run())
+    yield found
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(check: Any) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            if check():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_status_whose_answer_was_lost_is_read_before_the_next_is_compared(
+    engine: Engine, store: Store
+) -> None:
+    store.loses = 1
+    assert store.body is not None
+    engine.put(store.body)
+    await until(lambda: store.writes == 1 and engine.queue.is_idle and len(engine.queue) == 0)
+    entry = engine.cache.get(KEY)
+    assert entry is not None
+    assert entry.body == store.body, "it is known what is stored"
+    assert store.writes == 1, "and it is not written again"
+
+
+async def test_a_resource_that_went_with_the_lost_answer_is_forgotten(
+    engine: Engine, store: Store
+) -> None:
+    first = store.body
+    assert first is not None
+    store.loses = 1
+    engine.put(first)
+    await until(lambda: store.writes == 1)
+    store.body = None
+    await until(lambda: engine.cache.get(KEY) is None)
+
+
+async def test_a_resource_made_anew_during_the_pass_of_the_one_before_is_looked_at(
+    engine: Engine, store: Store
+) -> None:
+    first = store.body
+    assert first is not None
+
+    def again() -> None:
+        store.body = made("u2", 2)
+        engine.put(store.body)
+
+    store.meanwhile = [again]
+    engine.put(first)
+    await until(lambda: store.writes == 1)
+    assert store.body is not None
+    assert store.body["metadata"]["uid"] == "u2"
+    assert store.body["status"]["conditions"]
+
+
+# ---- requests ---------------------------------------------------------------------------------
+
+
+class Scripted(Api):
+    """Answers by a list: an error to raise, something to return, or seconds to hang."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def request(self, method: str, path: str, *_: Any, **__: Any) -> Json:
+        self.asked.append(method)
+        answer = self.answers.pop(0) if self.answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, float):
+            await asyncio.sleep(answer)
+        return answer if isinstance(answer, dict) else {}
+
+
+MANIFEST = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "n", "name": "s"}}
+
+
+async def test_only_a_taken_name_is_an_object_that_is_there_already() -> None:
+    taken = ApiError(409, "secrets s already exists", "POST", "AlreadyExists")
+    assert await Scripted(taken).create(MANIFEST) is None
+    quota = ApiError(409, "cannot be fulfilled on resourcequotas", "POST", "Conflict")
+    with pytest.raises(ApiError):
+        await Scripted(quota).create(MANIFEST)
+
+
+async def test_a_page_whose_answer_was_lost_is_asked_for_again() -> None:
+    api = Scripted(ApiError(0, "connection lost", "GET"), {"items": [{"metadata": {}}]})
+    found, _ = await api.list("/api/v1/secrets")
+    assert len(found) == 1
+
+
+# ---- the Lease --------------------------------------------------------------------------------
+
+
+def held_by(holder: str) -> Json:
+    return {"metadata": {}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15}}
+
+
+def lease_of(api: Api, duration_s: int = 3) -> Lease:
+    return Lease(api, "n", "lease", "me", duration_s)
+
+
+async def test_a_conflict_is_no_other_holder() -> None:
+    """A gateway that sends a renewal twice makes one with ourselves."""
+    conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
+    api = Scripted(held_by("me"), conflict, held_by("me"), {}, held_by("somebody"))
+    with pytest.raises(LeaseLost, match="another holder"):
+        await lease_of(api).keep()
+    assert api.asked == ["GET", "PUT", "GET", "PUT", "GET"]
+
+
+async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:
+    api = Scripted(held_by("me"), {}, *(60.0 for _ in range(20)))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(LeaseLost, match="in time"):
+        await lease_of(api).keep()
+    # Renewed after a fifth of 3 s; others may begin 3 s after that.
+    assert loop.time() - began < 0.6 + 3

@@ -1,0 +1,231 @@
+"""Namespaces that go and come while the operator watches several, with the chart's own rights.
+
+Against a real API server, its authoriser and its namespace controller. The operator runs as the
+chart's ServiceAccount, so that it has the rendered rights and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from brokerd_operator.sources import rights
+
+from tests.cluster_fixtures import BIN, CLUSTER, Kubernetes
+from tests.operator.broker_thread import BrokerThread
+from tests.operator.operator_process import (
+    Namespace,
+    OperatorProcess,
+    of_connection,
+    running,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
+
+ROOT = CLUSTER.parents[1]
+CHART = ROOT / "charts" / "brokerd-operator"
+#: The namespace controller looks again with a back-off of its own.
+GONE_S = 120.0
+OWN, GOES, STAYS = "nsop", "nsop-goes", "nsop-stays"
+BINDING = "r-brokerd-operator-watched"
+
+
+@pytest.fixture(scope="module")
+def installed(kube_api: Kubernetes) -> Iterator[Kubernetes]:
+    """The chart, watching its own namespace and two others; its pods never run here."""
+    kube_api.kubectl("apply", "-f", str(ROOT / "crds"))
+    kube_api.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=100s")
+    for name in (OWN, GOES, STAYS):
+        kube_api.kubectl("create", "namespace", name)
+    _helm(kube_api, "install")
+    yield kube_api
+    for name in (GOES, STAYS, OWN):
+        kube_api.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+
+
+def _helm(kubernetes: Kubernetes, verb: str) -> None:
+    values = f"{{{OWN},{GOES},{STAYS}}}"
+    kubernetes.helm(
+        verb,
+        "r",
+        str(CHART),
+        f"--namespace={OWN}",
+        "--set=crds.create=false,rbac.aggregate=false",
+        f"--set=watchNamespaces={values}",
+    )
+
+
+@pytest.fixture
+def kubeconfig(installed: Kubernetes, tmp_path: Path) -> Path:
+    """A kubeconfig of the chart's ServiceAccount."""
+    token = installed.kubectl("-n", OWN, "create", "token", "r-brokerd-operator").strip()
+    found = yaml.safe_load(installed.kubeconfig.read_text())
+    for user in found["users"]:
+        user["user"] = {"token": token}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(found))
+    return file
+
+
+@pytest.fixture
+def broker() -> Iterator[BrokerThread]:
+    thread = BrokerThread()
+    yield thread
+    thread.close()
+
+
+def test_namespaces_go_and_come_without_stopping_the_operator(
+    installed: Kubernetes, kubeconfig: Path, broker: BrokerThread, tmp_path: Path
+) -> None:
+    operator = OperatorProcess(
+        kubeconfig, f"{OWN},{GOES},{STAYS}", tmp_path / "log", role_binding=BINDING
+    )
+    goes, stays, own = (Namespace(installed, name) for name in (GOES, STAYS, OWN))
+    with running(operator):
+        for place in (goes, stays):
+            place.connect(broker.broker.address)
+            place.apply(of_connection("Queue", place.name), of_connection("Policy", place.name))
+            place.wait_reason("queue", place.name, "Applied")
+            place.wait_reason("policy", place.name, "Applied")
+        # The rights of an earlier release, or made anew by hand, were held by nobody.
+        for place in (goes, stays):
+            _take_finalizers_off(place)
+        wait_for("the rights are held again", lambda: _is_held(goes) and _is_held(stays))
+        # So they are by one that starts, whose resources have their finalizers already.
+        operator.stop(9)
+        _take_finalizers_off(goes)
+        operator.start()
+        operator.wait_leading()
+        wait_for("the rights are held by the next one", lambda: _is_held(goes))
+        # The restart in the middle: the namespace begins to go while nobody watches.
+        operator.stop(9)
+        installed.kubectl("delete", "namespace", GOES, "--wait=false")
+        wait_for("its binding is being deleted", lambda: _is_ending(goes))
+        operator.start()
+        operator.wait_leading()
+        stays.apply(of_connection("Queue", "more"))
+        stays.wait_reason("queue", "more", "Applied")
+        wait_for("the namespace is gone", lambda: not _exists(installed, GOES), GONE_S)
+        # Its BrokerConnection went with it, and with that the way to its objects
+        # (design/operator.md §10).
+        assert {"more", STAYS} <= set(broker.broker.named("queue"))
+        wait_for("it is said", lambda: _unavailable(operator) == 1)
+        assert operator.is_ready()
+        wait_for("an Event", lambda: own.events("NamespaceUnavailable"))
+        stays.apply(of_connection("Queue", "more", maxLength=3))
+        stays.wait_reason("queue", "more", "Applied")
+        # Made anew, with its rights: watched again without a restart.
+        installed.kubectl("create", "namespace", GOES)
+        _helm(installed, "upgrade")
+        goes.connect(broker.broker.address)
+        goes.apply(of_connection("Queue", "anew"))
+        goes.wait_reason("queue", "anew", "Applied")
+        assert _unavailable(operator) == 0
+        assert len(own.events("NamespaceUnavailable")) == 1, "said once"
+        # An uninstalled release takes its rights away: nothing hangs, in whatever order they go.
+        installed.helm("uninstall", "r", f"--namespace={OWN}")
+        wait_for("the bindings are gone", lambda: not _binding(goes) + _binding(stays))
+        assert len(stays.list("queue")) == 2
+
+
+def test_operator_of_the_whole_cluster_takes_what_comes_and_lets_go_of_what_goes(
+    installed: Kubernetes, broker: BrokerThread, tmp_path: Path
+) -> None:
+    operator = OperatorProcess(installed.kubeconfig, "default,*", tmp_path / "log")
+    with running(operator):
+        place = Namespace(installed, "nsop-late")
+        installed.kubectl("create", "namespace", place.name)
+        place.connect(broker.broker.address)
+        place.apply(of_connection("Queue", "late"))
+        place.wait_reason("queue", "late", "Applied")
+        installed.kubectl("delete", "namespace", place.name, "--wait=false")
+        wait_for("the namespace is gone", lambda: not _exists(installed, place.name), GONE_S)
+        assert operator.stop() == 0
+
+
+def test_what_an_uninstallation_without_an_operator_leaves_is_let_go_as_documented(
+    kube_api: Kubernetes,
+) -> None:
+    """By the command of docs/operations.md, which touches nothing that is not being deleted."""
+    own, held, other = "nsop-bye", "nsop-bye-held", "nsop-bye-other"
+    for name in (own, held, other):
+        kube_api.kubectl("create", "namespace", name)
+    for release, watched in (("bye", held), ("stays", other)):
+        kube_api.helm(
+            *("install", release, str(CHART), f"--namespace={own}"),
+            *(
+                "--set=crds.create=false,rbac.aggregate=false",
+                f"--set=watchNamespaces={{{watched}}}",
+            ),
+        )
+    bindings = {
+        namespace: f"{release}-brokerd-operator-watched"
+        for release, namespace in (("bye", held), ("stays", other))
+    }
+    for namespace, name in bindings.items():
+        patch = json.dumps({"metadata": {"finalizers": [rights.FINALIZER]}})
+        where = ("-n", namespace, "patch", "rolebinding", name)
+        kube_api.kubectl(*where, "--type=merge", "--patch", patch)
+
+    def left() -> dict[str, bool]:
+        """Bindings, and whether they are being deleted."""
+        text = kube_api.kubectl("get", "rolebindings", "--all-namespaces", "-o", "json")
+        return {
+            item["metadata"]["namespace"]: "deletionTimestamp" in item["metadata"]
+            for item in json.loads(text)["items"]
+            if bindings.get(item["metadata"]["namespace"]) == item["metadata"]["name"]
+        }
+
+    kube_api.helm("uninstall", "bye", f"--namespace={own}")
+    assert left() == {held: True, other: False}
+    page = (ROOT / "docs" / "operations.md").read_text()
+    _, _, rest = page.partition("bindings stay Terminating")
+    command = rest.partition("```sh\n")[2].partition("```")[0]
+    environment = os.environ | {"KUBECONFIG": str(kube_api.kubeconfig)}
+    environment["PATH"] = f"{BIN}:{environment['PATH']}"
+    subprocess.run(["sh", "-ec", command], env=environment, check=True, timeout=60)
+    assert left() == {other: False}
+    kept = json.loads(
+        kube_api.kubectl("-n", other, "get", "rolebinding", bindings[other], "-o", "json")
+    )
+    assert kept["metadata"]["finalizers"] == [rights.FINALIZER]
+    kube_api.kubectl(
+        *("-n", other, "patch", "rolebinding", bindings[other], "--type=merge"),
+        *("--patch", '{"metadata":{"finalizers":null}}'),
+    )
+    kube_api.helm("uninstall", "stays", f"--namespace={own}")
+    for name in (own, held, other):
+        kube_api.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def _exists(kubernetes: Kubernetes, name: str) -> bool:
+    return bool(kubernetes.kubectl("get", "namespace", name, "--ignore-not-found").strip())
+
+
+def _binding(place: Namespace) -> str:
+    return place.cluster.kubectl(
+        "-n", place.name, "get", "rolebinding", BINDING, "-o", "json", "--ignore-not-found"
+    )
+
+
+def _is_held(place: Namespace) -> bool:
+    return "brokerd.io/rights" in _binding(place)
+
+
+def _take_finalizers_off(place: Namespace) -> None:
+    change = ("--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
+    place.cluster.kubectl("-n", place.name, "patch", "rolebinding", BINDING, *change)
+
+
+def _is_ending(place: Namespace) -> bool:
+    return "deletionTimestamp" in _binding(place)
+
+
+def _unavailable(operator: OperatorProcess) -> float:
+    return operator.metric("brokerd_operator_namespace_unavailable")

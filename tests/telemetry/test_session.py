@@ -1,0 +1,55 @@
+"""How Spark is started: settings of pods and local runs, the JVM profile, Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from brokerd_telemetry import session
+from brokerd_telemetry.session import SparkSettings, SparkUnavailable
+
+
+def test_executors_as_pods_need_an_image_and_an_address() -> None:
+    settings = SparkSettings("k8s://https://k:443", 3, "image:1")
+    with pytest.raises(SparkUnavailable, match="POD_IP"):
+        session.configuration(settings, {})
+    with pytest.raises(SparkUnavailable, match="--image"):
+        session.configuration(SparkSettings("k8s://x"), {"POD_IP": "10.0.0.1"})
+    values = session.configuration(
+        settings, {"POD_IP": "10.0.0.1", "POD_NAME": "job-1", "NAMESPACE": "mq"}
+    )
+    assert values["spark.driver.host"] == "10.0.0.1"
+    assert values["spark.kubernetes.driver.pod.name"] == "job-1"
+    assert values["spark.kubernetes.namespace"] == "mq"
+    assert values["spark.executor.instances"] == "3"
+
+
+def test_local_runs_bind_nothing_but_loopback() -> None:
+    values = session.configuration(SparkSettings(), {})
+    assert values["spark.driver.bindAddress"] == "127.0.0.1"
+    assert values["spark.ui.enabled"] == "false"
+
+
+def test_many_rows_get_the_full_compiler() -> None:
+    few = session.configuration(SparkSettings(rows=1000), {})
+    many = session.configuration(SparkSettings(rows=10_000_000), {})
+    assert "TieredStopAtLevel" in few["spark.driver.extraJavaOptions"]
+    assert "TieredStopAtLevel" not in many["spark.driver.extraJavaOptions"]
+
+
+def test_a_machine_without_java_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="apt-get install openjdk-17-jre-headless"):
+        session.find_java()
+
+
+def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="11"):
+        session.find_java()

@@ -1,0 +1,57 @@
+"""Commands of a queue as bytes: batches read back, and bytes that are none."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from brokerd.core.message import Content
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.queue_commands import EnqueueView
+from tests.unit.core.queue_driver import QueueDriver, content
+
+ROUTES: tuple[tuple[str, str], ...] = (("", "q"), ("ex", "k\udcff"))
+
+
+def messages(count: int, annotated: bool) -> list[Content]:
+    return [
+        (ROUTES[i % 2], b"h" * i, b"b" * (2 * i), b"{}" if annotated and i % 3 == 0 else b"")
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_batch_can_be_read_back_from_any_place(annotated: bool) -> None:
+    """What `contents` slices is what was encoded, for each start and count."""
+    batch = messages(7, annotated)
+    view = EnqueueView(queue_commands.encode_enqueue("n1", 7, 3, 5, batch))
+    assert (view.node, view.incarnation, view.channel, view.first_sequence) == ("n1", 7, 3, 5)
+    for start in range(7):
+        for count in range(1, 8 - start):
+            assert view.contents(start, count) == batch[start : start + count]
+    single = [batch[0]]
+    assert EnqueueView(queue_commands.encode_enqueue("n", 1, 1, 1, single)).contents(0, 1) == single
+
+
+def test_other_bytes_are_no_batch() -> None:
+    command = queue_commands.encode_enqueue("n1", 7, 3, 5, messages(1, False))
+    with pytest.raises(ValueError, match="not an enqueue command of version 1"):
+        EnqueueView(bytes((9,)) + command[1:])
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"x"', b'{"deaths":5}', b'{"deaths":[5]}'])
+def test_a_batch_with_other_annotations_is_refused(raw: bytes) -> None:
+    """SEC-44: a committed command that made a machine raise would stop its group everywhere."""
+    q = QueueDriver()
+    batch = [(*content()[:3], raw)]
+    reply = q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch)).reply
+    assert b"malformed queue command" in reply
+    assert q.machine.store.ready == 0
+
+
+def test_sizes_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [(5).to_bytes(4, "little") + (6).to_bytes(4, "little")]
+    assert queue_commands.total_size(columns) == 11
+    monkeypatch.setattr(sys, "byteorder", "big")
+    assert queue_commands.total_size(columns) == (5 << 24) + (6 << 24)

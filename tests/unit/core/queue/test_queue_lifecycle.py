@@ -1,0 +1,251 @@
+"""The queue as a whole: purge, delete, expiry, snapshots, at-least-once (R-Q, R-ALO)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue.queue_machine import QueueMachine
+from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, delivered, only
+
+AT_LEAST_ONCE: dict[str, Any] = {
+    "queue_type": "quorum",
+    "at_least_once": True,
+    "overflow": "reject-publish",
+    "dead_letter_exchange": "dlx",
+    "dead_letter_routing_key": "k",
+    "delivery_limit": 0,
+}
+
+
+def letters_of(q: QueueDriver, count: int = 32) -> list[tuple[str, int, int]]:
+    reply = q.reply(queue_commands.encode_dead_letters_checkout(count))
+    return [(x["reason"], x["run"][0], x["run"][1]) for x in reply["letters"]]
+
+
+def test_purge_removes_ready_messages_only_and_dead_letters_none() -> None:
+    """R-Q-13, R-DLX-3"""
+    q = QueueDriver(dead_letter_exchange="dlx")
+    q.consume(prefetch=1)
+    q.fill(4)
+    outcome = q.send(queue_commands.encode_purge())
+    assert queue_commands.decode_reply(outcome.reply) == {"messages": 3}
+    assert outcome.effects == []
+    assert (q.ready, q.unacked, q.count("purged")) == (0, 1, 3)
+
+
+def test_delete_looks_at_its_conditions_and_ends_the_queue() -> None:
+    """R-Q-12"""
+    q = QueueDriver()
+    q.fill(2)
+    q.consume(prefetch=1)
+    for if_empty, if_unused, text in ((True, False, "not empty"), (False, True, "in use")):
+        reply = q.reply(queue_commands.encode_delete(if_empty, if_unused, "client"))
+        assert (reply["deleted"], reply["refused"], reply["text"]) == (False, 406, text)
+    outcome = q.send(queue_commands.encode_delete(False, False, "client"))
+    assert queue_commands.decode_reply(outcome.reply) == {
+        "deleted": True,
+        "messages": 1,
+        "consumers": 1,
+    }
+    assert only(outcome, effects.QueueDeleted).cause == "client"
+    assert only(outcome, effects.ConsumerCancelled).consumer == consumer()
+    assert (q.count("purged"), q.count("orphaned")) == (1, 1)
+    assert list(q.machine.live_indexes()) == []
+
+
+def test_a_deleted_queue_answers_everything() -> None:
+    """R-PC-7, R-ACK-10, R-Q-12"""
+    q = QueueDriver()
+    q.send(queue_commands.encode_delete(False, False, "admin"))
+    reply = queue_commands.decode_enqueue_reply(q.fill(3).reply)
+    assert reply == (EnqueueStatus.DELETED, 3, 0)
+    assert q.settle((0, 1)).reply == b""
+    assert queue_commands.decode_reply(q.consume().reply)["refused"] == 404
+    assert q.get()["refused"] == 404
+    assert q.reply(queue_commands.encode_delete(True, True, "client"))["messages"] == 0
+    assert q.reply(queue_commands.encode_purge())["messages"] == 0
+    assert letters_of(q) == []
+    assert q.machine.next_deadline_ms() is None
+
+
+def test_every_new_leader_of_a_deleted_queue_says_so_again() -> None:
+    q = QueueDriver()
+    q.send(queue_commands.encode_delete(False, False, "admin"))
+    restored = QueueMachine("q")
+    restored.restore(q.machine.snapshot())
+    found = restored.became_leader(StepMeta(9, 2, 5))
+    assert found == [effects.QueueDeleted("admin")]
+
+
+def test_an_auto_delete_queue_ends_with_its_last_consumer() -> None:
+    """R-Q-10"""
+    q = QueueDriver(auto_delete=True)
+    q.get()
+    q.consume("a", channel=1)
+    q.consume("b", channel=2)
+    q.send(queue_commands.encode_cancel(consumer("a")))
+    assert q.machine.deleted is None
+    assert only(q.channel_down(2), effects.QueueDeleted).cause == "auto-delete"
+
+
+def test_a_queue_expires_after_its_lease_without_use() -> None:
+    """R-Q-11"""
+    q = QueueDriver(expires_ms=1000)
+    q.fill(1)
+    assert q.machine.next_deadline_ms() == q.now_ms + 1000
+    q.now_ms += 900
+    q.get()
+    assert q.tick(900).effects == []
+    q.consume()
+    assert q.machine.next_deadline_ms() is None
+    assert q.tick(5000).effects == []
+    q.channel_down()
+    assert q.tick(999).effects == []
+    assert only(q.tick(1), effects.QueueDeleted).cause == "expired"
+
+
+def test_live_indexes_are_the_entries_that_still_hold_something() -> None:
+    q = QueueDriver()
+    for _ in range(4):
+        q.fill(2)
+    assert list(q.machine.live_indexes()) == [(1, 5)]
+    q.consume(prefetch=5)
+    q.settle((2, 4))
+    assert list(q.machine.live_indexes()) == [(1, 2), (3, 5)]
+    q.settle((0, 1), (4, 5))
+    assert list(q.machine.live_indexes()) == [(1, 2), (3, 5)]
+    q.settle((1, 2))
+    assert list(q.machine.live_indexes()) == [(3, 5)]
+
+
+def test_a_snapshot_and_the_rest_of_the_log_are_the_whole_log() -> None:
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume("a", prefetch=3)
+    q.fill(5)
+    q.publish(b"abc", b"d", b"")
+    q.requeue((0, 1), who=consumer("a"))
+    q.settle((1, 2), who=consumer("a"))
+    q.send(queue_commands.encode_dead_letters_checkout(1))
+    half = q.machine.snapshot()
+    at = len(q.log)
+    q.send(queue_commands.encode_node_down("n1"))
+    q.tick(60_000)
+    q.send(queue_commands.encode_node_up("n1", 7))
+    q.channel_down()
+    twin = QueueMachine("q")
+    twin.restore(half)
+    twin.check_invariants()
+    for meta, command in q.log[at:]:
+        twin.apply(meta, command)
+    assert twin.snapshot() == q.machine.snapshot()
+    assert twin.overview() == q.machine.overview()
+    assert list(twin.live_indexes()) == list(q.machine.live_indexes())
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="version 9"):
+        QueueMachine("q").restore(b"\x09" + QueueMachine("q").snapshot()[1:])
+
+
+def test_dead_letters_wait_in_the_queue_until_all_targets_confirmed() -> None:
+    """R-ALO-3, R-ALO-4, R-ALO-5"""
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume()
+    q.fill(4)
+    outcome = q.requeue((1, 2), (0, 1), (2, 3))
+    assert [type(effect) for effect in outcome.effects] == [effects.DeadLettersWaiting]
+    assert (q.ready, q.machine.overview()["dl_pending"]) == (0, 3)
+    assert letters_of(q, 2) == [("delivery_limit", 1, 1), ("delivery_limit", 0, 1)]
+    assert letters_of(q) == [("delivery_limit", 2, 1)]
+    assert list(q.machine.live_indexes()) == [(2, 3)]
+    q.send(queue_commands.encode_dead_letters_settle([(0, 2)]))
+    assert (q.count("dl_out"), q.count("dl_confirmed")) == (3, 2)
+    assert q.machine.overview()["dl_pending"] == 1
+    q.settle((3, 4))
+    q.send(queue_commands.encode_dead_letters_settle([(2, 3), (2, 3)]))
+    assert list(q.machine.live_indexes()) == []
+
+
+def test_a_new_leader_has_all_unsettled_dead_letters_again() -> None:
+    """R-ALO-10"""
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume()
+    q.fill(3)
+    q.discard((0, 3))
+    assert letters_of(q, 2) == [("rejected", 0, 2)]
+    q.term = 2
+    begun = q.machine.became_leader(StepMeta(9, 2, 5))
+    consumers = tuple(consumer.id for consumer in q.machine.consumers.rows())
+    assert len(consumers) == 1
+    assert begun == [effects.LeadershipBegun(consumers), effects.DeadLettersWaiting()]
+    assert letters_of(q) == [("rejected", 0, 2), ("rejected", 2, 1)]
+    assert letters_of(q) == []
+
+
+def test_a_settle_of_the_old_term_counts_although_the_letter_waits_again() -> None:
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume()
+    q.fill(3)
+    q.discard((0, 3))
+    letters_of(q)
+    q.term = 2
+    assert letters_of(q, 1) == [("rejected", 0, 1)]
+    q.send(queue_commands.encode_dead_letters_settle([(0, 2)]))
+    assert q.machine.overview()["dl_pending"] == 1
+    assert letters_of(q) == [("rejected", 2, 1)]
+
+
+def test_waiting_dead_letters_count_against_the_length_limit() -> None:
+    """R-ALO-12, R-LEN-8; R-LEN-7: one over the limit, and again from four fifths of it"""
+    q = QueueDriver(**AT_LEAST_ONCE, max_length=2)
+    q.consume()
+    q.fill(3)
+    q.discard((0, 3))
+    q.send(queue_commands.encode_cancel(consumer()))
+    assert q.accepted(b"x") == 0
+    q.send(queue_commands.encode_dead_letters_settle([(0, 1)]))
+    assert q.accepted(b"x") == 0
+    q.send(queue_commands.encode_dead_letters_settle([(1, 2)]))
+    assert q.accepted(b"x", b"y", b"z") == 2
+
+
+def test_a_change_of_exchange_is_followed_and_a_change_away_deletes() -> None:
+    """R-ALO-9"""
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume()
+    q.fill(2)
+    q.discard((0, 2))
+    outcome = q.configure(**{**AT_LEAST_ONCE, "dead_letter_exchange": "new"})
+    assert outcome.effects == [effects.DeadLettersWaiting()]
+    reply = q.reply(queue_commands.encode_dead_letters_checkout(1))
+    assert (reply["exchange"], reply["routing_key"]) == ("new", "k")
+    q.configure(**{**AT_LEAST_ONCE, "at_least_once": False})
+    assert (q.machine.overview()["dl_pending"], q.count("dl_lost")) == (0, 2)
+    assert list(q.machine.live_indexes()) == []
+
+
+def test_purge_of_a_quorum_queue_purges_its_dead_letters() -> None:
+    """R-Q-13, R-QQ-19"""
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.consume(prefetch=1)
+    q.fill(3)
+    q.discard((0, 1))
+    assert q.reply(queue_commands.encode_purge()) == {"messages": 2}
+    assert (q.count("purged"), q.count("dl_lost")) == (1, 1)
+
+
+def test_the_machine_tells_the_age_of_head_and_dead_letters() -> None:
+    q = QueueDriver(**AT_LEAST_ONCE)
+    q.fill(2)
+    q.now_ms += 70
+    q.consume(prefetch=1)
+    q.discard((0, 1))
+    view = q.machine.overview()
+    assert (view["head_enqueued_ms"], view["dl_pending_since_ms"]) == (None, q.now_ms)
+    q.fill(1)
+    assert q.machine.overview()["head_enqueued_ms"] == q.now_ms
+    assert delivered(q.settle((1, 2))) == {"c": [2]}

@@ -1,0 +1,43 @@
+"""The settings in force of a queue: what is out of range or of a wrong type."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.core.queue import queue_commands, queue_decoders
+from brokerd.core.queue_options import QueueOptions
+from tests.unit.core.queue_driver import QueueDriver
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
+        ({"delivery_limit": -1}, "delivery_limit", None),
+        ({"max_priority": 999}, "max_priority", queue_decoders.PRIORITY_MAX),
+        ({"max_length": -5}, "max_length", 0),
+        ({"consumer_timeout_ms": -5}, "consumer_timeout_ms", 0),
+    ],
+)
+def test_options_out_of_range_are_brought_into_it(
+    options: dict[str, int], name: str, value: int | None
+) -> None:
+    """R-DL-1, R-PRI-1"""
+    q = QueueDriver()
+    q.configure(**options)
+    assert getattr(q.machine.options, name) == value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        QueueOptions(auto_delete=1),  # type: ignore[arg-type]
+        QueueOptions(alternate_exchange=5),  # type: ignore[arg-type]
+        QueueOptions(delayed_retry=None),  # type: ignore[arg-type]
+        QueueOptions(delayed_retry_min_ms="5"),  # type: ignore[arg-type]
+    ],
+)
+def test_options_of_a_wrong_type_are_refused(options: QueueOptions) -> None:
+    q = QueueDriver()
+    before = q.machine.options
+    assert q.reply(queue_commands.encode_update_options(options))["refused"] == 400
+    assert q.machine.options is before

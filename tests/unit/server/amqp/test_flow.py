@@ -1,0 +1,55 @@
+"""Back-pressure reasons and byte budgets."""
+
+from __future__ import annotations
+
+from brokerd.server.amqp.flow import ByteBudget, ReadGate
+
+
+def gate() -> tuple[ReadGate, list[str]]:
+    """Return a gate and what it did to the socket."""
+    done: list[str] = []
+    return ReadGate(lambda: done.append("pause"), lambda: done.append("resume")), done
+
+
+def test_reading_resumes_when_the_last_reason_is_gone() -> None:
+    made, done = gate()
+    made.hold("alarm")
+    made.hold("busy 1")
+    made.hold("alarm")
+    assert made.release("alarm")
+    assert not made.release("alarm")
+    assert done == ["pause"]
+    assert made.release("busy 1")
+    assert done == ["pause", "resume"]
+
+
+def test_a_closed_gate_touches_the_socket_no_more() -> None:
+    made, done = gate()
+    made.hold("alarm")
+    made.close()
+    made.release("alarm")
+    made.hold("busy")
+    made.open()
+    assert done == ["pause"]
+
+
+def test_opening_the_gate_ends_all_reasons_at_once() -> None:
+    made, done = gate()
+    made.open()
+    made.hold("alarm")
+    made.hold("output")
+    made.open()
+    assert done == ["pause", "resume"]
+    assert not made.holds("output")
+
+
+def test_a_budget_pauses_above_its_limit_and_resumes_at_half() -> None:
+    made, done = gate()
+    budget = ByteBudget(made, "unconfirmed", 100)
+    budget.take(100)
+    assert done == []
+    budget.take(1)
+    budget.give(50)
+    assert done == ["pause"]
+    budget.give(1)
+    assert done == ["pause", "resume"]

@@ -1,0 +1,89 @@
+"""A change of the catalog is answered when all members that are up have it (catalog_writer.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from brokerd.cluster.peer import deliveries
+from brokerd.config import LimitConfig
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.raft.messages import NodeId
+from brokerd.server.catalog import catalog_writer
+from brokerd.server.catalog.catalog_writer import CatalogWriter
+
+HERE, NEAR, FAR = NodeId("here"), NodeId("near"), NodeId("far")
+
+
+class Network:
+    """Host and group client in one.  State: who is up, and who answers after how many questions."""
+
+    node = HERE
+
+    def __init__(self, **answers_after: int) -> None:
+        self.up = {HERE, *map(NodeId, answers_after)}
+        self.answers_after = answers_after
+        self.asked: list[NodeId] = []
+        self.writer = CatalogWriter(self, self, CatalogState(), LimitConfig())  # type: ignore[arg-type]
+
+    def alive(self) -> set[NodeId]:
+        return set(self.up)
+
+    async def request(self, uid: int, command: bytes, timeout_s: float) -> bytes:
+        return b'{"revision": 0}'
+
+    def send_delivery(self, node: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        assert kind == deliveries.DeliveryKind.SYNC
+        self.asked.append(node)
+        if self.asked.count(node) > self.answers_after[node]:
+            token, _ = deliveries.decode_sync(payload)
+            asyncio.get_running_loop().call_soon(self.writer.synced, node, token)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_writer, "ASK_AGAIN_S", 0.001)
+
+
+async def write(network: Network) -> None:
+    await network.writer.write(catalog_commands.set_setting("x", "1"))
+
+
+async def test_a_member_that_has_not_heard_the_question_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A delivery is lost where no stream stands yet; who has answered is left alone."""
+    network = Network(near=0, far=3)
+    await write(network)
+    assert network.asked.count(FAR) == 4
+    assert network.asked.count(NEAR) == 1
+    assert not caplog.records
+
+
+async def test_a_member_that_is_down_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(catalog_writer, "SYNC_S", 600.0)
+    network = Network(far=1 << 30)
+    asyncio.get_running_loop().call_later(0.05, network.up.discard, FAR)
+    await write(network)
+    assert not caplog.records
+
+
+async def test_a_member_that_never_answers_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(catalog_writer, "SYNC_S", 0.05)
+    caplog.set_level(logging.WARNING)
+    await write(Network(near=0, far=1 << 30))
+    [record] = caplog.records
+    assert record.getMessage() == "members {'far'} lag behind revision 0"
+
+
+async def test_nobody_else_means_no_question() -> None:
+    network = Network()
+    await write(network)
+    assert network.asked == []

@@ -1,0 +1,53 @@
+"""Which groups are looked at after a change of the catalog."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from brokerd.core.catalog.catalog_effects import TopologyChanged
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.raft.messages import NodeId
+from brokerd.server.members.group_membership import GroupMembership
+from brokerd.server.members.ports import Json
+from tests.unit.server.members.fakes import Replicas, Tasks, queue
+
+
+class Rig:
+    """Queues that are led here."""
+
+    def __init__(self, count: int) -> None:
+        self.woken: list[int] = []
+        self.count = count
+        self.host = Replicas(NodeId("n0"))
+        self.view = CatalogState()
+
+    async def write(self, operation: Json) -> Json:
+        raise AssertionError(f"nothing is asked for: {operation}")
+
+    def queue_of(self, uid: int) -> Queue | None:
+        return queue(uid, f"q{uid}", "n0")
+
+    def queue_uids(self) -> list[int]:
+        return list(range(self.count + 3))
+
+    def leads(self, uid: int) -> bool:
+        return uid < self.count
+
+
+def test_members_and_settings_wake_every_group_led_here() -> None:
+    """A policy wakes those of its vhost, by their leaders."""
+    rig = Rig(4)
+    membership = GroupMembership(rig, Tasks().spawn, lambda: False)
+    cast(Any, membership).wake = rig.woken.append
+    for kind, vhost in (("policy", "v"), ("vhost", ""), ("exchange", "v")):
+        membership.topology_changed(TopologyChanged(kind, vhost, "x", False, 7, "admin"))
+    assert rig.woken == []
+    for kind in ("member", "setting"):
+        membership.topology_changed(TopologyChanged(kind, "", "x", False, 7, "admin"))
+        assert rig.woken == [0, 1, 2, 3]
+        rig.woken.clear()
+    queue = TopologyChanged("queue", "v", "q", False, 7, "admin")
+    queue.uid = 3
+    membership.topology_changed(queue)
+    assert rig.woken == [3]

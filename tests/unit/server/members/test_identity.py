@@ -1,0 +1,54 @@
+"""To whom a data directory belongs, and that incarnations rise."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from brokerd.config import ConfigError
+from brokerd.server.members import identity
+
+NOW_MS = 1_800_000_000_000
+
+
+def test_incarnations_rise_even_if_the_clock_goes_back(tmp_path: Path) -> None:
+    first = identity.claim(tmp_path, "b0", NOW_MS)
+    second = identity.claim(tmp_path, "b0", NOW_MS - 60_000)
+    third = identity.claim(tmp_path, "b0", NOW_MS + 60_000)
+    assert first < second < third < 1 << 63
+
+
+def test_a_directory_of_the_first_release_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text(json.dumps({"name": "b0", "format": 1}))
+    assert identity.claim(tmp_path, "b0", NOW_MS) >= NOW_MS << 20
+
+
+def test_another_members_directory_is_refused_with_both_names(tmp_path: Path) -> None:
+    identity.claim(tmp_path, "b0", NOW_MS)
+    with pytest.raises(ConfigError, match="belongs to the member 'b0', not to 'b1'"):
+        identity.claim(tmp_path, "b1", NOW_MS)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "node.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"node\.json is damaged"):
+        identity.claim(tmp_path, "b0", NOW_MS)
+
+
+def test_a_member_that_was_here_starts_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = identity.claim(tmp_path, "b0", NOW_MS)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert identity.claim(tmp_path, "b0", NOW_MS + 1) > first
+    assert [file.name for file in tmp_path.iterdir()] == ["node.json"]
+    with pytest.raises(ConfigError, match="cannot use the data directory"):
+        identity.claim(tmp_path / "new", "b0", NOW_MS)

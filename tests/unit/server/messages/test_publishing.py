@@ -1,0 +1,223 @@
+"""Enqueue batches of one channel, and what their queues answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.message import Content
+from brokerd.core.queue import queue_commands
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Publisher
+
+ROUTE = ("", "q")
+CONTENT: Content = (ROUTE, b"\0\0", b"body", b"")
+FAREWELL = queue_commands.encode_channel_down("n", 1, 5)
+
+
+class _Groups:
+    """Keeps what was sent, with its answer."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
+        self.farewells: list[int] = []
+        self.refusing: set[int] = set()
+
+    def refuses_lines(self, uid: int) -> bool:
+        return uid in self.refusing
+
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        done: Any,
+        once: bool = False,
+        early: bytes = b"",
+        line: object = None,
+    ) -> None:
+        assert once == (command == FAREWELL)
+        if once:
+            self.farewells.append(uid)
+            return
+        self.sent.append((uid, queue_commands.EnqueueView(command), done))
+
+
+@dataclass(frozen=True)
+class _Queue:
+    uid: int
+
+
+def publisher() -> tuple[Publisher, _Groups, list[tuple[int, int, int]], list[int]]:
+    """Return a publisher, what it sends, what it reports, and the bytes under way."""
+    groups, outcomes, flight = _Groups(), cast(list[tuple[int, int, int]], []), cast(list[int], [])
+    made = Publisher(cast(GroupClient, groups), "n", 1, 5, outcomes.extend, flight.append)
+    return made, groups, outcomes, flight
+
+
+def test_one_read_becomes_one_batch_per_queue_with_numbers_without_gaps() -> None:
+    """design/hot-path.md rule 1."""
+    made, groups, _, flight = publisher()
+    made.add([_Queue(1), _Queue(2)], [CONTENT] * 3, 1)
+    made.add([_Queue(1)], [CONTENT], 4)
+    made.flush()
+    made.add([_Queue(1)], [CONTENT], 5)
+    made.flush()
+    rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
+    assert rows == [(1, 1, 4), (2, 1, 3), (1, 5, 1)]
+    assert all(size > 0 for size in flight)
+
+
+def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> None:
+    """hot-path.md rule 1: what is there when the previous one ends goes together, in order."""
+    made, groups, outcomes, flight = publisher()
+    for number in range(1, 6):
+        made.add([_Queue(1)], [CONTENT], number)
+        made.offer()
+    made.add([_Queue(2)], [CONTENT], 6)
+    made.offer()
+    rows = [(uid, view.first_sequence, view.count) for uid, view, _ in groups.sent]
+    assert rows == [(1, 1, 1), (1, 2, 1), (2, 1, 1)]
+    # What waits counts against the connection's budget as well.
+    assert sum(flight) == 6 * (len(CONTENT[1]) + len(CONTENT[2]))
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    groups.sent[0][2](ReplyStatus.OK, taken)
+    uid, view, answer = groups.sent[3]
+    assert (uid, view.first_sequence, view.count) == (1, 3, 3)
+    groups.sent[1][2](ReplyStatus.OK, taken)
+    answer(ReplyStatus.OK, queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 3))
+    assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 3, 3)]
+    made.add([_Queue(1)], [CONTENT], 7)
+    made.offer()
+    assert len(groups.sent) == 5
+
+
+def test_nothing_waits_when_something_else_follows_or_the_channel_ends() -> None:
+    made, groups, _, _ = publisher()
+    for number in range(1, 5):
+        made.add([_Queue(1)], [CONTENT], number)
+        made.offer()
+    made.flush()
+    assert [view.count for _, view, _ in groups.sent] == [1, 1, 2]
+    made.add([_Queue(1)], [CONTENT], 5)
+    made.offer()
+    assert len(groups.sent) == 3
+    made.close()
+    assert [view.first_sequence for _, view, _ in groups.sent] == [1, 2, 3, 5]
+
+
+def test_batches_are_cut_at_their_limit() -> None:
+    made, groups, _, _ = publisher()
+    for first in range(1, BATCH_MESSAGES_MAX + 2):
+        made.add([_Queue(1)], [CONTENT], first)
+    made.flush()
+    assert [view.count for _, view, _ in groups.sent] == [BATCH_MESSAGES_MAX, 1]
+
+
+def test_a_large_message_goes_alone() -> None:
+    """One of the largest size that a profile allows, and what waited before it, would be more than
+    a command may have: the number would be used up, and nothing sent.
+    """
+    made, groups, _, _ = publisher()
+    large = (ROUTE, b"", bytes(BATCH_BYTES_MAX), b"")
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.add([_Queue(1)], [large], 2)
+    made.add([_Queue(1)], [CONTENT], 3)
+    made.flush()
+    rows = [(view.first_sequence, view.count) for _, view, _ in groups.sent]
+    assert rows == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None:
+    """R-PC-7."""
+    made, groups, outcomes, flight = publisher()
+    made.add([_Queue(1)], [CONTENT] * 2, 1)
+    made.add([_Queue(1)], [CONTENT], 9)
+    made.flush()
+    groups.sent[0][2](ReplyStatus.GONE, b"")
+    assert outcomes == [(1, 2, 2), (9, 1, 1)]
+    assert sum(flight) == 0
+    made.leave(FAREWELL)
+    assert groups.farewells == []
+
+
+def test_after_the_end_outcomes_interest_nobody() -> None:
+    """R-PC-9."""
+    made, groups, outcomes, flight = publisher()
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.close()
+    groups.sent[0][2](ReplyStatus.GONE, b"")
+    assert outcomes == []
+    assert sum(flight) == 0
+
+
+def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches() -> None:
+    """R-QQ-8: a batch that goes again behind the farewell would be new to the queue."""
+    made, groups, outcomes, _ = publisher()
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    for uid, number in ((1, 1), (1, 2), (2, 3)):
+        made.add([_Queue(uid)], [CONTENT], number)
+        made.flush()
+    groups.sent[2][2](ReplyStatus.OK, taken)
+    made.add([_Queue(1)], [CONTENT], 4)
+    made.leave(FAREWELL, [2, 3])
+    assert groups.farewells == [2, 3]
+    for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
+        assert groups.farewells == [2, 3]
+        answer(ReplyStatus.OK, taken)
+    assert groups.farewells == [2, 3, 1]
+    assert outcomes == [(3, 1, 1)]
+
+
+def test_a_channel_that_ends_within_its_own_answer_says_farewell_once() -> None:
+    """R-QQ-8."""
+    groups = _Groups()
+    made: Publisher
+    made = Publisher(cast(GroupClient, groups), "n", 1, 5, lambda _: made.leave(FAREWELL))
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.flush()
+    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    groups.sent[0][2](ReplyStatus.OK, taken)
+    assert groups.farewells == [1]
+
+
+async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers() -> None:
+    """The queue need not hear of the end of a channel that it never heard of."""
+    made, groups, outcomes, flight = publisher()
+    groups.refusing.add(1)
+    made.add([_Queue(1), _Queue(2)], [CONTENT] * 2, 1)
+    made.flush()
+    assert [uid for uid, _, _ in groups.sent] == [2]
+    # Never from within: the channel is in the middle of its publishes.
+    assert outcomes == []
+    await asyncio.sleep(0)
+    assert outcomes == [(1, 2, 0)]
+    assert sum(flight) == 2 * (len(CONTENT[1]) + len(CONTENT[2]))
+    groups.refusing.clear()
+    made.add([_Queue(1)], [CONTENT], 3)
+    made.leave(FAREWELL)
+    assert [(uid, view.first_sequence) for uid, view, _ in groups.sent] == [(2, 1), (1, 1)]
+
+
+async def test_nobody_hears_of_a_refusal_after_the_channels_end() -> None:
+    made, groups, outcomes, _ = publisher()
+    groups.refusing.add(1)
+    made.add([_Queue(1)], [CONTENT], 1)
+    made.leave(FAREWELL)
+    await asyncio.sleep(0)
+    assert (outcomes, groups.sent, groups.farewells) == ([], [], [])
+
+
+def test_what_was_refused_on_its_way_may_have_arrived_so_its_numbers_are_not_used_again() -> None:
+    made, groups, outcomes, _ = publisher()
+    for number in (1, 2):
+        made.add([_Queue(1)], [CONTENT], number)
+        made.flush()
+    for _, _, answer in list(groups.sent):
+        answer(ReplyStatus.REFUSED, b"is damaged")
+    assert outcomes == [(1, 1, 0), (2, 1, 0)]
+    made.add([_Queue(1)], [CONTENT], 3)
+    made.flush()
+    (_, old, _), _, (_, new, _) = groups.sent
+    assert new.channel != old.channel
+    assert new.first_sequence == 1

@@ -1,0 +1,171 @@
+"""The queues of a member: which it leads, what lies in them, how their leaders are asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from brokerd.cluster.errors import GroupStuck, GroupUnavailable
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import deliveries
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue_options import QueueOptions
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.member_queues import MemberQueues
+
+UID = 70_000
+CONTENT = (("", "q"), b"header", b"body", b"")
+SPEC: Any = {
+    "type": "quorum",
+    "durable": True,
+    "auto_delete": False,
+    "arguments": {},
+    "settings": {},
+}
+
+
+class Replicas:
+    """One replica, with one entry in its log."""
+
+    def __init__(self) -> None:
+        self.is_here = True
+        self.entries = {3: queue_commands.encode_enqueue("n0", 1, 1, 1, [CONTENT])}
+
+    def has_group(self, uid: int) -> bool:
+        return self.is_here
+
+    def machine_of(self, uid: int) -> QueueMachine:
+        return QueueMachine("q", QueueOptions(queue_type="quorum"))
+
+    def entry_data(self, uid: int, index: int) -> bytes | None:
+        return self.entries.get(index)
+
+
+class Leaders:
+    """What goes to the queues' leaders, and what they answer."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes, bool]] = []
+        self.answers: list[Callable[[ReplyStatus, bytes], None]] = []
+        self.pending = 0
+        self.is_known = True
+        self.error: Exception | None = None
+
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        done: Callable[[ReplyStatus, bytes], None],
+        once: bool = False,
+    ) -> None:
+        self.sent.append((uid, command, once))
+        self.answers.append(done)
+
+    async def request(self, uid: int, command: bytes, timeout_s: float, once: bool) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return f"{uid} {timeout_s} {once}".encode()
+
+    def pending_bytes(self, uid: int) -> int:
+        return self.pending
+
+    def knows(self, uid: int) -> bool:
+        return self.is_known
+
+
+class Member:
+    def __init__(self) -> None:
+        self.replicas, self.leaders = Replicas(), Leaders()
+        self.queues = MemberQueues(
+            cast(Host, self.replicas), cast(GroupClient, self.leaders), timeout_ms=2500
+        )
+        self.queues.records[UID] = Queue("/", "q", SPEC, UID, [NodeId("n0")])
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member()
+
+
+def run_at(entry: int) -> Run:
+    return Run(1, 1, entry, 0, 0, 0)
+
+
+def test_led_queues_are_those_with_a_record_a_leader_and_a_replica_here(member: Member) -> None:
+    queues = member.queues
+    assert (queues.queue_uids(), queues.queue_of(1)) == ([UID], None)
+    assert (queues.leads(UID), queues.led_queues([UID])) == (False, [])
+    queues.led[UID] = 4
+    assert [queue.uid for queue, _ in queues.led_queues([UID, 1])] == [UID]
+    member.replicas.is_here = False
+    assert (queues.leads(UID), queues.led_queues([UID])) == (True, [])
+
+
+def test_messages_are_read_where_the_log_has_them(member: Member) -> None:
+    assert member.queues.contents(UID, run_at(3)) == [CONTENT]
+    assert member.queues.contents_if_here(UID, run_at(9)) is None
+    with pytest.raises(AssertionError, match="entry 9 is live but not in the log"):
+        member.queues.contents(UID, run_at(9))
+
+
+def test_a_reply_to_a_get_from_elsewhere_brings_its_message_along(member: Member) -> None:
+    queues, nobody = member.queues, ConsumerId("n1", 1, 1, "")
+    command = queue_commands.encode_get(nobody, no_ack=False)
+    reply = queue_commands.encode_get_reply(run_at(3), 5)
+    completed = queues.complete_reply(UID, command, reply)
+    assert completed.startswith(reply + b"\n")
+    found = deliveries.decode(completed[len(reply) + 1 :])[1]
+    assert [contents for _, contents in found] == [[CONTENT]]
+    # Asked again: the message is settled, and gone.
+    late = queues.complete_reply(UID, command, queue_commands.encode_get_reply(run_at(9), 5))
+    assert queue_commands.decode_reply(late)["run"] is None
+    empty = queue_commands.encode_get_reply(None, 0)
+    assert queues.complete_reply(UID, command, empty) == empty
+    for uid, other in ((CATALOG_GROUP, command), (UID, queue_commands.encode_purge())):
+        assert queues.complete_reply(uid, other, reply) == reply
+
+
+def test_a_nudge_goes_only_where_nothing_is_on_its_way(member: Member) -> None:
+    member.leaders.pending = 7
+    member.queues.nudge(UID, b"tick")
+    assert member.leaders.sent == []
+    member.leaders.pending = 0
+    member.queues.nudge(UID, queue_commands.encode_tick())
+    assert [uid for uid, _, _ in member.leaders.sent] == [UID]
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_known", "goes_on"),
+    [({}, True, True), ({"refused": "gone"}, True, False), ({"refused": "gone"}, False, True)],
+)
+def test_a_consumer_ends_when_its_queue_refuses_it(
+    member: Member, reply: dict[str, Any], is_known: bool, goes_on: bool
+) -> None:
+    """Unless the queue was deleted, which ends its consumers by itself."""
+    outcome: list[bool] = []
+    member.queues.resume(UID, b"resume", outcome.append)
+    member.leaders.is_known = is_known
+    member.leaders.answers[0](ReplyStatus.OK, json.dumps(reply).encode())
+    assert outcome == [goes_on]
+    assert member.leaders.sent == [(UID, b"resume", True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(GroupStuck(UID, "damaged"), Damaged), (GroupUnavailable(UID, 2.5), Unavailable)],
+)
+async def test_who_asks_in_vain_learns_why(
+    member: Member, error: Exception, told: type[Exception]
+) -> None:
+    assert await member.queues.ask_queue(UID, queue_commands.encode_purge()) == b"70000 2.5 True"
+    member.leaders.error = error
+    with pytest.raises(told, match=r"damaged|no leader"):
+        await member.queues.ask_queue(UID, queue_commands.encode_purge())

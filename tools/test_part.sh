@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# One part of `make test`: says that it begins, keeps what it prints, and shows all of it when it ends,
+# so that parts that run side by side can be read. Called by the Makefile with its settings in the
+# environment: PART_LOGS, PART_MINUTES, PYTEST_OPTIONS, PURE_TESTS.
+#
+#   test_part.sh coverage | "PATH..."
+#
+# Exit status 0 or 1, never 255: xargs goes on with the other parts.
+set -uo pipefail
+part=$1
+log=$PART_LOGS/$(tr -c 'a-z0-9_\n' - <<<"${part%% *}").log
+began=$SECONDS
+
+run() {
+  if [ "$part" = coverage ]; then
+    make --no-print-directory coverage PYTEST_OPTIONS="$PYTEST_OPTIONS"
+    return
+  fi
+  local options=$PYTEST_OPTIONS path
+  # There a failure takes minutes: a few of them are told while somebody still listens.
+  [ "$part" != tests/e2e ] || options+=" --maxfail=3"
+  for path in $PURE_TESTS; do options+=" --ignore=$path"; done
+  # An interrupted pytest ends what it started and says what has failed so far.
+  # shellcheck disable=SC2086
+  timeout --signal=INT --kill-after=120 "${PART_MINUTES}m" .venv/bin/pytest -q $options $part
+}
+
+echo "== $part: begins (its lines so far: $log)"
+status=0
+run >"$log" 2>&1 || status=$?
+[ "$status" -ne 124 ] || echo "interrupted after $PART_MINUTES minutes (PART_MINUTES)" >>"$log"
+# One write for all of it, as far as the kernel lets us.
+printf '%s\n' "== $part: $([ "$status" = 0 ] && echo passed || echo "FAILED ($status)") in $((SECONDS - began)) s
+$(cat "$log")"
+[ "$status" = 0 ]

@@ -8,7 +8,10 @@
 # Exit status 0 or 1, never 255: xargs goes on with the other parts.
 set -uo pipefail
 part=$1
-log=$PART_LOGS/$(tr -c 'a-z0-9_\n' - <<<"${part%% *}").log
+name=$(tr -c 'a-z0-9_\n' - <<<"${part%% *}")
+log=$PART_LOGS/$name.log
+# Parts side by side would forget each other's failures in one.
+cache=$PART_LOGS/cache-$name
 began=$SECONDS
 
 run() {
@@ -22,12 +25,30 @@ run() {
   for path in $PURE_TESTS; do options+=" --ignore=$path"; done
   # An interrupted pytest ends what it started and says what has failed so far.
   # shellcheck disable=SC2086
-  timeout --signal=INT --kill-after=120 "${PART_MINUTES}m" .venv/bin/pytest -q $options $part
+  timeout --signal=INT --kill-after=120 "${PART_MINUTES}m" \
+    .venv/bin/pytest -q -o cache_dir="$cache" $options "$@" $part
+}
+
+# Real processes on a machine that does other work as well can be late once. One or two failures of
+# such a part are looked at again by themselves; one that is repeated fails the part, one that is not
+# is told at the end of `make test` (CONTRIBUTING.md), since it is a defect of the test or a rare one of
+# ours. Machines without a clock or a process in them fail at once.
+REAL=" tests/integration tests/operator tests/e2e tests/compat tests/chaos tests/telemetry "
+FAILURES_MAX=2
+look_again() {
+  local failed
+  [[ $REAL == *" $part "* ]] || return 1
+  failed=$(grep -cE '^(FAILED|ERROR) ' "$log")
+  [ "$failed" -ge 1 ] && [ "$failed" -le $FAILURES_MAX ] || return 1
+  echo "== $part: $failed failed, and are run again by themselves" >>"$log"
+  run --last-failed --last-failed-no-failures none >>"$log" 2>&1 || return 1
+  grep -E '^(FAILED|ERROR) ' "$log" | cut -c -200 >>"$PART_LOGS/second-try"
 }
 
 echo "== $part: begins (its lines so far: $log)"
 status=0
 run >"$log" 2>&1 || status=$?
+[ "$status" -ne 1 ] || ! look_again || status=0
 [ "$status" -ne 124 ] || echo "interrupted after $PART_MINUTES minutes (PART_MINUTES)" >>"$log"
 # One write for all of it, as far as the kernel lets us.
 printf '%s\n' "== $part: $([ "$status" = 0 ] && echo passed || echo "FAILED ($status)") in $((SECONDS - began)) s

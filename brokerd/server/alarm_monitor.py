@@ -7,31 +7,89 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from brokerd.config import BrokerConfig
 from brokerd.core import alarms
+from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.profiles import Profile
 from brokerd.server import memory_monitor, memory_release
 
-if TYPE_CHECKING:
-    from brokerd.server.broker import Broker
-
 log = logging.getLogger(__name__)
+
+
+class Caches(Protocol):
+    """Messages that are kept in memory though they are on disk."""
+
+    @property
+    def is_paging(self) -> bool:
+        """Tell whether few are kept, since memory is short."""
+        ...
+
+    def memory_seen(self, used: int, limit: int) -> None:
+        """Keep fewer or more, as memory is used."""
+        ...
+
+
+class Unfinished(Protocol):
+    """Bodies that have not come whole."""
+
+    def set_watermark(self, limit: int) -> None:
+        """Bound them by this much memory."""
+        ...
+
+
+class Counters(Protocol):
+    """What counts for telemetry."""
+
+    def alarm(self, before: int, after: int, used: int, limit: int) -> None:
+        """The memory alarm went on or off."""
+        ...
+
+
+class Liveness(Protocol):
+    """The way to the other members."""
+
+    def set_liveness(
+        self, alarms: Sequence[str], memory_used: int, memory_limit: int, disk_free: int
+    ) -> None:
+        """Have the others told from now on."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Told:
+    """Who hears of each sample."""
+
+    caches: Caches
+    unfinished: Unfinished
+    counters: Counters
+    liveness: Liveness
+    #: This member's alarms: its name, those that are on.
+    alarms: Callable[[str, frozenset[str]], None]
 
 
 class AlarmMonitor:
     """One per member; `check` may be called at any time (a changed setting re-checks at once)."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        config = broker.config
+    def __init__(
+        self, node: str, config: BrokerConfig, profile: Profile, view: CatalogState, told: Told
+    ) -> None:
+        """view: has the settings that were changed at run time."""
+        self._node = node
+        self._config = config
+        self._view = view
+        self._told = told
         aware = config.memory.cgroup_aware
         override = config.memory.total_override
         self._memory = memory_monitor.MemoryMonitor(
-            broker.profile.memory_cgroup_aware if aware is None else aware,
+            profile.memory_cgroup_aware if aware is None else aware,
             alarms.parse_bytes(override) if override else None,
         )
         self._release = memory_release.MemoryRelease()
-        self._watermark = alarms.WatermarkMachine(broker.profile)
+        self._watermark = alarms.WatermarkMachine(profile)
         self._disk = alarms.DiskAlarm()
         self._applied: tuple[str, str, int | None] = ("", "", None)
         #: A control group's limit is followed, since Kubernetes resizes running pods; a sample that
@@ -47,7 +105,7 @@ class AlarmMonitor:
 
     async def run(self) -> None:
         """Sample until the member stops."""
-        interval_ms = self._broker.config.memory.interval_ms
+        interval_ms = self._config.memory.interval_ms
         while True:
             self.check()
             # R-DSK-2: the nearer the disk is to its limit, the sooner.
@@ -55,9 +113,8 @@ class AlarmMonitor:
 
     def _setting(self, name: str, configured: str) -> str:
         """Return the run-time value: this member's, else the cluster's, else the configured one."""
-        state = self._broker.catalog.state
-        for key in (f"{name}@{self._broker.node}", name):
-            value = state.setting(key)
+        for key in (f"{name}@{self._node}", name):
+            value = self._view.setting(key)
             if value is not None:
                 return str(value)
         return configured
@@ -72,10 +129,10 @@ class AlarmMonitor:
 
     def check(self) -> None:
         """Sample once and act on what it means."""
-        broker = self._broker
+        config, told = self._config, self._told
         sample = self._memory.sample()
-        watermark = self._setting(alarms.MEMORY_SETTING, broker.config.memory.high_watermark)
-        free_limit = self._setting(alarms.DISK_SETTING, broker.config.disk.free_limit)
+        watermark = self._setting(alarms.MEMORY_SETTING, config.memory.high_watermark)
+        free_limit = self._setting(alarms.DISK_SETTING, config.disk.free_limit)
         if sample.source == "cgroup" or self._total is None:
             self._total = sample.total
         if (watermark, free_limit, self._total) != self._applied:
@@ -84,18 +141,18 @@ class AlarmMonitor:
                 log.info("%s", line)
             for line in self._disk.configure(free_limit, self._total):
                 log.info("%s", line)
-        free = memory_monitor.disk_free(broker.config.data_dir)
+        free = memory_monitor.disk_free(config.data_dir)
         self.memory_used, self.memory_total = sample.used, sample.total
         self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
         self.disk_free = free or 0
-        broker.queues.caches.memory_seen(sample.used, self.memory_limit)
-        broker.unfinished.set_watermark(self.memory_limit or self._watermark.total)
+        told.caches.memory_seen(sample.used, self.memory_limit)
+        told.unfinished.set_watermark(self.memory_limit or self._watermark.total)
         was_on = self._watermark.is_on
         for line in self._watermark.sample(sample.used):
             log.warning("%s", line)
-        self._release.memory_seen(self._watermark.is_on or broker.queues.caches.is_paging)
+        self._release.memory_seen(self._watermark.is_on or told.caches.is_paging)
         if self._watermark.is_on != was_on:
-            broker.counters.alarm(
+            told.counters.alarm(
                 int(was_on), int(self._watermark.is_on), sample.used, self.memory_limit
             )
         for line in self._disk.sample(free):
@@ -105,5 +162,5 @@ class AlarmMonitor:
             for name, is_on in (("memory", self._watermark.is_on), ("disk", self._disk.is_on))
             if is_on or name in self._forced
         )
-        broker.host.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)
-        broker.set_alarms(broker.node, on)
+        told.liveness.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)
+        told.alarms(self._node, on)

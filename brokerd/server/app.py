@@ -1,4 +1,4 @@
-"""Composition root: builds one member from its configuration, starts it, stops it.
+"""One member from start to stop; composition.py builds it.
 
 Order of the start: log, peers, the cluster (joining.py), catalog leader, topology, listeners.  AMQP
 clients are let in only when this member knows the topology as of its start.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -33,16 +32,13 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import logs
+from brokerd.server import composition, logs
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.alarm_monitor import AlarmMonitor
-from brokerd.server.broker import Broker
 from brokerd.server.catalog import keyring, member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.endpoints import Doors
-from brokerd.server.health import HealthState
-from brokerd.server.members import identity, kept_catalog, leadership, repair
+from brokerd.server.composition import Given, Member
+from brokerd.server.members import identity, kept_catalog, repair
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
@@ -85,39 +81,38 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
-    async with _member(config) as broker:
+    async with _member(config) as member:
+        lifecycle = member.base.lifecycle
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, broker.stopping.set)
-        starting = loop.create_task(_open_doors(broker, began))
-        stopping = loop.create_task(broker.stopping.wait())
+            loop.add_signal_handler(number, lifecycle.stopping.set)
+        starting = loop.create_task(_start(member, began))
+        stopping = loop.create_task(lifecycle.stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             # A start that failed raises here and ends the process.
-            doors = starting.result()
+            starting.result()
             await stopping
-            # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
-            await doors.shut()
-            await leadership.hand_over(broker, STOP_SECONDS)
-            await doors.close()
+            await _stop(member)
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         stopping.cancel()
-    if isinstance(broker.failure, kept_catalog.BeginsAnew):
-        log.warning("stopped: %s", broker.failure)
+    failure = lifecycle.failure
+    if isinstance(failure, kept_catalog.BeginsAnew):
+        log.warning("stopped: %s", failure)
         return EXIT_AGAIN
-    if broker.failure is not None:
-        log.critical("the disk failed, this member ends: %s", broker.failure)
+    if failure is not None:
+        log.critical("the disk failed, this member ends: %s", failure)
         return EXIT_DISK
-    if broker.removed is not None:
-        raise broker.removed
+    if lifecycle.removal is not None:
+        raise lifecycle.removal
     log.info("stopped")
     return 0
 
 
 @contextlib.asynccontextmanager
-async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
+async def _member(config: BrokerConfig) -> AsyncIterator[Member]:
     """Build everything that the start needs; tear it down in reverse."""
     node = NodeId(config.node_name)
     incarnation = identity.claim(config.data_dir, node, time.time_ns() // 1_000_000)
@@ -141,10 +136,9 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
         host = Host(node, incarnation, wal, host_config, rng, wall_clock_ms, aside)
         groups = GroupClient(host, rng, incarnation=incarnation)
         keys = keyring.load(config)
-        broker = Broker(config, profile, checker, host, groups, keys, rng)
-        host.serve(broker.events)
-        broker.queues.caches.limit_log_cache = wal.limit_cache
-        joining = broker.joining
+        member = composition.build(Given(config, profile, wal, host, groups, checker, keys, rng))
+        host.serve(member.events)
+        joining = member.members.joining
         bind = _peer_bind(config)
         try:
             await host.start({}, bind, joining.describe)
@@ -153,10 +147,12 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
         known = wal.log(CATALOG_GROUP)
         await joining.open_if_data(bool(known.initial_state()[1].voters or known.last_index()))
         try:
-            yield broker
+            yield member
         finally:
-            await leadership.hand_over(broker, STOP_SECONDS)
-            broker.close()
+            await member.members.leadership.hand_over(STOP_SECONDS)
+            member.base.tasks.cancel()
+            member.members.membership.close()
+            member.access.wheel.close()
             await host.stop()
     finally:
         wal.close()
@@ -189,108 +185,116 @@ def _peer_bind(config: BrokerConfig) -> str:
     return f"{host}:{port}"
 
 
-async def _open_doors(broker: Broker, began: float) -> Doors:
-    from brokerd.server import health, http_server, metrics
-
-    config = broker.config
-    doors = Doors(broker)
-    state = doors.state
+async def _start(member: Member, began: float) -> None:
+    base, fronts = member.base, member.fronts
+    config, lifecycle = base.config, base.lifecycle
     # Admin and health answer while the member is still waiting for a majority.
-    await doors.grpc.start(config)
+    await fronts.grpc.start(config)
     if port := config.port("http"):
-        app = health.make_app(state, lambda: metrics.render(broker), config.data_dir / "results")
-        doors.http = http_server.HttpServer(app)
         try:
-            await doors.http.start(config.node.bind or None, port)
+            await fronts.http.start(config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
-    await _join(broker, state)
-    state.started = True
-    monitor = AlarmMonitor(broker)
-    broker.monitor = monitor
-    monitor.check()
-    broker.spawn(monitor.run())
-    doors.telemetry.start()
-    broker.tracer.load()
-    broker.topology_listeners.append(broker.tracer.topology_changed)
-    await doors.open()
-    broker.doors = doors
+    await _join(member)
+    lifecycle.health.started = True
+    fronts.monitor.check()
+    base.tasks.spawn(fronts.monitor.run())
+    fronts.telemetry.start()
+    await fronts.endpoints.open()
+    lifecycle.has_started = True
     gc.collect()
     gc.freeze()
     # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8).
     gc.set_threshold(100_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
     print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
-    return doors
 
 
-async def _join(broker: Broker, state: HealthState) -> None:
+async def _stop(member: Member) -> None:
+    fronts = member.fronts
+    # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
+    await fronts.endpoints.shut()
+    await member.members.leadership.hand_over(STOP_SECONDS)
+    await fronts.endpoints.close()
+    await fronts.grpc.stop()
+    await fronts.telemetry.close()
+    await fronts.http.cleanup()
+
+
+async def _join(member: Member) -> None:
     """Find the cluster, wait for the catalog, make its first objects, open this member's queues."""
-    joining = broker.joining
-    joining.say = functools.partial(setattr, state, "reason")
-    broker.spawn(broker.kept_aside.watch())
+    base, members = member.base, member.members
+    joining, catalog, spawn = members.joining, base.catalog, base.tasks.spawn
+    spawn(members.kept_aside.watch())
     await joining.settle()
-    state.reason = "waiting for a majority of the members"
-    broker.spawn(broker.catalog_members.run())
-    while not (broker.view.cluster_id or joining.may_found):  # noqa: ASYNC110
+    base.lifecycle.waits_for("a majority of the members")
+    spawn(members.catalog_members.run())
+    while not (catalog.view.cluster_id or joining.may_found):  # noqa: ASYNC110
         # The catalog comes from its leader, and nothing tells when it is here.
         await asyncio.sleep(POLL_S)
-    waiting = broker.spawn(_wait_with_contradiction(broker, state))
-    while True:
-        try:
-            if not broker.view.cluster_id:
-                await broker.write(await _bootstrap(broker))
-            started = await broker.write(
-                catalog_commands.node_started(broker.node, broker.incarnation, features.names())
-            )
-            if started["code"] == catalog_commands.REFUSED:
-                raise ConfigError(f"{started['text']}; start the version that it ran before")
-            break
-        except Unavailable:
-            if not broker.kept_aside.is_catalog_contradicted:
-                log.info("waiting for a majority of the members to answer")
+    waiting = spawn(_wait_with_contradiction(member))
+    await _write_start(member)
     waiting.cancel()
     operations = joining.first_records()
     # Maintenance ends with the restart that it was for.
-    if member_states.state_of(broker.view, broker.node) == member_states.MAINTENANCE:
-        setting = catalog_commands.member_state(broker.node)
+    if member_states.state_of(catalog.view, base.process.node) == member_states.MAINTENANCE:
+        setting = catalog_commands.member_state(base.process.node)
         operations.append(catalog_commands.set_setting(setting, None))
     if operations:
-        await broker.write({"do": "batch", "operations": operations})
-    broker.load_topology()
-    if broker.refill.is_on:
-        state.reason = "the disk of this member was empty and is being refilled"
-    await broker.refill.started()
-    replicas = broker.host
-    broken = repair.Repair(broker, replicas, replicas.refilling.lacking, broker.spawn)
-    broker.spawn(repair.watch(broken))
-    broker.spawn(broker.stuck.run())
+        await catalog.write({"do": "batch", "operations": operations})
+    member.changes.load()
+    if members.refill.is_on:
+        base.lifecycle.health.reason = "the disk of this member was empty and is being refilled"
+    await members.refill.started()
+    spawn(repair.watch(members.repair))
+    spawn(members.stuck.run())
     joining.watch()
 
 
-async def _wait_with_contradiction(broker: Broker, state: HealthState) -> None:
+async def _write_start(member: Member) -> None:
+    """Have the catalog know that this member runs; found the cluster if nobody has."""
+    base, catalog = member.base, member.base.catalog
+    while True:
+        try:
+            if not catalog.view.cluster_id:
+                await catalog.write(await _bootstrap(base.config, base.checker))
+            started = await catalog.write(
+                catalog_commands.node_started(
+                    base.process.node, base.process.incarnation, features.names()
+                )
+            )
+            if started["code"] == catalog_commands.REFUSED:
+                raise ConfigError(f"{started['text']}; start the version that it ran before")
+            return
+        except Unavailable:
+            if not member.members.kept_aside.is_catalog_contradicted:
+                log.info("waiting for a majority of the members to answer")
+
+
+async def _wait_with_contradiction(member: Member) -> None:
     """A start with a catalog that its leader contradicts waits until somebody decides: probes shall
     not end this member, and its replicas of queues are as good as ever.
     """
-    while not broker.kept_aside.is_catalog_contradicted:  # noqa: ASYNC110
+    while not member.members.kept_aside.is_catalog_contradicted:  # noqa: ASYNC110
         # Nothing tells of it here.
         await asyncio.sleep(POLL_S)
-    state.started = True
-    state.reason = "the catalog here is contradicted (brokerctl list_kept_aside)"
-    log.error("not ready: %s", state.reason)
-    broker.load_topology()
+    health = member.base.lifecycle.health
+    health.started = True
+    health.reason = "the catalog here is contradicted (brokerctl list_kept_aside)"
+    log.error("not ready: %s", health.reason)
+    member.changes.load()
 
 
-async def _bootstrap(broker: Broker) -> dict[str, Any]:
+async def _bootstrap(config: BrokerConfig, checker: PasswordChecker) -> dict[str, Any]:
     """Return the operation that makes a new cluster; of several proposers the first one wins."""
-    settings = broker.config.auth
+    settings = config.auth
     users = []
     if settings.create_guest:
         users.append(
             {
                 "name": "guest",
                 "tags": ["administrator"],
-                "password_hash": await broker.checker.hash("guest"),
+                "password_hash": await checker.hash("guest"),
             }
         )
     password = settings.admin_password
@@ -310,9 +314,9 @@ async def _bootstrap(broker: Broker) -> dict[str, Any]:
             {
                 "name": settings.admin_user,
                 "tags": ["administrator"],
-                "password_hash": await broker.checker.hash(password),
+                "password_hash": await checker.hash(password),
             }
         )
     return catalog_commands.bootstrap(
-        os.urandom(16).hex(), broker.config.cluster.name, users, features=features.names()
+        os.urandom(16).hex(), config.cluster.name, users, features=features.names()
     )

@@ -1,4 +1,4 @@
-"""The alarms of all members, and who is blocked by them.  Built by broker.py.
+"""The alarms of all members, and who is blocked by them.  Built by composition.py.
 
 core/alarms.py decides when one is on; alarm_monitor.py watches this member's memory and disk.
 """

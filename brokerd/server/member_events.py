@@ -1,7 +1,7 @@
 """What the host tells of a member's groups and peers, brought to whom it concerns.
 
 Implements HostEvents.  Decides nothing: which room hears of what stands here, and nowhere else.
-Built by broker.py.
+Built by composition.py.
 """
 
 from __future__ import annotations

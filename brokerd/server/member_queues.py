@@ -1,5 +1,5 @@
 """The queues as this member sees them: which there are, who leads them, what lies in them here, and
-the way to their leaders.  Built by broker.py; the rooms name what they need of it in their ports.
+the way to their leaders.  The rooms name what they need of it in their ports.
 
 Records come and go with the catalog (queue_groups.py); leaders with elections (queue_leaders.py).
 """
@@ -25,8 +25,16 @@ from brokerd.server.messages.message_views import BodyCaches, MessageViews
 class MemberQueues:
     """State: the catalog's records by groups' uids, terms of those led here, parsed messages."""
 
-    def __init__(self, host: Host, groups: GroupClient, timeout_ms: int) -> None:
-        """timeout_ms: how long somebody who asks a queue's leader waits."""
+    def __init__(
+        self,
+        host: Host,
+        groups: GroupClient,
+        timeout_ms: int,
+        limit_log_cache: Callable[[int | None], None],
+    ) -> None:
+        """timeout_ms: how long somebody who asks a queue's leader waits.  limit_log_cache: see
+        BodyCaches.
+        """
         self.host = host
         self.groups = groups
         #: All queues known here; queue_groups.py changes it.
@@ -35,7 +43,7 @@ class MemberQueues:
         self.led: dict[int, int] = {}
         self._timeout_s = timeout_ms / 1000
         self._views = MessageViews(self._entry_data)
-        self.caches = BodyCaches(self._views)
+        self.caches = BodyCaches(self._views, limit_log_cache)
 
     # ---- which there are ------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ counterparts.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -26,7 +28,20 @@ from brokerd.server.members import kept_aside
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
-    from brokerd.server.broker import Broker
+    from brokerd.cluster.groups.host import Host
+    from brokerd.core.alarms import AlarmSet
+    from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.server.access.connections import Connections
+    from brokerd.server.access.login_records import LoginRecords
+    from brokerd.server.access.password_checker import PasswordChecker
+    from brokerd.server.amqp.connection import ClientConnection
+    from brokerd.server.grpc.ports import Monitor
+    from brokerd.server.member_queues import MemberQueues
+    from brokerd.server.members.kept_aside import KeptAside
+    from brokerd.server.members.refill import Refill
+    from brokerd.server.messages.delivery import DeliveryHub
+    from brokerd.server.messages.routing import MemberRouting
+    from brokerd.server.queue_groups import QueueGroups
 
 #: Catalog objects that are counted as they are.
 _OBJECTS = {
@@ -66,9 +81,40 @@ _QUEUE_COUNTERS = {
 _PROCESS = ProcessCollector(namespace="brokerd", registry=None)
 
 
-async def render(broker: Broker) -> bytes:
+class Runtime(Protocol):
+    """The running member."""
+
+    alarms: AlarmSet
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """Return who watches memory and disk, None before the member has started."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Sources:
+    """Where the figures come from."""
+
+    node: str
+    view: CatalogState
+    host: Host
+    queues: MemberQueues
+    queue_groups: QueueGroups
+    routing: MemberRouting
+    deliveries: DeliveryHub
+    connections: Connections[ClientConnection]
+    certificate_files: list[CertificateFiles[ssl.SSLContext]]
+    logins: LoginRecords
+    checker: PasswordChecker
+    refill: Refill
+    kept_aside: KeptAside
+    runtime: Runtime
+
+
+async def render(sources: Sources) -> bytes:
     """Return the exposition text (format 0.0.4)."""
-    figures = _Figures(broker)
+    figures = _Figures(sources)
     await figures.add_up()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
@@ -78,8 +124,8 @@ async def render(broker: Broker) -> bytes:
 class _Figures(Collector):
     """Reads one member."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         #: Over the queues led here.
         self._queues_led = 0
         self._queues_unattended = 0
@@ -92,9 +138,9 @@ class _Figures(Collector):
 
     async def add_up(self) -> None:
         """Sum what is read queue by queue and group by group."""
-        broker = self._broker
-        async for uids in in_slices(list(broker.queues.led)):
-            for _, machine in broker.queues.led_queues(uids):
+        sources = self._sources
+        async for uids in in_slices(list(sources.queues.led)):
+            for _, machine in sources.queues.led_queues(uids):
                 overview = machine.overview()
                 self._queues_led += 1
                 self._queues_unattended += overview["ready"] > 0 and not overview["consumers"]
@@ -102,7 +148,7 @@ class _Figures(Collector):
                 for key, _, _ in _QUEUE_GAUGES:
                     self._gauges[key] += overview[key]
                 self._counters.update(overview["counters"])
-        host = broker.host
+        host = sources.host
         async for uids in in_slices(host.groups()):
             for uid in filter(host.has_group, uids):
                 status = host.status_of(uid)
@@ -124,14 +170,14 @@ class _Figures(Collector):
         yield from self._process
 
     def _identity(self) -> Iterator[Metric]:
-        broker = self._broker
+        sources = self._sources
         info = GaugeMetricFamily(
             "brokerd_build_info", "Version of this member.", labels=["version", "node", "cluster"]
         )
-        info.add_metric([__version__, broker.node, broker.view.cluster_name], 1)
+        info.add_metric([__version__, sources.node, sources.view.cluster_name], 1)
         yield info
-        alive = broker.host.alive() | {broker.node}
-        members = broker.view.members()
+        alive = sources.host.alive() | {sources.node}
+        members = sources.view.members()
         yield _gauge("brokerd_cluster_members", "Members the catalog names.", len(members))
         yield _gauge(
             "brokerd_cluster_members_running",
@@ -140,8 +186,8 @@ class _Figures(Collector):
         )
 
     def _clients(self) -> Iterator[Metric]:
-        broker = self._broker
-        connections = broker.connections
+        sources = self._sources
+        connections = sources.connections
         opened = connections.all()
         yield _gauge("brokerd_connections", "Open AMQP connections.", len(opened))
         yield _gauge(
@@ -162,12 +208,12 @@ class _Figures(Collector):
         yield _counter(
             "brokerd_messages_unroutable",
             "Messages of this member's clients that no queue took: returned or dropped.",
-            broker.routing.unroutable_total,
+            sources.routing.unroutable_total,
         )
         yield _gauge(
             "brokerd_consumers",
             "Consumers of this member's channels and Consume calls.",
-            len(broker.deliveries),
+            len(sources.deliveries),
         )
         yield _counter(
             "brokerd_connections_accepted",
@@ -198,8 +244,8 @@ class _Figures(Collector):
             "1 while the files cannot be used as they are, and older ones stay in force.",
             labels=["listener"],
         )
-        peer = self._broker.host.transport.tls
-        found: list[CertificateFiles[Any]] = [*self._broker.certificate_files]
+        peer = self._sources.host.transport.tls
+        found: list[CertificateFiles[Any]] = [*self._sources.certificate_files]
         if peer is not None:
             found.append(peer.files)
         for files in found:
@@ -212,7 +258,7 @@ class _Figures(Collector):
         yield unusable
 
     def _logins(self) -> Iterator[Metric]:
-        logins, checker = self._broker.logins, self._broker.checker
+        logins, checker = self._sources.logins, self._sources.checker
         accepted = CounterMetricFamily(
             "brokerd_logins_accepted", "Logins; on gRPC, calls.", labels=["listener"]
         )
@@ -237,8 +283,8 @@ class _Figures(Collector):
         )
 
     def _resources(self) -> Iterator[Metric]:
-        broker = self._broker
-        monitor = broker.monitor
+        sources = self._sources
+        monitor = sources.runtime.monitor
         if monitor is not None:
             yield _gauge(
                 "brokerd_memory_used_bytes", "Memory as the watermark sees it.", monitor.memory_used
@@ -259,19 +305,19 @@ class _Figures(Collector):
         alarms = GaugeMetricFamily(
             "brokerd_alarm", "1 while this member's alarm is on.", labels=["resource"]
         )
-        on = broker.alarms.on(broker.node)
+        on = sources.runtime.alarms.on(sources.node)
         for resource in ("memory", "disk"):
             alarms.add_metric([resource], int(resource in on))
         yield alarms
 
     def _topology(self) -> Iterator[Metric]:
         for kind, (name, text) in _OBJECTS.items():
-            records = self._broker.view.records(kind, None)
+            records = self._sources.view.records(kind, None)
             yield _gauge(name, text, len(records))
         yield _counter(
             "brokerd_queues_declared",
             "Queues of the cluster that came into being since this member's start.",
-            self._broker.queue_groups.declared_total,
+            self._sources.queue_groups.declared_total,
         )
 
     def _queues(self) -> Iterator[Metric]:
@@ -296,7 +342,7 @@ class _Figures(Collector):
             )
 
     def _consensus(self) -> Iterator[Metric]:
-        host, groups = self._broker.host, self._groups
+        host, groups = self._sources.host, self._groups
         yield _gauge("brokerd_raft_groups", "Raft groups with a replica here.", groups["here"])
         yield _gauge(
             "brokerd_raft_leaders", "Raft groups that this member leads.", groups["leading"]
@@ -308,9 +354,9 @@ class _Figures(Collector):
         yield _gauge(
             "brokerd_raft_refilling",
             "Groups in which this member has no vote until they are refilled after a lost volume.",
-            len(self._broker.refill.left()),
+            len(self._sources.refill.left()),
         )
-        kept = [row for row in self._broker.kept_aside.rows() if kept_aside.is_alarming(row)]
+        kept = [row for row in self._sources.kept_aside.rows() if kept_aside.is_alarming(row)]
         yield _gauge(
             "brokerd_kept_aside",
             "Replicas whose leader lacks what is committed here; somebody must decide.",

@@ -1,7 +1,7 @@
 """The groups of queues that this member takes part in: opened and closed as the catalog says.
 
 Told of every change of a queue, and of all queues after a start or an installed snapshot; whoever
-does something for a queue while it is here is told in turn.  Built by broker.py.
+does something for a queue while it is here is told in turn.  Built by composition.py.
 """
 
 from __future__ import annotations

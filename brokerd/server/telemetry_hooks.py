@@ -5,37 +5,104 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import grpc
 
 from brokerd import __version__
+from brokerd.cluster.groups.host_events import GroupStatus
+from brokerd.config import BrokerConfig
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.federation.link_rows import LinkRows
 from brokerd.server.grpc import rpc_auth
+from brokerd.server.messages.ports import Identity as MemberIdentity
 from brokerd.server.slices import in_slices
-from brokerd.telemetry.counters import QueueRows
+from brokerd.telemetry.counters import Counters, QueueRows
 from brokerd.telemetry.segments import Identity, SegmentWriter
 from brokerd.telemetry.service import TelemetryService
 
-if TYPE_CHECKING:
-    from brokerd.server.broker import Broker
+
+class Groups(Protocol):
+    """The replicas of this member."""
+
+    def status_of(self, uid: int) -> GroupStatus:
+        """Return the state of one that is here."""
+        ...
+
+
+class Queues(Protocol):
+    """The queues, and which of them are led here."""
+
+    @property
+    def led(self) -> Collection[int]:
+        """Return those whose leader is here."""
+        ...
+
+    def queue_uids(self) -> list[int]:
+        """Return all of them."""
+        ...
+
+    def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, QueueMachine]]:
+        """Return those of these that are led here, with their state."""
+        ...
+
+
+class Memory(Protocol):
+    """Memory and disk, as last sampled."""
+
+    memory_used: int
+    memory_limit: int
+    memory_total: int | None
+    disk_free: int
+    disk_limit: int
+
+
+class Runtime(Protocol):
+    """The running member."""
+
+    @property
+    def monitor(self) -> Memory | None:
+        """Return who watches memory and disk, None before the member has started."""
+        ...
+
+    def link_rows(self) -> list[dict[str, Any]]:
+        """Return the federation links of this member."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Sources:
+    """Where the rows come from."""
+
+    counters: Counters
+    queues: Queues
+    groups: Groups
+    connections: Sized
+    runtime: Runtime
 
 
 class Telemetry:
     """Takes rows at each interval and hands them to the segment writer (telemetry.md §6)."""
 
-    def __init__(self, broker: Broker, callers: rpc_auth.Callers) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: MemberIdentity,
+        callers: rpc_auth.Callers,
+        sources: Sources,
+    ) -> None:
+        self._config = config.telemetry
         self._callers = callers
-        config = broker.config
-        cluster = config.cluster.name
+        self._sources = sources
         self._writer = SegmentWriter(
             config.data_dir / "telemetry",
             Identity(
-                cluster=cluster,
-                node=broker.node,
-                boot=f"{broker.incarnation:032x}",
+                cluster=config.cluster.name,
+                node=identity.node,
+                boot=f"{identity.incarnation:032x}",
                 broker_version=__version__,
             ),
             config.telemetry,
@@ -51,9 +118,9 @@ class Telemetry:
 
     def start(self) -> None:
         """Begin, unless telemetry is switched off."""
-        if self._broker.config.telemetry.enabled:
+        if self._config.enabled:
             # Whatever exists now may have been counted before: its past is not this boot's.
-            self._queues.known(self._broker.queues.queue_uids())
+            self._queues.known(self._sources.queues.queue_uids())
             self._since_us = _now_us()
             self._writer.start()
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -65,7 +132,7 @@ class Telemetry:
         return await self._callers.authenticate(context, needed)
 
     async def _run(self) -> None:
-        interval_s = self._broker.config.telemetry.interval_ms / 1000
+        interval_s = self._config.interval_ms / 1000
         while True:
             await asyncio.sleep(interval_s)
             await self.collect()
@@ -79,29 +146,29 @@ class Telemetry:
         async with self._collecting:
             since_us, now_us = self._since_us, _now_us()
             self._since_us = now_us
-            broker = self._broker
-            rows: list[dict[str, Any]] = broker.counters.take(since_us, now_us)
+            sources = self._sources
+            rows: list[dict[str, Any]] = sources.counters.take(since_us, now_us)
             rows.append(self._node_row(since_us, now_us))
-            rows += self._links.rows(broker.link_rows(), since_us, now_us)
+            rows += self._links.rows(sources.runtime.link_rows(), since_us, now_us)
             self._writer.emit("sample", rows)
-            events = broker.counters.take_events(since_us, now_us)
+            events = sources.counters.take_events(since_us, now_us)
             if events:
                 self._writer.emit("event", events)
-            led = list(broker.queues.led)
+            led = list(sources.queues.led)
             self._queues.forget(led)
             async for uids in in_slices(led):
                 self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
 
     def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
-        host = self._broker.host
+        groups = self._sources.groups
         return [
             row
-            for queue, machine in self._broker.queues.led_queues(uids)
+            for queue, machine in self._sources.queues.led_queues(uids)
             for row in self._queues.rows(
                 queue,
                 machine.overview(),
                 machine.options,
-                host.status_of(queue.uid),
+                groups.status_of(queue.uid),
                 since_us,
                 now_us,
             )
@@ -109,14 +176,14 @@ class Telemetry:
 
     def _node_row(self, since_us: int, now_us: int) -> dict[str, Any]:
         """Return the member's own row; one per interval, so its absence means loss."""
-        broker = self._broker
-        monitor = broker.monitor
+        sources = self._sources
+        monitor = sources.runtime.monitor
         row: dict[str, Any] = {
             "k": "node",
             "t0": since_us,
             "t1": now_us,
-            "conns": len(broker.connections),
-            "leaders": len(broker.queues.led),
+            "conns": len(sources.connections),
+            "leaders": len(sources.queues.led),
         }
         if monitor is not None:
             row |= {

@@ -8,7 +8,6 @@ import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -135,6 +134,15 @@ async def calling(target: Target) -> AsyncIterator[AdminClient]:
         yield client
     finally:
         await client.close()
+
+
+@dataclass
+class Asked:
+    """A session as `waiting` looks at it."""
+
+    state: State
+    is_denied: bool = False
+    problem: str = ""
 
 
 def shown(ca: bytes, ca_key: bytes) -> ClientCertificate:
@@ -320,11 +328,9 @@ async def test_neither_certificate_nor_password_is_said_and_the_right_password_h
     assert "Secret prod-admin" in ready.message
     # An operator that starts anew has nothing else to say before it has asked.
     for state, said in ((State.CONNECTING, ready.reason), (State.UP, None)):
-        session: Any = SimpleNamespace(state=state)
-        found = admin_account.waiting(session, "prod-admin", ready)
+        found = admin_account.waiting(Asked(state), "prod-admin", ready)
         assert (found and found[0]) == said
-    session = SimpleNamespace(state=State.CONNECTING)
-    assert admin_account.waiting(session, "prod-admin", None) is None
+    assert admin_account.waiting(Asked(State.CONNECTING), "prod-admin", None) is None
     rig.password = "first"
     await rig.until("synced", is_synced(rig))
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from brokerd.core.catalog import catalog_objects
+from brokerd.core.catalog.catalog_objects import Exchange
+from brokerd.core.catalog.router import RouteResult
 from brokerd.core.queue.queue_state import COUNTERS, REMOVALS
+from brokerd.core.queue_options import QueueOptions
 from brokerd.telemetry import segment_files
 from brokerd.telemetry.counters import Counters
 from brokerd.telemetry.queue_rows import QueueRows
@@ -21,6 +24,14 @@ from brokerd.telemetry.queue_rows import QueueRows
 BEGIN_US = 1_795_183_200_000_000
 INTERVAL_US = 10_000_000
 HOUR_US = 3_600_000_000
+
+
+@dataclass
+class GroupState:
+    """A queue's group, as far as rows tell of it."""
+
+    term: int
+    lag: dict[str, int]
 
 
 @dataclass
@@ -53,12 +64,11 @@ class Queue:
             "dl_pending_since_ms": None,
         }
 
-    def options(self) -> Any:
-        """Return what QueueOptions holds."""
-        return SimpleNamespace(
-            dead_letter_exchange=self.dlx, at_least_once=self.at_least_once, delivery_limit=3,
-            max_length=None, max_length_bytes=None, message_ttl_ms=None, overflow="drop-head",
-        )  # fmt: skip
+    def options(self) -> QueueOptions:
+        """Return its settings."""
+        return QueueOptions(
+            dead_letter_exchange=self.dlx, at_least_once=self.at_least_once, delivery_limit=3
+        )
 
     def live(self, rng: random.Random, enqueued: int) -> None:
         """Let an interval pass, keeping the books of QueueState.check_invariants."""
@@ -113,7 +123,7 @@ class Node:
         rows.append({"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)})
         self.queue_rows.forget(queue.uid for queue in led)
         for queue, term in zip(led, terms, strict=True):
-            status = SimpleNamespace(term=term, lag={"a": 0, "b": 0})
+            status = GroupState(term, {"a": 0, "b": 0})
             rows += self.queue_rows.rows(
                 queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
             )
@@ -145,14 +155,18 @@ class Node:
         return paths
 
 
-def route(*queues: str, hops: int = 0, missing: bool = False, cycle: bool = False) -> Any:
+def route(*queues: str, hops: int = 0, missing: bool = False, cycle: bool = False) -> RouteResult:
     """Return what router.route returns."""
-    return SimpleNamespace(
-        queues=queues,
-        alternates=tuple(("x", "ae") for _ in range(hops)),
-        ae_missing=("x", "gone") if missing else None,
-        ae_cycle=cycle,
+    shared = {"durable": True, "auto_delete": False, "arguments": {}, "settings": {}}
+    result = RouteResult(Exchange("/", "x", {"type": "topic", "internal": False, **shared}))
+    result.queues = tuple(
+        catalog_objects.Queue("/", name, {"type": "quorum", **shared}, uid, [])
+        for uid, name in enumerate(queues)
     )
+    result.alternates = tuple(("x", "ae") for _ in range(hops))
+    result.ae_missing = ("x", "gone") if missing else None
+    result.ae_cycle = cycle
+    return result
 
 
 def content(key: str, size: int = 100) -> tuple[tuple[str, str], bytes, bytes, bytes]:

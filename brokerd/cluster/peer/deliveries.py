@@ -1,6 +1,6 @@
 """Payloads of Delivery frames: what a group's leader sends to the node of a consumer.
 
-Kinds and their codecs; no sending here.  Used by server/broker.py on both ends.  Hot path: whole
+Kinds and their codecs; no sending here.  Used by the server on both ends.  Hot path: whole
 columns at a time, no per-message Python statement when encoding (bench/micro_cluster.py).
 """
 

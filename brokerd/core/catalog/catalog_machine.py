@@ -61,14 +61,19 @@ class CatalogMachine:
     may_lose_last = False
 
     def __init__(
-        self, profile: profiles.Profile | None = None, changes_max: int = CHANGES_MAX
+        self,
+        profile: profiles.Profile | None = None,
+        changes_max: int = CHANGES_MAX,
+        on_restored: Callable[[], None] | None = None,
     ) -> None:
+        """on_restored is told when a snapshot has replaced the state: there are no effects of what
+        changed.
+        """
         profile = profile or profiles.profile()
         # The only switch that the state itself depends on; commands have the same outcome under
         # every profile.
         self.state = CatalogState(profile.headers_numeric_equality == "loose", changes_max)
-        #: Told when a snapshot has replaced the state: there are no effects of what changed.
-        self.on_restored: Callable[[], None] | None = None
+        self._on_restored = on_restored
 
     # The shape of a replicated machine.
 
@@ -111,8 +116,8 @@ class CatalogMachine:
         `state` stays the same object, because the whole node reads through it.
         """
         catalog_snapshot.restore(self.state, data)
-        if self.on_restored is not None:
-            self.on_restored()
+        if self._on_restored is not None:
+            self._on_restored()
 
     def overview(self) -> Json:
         """Return counts."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.core.catalog import catalog_commands
@@ -36,18 +36,6 @@ class Variables(Protocol):
     loopback_users: list[str]
 
 
-class Background(Protocol):
-    """Work that nobody waits for."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
-        """Run a task; its failure is logged."""
-        ...
-
-    def write_later(self, operation: dict[str, Any]) -> None:
-        """Have a catalog operation written."""
-        ...
-
-
 class Authenticator:
     """State: none of its own; `records` has what became of each login."""
 
@@ -58,14 +46,19 @@ class Authenticator:
         records: LoginRecords,
         variables: Variables,
         settings: AuthConfig,
-        background: Background,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        write_later: Callable[[dict[str, Any]], None],
     ) -> None:
+        """spawn(work) runs a task beside; write_later(operation) has the catalog changed, and
+        nobody waits for it.
+        """
         self.records = records
         self._view = view
         self._checker = checker
         self._variables = variables
         self._settings = settings
-        self._background = background
+        self._spawn = spawn
+        self._write_later = write_later
 
     async def authenticate(
         self, credentials: auth.Credentials | None, client: Client
@@ -98,7 +91,7 @@ class Authenticator:
             and len(user.accepted_hashes(_now_ms())) == 1
             and self._checker.begin_renewal(user.name)
         ):
-            self._background.spawn(self._renew(user, credentials.password))
+            self._spawn(self._renew(user, credentials.password))
         return login
 
     async def enquire(self, credentials: auth.Credentials | None) -> Login | None:
@@ -135,7 +128,7 @@ class Authenticator:
             if user.owner is None:
                 spec = user.value | {"password_hash": await self._checker.hash(password)}
                 precondition = {"hash": user.hash()}
-                self._background.write_later(
+                self._write_later(
                     catalog_commands.put(
                         "user", "", user.name, spec, cause="login", precondition=precondition
                     )

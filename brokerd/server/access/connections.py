@@ -86,7 +86,7 @@ class Connections(Generic[ClientT]):
         self.channel_count = 0
         self.channels_opened_total = 0
         #: Called after each change of a count by vhost or user.
-        self.changed: Callable[[], None] = _nothing
+        self.count_listeners: list[Callable[[], None]] = []
         self._blocked: set[ClientT] = set()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
@@ -152,23 +152,27 @@ class Connections(Generic[ClientT]):
         self.channel_count += 1
         self.channels_opened_total += 1
         self._channels_by_user[user] += 1
-        self.changed()
+        self._count_changed()
 
     def channel_closed(self, user: str) -> None:
         """One less."""
         self.channel_count -= 1
         _less(self._channels_by_user, user)
-        self.changed()
+        self._count_changed()
 
     def _enter(self, guest: Guest) -> None:
         self._by_vhost[guest.vhost] += 1
         self._by_user[guest.user] += 1
-        self.changed()
+        self._count_changed()
 
     def _leave(self, guest: Guest) -> None:
         _less(self._by_vhost, guest.vhost)
         _less(self._by_user, guest.user)
-        self.changed()
+        self._count_changed()
+
+    def _count_changed(self) -> None:
+        for listener in self.count_listeners:
+            listener()
 
     def gone(self, connection: ClientT) -> None:
         """The socket is closed."""
@@ -251,10 +255,6 @@ class Connections(Generic[ClientT]):
             connection.close(320, text)
         for connection in self._strangers.all():
             connection.abort()
-
-
-def _nothing() -> None:
-    """Nobody else wants to know."""
 
 
 def _less(counts: Counter[str], key: str) -> None:

@@ -24,6 +24,7 @@ from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.flow import ByteBudget, ReadGate
 from brokerd.server.amqp.session import Session
 from brokerd.server.messages import unfinished
+from brokerd.server.tasks import Tasks
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.ports import ConnectionServices
@@ -74,7 +75,7 @@ class ClientConnection(asyncio.Protocol):
         #: Published bytes of all channels whose queues have not answered.
         self.unconfirmed = ByteBudget(self.gate, "unconfirmed", self._limits.unconfirmed_bytes)
         self._transport: asyncio.Transport | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._task_ended)
         self._flush_scheduled = False
         self._blocked_sent = False
         #: When an alarm stopped this connection, on the counters' clock; None: it has not.
@@ -152,8 +153,7 @@ class ClientConnection(asyncio.Protocol):
         self._end_sessions()
         self._connections.gone(self)
         self._unfinished.note(self, 0)
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self.user:
             log.info("closed AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
         self._ended()
@@ -218,14 +218,10 @@ class ClientConnection(asyncio.Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a slow operation beside the connection; it ends with the connection."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
+        return self._tasks.spawn(work)
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _task_ended(self, error: BaseException | None) -> None:
+        if error is not None:
             self.broken(error)
         self.flush_now()
 

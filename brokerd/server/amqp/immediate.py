@@ -64,7 +64,7 @@ async def _ready(session: Session, result: RouteResult) -> RouteResult:
     ready.alternates = result.alternates
     takers = []
     for queue in result.queues:
-        raw = await topology.ask(session.catalog, queue.uid, queue_commands.encode_tick())
+        raw = await topology.ask(session.services.objects, queue.uid, queue_commands.encode_tick())
         if raw is not None and queue_commands.decode_reply(raw).get("takers"):
             takers.append(queue)
     ready.queues = tuple(takers)

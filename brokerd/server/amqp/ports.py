@@ -1,7 +1,7 @@
 """What AMQP connections and channels need of the member that they are at, by subject.
 
 Each protocol names what this room uses and nothing else.  The two dataclasses hold what all
-connections and all channels share; endpoints.py makes them once.
+connections and all channels share; composition.py makes them once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from brokerd.telemetry.counters import Counters
 
 
-class Catalog(ports.Topology, Protocol):
+class Catalog(ports.Catalog, Protocol):
     """The objects of the cluster as this member knows them, and changes of them."""
 
     #: Routes and rights that were looked up are good for as long as this stays the same.
@@ -78,6 +78,8 @@ class ChannelServices:
     profile: Profile
     identity: Process
     catalog: Catalog
+    #: Makes and deletes queues.
+    objects: ports.Topology
     queues: Queues
     messages: Routing
     deliveries: DeliveryHub

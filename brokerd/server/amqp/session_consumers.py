@@ -205,7 +205,7 @@ async def _consuming(
     tag = consumer.id.tag
     try:
         command = _checkout(session, consumer, timeout_ms)
-        raw = await topology.ask(session.catalog, consumer.uid, command)
+        raw = await topology.ask(session.services.objects, consumer.uid, command)
         if raw is None:
             raise errors.NotFound(f"no queue '{consumer.queue}' in vhost '{consumer.vhost}'")
         fields = queue_commands.decode_reply(raw)
@@ -254,13 +254,15 @@ async def cancelled(
     session: Session, consumer: LocalConsumer, answer: methods.Method | None
 ) -> None:
     """Let a queue forget a consumer; what it has not been sent goes back."""
-    await topology.ask(session.catalog, consumer.uid, queue_commands.encode_cancel(consumer.id))
+    await topology.ask(
+        session.services.objects, consumer.uid, queue_commands.encode_cancel(consumer.id)
+    )
     session.services.deliveries.remove(consumer.id)
     session.unwritten_returns(consumer)
     queue = session.services.queues.queue_of(consumer.uid)
     if queue is not None and queue.auto_delete:
         # R-Q-10: whoever hears cancel-ok finds the queue gone, if this was its last consumer.
-        await topology.counts(session.catalog, queue)
+        await topology.counts(session.services.objects, queue)
     if answer is not None:
         session.send(answer)
 
@@ -313,7 +315,9 @@ def _check_replies(session: Session, can_be_told: bool) -> None:
 async def _taken_away(session: Session, consumer: LocalConsumer, refused: Refused) -> None:
     tag, services = consumer.id.tag, session.services
     try:
-        await topology.ask(session.catalog, consumer.uid, queue_commands.encode_cancel(consumer.id))
+        await topology.ask(
+            session.services.objects, consumer.uid, queue_commands.encode_cancel(consumer.id)
+        )
     except Unavailable:
         # The queue hears of the channel's end when it can be reached.
         session.fail(message_checks.refuse(refused), 0, 0)
@@ -329,7 +333,7 @@ async def _taken_away(session: Session, consumer: LocalConsumer, refused: Refuse
     if queue is not None and queue.auto_delete:
         # R-Q-10
         with contextlib.suppress(Unavailable):
-            await topology.counts(session.catalog, queue)
+            await topology.counts(session.services.objects, queue)
 
 
 # ---- queues -------------------------------------------------------------------------------------

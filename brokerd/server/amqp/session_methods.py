@@ -240,7 +240,7 @@ async def _queue_declared(
         if plan.exclusive_owner is not None:
             session.connection.has_exclusive = True
         reply = await topology.create_queue(
-            services.catalog,
+            services.objects,
             plan.vhost,
             plan.name,
             plan.spec,
@@ -255,7 +255,7 @@ async def _queue_declared(
         name = plan.record.name
     vhost = session.connection.vhost
     queue = services.catalog.view.queue(vhost, name)
-    found = None if queue is None else await topology.counts(services.catalog, queue)
+    found = None if queue is None else await topology.counts(services.objects, queue)
     now = services.catalog.view.queue(vhost, name)
     if found is None and isinstance(plan, declare.Exists) and now is not plan.record:
         # It ended between the check and here: as if it had not been there.
@@ -315,7 +315,7 @@ def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
 async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDelete) -> None:
     with session.cancels_later():
         outcome = await topology.delete_queue(
-            session.catalog,
+            session.services.objects,
             queue,
             if_empty=method.if_empty,
             if_unused=method.if_unused,
@@ -336,7 +336,7 @@ def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:
 
 
 async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
-    count = await topology.purge_queue(session.catalog, queue)
+    count = await topology.purge_queue(session.services.objects, queue)
     if not nowait:
         session.send(methods.QueuePurgeOk(count))
 

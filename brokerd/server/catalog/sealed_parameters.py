@@ -5,8 +5,8 @@ members can read that; so the log, snapshots and whatever is made of them hold n
 same URI keeps what is stored of it, so that writing it again is no change; a definition without a
 URI keeps the one that is there, so that an export without passwords can be imported again.
 
-Called by broker.py before a proposal, and by those who need the URIs as they are: federation, and
-an export that asks for them.  Keys are keyring.py's.
+Called by member_catalog.py before a proposal, and by those who need the URIs as they are:
+federation, and an export that asks for them.  Keys are keyring.py's.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class LifecycleAdmin:
         before = len(services.runtime.transferable(avoid))
         left = await services.runtime.hand_over(_deadline_s(request.deadline_ms, DRAIN_MS), avoid)
         closed = 0
-        if services.runtime.doors is not None:
-            closed = await services.runtime.doors.pause("in maintenance; revive ends it")
+        if services.runtime.endpoints is not None:
+            closed = await services.runtime.endpoints.pause("in maintenance; revive ends it")
         return admin_pb2.DrainResponse(
             leaders_moved=max(0, before - left), leaders_left=left, connections_closed=closed
         )
@@ -120,9 +120,9 @@ class LifecycleAdmin:
                 f"member '{services.node}' leaves the cluster",
             )
         await self._set_state(context, services.node, None)
-        if services.runtime.doors is not None:
+        if services.runtime.endpoints is not None:
             try:
-                await services.runtime.doors.resume()
+                await services.runtime.endpoints.resume()
             except ListenError as error:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return admin_pb2.ReviveResponse()
@@ -221,7 +221,7 @@ class LifecycleAdmin:
             )
         # catalog_members.py, at the catalog's leader, does the rest.
         while name in services.catalog.view.members():
-            services.members.catalog_members.wake()
+            services.catalog_members.wake()
             await asyncio.sleep(POLL_S)
 
 

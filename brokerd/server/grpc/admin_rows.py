@@ -183,7 +183,7 @@ def members(services: AdminServices, _: str) -> list[Row]:
                 "memory_limit": monitor.memory_limit if monitor else 0,
                 "disk_free": monitor.disk_free if monitor else 0,
                 "alarms": sorted(services.runtime.alarms.on(name)),
-                "leaders": len(services.queues.leaders.led),
+                "leaders": len(services.queues.led),
                 "caught_up": is_caught_up(services),
             }
         elif row["running"] and name in services.clients.member_figures:
@@ -269,7 +269,7 @@ def configuration(services: AdminServices, _: str) -> list[Row]:
             "name": f"{section}.{key}",
             "value": "***" if value and any(word in key for word in _SECRETS) else value,
         }
-        for section, settings in services.catalog.config.model_dump(mode="json").items()
+        for section, settings in services.objects.config.model_dump(mode="json").items()
         for key, value in settings.items()
         if (section, key) != ("compat", "switches")
     ]
@@ -287,7 +287,7 @@ def tracing(services: AdminServices, vhost: str) -> list[Row]:
     """One row per vhost whose firehose is on."""
     return [
         {"vhost": name}
-        for name in sorted(services.catalog.tracer.vhosts)
+        for name in sorted(services.objects.tracer.vhosts)
         if not vhost or name == vhost
     ]
 
@@ -295,9 +295,9 @@ def tracing(services: AdminServices, vhost: str) -> list[Row]:
 def status(services: AdminServices, _: str) -> list[Row]:
     """One row: what `brokerctl status` shows of this member beside its row in `members`."""
     config, monitor, doors = (
-        services.catalog.config,
+        services.objects.config,
         services.runtime.monitor,
-        services.runtime.doors,
+        services.runtime.endpoints,
     )
     return [
         {
@@ -331,8 +331,8 @@ def status(services: AdminServices, _: str) -> list[Row]:
 
 
 def _listeners(services: AdminServices) -> list[Row]:
-    config = services.catalog.config
-    is_open = services.runtime.doors is not None and services.runtime.doors.is_open
+    config = services.objects.config
+    is_open = services.runtime.endpoints is not None and services.runtime.endpoints.is_open
     purposes = {
         "amqp": ("amqp", "AMQP 0-9-1", is_open),
         "amqps": ("amqp/ssl", "AMQP 0-9-1 over TLS", is_open and bool(config.tls.cert_file)),

@@ -135,7 +135,7 @@ class RuntimeAdmin:
     ) -> admin_pb2.StopAppResponse:
         """Close the listeners and all AMQP connections; this service and the groups go on."""
         caller = await self._administrator(context)
-        doors = await _started(self._services.runtime.doors, context)
+        doors = await _started(self._services.runtime.endpoints, context)
         log.warning("stop_app by user '%s'", caller.user)
         return admin_pb2.StopAppResponse(closed=await doors.pause())
 
@@ -144,7 +144,7 @@ class RuntimeAdmin:
     ) -> admin_pb2.StartAppResponse:
         """Open the listeners again."""
         caller = await self._administrator(context)
-        doors = await _started(self._services.runtime.doors, context)
+        doors = await _started(self._services.runtime.endpoints, context)
         log.warning("start_app by user '%s'", caller.user)
         try:
             await doors.resume()
@@ -209,7 +209,8 @@ class RuntimeAdmin:
         caller = await self._administrator(context)
         which = " with passwords" if request.with_passwords else ""
         log.warning("definitions%s exported by user '%s'", which, caller.user)
-        view, keyring = self._services.catalog.view, self._services.keyring
+        catalog = self._services.catalog
+        view, keyring = catalog.view, catalog.keyring
         revision = view.revision
         # Specs are taken at once, since an export is of one revision, and written page by page.
         found = [

@@ -118,7 +118,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"more than {OPERATIONS_MAX} operations in one request",
                 )
-            results = await topology_batch.apply(self._services.catalog, request.operations)
+            results = await topology_batch.apply(self._services.objects, request.operations)
             yield admin_pb2.ApplyResponse(results=results)
 
     async def WatchTopology(
@@ -133,7 +133,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         # Registered before the past is read: nothing falls between.
         services.catalog.watchers.add(watcher)
         try:
-            past = services.history.changes_since(request.since_revision)
+            past = services.catalog.machine.changes_since(request.since_revision)
             # A revision that this catalog has not reached: the list was another cluster's.
             if past is None or request.since_revision > services.catalog.view.revision:
                 yield _compacted(services.catalog.view.revision)
@@ -238,7 +238,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             raise AssertionError("abort does not return")
         try:
             return admin_pb2.PurgeQueueResponse(
-                messages=await topology.purge_queue(self._services.catalog, queue)
+                messages=await topology.purge_queue(self._services.objects, queue)
             )
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

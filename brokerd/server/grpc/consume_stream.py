@@ -154,7 +154,7 @@ class ConsumeStream:
         uid = identity.next_uid()
         # A call is nobody's connection: exclusive queues refuse it (R-Q-9).
         queue = declare.use_queue(
-            self._queues.view, caller.access, request.queue, identity.connection_id(uid)
+            self._services.topology.view, caller.access, request.queue, identity.connection_id(uid)
         )
         if isinstance(queue, Refused):
             raise message_checks.refuse(queue)

@@ -167,4 +167,4 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             await rpc_errors.abort(
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)
             )
-        return Caller(self._services.queues.view, vhost, who.user, who.tags)
+        return Caller(self._services.topology.view, vhost, who.user, who.tags)

@@ -1,7 +1,7 @@
 """What the services of the gRPC port need of the member that they are at, by subject.
 
 Each protocol names what this room uses and nothing else.  The dataclasses hold what the calls of a
-service share; endpoints.py makes them once.
+service share; composition.py makes them once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from brokerd.server.members.catalog_members import CatalogMembers
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
-    from brokerd.server.messages.queue_leaders import QueueLeaders
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.variables import Variables
 
@@ -43,12 +42,17 @@ if TYPE_CHECKING:
 # ---- the Messages service -----------------------------------------------------------------------
 
 
-class Queues(ports.Queues, Protocol):
-    """The catalog as this member sees it, and the queues, wherever their leaders are."""
+class Topology(Protocol):
+    """The objects of the cluster as this member sees them."""
 
     view: CatalogState
     #: Routes and rights that were looked up are good for as long as this stays the same.
     topology_revision: int
+
+
+class Queues(ports.Queues, Protocol):
+    """The queues, wherever their leaders are."""
+
     groups: GroupClient
 
 
@@ -75,6 +79,7 @@ class StreamServices:
 
     limits: LimitConfig
     identity: Process
+    topology: Topology
     queues: Queues
     messages: Routing
     deliveries: DeliveryHub
@@ -86,11 +91,21 @@ class StreamServices:
 # ---- the Admin service --------------------------------------------------------------------------
 
 
-class Catalog(topology_batch.Room, Protocol):
-    """The objects of the cluster, and how they change."""
+class Catalog(ports.Catalog, Protocol):
+    """The catalog, and who hears of its changes."""
 
     #: Told of each change; one that is full misses it.
     watchers: set[asyncio.Queue[TopologyChanged]]
+
+    @property
+    def machine(self) -> CatalogMachine:
+        """Return what knows the last changes."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """Return what opens sealed parameters."""
+        ...
 
 
 class Groups(Protocol):
@@ -120,8 +135,8 @@ class Groups(Protocol):
 class KnownQueues(Protocol):
     """The queues of the catalog, and the replicas of this member."""
 
-    #: Which queues this member leads.
-    leaders: QueueLeaders
+    #: Terms of the queues that this member leads.
+    led: dict[int, int]
 
     def queue_of(self, uid: int) -> Queue | None:
         """Return the catalog's record of a queue, None if it is deleted."""
@@ -134,13 +149,6 @@ class KnownQueues(Protocol):
     def machine(self, uid: int) -> QueueMachine:
         """Return the state of a queue that has a replica here."""
         ...
-
-
-class Members(members_ports.Cluster, Protocol):
-    """The members of the cluster: what they are asked, and how they come and go."""
-
-    #: Takes members in and lets them go, at the catalog's leader.
-    catalog_members: CatalogMembers
 
 
 class TransactionFigures(Protocol):
@@ -279,7 +287,7 @@ class Runtime(Protocol):
         ...
 
     @property
-    def doors(self) -> Endpoints | None:
+    def endpoints(self) -> Endpoints | None:
         """Return what AMQP clients connect to."""
         ...
 
@@ -306,13 +314,15 @@ class AdminServices:
     incarnation: int
     profile: Profile
     catalog: Catalog
-    #: Knows the last changes of the catalog.
-    history: CatalogMachine
+    #: Makes and deletes objects.
+    objects: topology_batch.Room
     groups: Groups
     queues: KnownQueues
-    members: Members
+    #: What the members are asked.
+    members: members_ports.Cluster
+    #: Takes members in and lets them go, at the catalog's leader.
+    catalog_members: CatalogMembers
     clients: Clients
     deliveries: DeliveryHub
     variables: Variables
-    keyring: Keyring
     runtime: Runtime

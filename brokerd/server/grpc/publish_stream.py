@@ -116,7 +116,7 @@ class PublishStream:
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> None:
         self._services = services
-        self._queues = services.queues
+        self._topology = services.topology
         self._messages = services.messages
         self._counters = services.messages.counters
         self._caller = caller
@@ -231,9 +231,9 @@ class PublishStream:
 
     def _target(self, key: Key) -> Target:
         """Return what is known of an exchange and key, good for one revision of the topology."""
-        if self._revision != self._queues.topology_revision:
+        if self._revision != self._topology.topology_revision:
             self._finish_run()
-            self._revision = self._queues.topology_revision
+            self._revision = self._topology.topology_revision
             self._targets.clear()
         target = self._targets.get(key)
         if target is None:

@@ -2,7 +2,7 @@
 
 Level-triggered and done by the group's leader, one step at a time, so that any leader goes on where
 another one stopped: who is on the list learns and then votes; who leaves is taken out of the group
-first and off the list after that.  cluster/groups/membership_steps.py decides.  Built by broker.py.
+first and off the list after that.  cluster/groups/membership_steps.py decides.
 """
 
 from __future__ import annotations

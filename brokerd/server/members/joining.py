@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from brokerd.cluster.errors import AddressError
@@ -75,49 +75,58 @@ def _founders(config: BrokerConfig, peers: Sequence[NodeId] | dict[NodeId, str])
     return sorted(listed or peers)
 
 
-class Member(ports.Catalog, Protocol):
-    """The member that looks for its cluster, as far as it is there before it has found it."""
-
-    config: BrokerConfig
-    catalog: CatalogMachine
-    stopping: asyncio.Event
-    #: Why it is none any more.
-    removed: Exception | None
+class Catalog(ports.Catalog, Protocol):
+    """The catalog, which is there before its group is opened."""
 
     @property
-    def groups(self) -> GroupClient:
-        """Return the way to groups' leaders."""
+    def machine(self) -> CatalogMachine:
+        """Return what the group applies its commands to."""
         ...
+
+
+class Lifecycle(Protocol):
+    """The process, as far as it waits or ends for what is found here."""
 
     @property
-    def refill(self) -> Refill:
-        """Return who doubts what a new disk holds."""
+    def has_started(self) -> bool:
+        """Tell whether clients have been let in."""
         ...
 
-    @property
-    def doors(self) -> object | None:
-        """Return what clients connect to, None before the member has started."""
+    def waits_for(self, what: str) -> None:
+        """Have it said what this member waits for."""
         ...
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task that ends with the member."""
+    def removed(self, error: Exception) -> None:
+        """End: the cluster goes on without this member."""
         ...
 
 
 class Joining:
     """State: what is remembered, and the course that was taken."""
 
-    def __init__(self, member: Member, host: Host) -> None:
-        self._member = member
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        groups: GroupClient,
+        catalog: Catalog,
+        refill: Refill,
+        lifecycle: Lifecycle,
+        spawn: ports.Spawn,
+    ) -> None:
+        """ConfigError if the peers that are configured make no sense."""
+        self._config = config
         self._host = host
-        self._config = member.config
+        self._groups = groups
+        self._catalog = catalog
+        self._refill = refill
+        self._lifecycle = lifecycle
+        self._spawn = spawn
         self._node = host.node
         self._peers = configured(self._config)
         self._founders = _founders(self._config, self._peers)
         self._kept = cluster_file.load(self._config.data_dir)
         self._said = ""
-        #: Told why this member waits; app.py's probe shows it.
-        self.say: Callable[[str], None] = log.debug
         #: The disk was not empty at the start.
         self.has_data = False
         #: Whether this member may propose the first objects of a cluster.
@@ -152,22 +161,20 @@ class Joining:
             await self._host.set_peers(self.peers())
         if has_data:
             if self._kept.is_refilling:
-                self._member.refill.begin()
+                self._refill.begin()
             # Nothing may have been founded before the crash: then the founders go on with that.
             self.may_found = not self._kept.cluster_uid and self._node in self._founders
             self._open([])
 
     def _open(self, voters: Sequence[NodeId]) -> None:
-        member = self._member
-        everybody = list(self.peers())
-        member.groups.set_members(CATALOG_GROUP, everybody)
-        self._host.open_group(CATALOG_GROUP, list(voters), member.catalog)
-        member.refill.opened(CATALOG_GROUP, len(voters))
+        self._groups.set_members(CATALOG_GROUP, list(self.peers()))
+        self._host.open_group(CATALOG_GROUP, list(voters), self._catalog.machine)
+        self._refill.opened(CATALOG_GROUP, len(voters))
 
     async def settle(self) -> None:
         """Return when the catalog's group is open here; Removed if it will never be."""
         if self.has_data:
-            self._member.spawn(self._watch())
+            self._spawn(self._watch())
             return
         delay_s = ROUND_S
         while True:
@@ -195,8 +202,7 @@ class Joining:
         # Remembered first: a crash from here on must not make this disk a trusted one.
         self._kept = cluster_file.Remembered(best.cluster_uid, dict(best.members), True)
         cluster_file.save(self._config.data_dir, self._kept)
-        member = self._member
-        member.refill.begin()
+        self._refill.begin()
         await self._host.set_peers(self.peers())
         voters = [NodeId(name) for name in best.voters]
         # A newcomer learns the configuration from the log; one that comes back may not find it
@@ -204,7 +210,7 @@ class Joining:
         self._open(sorted(voters) if self._node in voters else [])
 
     def _wait_for(self, what: str) -> None:
-        self.say(f"waiting for {what}")
+        self._lifecycle.waits_for(what)
         if self._said != what:
             self._said = what
             log.info("waiting for %s", what)
@@ -255,7 +261,7 @@ class Joining:
         else:
             reasons = sorted({answer.reason for answer in answers.values() if answer.reason})
             text = f"the cluster does not take member '{self._node}': {'; '.join(reasons)}"
-        may_wait = self._config.cluster.when_removed == "wait" and self._member.doors is None
+        may_wait = self._config.cluster.when_removed == "wait" and not self._lifecycle.has_started
         if course is Course.REMOVED and may_wait:
             self._wait_for("being added to the cluster again: it was removed")
             return
@@ -263,21 +269,19 @@ class Joining:
 
     async def _watch(self) -> None:
         """Ask whether this member still is one, whenever it knows of no leader for a while."""
-        member = self._member
         delay_s = 0.0
         while True:
             await asyncio.sleep(delay_s)
             delay_s = LEADERLESS_S
             if self._host.leader_of(CATALOG_GROUP) is not None and not member_states.is_leaving(
-                member.view, self._node
+                self._catalog.view, self._node
             ):
                 continue
             course, answers = await self._ask_all()
             try:
                 self._check(course, answers)
             except Removed as error:
-                member.removed = error
-                member.stopping.set()
+                self._lifecycle.removed(error)
                 return
             self._learn(answers)
 
@@ -288,13 +292,13 @@ class Joining:
             if answer.standing == Standing.MEMBER:
                 known |= {NodeId(name): where for name, where in answer.members.items()}
         if known != self.peers():
-            self._member.spawn(self._host.set_peers(known))
+            self._spawn(self._host.set_peers(known))
 
     def first_records(self) -> list[dict[str, Any]]:
         """Return what is to be written so that the catalog knows the founders, or this member's
         address; Removed if it does not know this member.
         """
-        known = self._member.view.members()
+        known = self._catalog.view.members()
         if not known:
             wanted = {node: self._peers[node] for node in self._founders}
         elif self._node in known:
@@ -307,23 +311,28 @@ class Joining:
             if known.get(node) != address
         ]
 
-    def to_dial(self, members: Mapping[str, str]) -> dict[NodeId, str]:
-        """Return whom to dial, given what the catalog says here.  While it is still being read it
-        may not know yet who leads.
+    def dial_members(self) -> None:
+        """Dial whom the catalog names here; while it is still being read, it may not know yet who
+        leads.
         """
+        members = self._catalog.view.members()
+        if not members:
+            return
         self.remember()
         found = {NodeId(name): address for name, address in members.items()}
-        return found if self._member.doors is not None else self.peers() | found
+        addresses = found if self._lifecycle.has_started else self.peers() | found
+        self._groups.set_members(CATALOG_GROUP, addresses)
+        self._spawn(self._host.set_peers(addresses))
 
     def watch(self) -> None:
         """From now on notice a removal (a member that had data does so from its start)."""
         if not self.has_data:
             self.has_data = True
-            self._member.spawn(self._watch())
+            self._spawn(self._watch())
 
     def remember(self) -> None:
         """Keep what the catalog says of the members; a full disk is no reason to fail."""
-        view = self._member.view
+        view = self._catalog.view
         if not view.cluster_id:
             return
         members = view.members()
@@ -338,7 +347,6 @@ class Joining:
 
     async def describe(self, node: NodeId, asked: peer_pb2.Enquiry) -> peer_pb2.Description:
         """Tell a node that starts what is known of it."""
-        member = self._member
         answer = peer_pb2.Description()
         answer.has_data = bool(self._kept.cluster_uid) or self._has_entries()
         try:
@@ -346,7 +354,7 @@ class Joining:
                 answer.standing, answer.reason = await self._standing(node, asked, answer.has_data)
         except (TimeoutError, Unavailable):
             answer.standing = Standing.UNKNOWN
-        view = member.view
+        view = self._catalog.view
         answer.cluster_uid, answer.revision = view.cluster_id, view.revision
         answer.members.update(view.members())
         if self._host.has_group(CATALOG_GROUP):
@@ -362,11 +370,11 @@ class Joining:
     async def _standing(
         self, node: NodeId, asked: peer_pb2.Enquiry, has_data: bool
     ) -> tuple[Standing, str]:
-        member, view = self._member, self._member.view
+        catalog, view = self._catalog, self._catalog.view
         if not view.cluster_id or not view.members():
             return (Standing.UNKNOWN if has_data else Standing.UNFOUNDED), ""
         # A change of nothing: its answer says that this view was current after the question.
-        await member.write({"do": "batch", "operations": []})
+        await catalog.write({"do": "batch", "operations": []})
         if asked.cluster_uid and asked.cluster_uid != view.cluster_id:
             return Standing.FOREIGN, ""
         if node in view.members():
@@ -374,11 +382,11 @@ class Joining:
             return (Standing.REMOVED if is_gone and asked.has_data else Standing.MEMBER), ""
         if asked.has_data:
             return Standing.REMOVED, ""
-        reason = fault_of_member(member, node, asked.address)
+        reason = fault_of_member(catalog, node, asked.address)
         if reason:
             return Standing.REFUSED, reason
         log.info("member %s joins the cluster address=%s", node, asked.address)
-        reply = await member.write(catalog_commands.put_member(node, asked.address))
+        reply = await catalog.write(catalog_commands.put_member(node, asked.address))
         if reply["code"] not in (catalog_commands.OK, catalog_commands.UNCHANGED):
             return Standing.REFUSED, str(reply.get("text", ""))
         return Standing.MEMBER, ""

@@ -5,7 +5,7 @@ A replica that knew more to be committed than its leader has stopped and put it 
 to the queue again, with confirms and in order, `drop` says that they are not wanted.  After either
 the replica leaves its group and comes back with a new log (repair.py).  The catalog begins anew
 with a restart of the member, and what its cluster lacks is declared again from what it knew
-(kept_catalog.py).  Every member answers for all: it asks the others.  Built by broker.py.
+(kept_catalog.py).  Every member answers for all: it asks the others.  Built by composition.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import asyncio
 import json
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
@@ -59,21 +60,24 @@ class Refused(Exception):
     """Nothing was done; the text says why and what to do."""
 
 
-class Member(catalog_ports.Topology, ports.Queues, Protocol):
-    """The member, as far as queues are declared again and it may have to end."""
-
-    @property
-    def profile(self) -> Profile:
-        """Return which rules hold where they may differ."""
-        ...
+class Queues(ports.Queues, Protocol):
+    """The queues of the catalog."""
 
     def queue_uids(self) -> list[int]:
         """Return the uids of all queues known here."""
         ...
 
-    def failed(self, error: BaseException) -> None:
-        """The process must end, and this is why."""
-        ...
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """The member, as far as queues are declared again and it may have to end."""
+
+    profile: Profile
+    #: Makes objects anew.
+    objects: catalog_ports.Topology
+    queues: Queues
+    #: The process must end, and this is why.
+    failed: Callable[[BaseException], None]
 
 
 class KeptAside:
@@ -117,7 +121,7 @@ class KeptAside:
 
         async def unknown(question: Json) -> Json:
             uids = map(int, question["uids"])
-            return {"uids": [uid for uid in uids if self.member.queue_of(uid) is None]}
+            return {"uids": [uid for uid in uids if self.member.queues.queue_of(uid) is None]}
 
         self.calls.serve("kept_aside", rows)
         self.calls.serve("kept_aside_act", act)
@@ -125,8 +129,8 @@ class KeptAside:
 
     def _names(self, uid: int) -> Names:
         if uid == CATALOG_GROUP:
-            return "catalog", "", "the catalog", list(self.member.view.members())
-        queue = self.member.queue_of(uid)
+            return "catalog", "", "the catalog", list(self.member.objects.view.members())
+        queue = self.member.queues.queue_of(uid)
         if queue is None:
             return "queue", "", f"{uid:x}", []
         return "queue", queue.vhost, queue.name, list(queue.members)
@@ -238,7 +242,7 @@ class KeptAside:
         files = self._keeper.files
         assert files is not None
         description = kept.description
-        queue = self.member.view.queue(description.vhost, description.name)
+        queue = self.member.objects.view.queue(description.vhost, description.name)
         if queue is None:
             raise Refused(
                 f"there is no queue '{description.name}' in vhost '{description.vhost}': "
@@ -255,7 +259,7 @@ class KeptAside:
 
     async def _publish_some(self, uid: int, batch: list[KeptEntry]) -> tuple[int, str]:
         """Publish in order; return how many entries are done, and what was wrong with the next."""
-        timeout_s = self.member.config.limits.operation_timeout_ms / 1000
+        timeout_s = self.member.objects.config.limits.operation_timeout_ms / 1000
         live = [number for number, each in enumerate(batch) if each.is_live]
         commands = [
             queue_commands.unnumbered(batch[number].entry.data[STAMP_BYTES:]) for number in live
@@ -289,10 +293,10 @@ class KeptAside:
             self._spawn(self._renew(kept))
 
     async def _renew(self, kept: Kept) -> None:
-        queue = self.member.queue_of(kept.description.uid)
+        queue = self.member.queues.queue_of(kept.description.uid)
         if queue is not None:
             try:
-                await renew_member(self.member, self.host, self.host.node, queue)
+                await renew_member(self.member.objects, self.host, self.host.node, queue)
             except (MembershipError, Unavailable) as refusal:
                 kept.progress.remarks = [f"the replica cannot be made anew yet: {refusal}"]
 
@@ -348,7 +352,7 @@ class KeptAside:
 
     def _settle(self, kept: Kept) -> None:
         uid = kept.description.uid
-        is_gone = self.member.queue_of(uid) is None
+        is_gone = self.member.queues.queue_of(uid) is None
         if is_gone or (not self._has_its_log(kept) and not self._is_damaged(uid)):
             try:
                 self._forget(kept)

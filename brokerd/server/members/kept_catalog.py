@@ -76,7 +76,9 @@ async def _keep_orphans(aside: KeptAside) -> str:
     """
     host = aside.host
     leader = host.leader_of(CATALOG_GROUP)
-    here = {uid: host.status_of(uid) for uid in aside.member.queue_uids() if host.has_group(uid)}
+    here = {
+        uid: host.status_of(uid) for uid in aside.member.queues.queue_uids() if host.has_group(uid)
+    }
     logs = {uid: status.log_uid for uid, status in here.items() if not status.is_volatile}
     unknown: list[int] = []
     uids = list(logs)
@@ -151,29 +153,29 @@ async def _declare_again(aside: KeptAside, kept: Kept) -> list[str]:
     remarks: list[str] = []
     for kind in _KINDS:
         for record in old.state.records(kind):
-            remark = await _declare(member, record)
+            remark = await _declare(member.objects, record)
             if remark:
                 remarks.append(remark)
-    return remarks + _to_delete(deleted, old.state, member.view)
+    return remarks + _to_delete(deleted, old.state, member.objects.view)
 
 
-async def _declare(member: catalog_ports.Topology, record: Record) -> str:
+async def _declare(objects: catalog_ports.Topology, record: Record) -> str:
     """Put an object that is missing; return what is to be done by hand."""
     if isinstance(record, Queue) and record.exclusive_owner is not None:
         # Its connection has ended with the member.
         return ""
     what = _called(record.kind, record.vhost, record.name)
     spec = record.spec()
-    present = member.view.get(record.kind, record.vhost, record.name)
+    present = objects.view.get(record.kind, record.vhost, record.name)
     if present is not None:
         same = names.canonical_json(present.spec()) == names.canonical_json(spec)
         return "" if same else f"{what} differs: it had {names.canonical_json(_shown(spec))}"
     if isinstance(record, Queue):
         reply = await topology.create_queue(
-            member, record.vhost, record.name, spec, cause="admin", owner=record.owner
+            objects, record.vhost, record.name, spec, cause="admin", owner=record.owner
         )
     else:
-        reply = await member.write(
+        reply = await objects.write(
             catalog_commands.put(
                 record.kind, record.vhost, record.name, spec, cause="admin", owner=record.owner
             )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.raft.messages import NodeId
@@ -23,25 +22,46 @@ AT_ONCE = 200
 PATIENCE_S = 2.0
 
 
-class Member(Protocol):
-    """Who leads groups."""
+class Leadership:
+    """The groups that this member leads, as others could lead them.  State: none of its own."""
 
-    @property
-    def host(self) -> ports.Replicas:
-        """Return the replicas here."""
-        ...
+    def __init__(self, host: ports.Replicas, has_failed: Callable[[], bool]) -> None:
+        """has_failed: whether this member can promise nothing any more."""
+        self._host = host
+        self._has_failed = has_failed
 
-    @property
-    def failure(self) -> BaseException | None:
-        """Return why this member can promise nothing any more."""
-        ...
+    def transferable(self, avoid: Collection[NodeId] = ()) -> list[int]:
+        """Return the groups led here that another member that is up could lead, `avoid` aside."""
+        host = self._host
+        heirs = host.alive() - {host.node, *avoid}
+        return [uid for uid in host.groups() if _led(host, uid, heirs) is not None]
 
-
-def transferable(member: Member, avoid: Collection[NodeId] = ()) -> list[int]:
-    """Return the groups led here that another member that is up could lead, `avoid` aside."""
-    host = member.host
-    heirs = host.alive() - {host.node, *avoid}
-    return [uid for uid in host.groups() if _led(host, uid, heirs) is not None]
+    async def hand_over(self, timeout_s: float, avoid: Collection[NodeId] = ()) -> int:
+        """Give leaderships away, but not to `avoid`; return how many are left."""
+        if self._has_failed():
+            return 0
+        host = self._host
+        clock = time.monotonic
+        deadline = clock() + timeout_s
+        waiting = deque(self.transferable(avoid))
+        #: When each that is on its way was asked first.
+        asked: dict[int, float] = {}
+        while (waiting or asked) and clock() < deadline:
+            heirs = host.alive() - {host.node, *avoid}
+            while waiting and len(asked) < AT_ONCE:
+                asked[waiting.popleft()] = clock()
+            for uid in list(asked):
+                status = _led(host, uid, heirs)
+                if status is None:
+                    del asked[uid]
+                    continue
+                # Again each time: a hand-over that came to nothing is forgotten.
+                host.transfer_leadership(uid, _best_heir(status, heirs))
+                if clock() - asked[uid] >= PATIENCE_S:
+                    del asked[uid]
+                    waiting.append(uid)
+            await asyncio.sleep(POLL_S)
+        return len(self.transferable(avoid))
 
 
 def _led(host: ports.Replicas, uid: int, heirs: Collection[NodeId]) -> GroupStatus | None:
@@ -58,31 +78,3 @@ def _best_heir(status: GroupStatus, heirs: Collection[NodeId]) -> NodeId:
     lag, last = status.lag, status.last
     voters = [node for node in status.members.voters if node in heirs]
     return min(voters, key=lambda node: (lag.get(node, last), node))
-
-
-async def hand_over(member: Member, timeout_s: float, avoid: Collection[NodeId] = ()) -> int:
-    """Give leaderships away, but not to `avoid`; return how many are left."""
-    if member.failure is not None:
-        return 0
-    host = member.host
-    clock = time.monotonic
-    deadline = clock() + timeout_s
-    waiting = deque(transferable(member, avoid))
-    #: When each that is on its way was asked first.
-    asked: dict[int, float] = {}
-    while (waiting or asked) and clock() < deadline:
-        heirs = host.alive() - {host.node, *avoid}
-        while waiting and len(asked) < AT_ONCE:
-            asked[waiting.popleft()] = clock()
-        for uid in list(asked):
-            status = _led(host, uid, heirs)
-            if status is None:
-                del asked[uid]
-                continue
-            # Again each time: a hand-over that came to nothing is forgotten.
-            host.transfer_leadership(uid, _best_heir(status, heirs))
-            if clock() - asked[uid] >= PATIENCE_S:
-                del asked[uid]
-                waiting.append(uid)
-        await asyncio.sleep(POLL_S)
-    return len(transferable(member, avoid))

@@ -3,7 +3,7 @@
 An earlier disk of this member may have acknowledged what this one does not hold; a vote given in
 that state could elect a leader that does not hold it either (replication.md §1, G8).  So every
 group that is opened before the member has started, and that somebody else can refill, is doubted;
-the state outlives a crash.  Used by joining.py and broker.py.
+the state outlives a crash.  Used by joining.py and app.py.
 """
 
 from __future__ import annotations

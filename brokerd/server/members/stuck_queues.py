@@ -7,8 +7,7 @@ at first after about 5 s, then at once, until there is a leader.  What is publis
 every queue without a majority, unless waiting cannot help; then it is refused.  Settlements wait in
 any case.
 
-Looks by itself, since nothing tells that something has not happened.  A part of broker.py, started
-by app.py.
+Looks by itself, since nothing tells that something has not happened; app.py starts it.
 """
 
 from __future__ import annotations

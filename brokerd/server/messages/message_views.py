@@ -1,6 +1,6 @@
 """Messages as they lie in log entries: parsed entries, kept for deliveries that follow each other.
 
-Bounded by count and by bytes; the log has a cache of its own below.  Used by broker.py.
+Bounded by count and by bytes; the log has a cache of its own below.  Used by member_queues.py.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class BodyCaches:
     They are read from the log again to be delivered (replication.md §2.7).
     """
 
-    def __init__(self, views: MessageViews) -> None:
+    def __init__(self, views: MessageViews, limit_log_cache: Callable[[int | None], None]) -> None:
+        """limit_log_cache(bytes) bounds the log's cache; None: to what is configured."""
         self._views = views
-        #: Bounds the log's cache to so many bytes (None: as configured); set once there is a log.
-        self.limit_log_cache: Callable[[int | None], None] = _no_log
+        self._limit_log_cache = limit_log_cache
         self.is_paging = False
 
     def memory_seen(self, used: int, limit: int) -> None:
@@ -79,9 +79,5 @@ class BodyCaches:
         is_paging = bool(limit) and is_short
         if is_paging != self.is_paging:
             self.is_paging = is_paging
-            self.limit_log_cache(PAGING_BYTES_MAX if is_paging else None)
+            self._limit_log_cache(PAGING_BYTES_MAX if is_paging else None)
             self._views.limit(PAGING_BYTES_MAX if is_paging else VIEWS_BYTES_MAX)
-
-
-def _no_log(bytes_max: int | None) -> None:
-    """Nothing is cached yet."""

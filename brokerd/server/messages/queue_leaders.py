@@ -2,7 +2,7 @@
 
 Realises what queue machines ask for.  Only the leader of a command's own term sends messages; what
 it had no time to send, or sent without anybody knowing, consumers ask for by RESUME (R-QQ-10).
-For broker.py only, which owns the queues' groups.
+Told by member_events.py and queue_groups.py, which owns the queues' groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where this member's messages go, and who counts those that go nowhere (ports.Routing).
 
 One for all publishing channels; what a message carries beside it is encoded here too, since that
-depends on what all members can read.  Built by broker.py.
+depends on what all members can read.  Built by composition.py.
 """
 
 from __future__ import annotations

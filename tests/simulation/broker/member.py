@@ -1,7 +1,7 @@
 """One simulated broker process: the real host, log, group client, publishers and deliveries.
 
 What is simulated: the disk, the network, the clock, the writer's thread.  What is left out: AMQP,
-the catalog, routing.  `SimBroker` is what cluster and server rooms see of brokerd/server/broker.py.
+the catalog, routing.  `SimBroker` is what the rooms of cluster and server see of a member.
 """
 
 from __future__ import annotations

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from unittest.mock import MagicMock
-
 import pytest
 
 from brokerd.config import BrokerConfig
+from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.profiles import profile
 from brokerd.server import memory_monitor
-from brokerd.server.alarm_monitor import AlarmMonitor
+from brokerd.server.alarm_monitor import AlarmMonitor, Told
 
 MIB = 1024 * 1024
 
 
+class Deaf:
+    """Hears of every sample, and does nothing."""
+
+    is_paging = False
+
+    def hear(self, *_: object) -> None:
+        return
+
+    memory_seen = set_watermark = alarm = set_liveness = hear
+
+
 @pytest.fixture
 def monitor() -> AlarmMonitor:
-    broker = MagicMock()
-    broker.config = BrokerConfig()
-    broker.profile = profile()
-    broker.catalog.state.setting.return_value = None
-    return AlarmMonitor(broker)
+    return AlarmMonitor(
+        "n0", BrokerConfig(), profile(), CatalogMachine().state, Told(*[Deaf()] * 4, Deaf().hear)
+    )
 
 
 async def test_watermark_follows_the_limit_of_the_control_group(

@@ -85,7 +85,10 @@ class Member:
     def __init__(self) -> None:
         self.replicas, self.leaders = Replicas(), Leaders()
         self.queues = MemberQueues(
-            cast(Host, self.replicas), cast(GroupClient, self.leaders), timeout_ms=2500
+            cast(Host, self.replicas),
+            cast(GroupClient, self.leaders),
+            timeout_ms=2500,
+            limit_log_cache=lambda _: None,
         )
         self.queues.records[UID] = Queue("/", "q", SPEC, UID, [NodeId("n0")])
 

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from brokerd.config import TelemetryConfig
+from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.slices import SLICE
-from brokerd.server.telemetry_hooks import Telemetry
+from brokerd.server.telemetry_hooks import Sources, Telemetry
 from brokerd.telemetry.counters import Counters
 from brokerd.telemetry.segments import SegmentWriter
 from tests.telemetry.fleet import Queue
@@ -30,6 +31,10 @@ class Config:
     data_dir: Path
     telemetry: TelemetryConfig
     cluster: Cluster = field(default_factory=Cluster)
+
+
+class Identity:
+    node, incarnation = "n", 1
 
 
 @dataclass
@@ -69,18 +74,20 @@ class Host:
         return Status()
 
 
-class Fleet:
-    """What Telemetry asks of a broker that leads COUNT queues."""
+class Runtime:
+    """Has not started, and has no links."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.config = Config(data_dir, TelemetryConfig(interval_ms=60_000))
-        self.node, self.incarnation, self.monitor = "n", 1, None
-        self.counters = Counters(lambda: 1)
-        self.connections: list[None] = []
-        self.queues, self.host = Queues(), Host()
+    monitor = None
 
     def link_rows(self) -> list[dict[str, Any]]:
         return []
+
+
+def telemetry_of(queues: Queues, data_dir: Path, interval_ms: int = 60_000) -> Telemetry:
+    """Return the telemetry of a member that leads these queues."""
+    config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
+    parts: list[Any] = [Counters(lambda: 1), queues, Host(), [], Runtime()]
+    return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
 
 class Told(list[str]):
@@ -103,8 +110,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 
 async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, told: Told) -> None:
-    fleet = Fleet(tmp_path)
-    telemetry = Telemetry(fleet, None)  # type: ignore[arg-type]
+    queues = Queues()
+    telemetry = telemetry_of(queues, tmp_path)
     collecting = asyncio.create_task(telemetry.collect())
     seen = []
     while not collecting.done():
@@ -112,15 +119,13 @@ async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, t
         seen.append(len(told))
         if len(told) == SLICE:
             # Led elsewhere by now: nothing is asked of it.
-            del fleet.queues.led[COUNT - 1]
+            del queues.led[COUNT - 1]
     assert seen[:3] == [SLICE, 2 * SLICE, 2 * SLICE]
     assert set(told) == {f"q{uid}" for uid in range(COUNT - 1)}
 
 
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:
-    fleet = Fleet(tmp_path)
-    fleet.config.telemetry = TelemetryConfig(interval_ms=100)
-    telemetry = Telemetry(fleet, None)  # type: ignore[arg-type]
+    telemetry = telemetry_of(Queues(), tmp_path, interval_ms=100)
     telemetry.start()
     await told.begun.wait()
     assert len(told) < COUNT

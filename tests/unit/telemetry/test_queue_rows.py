@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from brokerd.telemetry.queue_rows import HEARTBEAT_US, QueueRows
-from tests.telemetry.fleet import Queue
+from tests.telemetry.fleet import GroupState, Queue
 
 
 def say(rows: QueueRows, queue: Queue, term: int = 1, now_us: int = 10) -> list[dict[str, Any]]:
-    status = SimpleNamespace(term=term, lag={"a": 0})
+    status = GroupState(term, {"a": 0})
     return rows.rows(queue, queue.overview(now_us), queue.options(), status, 0, now_us)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.core.catalog import catalog_snapshot
 from brokerd.core.catalog.catalog_machine import CatalogMachine
-from brokerd.core.catalog.catalog_objects import Owner
+from brokerd.core.catalog.catalog_objects import Owner, Queue
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def catalog() -> CatalogDriver:
 def test_whoever_follows_the_catalog_is_told_of_a_snapshot(catalog: CatalogDriver) -> None:
     """What changed before it has no effects: the member was too far behind."""
     catalog.queue("q")
-    behind, seen = CatalogMachine(), []
-    behind.on_restored = lambda: seen.append(behind.state.queue(VHOST, "q"))
+    seen: list[Queue | None] = []
+    behind = CatalogMachine(on_restored=lambda: seen.append(behind.state.queue(VHOST, "q")))
     behind.restore(catalog.machine.snapshot())
     assert [queue is not None for queue in seen] == [True]

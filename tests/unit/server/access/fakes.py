@@ -62,11 +62,13 @@ def authenticator(
     variables: Variables | None = None,
 ) -> Authenticator:
     """Return one with what a test does not care about made up."""
+    background = background or Background()
     return Authenticator(
         Users() if view is None else view,
         Trusting() if checker is None else checker,
         LoginRecords(),
         variables or Variables(),
         settings or AuthConfig(),
-        background or Background(),
+        background.spawn,
+        background.write_later,
     )

@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 
 from brokerd.core import profiles
-from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.grpc import rpc_auth, rpc_errors
 from brokerd.server.grpc.grpc_server import Servicers
 from brokerd.server.grpc.ports import AdminServices
@@ -55,6 +54,5 @@ def admin_services(catalog: Any, **parts: Any) -> AdminServices:
         "incarnation": 1,
         "profile": profiles.configured("rabbitmq-4.3", {}),
         "catalog": catalog,
-        "keyring": Keyring(()),
     }
     return AdminServices(**made | parts)

@@ -58,13 +58,15 @@ class Catalog:
 
     def __init__(self) -> None:
         self.watchers = Watchers()
+        #: It knows the last changes, too.
+        self.machine = self
         self.view = View()
 
     def changes_since(self, _: int) -> list[TopologyChanged]:
         return []
 
     def change(self, revision: int) -> None:
-        """Tell the watchers as broker.py does: a full one misses it."""
+        """Tell the watchers as catalog_changes.py does: a full one misses it."""
         self.view.revision = revision
         for watcher in self.watchers:
             if not watcher.full():
@@ -75,7 +77,7 @@ class Catalog:
 
 def watch(catalog: Catalog, since: int) -> Any:
     request = admin_pb2.WatchTopologyRequest(since_revision=since)
-    service = AdminService(admin_services(catalog, history=catalog))
+    service = AdminService(admin_services(catalog))
     return service.WatchTopology(request, Context())  # type: ignore[arg-type]
 
 

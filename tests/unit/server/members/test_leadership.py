@@ -19,7 +19,7 @@ class Fleet:
 
     def __init__(self, count: int, stuck: tuple[int, ...] = ()) -> None:
         self.host = Replicas(A, B, C)
-        self.failure: BaseException | None = None
+        self.has_failed = False
         self.stuck = stuck
         #: Look by look, what was asked.
         self.asked: list[list[tuple[int, NodeId]]] = [self.host.transfers]
@@ -37,7 +37,8 @@ class Fleet:
 async def hand_over(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
     monkeypatch.setattr(leadership, "AT_ONCE", 4)
     monkeypatch.setattr(asyncio, "sleep", fleet.pause)
-    return await leadership.hand_over(fleet, options.pop("timeout_s", 60.0), **options)
+    leads = leadership.Leadership(fleet.host, lambda: fleet.has_failed)
+    return await leads.hand_over(options.pop("timeout_s", 60.0), **options)
 
 
 async def test_so_many_at_once_to_the_voter_that_holds_most(
@@ -77,5 +78,12 @@ async def test_who_rests_or_is_down_gets_none(monkeypatch: pytest.MonkeyPatch) -
     assert {to for asked in fleet.asked for _, to in asked} == {B}
     fleet = Fleet(2)
     fleet.host.up = {A}
+    assert await hand_over(fleet, monkeypatch) == 0
+    assert fleet.asked == [[]]
+
+
+async def test_who_can_promise_nothing_hands_nothing_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(2)
+    fleet.has_failed = True
     assert await hand_over(fleet, monkeypatch) == 0
     assert fleet.asked == [[]]

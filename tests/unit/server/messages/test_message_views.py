@@ -36,8 +36,7 @@ def test_bodies_are_paged_out_and_read_back_for_delivery(tmp_path: Path) -> None
     """design/replication.md §2.7"""
     log = open_log(tmp_path, small(segment_bytes=1 << 20, cache_bytes=64 << 20))
     views = MessageViews(lambda uid, index: read(log, index))
-    caches = BodyCaches(views)
-    caches.limit_log_cache = log.limit_cache
+    caches = BodyCaches(views, log.limit_cache)
     for index in range(1, 81):
         put(log, GROUP, Entry(index, 1, 0, bytes(STAMP_BYTES) + command(index, 100_000)))
         assert views.contents(GROUP, run(index)) is not None
@@ -77,13 +76,13 @@ def test_paging_begins_before_the_alarm_and_ends_well_below(
 ) -> None:
     """A limit of 0 is none (R-MEM-7)."""
     limits: list[int | None] = []
-    caches = BodyCaches(MessageViews(lambda uid, index: None))
+    caches = BodyCaches(MessageViews(lambda uid, index: None), limits.append)
     for used, limit in seen:
         caches.memory_seen(used, limit)
     assert caches.is_paging is is_paging
-    caches.limit_log_cache = limits.append
+    told = list(limits)
     caches.memory_seen(*seen[-1])
-    assert limits == []
+    assert limits == told
 
 
 def test_one_entry_is_kept_however_large() -> None:

@@ -1,0 +1,501 @@
+"""Composition root: builds the parts of one member in order; nothing is assigned afterwards.
+
+In order: what all stand on, who may come in, messages, members, what the host tells, the front
+doors.  app.py gives what is open already (log, host) and moves the member on from start to stop.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import ssl
+import time
+from dataclasses import dataclass
+
+from brokerd.cluster.groups.group_client import GroupClient
+from brokerd.cluster.groups.host import Host
+from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.cluster.peer.certificate_files import CertificateFiles
+from brokerd.cluster.peer.deliveries import DeliveryKind
+from brokerd.config import BrokerConfig
+from brokerd.core.profiles import Profile
+from brokerd.federation.supervisor import Supervisor
+from brokerd.raft.messages import NodeId
+from brokerd.server import health, metrics, telemetry_hooks
+from brokerd.server.access.admission import Admission
+from brokerd.server.access.authentication import Authenticator
+from brokerd.server.access.connections import Connections
+from brokerd.server.access.login_records import LoginRecords
+from brokerd.server.access.password_checker import PasswordChecker
+from brokerd.server.access.revocation import Revocation
+from brokerd.server.access.shared_counts import SharedCounts
+from brokerd.server.alarm_monitor import AlarmMonitor, Told
+from brokerd.server.amqp.connection import ClientConnection
+from brokerd.server.amqp.listener import AmqpListener
+from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
+from brokerd.server.catalog.keyring import Keyring
+from brokerd.server.catalog.member_catalog import MemberCatalog
+from brokerd.server.catalog.member_objects import MemberObjects
+from brokerd.server.catalog_changes import CatalogChanges
+from brokerd.server.catalog_changes import Listeners as CatalogListeners
+from brokerd.server.cluster_alarms import ClusterAlarms
+from brokerd.server.endpoints import Endpoints
+from brokerd.server.grpc.admin_service import AdminService
+from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
+from brokerd.server.grpc.message_service import MessageService
+from brokerd.server.grpc.ports import AdminServices, StreamServices
+from brokerd.server.grpc.rpc_auth import Callers
+from brokerd.server.http_server import HttpServer
+from brokerd.server.lifecycle import Lifecycle
+from brokerd.server.member_events import MemberEvents, Receive, Rooms
+from brokerd.server.member_queues import MemberQueues
+from brokerd.server.members import kept_aside, quorum_calls
+from brokerd.server.members.catalog_members import CatalogMembers
+from brokerd.server.members.group_membership import GroupMembership
+from brokerd.server.members.joining import Joining
+from brokerd.server.members.kept_aside import KeptAside
+from brokerd.server.members.leadership import Leadership
+from brokerd.server.members.member_calls import MemberCalls
+from brokerd.server.members.member_cluster import MemberCluster
+from brokerd.server.members.refill import Refill
+from brokerd.server.members.repair import Repair
+from brokerd.server.members.stuck_queues import StuckQueues
+from brokerd.server.messages.delivery import DeliveryHub
+from brokerd.server.messages.dlx_worker import DeadLetterer
+from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
+from brokerd.server.messages.reply_to import Replies
+from brokerd.server.messages.routing import MemberRouting
+from brokerd.server.messages.tracing import Tracer
+from brokerd.server.messages.unfinished import Unfinished
+from brokerd.server.process import Process
+from brokerd.server.queue_groups import Listeners, QueueGroups
+from brokerd.server.runtime import MemberRuntime
+from brokerd.server.tasks import Tasks
+from brokerd.server.timers import DeadlineWheel
+from brokerd.server.variables import Variables
+from brokerd.storage.wal import WriteAheadLog
+from brokerd.telemetry.counters import Counters
+
+
+@dataclass(slots=True, frozen=True)
+class Given:
+    """What is there before the member is built."""
+
+    config: BrokerConfig
+    profile: Profile
+    wal: WriteAheadLog
+    host: Host
+    groups: GroupClient
+    checker: PasswordChecker
+    #: Under which secrets go into the log.
+    keyring: Keyring
+    #: Of host and groups, too.
+    rng: random.Random
+
+
+@dataclass(slots=True, frozen=True)
+class Base:
+    """What all rooms stand on."""
+
+    config: BrokerConfig
+    profile: Profile
+    host: Host
+    groups: GroupClient
+    checker: PasswordChecker
+    rng: random.Random
+    lifecycle: Lifecycle
+    tasks: Tasks
+    process: Process
+    catalog: MemberCatalog
+    queues: MemberQueues
+    counters: Counters
+    variables: Variables
+
+
+@dataclass(slots=True, frozen=True)
+class Access:
+    """Who may come in, who is connected, who is blocked."""
+
+    connections: Connections[ClientConnection]
+    shared_counts: SharedCounts
+    alarms: ClusterAlarms
+    logins: LoginRecords
+    revocation: Revocation
+    authenticator: Authenticator
+    admission: Admission
+    callers: Callers
+    wheel: DeadlineWheel
+    unfinished: Unfinished
+    #: Of the listeners for clients; whoever listens with TLS adds its own.
+    certificate_files: list[CertificateFiles[ssl.SSLContext]]
+
+
+@dataclass(slots=True, frozen=True)
+class Members:
+    """The members of the cluster and of groups."""
+
+    leadership: Leadership
+    calls: MemberCalls
+    cluster: MemberCluster
+    membership: GroupMembership
+    kept_aside: KeptAside
+    stuck: StuckQueues
+    refill: Refill
+    repair: Repair
+    catalog_members: CatalogMembers
+    joining: Joining
+
+
+@dataclass(slots=True, frozen=True)
+class Messages:
+    """Between front doors and queues."""
+
+    routing: MemberRouting
+    deliveries: DeliveryHub
+    replies: Replies
+    tracer: Tracer
+    objects: MemberObjects
+    dead_letterer: DeadLetterer
+    leaders: QueueLeaders
+
+
+@dataclass(slots=True, frozen=True)
+class Fronts:
+    """What outsiders connect to."""
+
+    endpoints: Endpoints
+    monitor: AlarmMonitor
+    telemetry: telemetry_hooks.Telemetry
+    grpc: GrpcServer
+    http: HttpServer
+
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """One member, built."""
+
+    base: Base
+    access: Access
+    messages: Messages
+    members: Members
+    changes: CatalogChanges
+    #: For the host.
+    events: MemberEvents
+    fronts: Fronts
+
+
+def build(given: Given) -> Member:
+    """Build a member; ConfigError if what is configured makes no sense."""
+    base = _base(given)
+    access = _access(base)
+    messages, members = _rooms(base)
+    queue_groups = _queue_groups(base, messages, members)
+    changes = _changes(base, access, messages, members, queue_groups)
+    events = MemberEvents(_told(base, access, messages, members, changes))
+    fronts = _fronts(base, access, messages, members, queue_groups)
+    return Member(base, access, messages, members, changes, events, fronts)
+
+
+def _base(given: Given) -> Base:
+    config, host, groups = given.config, given.host, given.groups
+    tasks = Tasks()
+    process = Process(config.node_name, host.incarnation, groups)
+    limits = config.limits
+    catalog = MemberCatalog(
+        given.profile, process, host, groups, limits, given.keyring, tasks.spawn
+    )
+    queues = MemberQueues(host, groups, limits.operation_timeout_ms, given.wal.limit_cache)
+    return Base(
+        config=config,
+        profile=given.profile,
+        host=host,
+        groups=groups,
+        checker=given.checker,
+        rng=given.rng,
+        lifecycle=Lifecycle(),
+        tasks=tasks,
+        process=process,
+        catalog=catalog,
+        queues=queues,
+        counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
+        variables=Variables(config),
+    )
+
+
+def _access(base: Base) -> Access:
+    view, limits, node = base.catalog.view, base.config.limits, base.process.node
+    connections: Connections[ClientConnection] = Connections(limits)
+    shared_counts = SharedCounts(node, view, connections.counts, base.host)
+    connections.count_listeners.append(shared_counts.changed)
+    logins = LoginRecords()
+    authenticator = Authenticator(
+        *(view, base.checker, logins, base.variables, base.config.auth),
+        *(base.tasks.spawn, base.catalog.write_later),
+    )
+    return Access(
+        connections=connections,
+        shared_counts=shared_counts,
+        alarms=ClusterAlarms(connections.all),
+        logins=logins,
+        revocation=Revocation(connections.guests),
+        authenticator=authenticator,
+        admission=Admission(node, view, limits, connections, shared_counts),
+        callers=Callers(authenticator, view),
+        wheel=DeadlineWheel(),
+        unfinished=Unfinished(),
+        certificate_files=[],
+    )
+
+
+def _rooms(base: Base) -> tuple[Messages, Members]:
+    config, host, groups, queues = base.config, base.host, base.groups, base.queues
+    catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
+    routing = MemberRouting(view, base.profile, base.counters)
+    deliveries = DeliveryHub(queues.resume)
+    tracer = Tracer(view, routing.router, process)
+    objects = MemberObjects(
+        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer)
+    )
+    calls = MemberCalls(host, spawn)
+    cluster = MemberCluster(host, calls, catalog, queues)
+    membership = GroupMembership(cluster, spawn, base.lifecycle.stopping.is_set)
+    dead_letterer = DeadLetterer(queues, routing, process, spawn)
+    options = CatalogOptions(view, base.profile, config.queues, routing.warn)
+    leaders = QueueLeaders(
+        *(process, queues, host, deliveries, dead_letterer, options),
+        *(membership.wake, catalog.write_later, queues.led),
+    )
+    quorum_calls.serve(calls, host, leaders.led, membership.stuck)
+    replies = Replies(process, host, view)
+    messages = Messages(routing, deliveries, replies, tracer, objects, dead_letterer, leaders)
+    leadership = Leadership(host, base.lifecycle.has_failed)
+    this = kept_aside.Member(base.profile, objects, queues, base.lifecycle.failed)
+    refill = Refill(config.data_dir, host, host.refilling, queues.nudge, spawn)
+    members = Members(
+        leadership=leadership,
+        calls=calls,
+        cluster=cluster,
+        membership=membership,
+        kept_aside=KeptAside(this, host, groups, calls, spawn),
+        stuck=StuckQueues(cluster, deliveries, groups),
+        refill=refill,
+        repair=Repair(cluster, host, host.refilling.lacking, spawn),
+        catalog_members=CatalogMembers(catalog, host, leadership.hand_over),
+        joining=Joining(config, host, groups, catalog, refill, base.lifecycle, spawn),
+    )
+    return messages, members
+
+
+def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGroups:
+    leaders, letters, hub = messages.leaders, messages.dead_letterer, messages.deliveries
+    listeners = Listeners(
+        opened=members.refill.opened,
+        leaving=(leaders.replica_closed, letters.stop),
+        left=(hub.leader_changed,),
+        ending=(leaders.forget, members.stuck.forget, letters.stop),
+        ended=(hub.group_gone,),
+        changed=leaders.update_options,
+    )
+    queues, view = base.queues, base.catalog.view
+    return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)
+
+
+def _changes(
+    base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
+) -> CatalogChanges:
+    leaders, joining = messages.leaders, members.joining
+    base.catalog.topology_listeners += [
+        members.membership.topology_changed,
+        base.checker.topology_changed,
+        access.connections.topology_changed,
+        access.revocation.topology_changed,
+        access.shared_counts.topology_changed,
+        messages.tracer.topology_changed,
+    ]
+    followers = (joining.dial_members, members.catalog_members.wake)
+    listeners = CatalogListeners(
+        queue=queue_groups.topology_changed,
+        policies=leaders.update_vhost,
+        members=followers,
+        vhost_deleted=access.connections.vhost_deleted,
+        applied=(messages.dead_letterer.topology_changed, base.catalog.writer.applied),
+        loaded=(queue_groups.load, messages.tracer.load, *followers),
+        restored=(
+            functools.partial(leaders.update_vhost, None),
+            members.membership.wake_all,
+            access.revocation.all_changed,
+        ),
+    )
+    return CatalogChanges(base.catalog, listeners)
+
+
+def _told(
+    base: Base, access: Access, messages: Messages, members: Members, changes: CatalogChanges
+) -> Rooms:
+    def heard_again(_node: NodeId, up: bool) -> None:
+        if up:
+            members.membership.wake_all()
+
+    return Rooms(
+        leaders=messages.leaders,
+        stuck=members.stuck,
+        alarms=access.alarms,
+        catalog=changes.realise,
+        node_changed=(heard_again, access.shared_counts.node_changed),
+        figures=access.connections.member_figures,
+        complete=base.queues.complete_reply,
+        failed=base.lifecycle.failed,
+        received=_received(base, access, messages, members),
+    )
+
+
+def _received(
+    base: Base, access: Access, messages: Messages, members: Members
+) -> dict[int, Receive]:
+    writer, leaders, replies = base.catalog.writer, messages.leaders, messages.replies
+    calls, counts, kinds = members.calls, access.shared_counts, DeliveryKind
+
+    def sync(sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
+        base.tasks.spawn(writer.sync(sender, *delivery_codec.decode_sync(payload)))
+
+    def synced(sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
+        writer.synced(sender, delivery_codec.decode_sync(payload)[0])
+
+    def cancelled(_sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
+        messages.deliveries.cancelled(*delivery_codec.decode_cancelled(payload))
+
+    return {
+        kinds.MESSAGES: lambda _, uid, term, data: leaders.received(uid, term, data),
+        kinds.SYNC: sync,
+        kinds.SYNCED: synced,
+        kinds.CANCELLED: cancelled,
+        kinds.REPLY: lambda sender, _, __, data: replies.received(sender, data),
+        kinds.REPLY_TAKEN: lambda _, __, ___, data: replies.answered(data),
+        kinds.COUNTS: lambda sender, _, __, data: counts.received(sender, data),
+        kinds.CALL: lambda sender, _, __, data: calls.received(sender, kinds.CALL, data),
+        kinds.ANSWER: lambda sender, _, __, data: calls.received(sender, kinds.ANSWER, data),
+    }
+
+
+# ---- the front doors ----------------------------------------------------------------------------
+
+
+def _fronts(
+    base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
+) -> Fronts:
+    config, process, view = base.config, base.process, base.catalog.view
+    told = Told(
+        *(base.queues.caches, access.unfinished, base.counters, base.host, access.alarms.set)
+    )
+    monitor = AlarmMonitor(process.node, config, base.profile, view, told)
+    endpoints = _endpoints(base, access, messages)
+    runtime = MemberRuntime(
+        *(base.lifecycle, access.alarms.all, monitor, endpoints, members.leadership)
+    )
+    rows = telemetry_hooks.Sources(
+        *(base.counters, base.queues, base.host, access.connections, runtime)
+    )
+    telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
+    servicers = Servicers(
+        AdminService(_admin_services(base, access, messages, members, runtime)),
+        _message_service(base, access, messages, runtime),
+        telemetry.service,
+    )
+    grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
+    figures = metrics.Sources(
+        node=process.node,
+        view=view,
+        host=base.host,
+        queues=base.queues,
+        queue_groups=queue_groups,
+        routing=messages.routing,
+        deliveries=messages.deliveries,
+        connections=access.connections,
+        certificate_files=access.certificate_files,
+        logins=access.logins,
+        checker=base.checker,
+        refill=members.refill,
+        kept_aside=members.kept_aside,
+        runtime=runtime,
+    )
+    render = functools.partial(metrics.render, figures)
+    http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
+    return Fronts(endpoints, monitor, telemetry, grpc, http)
+
+
+def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
+    services = ConnectionServices(
+        channels=ChannelServices(
+            config=base.config,
+            profile=base.profile,
+            identity=base.process,
+            catalog=base.catalog,
+            objects=messages.objects,
+            queues=base.queues,
+            messages=messages.routing,
+            deliveries=messages.deliveries,
+            replies=messages.replies,
+            tracer=messages.tracer,
+            counters=base.counters,
+            now_ms=access.wheel.now_ms,
+        ),
+        connections=access.connections,
+        authenticator=access.authenticator,
+        admission=access.admission,
+        wheel=access.wheel,
+        unfinished=access.unfinished,
+        clock_ms=base.process.clock_ms,
+        blocking_reason=access.alarms.reason,
+        call_after_flush=base.host.call_after_flush,
+    )
+    listener = AmqpListener(services, base.variables, base.tasks.spawn, access.certificate_files)
+    topology = MemberTopology(
+        *(base.config.cluster.name, base.catalog, base.host, base.process),
+        *(messages.routing, access.alarms.reason),
+    )
+    return Endpoints(
+        *(base.config, base.lifecycle.health, listener),
+        *(functools.partial(Supervisor, topology), access.connections, base.catalog),
+    )
+
+
+def _message_service(
+    base: Base, access: Access, messages: Messages, runtime: MemberRuntime
+) -> MessageService:
+    services = StreamServices(
+        limits=base.config.limits,
+        identity=base.process,
+        topology=base.catalog,
+        queues=base.queues,
+        messages=messages.routing,
+        deliveries=messages.deliveries,
+        replies=messages.replies,
+        blocking_reason=access.alarms.reason,
+    )
+    return MessageService(
+        *(services, access.callers, access.admission, access.connections),
+        has_started=lambda: runtime.has_started,
+    )
+
+
+def _admin_services(
+    base: Base, access: Access, messages: Messages, members: Members, runtime: MemberRuntime
+) -> AdminServices:
+    return AdminServices(
+        callers=access.callers,
+        authenticator=access.authenticator,
+        node=base.process.node,
+        incarnation=base.process.incarnation,
+        profile=base.profile,
+        catalog=base.catalog,
+        objects=messages.objects,
+        groups=base.host,
+        queues=base.queues,
+        members=members.cluster,
+        catalog_members=members.catalog_members,
+        clients=access.connections,
+        deliveries=messages.deliveries,
+        variables=base.variables,
+        runtime=runtime,
+    )

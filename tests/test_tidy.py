@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from operator import gt
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ LONG_FUNCTIONS = {
     # One loop over the bytes of one read: calls inside it cost half its speed (micro_amqp.py).
     ("brokerd/amqp/content.py", "walk_publishes"),
 }
+
+#: Of classes that do I/O. With more, their docstrings say "In one piece:" and why.
+ATTRIBUTES_MAX = 15
+METHODS_MAX = 25
+LARGE_CLASSES_SAY_WHY = ("brokerd/server", "brokerd/cluster")
 
 CODE_FOLDERS = ("brokerd", "operator", "telemetry", "tests", "tools", "bench", "examples")
 GENERATED = ("brokerd/rpc/v1/", "brokerd/amqp/methods.py")
@@ -95,6 +101,10 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def module_of(path: Path) -> str:
+    return relative(path).removesuffix(".py").replace("/", ".")
+
+
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Yield name and length of every function of a file."""
     for node in ast.walk(parsed(path)):
@@ -121,6 +131,55 @@ def test_functions_are_at_most_60_lines_long() -> None:
     }
     # Equal, not subset: an exception that is no longer needed goes.
     assert long == LONG_FUNCTIONS
+
+
+def size_of(class_: ast.ClassDef) -> tuple[int, int]:
+    """Return how many attributes a class gives itself, and how many methods it has."""
+    attributes, methods = set(), 0
+    for method in class_.body:
+        if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        methods += 1
+        for node in ast.walk(method):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+            ):
+                attributes.add(node.attr)
+    return len(attributes), methods
+
+
+def test_classes_that_are_large_say_why_they_are_in_one_piece() -> None:
+    """A service locator grows an attribute at a time. Pure machines aside: they are one thing."""
+    pure = contract("pure")["source_modules"]
+    large = [
+        f"{relative(path)}: {class_.name} has {size_of(class_)} attributes, methods"
+        for folder in LARGE_CLASSES_SAY_WHY
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(f"{module_of(path)}.".startswith(f"{room}.") for room in pure)
+        for class_ in ast.walk(parsed(path))
+        if isinstance(class_, ast.ClassDef)
+        and any(map(gt, size_of(class_), (ATTRIBUTES_MAX, METHODS_MAX)))
+        and "In one piece:" not in (ast.get_docstring(class_) or "")
+    ]
+    assert large == []
+
+
+def test_large_classes_are_recognised() -> None:
+    """The attributes of a class are what its own methods assign, each once."""
+    methods = ("def f(self): self.a, self.b = 1, 2; self.a.c = self.d", "def g(self): self.b += 1")
+    (class_,) = ast.parse("class A:\n  " + "\n  ".join(methods)).body
+    assert isinstance(class_, ast.ClassDef)
+    assert size_of(class_) == (2, 2)
+
+
+def test_fakes_have_types() -> None:
+    """A bare namespace has whatever a test asks it for, and goes on when the real thing changes."""
+    bare = "Simple" + "Namespace"
+    found = [relative(path) for path in python_files() if bare in path.read_text()]
+    assert found == []
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -98,10 +98,18 @@ class AlarmMonitor:
         #: Alarms that somebody has raised by hand; they stay until they are cleared by hand.
         self._forced: set[str] = set()
         self.memory_used = 0
-        self.memory_limit = 0
         self.memory_total: int | None = None
         self.disk_free = 0
-        self.disk_limit = 0
+
+    @property
+    def memory_limit(self) -> int:
+        """Return above how many bytes of memory publishers are blocked, 0 for never."""
+        return self._watermark.limit
+
+    @property
+    def disk_limit(self) -> int:
+        """Return below how many free bytes publishers are blocked."""
+        return self._disk.limit
 
     async def run(self) -> None:
         """Sample until the member stops."""
@@ -143,7 +151,6 @@ class AlarmMonitor:
                 log.info("%s", line)
         free = memory_monitor.disk_free(config.data_dir)
         self.memory_used, self.memory_total = sample.used, sample.total
-        self.memory_limit, self.disk_limit = self._watermark.limit, self._disk.limit
         self.disk_free = free or 0
         told.caches.memory_seen(sample.used, self.memory_limit)
         told.unfinished.set_watermark(self.memory_limit or self._watermark.total)

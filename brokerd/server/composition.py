@@ -227,7 +227,6 @@ def _access(base: Base) -> Access:
     view, limits, node = base.catalog.view, base.config.limits, base.process.node
     connections: Connections[ClientConnection] = Connections(limits)
     shared_counts = SharedCounts(node, view, connections.counts, base.host)
-    connections.count_listeners.append(shared_counts.changed)
     logins = LoginRecords()
     authenticator = Authenticator(
         *(view, base.checker, logins, base.variables, base.config.auth),

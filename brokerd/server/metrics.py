@@ -203,7 +203,7 @@ class _Figures(Collector):
         yield _counter(
             "brokerd_channels_opened",
             "AMQP channels and calls of Messages opened since the start.",
-            connections.channels_opened_total,
+            connections.counts.channels_opened_total,
         )
         yield _counter(
             "brokerd_messages_unroutable",

@@ -54,10 +54,18 @@ class Memory(Protocol):
     """Memory and disk, as last sampled."""
 
     memory_used: int
-    memory_limit: int
     memory_total: int | None
     disk_free: int
-    disk_limit: int
+
+    @property
+    def memory_limit(self) -> int:
+        """Return above how many bytes of memory publishers are blocked, 0 for never."""
+        ...
+
+    @property
+    def disk_limit(self) -> int:
+        """Return below how many free bytes publishers are blocked."""
+        ...
 
 
 class Runtime(Protocol):

@@ -81,6 +81,8 @@ class Driver:
 
     State: inputs not yet handled, callbacks of proposals by token, entries not yet on disk.
     Invariant: each callback is called exactly once, at the latest by `close`.
+
+    In one piece: slots that every turn of a group touches, with one step to each.
     """
 
     __slots__ = (

@@ -118,6 +118,9 @@ class GroupClient:
     """Queues, windows and retries per group.
 
     Invariant: each command's answer is called exactly once, unless its `request` gave up on it.
+
+    In one piece: a command moves between all of its states (waiting, sent, asked again, answered)
+    in one turn; the commands of a group are a class of their own.
     """
 
     def __init__(

@@ -53,6 +53,7 @@ class Host:
 
     State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
     the clock); `_members` (groups by member).  Idle groups are in none but the last.
+    In one piece: the one face of all groups; what can stand by itself has classes of its own.
     """
 
     def __init__(

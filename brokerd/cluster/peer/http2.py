@@ -112,6 +112,8 @@ class Http2Connection:
     State: what is left of an unfinished frame (`_rest`, `_data_left`); windows of both directions;
     `_unsent`, data that waits for the other side's window.  `out` holds what is to be written:
     take it with `data_to_send` after every call.
+
+    In one piece: one machine, as RFC 9113 has it; every frame may concern all of its state.
     """
 
     __slots__ = (

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 class Clients(Protocol):
     """How many clients this member has."""
 
-    channel_count: int
+    @property
+    def channel_count(self) -> int:
+        """Return the number of open channels, calls included."""
+        ...
 
     def __len__(self) -> int:
         """Return the number of open AMQP connections."""

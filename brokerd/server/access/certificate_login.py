@@ -2,7 +2,7 @@
 
 The TLS library has verified the certificate; here only names are taken from it, as RabbitMQ's
 rabbitmq_auth_mechanism_ssl does: the distinguished name in the form of RFC 2253, or the common
-name.  Used by connection.py.
+name.  Used by client_login.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The register of who is connected to a member: limits, counts, listings.
+"""The register of who is connected to a member: limits, listings; client_counts.py counts.
 
 AMQP connections, and the calls of the Messages service, which count as a connection and a channel.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import resource
-from collections import Counter
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from brokerd.config import LimitConfig
 from brokerd.core.strangers import Strangers
+from brokerd.server.access.client_counts import ClientCounts
 from brokerd.server.access.limited_log import LimitedLog
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 class Connections(Generic[ClientT]):
     """All sockets of AMQP clients; `_opened` are those past connection.open, `_calls` gRPC's.
 
-    Invariant: the counts by vhost and user are those of `_opened` and `_calls` together.
+    Invariant: `counts` are those of `_opened` and `_calls` together.
     """
 
     def __init__(self, limits: LimitConfig) -> None:
@@ -80,13 +79,7 @@ class Connections(Generic[ClientT]):
         self._opened: dict[ClientT, None] = {}
         self._leaving: dict[ClientT, None] = {}
         self._calls: dict[Guest, None] = {}
-        self._by_vhost: Counter[str] = Counter()
-        self._by_user: Counter[str] = Counter()
-        self._channels_by_user: Counter[str] = Counter()
-        self.channel_count = 0
-        self.channels_opened_total = 0
-        #: Called after each change of a count by vhost or user.
-        self.count_listeners: list[Callable[[], None]] = []
+        self.counts = ClientCounts()
         self._blocked: set[ClientT] = set()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
@@ -132,47 +125,20 @@ class Connections(Generic[ClientT]):
         """The handshake is done."""
         self._strangers.gone(connection)
         self._opened[connection] = None
-        self._enter(connection)
+        self.counts.opened(connection)
 
     def call_opened(self, call: Guest) -> None:
         """A call has been let in."""
         self._calls[call] = None
-        self._enter(call)
-        self.channel_opened(call.user)
+        self.counts.opened(call)
+        self.counts.channel_opened(call.user)
 
     def call_gone(self, call: Guest) -> None:
         """A call has ended."""
         if call in self._calls:
             del self._calls[call]
-            self._leave(call)
-            self.channel_closed(call.user)
-
-    def channel_opened(self, user: str) -> None:
-        """One more channel of this user."""
-        self.channel_count += 1
-        self.channels_opened_total += 1
-        self._channels_by_user[user] += 1
-        self._count_changed()
-
-    def channel_closed(self, user: str) -> None:
-        """One less."""
-        self.channel_count -= 1
-        _less(self._channels_by_user, user)
-        self._count_changed()
-
-    def _enter(self, guest: Guest) -> None:
-        self._by_vhost[guest.vhost] += 1
-        self._by_user[guest.user] += 1
-        self._count_changed()
-
-    def _leave(self, guest: Guest) -> None:
-        _less(self._by_vhost, guest.vhost)
-        _less(self._by_user, guest.user)
-        self._count_changed()
-
-    def _count_changed(self) -> None:
-        for listener in self.count_listeners:
-            listener()
+            self.counts.gone(call)
+            self.counts.channel_closed(call.user)
 
     def gone(self, connection: ClientT) -> None:
         """The socket is closed."""
@@ -180,7 +146,7 @@ class Connections(Generic[ClientT]):
         self._blocked.discard(connection)
         if connection in self._opened:
             del self._opened[connection]
-            self._leave(connection)
+            self.counts.gone(connection)
 
     def leaves(self, connection: ClientT) -> None:
         """It has ended, and its socket waits for the client's end."""
@@ -215,13 +181,10 @@ class Connections(Generic[ClientT]):
         """Return the open ones."""
         return list(self._opened)
 
-    def counts(self, kind: str) -> Mapping[str, int]:
-        """Return this member's connections by "vhost" or "user", or "channels" by user."""
-        return {
-            "vhost": self._by_vhost,
-            "user": self._by_user,
-            "channels": self._channels_by_user,
-        }[kind]
+    @property
+    def channel_count(self) -> int:
+        """Return how many channels are open, those of calls included."""
+        return self.counts.channel_count
 
     @property
     def call_count(self) -> int:
@@ -255,10 +218,3 @@ class Connections(Generic[ClientT]):
             connection.close(320, text)
         for connection in self._strangers.all():
             connection.abort()
-
-
-def _less(counts: Counter[str], key: str) -> None:
-    counts[key] -= 1
-    if counts[key] <= 0:
-        # Names come and go; those without anything are not kept.
-        del counts[key]

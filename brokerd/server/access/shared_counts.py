@@ -32,6 +32,18 @@ _KINDS = (
 Counts: TypeAlias = dict[str, dict[str, int]]
 
 
+class OwnCounts(Protocol):
+    """The counts of this member."""
+
+    def of(self, kind: str) -> Mapping[str, int]:
+        """Return those of a kind by name."""
+        ...
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after each change."""
+        ...
+
+
 class Peers(Protocol):
     """The other members, and the way to them."""
 
@@ -45,16 +57,15 @@ class Peers(Protocol):
 
 
 class SharedCounts:
-    """Owns what the others last said; this member's counts are its register's (connections.py)."""
+    """Owns what the others last said; this member's are client_counts.py's."""
 
     def __init__(
         self,
         node: str,
         view: CatalogState,
-        own_counts: Callable[[str], Mapping[str, int]],
+        own_counts: OwnCounts,
         peers: Peers,
     ) -> None:
-        """own_counts(kind) returns this member's counts by name."""
         self._node = node
         self._view = view
         self._own_counts = own_counts
@@ -62,10 +73,11 @@ class SharedCounts:
         self._others: dict[str, Counts] = {}
         self._said: Counts = {}
         self._is_scheduled = False
+        own_counts.listen(self.changed)
 
     def count(self, kind: str, name: str) -> int:
         """Return the count of a vhost, a user, or a user's channels, everywhere."""
-        own = self._own_counts(kind).get(name, 0)
+        own = self._own_counts.of(kind).get(name, 0)
         return own + sum(counts[kind].get(name, 0) for counts in self._others.values())
 
     def changed(self) -> None:
@@ -113,7 +125,7 @@ class SharedCounts:
         for kind, of, limit in _KINDS:
             counts[kind] = {
                 name: count
-                for name, count in self._own_counts(kind).items()
+                for name, count in self._own_counts.of(kind).items()
                 if self._has_limit(of, name, limit)
             }
         return counts

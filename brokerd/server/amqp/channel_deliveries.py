@@ -61,6 +61,9 @@ class ChannelDeliveries:
 
     Invariant: what `unacked` and the open transaction hold is what the client has been sent and
     the queue has not been told to settle.
+
+    In one piece: each delivery and each settlement of a channel looks at most of it, with one step
+    to each.
     """
 
     def __init__(

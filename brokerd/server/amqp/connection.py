@@ -7,8 +7,6 @@ Executes: bytes in, events to sessions, bytes out; reads pause when the connecti
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
@@ -16,11 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from brokerd.amqp import config as amqp_config
 from brokerd.amqp import connection as amqp_connection
 from brokerd.amqp import errors as amqp_errors
-from brokerd.amqp import events, methods, sasl
+from brokerd.amqp import events, methods
 from brokerd.core.catalog.permissions import Access
-from brokerd.server.access import auth, certificate_login, login_records
-from brokerd.server.access.password_checker import NotChecked
 from brokerd.server.amqp import session_consumers
+from brokerd.server.amqp.client_login import ClientLogin
 from brokerd.server.amqp.flow import ByteBudget, ReadGate
 from brokerd.server.amqp.session import Session
 from brokerd.server.messages import unfinished
@@ -40,6 +37,10 @@ class ClientConnection(asyncio.Protocol):
     """State: the machine, the sessions by channel number, what is known of the client.
 
     Invariant: everything the machine wants to send is written at the end of each turn (`_flush`).
+
+    In one piece: it is asyncio's protocol and the machine's driver, and all it knows belongs to the
+    same turn of the loop; what has a life of its own (login, sessions, gate, budget, tasks) is in
+    classes of their own.
     """
 
     def __init__(
@@ -62,8 +63,7 @@ class ClientConnection(asyncio.Protocol):
         self.tags: tuple[str, ...] = ()
         self.access = Access(self._view, "", "")
         self.tls = tls
-        #: The name in the client's certificate; None: it has none.
-        self.certificate_user: str | None = None
+        self._login = ClientLogin(services.authenticator, tls)
         self.peer = ("?", 0)
         self.sock = ("?", 0)
         self.connected_ms = services.clock_ms()
@@ -108,21 +108,11 @@ class ClientConnection(asyncio.Protocol):
         if not self._connections.admit(self):
             self._transport.abort()
             return
-        if self.tls:
-            self._offer_external()
+        login_from = self._services.channels.config.auth.certificate_login_from
+        machine = self.machine
+        machine.config = self._login.offer(machine.config, self._transport, login_from)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
         self._watch()
-
-    def _offer_external(self) -> None:
-        """A client with a verified certificate may log in by it (SEC-6)."""
-        assert self._transport is not None
-        subject = (self._transport.get_extra_info("peercert") or {}).get("subject", ())
-        login_from = self._services.channels.config.auth.certificate_login_from
-        self.certificate_user = certificate_login.user_of(subject, login_from)
-        if self.certificate_user is not None:
-            config = self.machine.config
-            mechanisms = f"EXTERNAL {config.mechanisms}"
-            self.machine.config = dataclasses.replace(config, mechanisms=mechanisms)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: the batch unit of everything that follows."""
@@ -234,21 +224,7 @@ class ClientConnection(asyncio.Protocol):
         self.spawn(self._authenticate(event))
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
-        authenticator, is_readable, verdict = self._services.authenticator, True, None
-        listener = "amqps" if self.tls else "amqp"
-        client = login_records.Client(listener, self.peer[0], self.name)
-        if event.mechanism == "EXTERNAL":
-            verdict = authenticator.authenticate_certificate(self.certificate_user, client)
-        else:
-            credentials = _credentials(event.mechanism, event.response)
-            is_readable = credentials is not None
-            if authenticator.may_send_password(self.tls, self.peer[0]):
-                # To AMQP, a password that could not be checked is one that is refused.
-                with contextlib.suppress(NotChecked):
-                    verdict = await authenticator.authenticate(credentials, client)
-            else:
-                user = "?" if credentials is None else credentials.user
-                authenticator.records.refuse(client, user, login_records.NO_TLS)
+        verdict, is_readable = await self._login.verdict(event, self.peer[0], self.name)
         if self._lost:
             return
         if verdict is None:
@@ -294,7 +270,7 @@ class ClientConnection(asyncio.Protocol):
         if refusal is not None:
             self.close(530, refusal)
             return
-        self._connections.channel_opened(self.user)
+        self._connections.counts.channel_opened(self.user)
         self.sessions[event.channel] = Session(self._services.channels, self, event.channel)
         self.machine.send(event.channel, methods.ChannelOpenOk())
 
@@ -315,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
 
     def channel_ended(self) -> None:
         """A channel is gone, for whatever reason."""
-        self._connections.channel_closed(self.user)
+        self._connections.counts.channel_closed(self.user)
 
     def _on_channel_error(self, event: events.ChannelError) -> None:
         log.error(
@@ -569,14 +545,6 @@ _CHANNEL_OPEN = {"class_id": 20, "method_id": 10}
 def _address(transport: asyncio.Transport, kind: str) -> tuple[str, int]:
     info = transport.get_extra_info(kind)
     return (str(info[0]), int(info[1])) if info else ("?", 0)
-
-
-def _credentials(mechanism: str, response: bytes) -> auth.Credentials | None:
-    try:
-        parse = sasl.parse_plain if mechanism == "PLAIN" else sasl.parse_amqplain
-        return auth.credentials(*parse(response))
-    except amqp_errors.AmqpError:
-        return None
 
 
 _HANDLERS: dict[type, Callable[[ClientConnection, Any], None]] = {

@@ -64,6 +64,8 @@ class ConsumeStream:
     Invariant: `_held` are the numbers that were handed out to this consumer and are not settled:
     those in `_waiting` (not sent yet), those in `_unacked` (sent, the client owes a settlement) and
     those in `_sending` (sent, settled by us next).
+
+    In one piece: the reader and the writer of a call share all of it, delivery by delivery.
     """
 
     def __init__(

@@ -50,6 +50,8 @@ class GrpcServer:
     State: connections that stand (`_connections`); those that were accepted, with the tasks that
     set them up, TLS included (`_arriving`); what counts as the address of each of both
     (`_sources`), and how many each address has (`_by_source`).
+
+    In one piece: most of it are bounds and books that each accepted socket is held against.
     """
 
     def __init__(

@@ -249,9 +249,17 @@ class Monitor(Protocol):
     """Memory and disk of this member."""
 
     memory_used: int
-    memory_limit: int
     disk_free: int
-    disk_limit: int
+
+    @property
+    def memory_limit(self) -> int:
+        """Return above how many bytes of memory publishers are blocked, 0 for never."""
+        ...
+
+    @property
+    def disk_limit(self) -> int:
+        """Return below how many free bytes publishers are blocked."""
+        ...
 
     def check(self) -> None:
         """Look now."""

@@ -107,7 +107,10 @@ class _Run:
 
 
 class PublishStream:
-    """State of one call.  Invariant: every sequence taken is awaited, due, or has been answered."""
+    """State of one call.  Invariant: every sequence taken is awaited, due, or has been answered.
+
+    In one piece: the reader and the writer of a call share all of it, batch by batch.
+    """
 
     def __init__(
         self,

@@ -52,6 +52,8 @@ class RpcCall:
 
     Invariant: `_counted` bytes of the connection's budget are this call's: what was received and is
     not handled (`_held`), or what it was promised (`_promised`) if that is more.
+
+    In one piece: the one context that servicers see in the place of grpc.aio's, budget included.
     """
 
     def __init__(

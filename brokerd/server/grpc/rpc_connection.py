@@ -54,6 +54,9 @@ class RpcConnection(asyncio.BufferedProtocol):
     State: the calls by their streams, and the tasks of those that may still be winding up; those
     that have something to send, in turn; whether reading is held, for a login or for a reader that
     does not read.
+
+    In one piece: it is asyncio's protocol and the driver of `Http2Server`; its calls are classes of
+    their own.
     """
 
     def __init__(self, server: GrpcServer, address: str, port: int) -> None:

@@ -89,6 +89,8 @@ class Http2Server:
     State: bytes that were not looked at yet (`_buffer` from `_at` on, `_skip` bytes of data that
     nobody wants); an unfinished block of headers; streams that are open on either side; windows.
     `out` holds what is to be written.
+
+    In one piece: one machine, as RFC 9113 has it; every frame may concern all of its state.
     """
 
     def __init__(self) -> None:

@@ -159,7 +159,10 @@ class CatalogOptions:
 
 
 class QueueLeaders:
-    """State: the queues led here with their options as last told; terms of leaders elsewhere."""
+    """State: the queues led here with their options as last told; terms of leaders elsewhere.
+
+    In one piece: what a new leader does depends on all that is known of the one before it.
+    """
 
     def __init__(
         self,

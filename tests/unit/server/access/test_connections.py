@@ -44,20 +44,20 @@ def test_connections_and_calls_are_counted_together_and_given_back() -> None:
     connections, call = register(), Guest()
     connection = Guest()
     assert connections.admit(connection)
-    assert not connections.counts("vhost")
+    assert not connections.counts.of("vhost")
     connections.opened(connection)
-    connections.channel_opened("u")
+    connections.counts.channel_opened("u")
     connections.call_opened(call)
-    assert connections.counts("vhost") == {"v": 2}
-    assert connections.counts("user") == connections.counts("channels") == {"u": 2}
+    assert connections.counts.of("vhost") == {"v": 2}
+    assert connections.counts.of("user") == connections.counts.of("channels") == {"u": 2}
     assert connections.channel_count == 2
     assert (len(connections), connections.call_count) == (1, 1)
     for _ in range(2):
         # Told twice, counted once.
         connections.call_gone(call)
         connections.gone(connection)
-    connections.channel_closed("u")
-    assert not any(connections.counts(kind) for kind in ("vhost", "user", "channels"))
+    connections.counts.channel_closed("u")
+    assert not any(connections.counts.of(kind) for kind in ("vhost", "user", "channels"))
     assert connections.channel_count == 0
     assert connections.call_count == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,7 +42,13 @@ class Member:
         self.has_sent = asyncio.Event()
         self.view = View(limits)
         view: Any = self.view
-        self.counts = SharedCounts(node, view, self.own.__getitem__, self)
+        self.counts = SharedCounts(node, view, self, self)
+
+    def of(self, kind: str) -> dict[str, int]:
+        return self.own[kind]
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.tell = listener
 
     def alive(self) -> set[NodeId]:
         return {NodeId("a"), NodeId("b")}
@@ -74,7 +81,7 @@ async def test_counts_of_those_with_limits_are_told_and_added(
     a.own["vhost"] = {"v": 2, "free": 7}
     a.own["user"] = a.own["channels"] = {"u": 4}
     for _ in range(3):
-        a.counts.changed()
+        a.tell()
     ((node, payload),) = await told(a)
     assert node == "b"
     b.counts.received(NodeId("a"), payload)
@@ -110,15 +117,15 @@ async def test_nothing_is_said_twice_and_nothing_by_a_lone_member(
     monkeypatch.setattr(shared_counts, "DELAY_S", 0.001)
     a = Member("a", limits)
     a.own["vhost"] = {"v": 2}
-    a.counts.changed()
+    a.tell()
     await told(a)
-    a.counts.changed()
+    a.tell()
     a.counts.topology_changed(TopologyChanged("queue", "v", "q", False, 1, ""))
     await asyncio.sleep(0.05)
     assert not a.sent
     a.view.forget("b")
     a.own["vhost"] = {"v": 3}
-    a.counts.changed()
+    a.tell()
     await asyncio.sleep(0.05)
     assert not a.sent
 

@@ -1,0 +1,73 @@
+"""The login of one AMQP connection: which mechanisms it is offered, and what its answer comes to.
+
+Who may log in is decided in server/access/authentication.py; what the client is told of a refusal
+in amqp/handshake.py.  Used by connection.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+
+from brokerd.amqp import errors as amqp_errors
+from brokerd.amqp import sasl
+from brokerd.amqp.config import ConnectionConfig
+from brokerd.amqp.events import AuthenticationRequested
+from brokerd.server.access import auth, certificate_login, login_records
+from brokerd.server.access.authentication import Authenticator, Login
+from brokerd.server.access.password_checker import NotChecked
+
+
+class ClientLogin:
+    """State: the name in the client's certificate; None: it has none."""
+
+    def __init__(self, authenticator: Authenticator, is_tls: bool) -> None:
+        self._authenticator = authenticator
+        self._is_tls = is_tls
+        self._certificate_user: str | None = None
+
+    def offer(
+        self, config: ConnectionConfig, transport: asyncio.Transport, login_from: str
+    ) -> ConnectionConfig:
+        """Return what the connection is told; a client with a verified certificate may log in by
+        it (SEC-6).  login_from: which part of the certificate names the user.
+        """
+        if not self._is_tls:
+            return config
+        subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+        self._certificate_user = certificate_login.user_of(subject, login_from)
+        if self._certificate_user is None:
+            return config
+        return dataclasses.replace(config, mechanisms=f"EXTERNAL {config.mechanisms}")
+
+    async def verdict(
+        self, event: AuthenticationRequested, address: str, name: str
+    ) -> tuple[Login | None, bool]:
+        """Return who it is, None for a refusal; and whether the client's answer could be read.
+
+        address, name: the client's, and the connection's for the log.
+        """
+        authenticator = self._authenticator
+        listener = "amqps" if self._is_tls else "amqp"
+        client = login_records.Client(listener, address, name)
+        if event.mechanism == "EXTERNAL":
+            return authenticator.authenticate_certificate(self._certificate_user, client), True
+        credentials = _credentials(event.mechanism, event.response)
+        found: Login | None = None
+        if authenticator.may_send_password(self._is_tls, address):
+            # To AMQP, a password that could not be checked is one that is refused.
+            with contextlib.suppress(NotChecked):
+                found = await authenticator.authenticate(credentials, client)
+        else:
+            user = "?" if credentials is None else credentials.user
+            authenticator.records.refuse(client, user, login_records.NO_TLS)
+        return found, credentials is not None
+
+
+def _credentials(mechanism: str, response: bytes) -> auth.Credentials | None:
+    try:
+        parse = sasl.parse_plain if mechanism == "PLAIN" else sasl.parse_amqplain
+        return auth.credentials(*parse(response))
+    except amqp_errors.AmqpError:
+        return None

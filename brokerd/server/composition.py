@@ -1,7 +1,7 @@
 """Composition root: builds the parts of one member in order; nothing is assigned afterwards.
 
-In order: what all stand on, who may come in, messages, members, what the host tells, the front
-doors.  app.py gives what is open already (log, host) and moves the member on from start to stop.
+What all stand on, who may come in, messages, members, what the host tells, what outsiders connect
+to.  app.py gives what is open already (log, host) and moves the member on from start to stop.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ def _received(
     }
 
 
-# ---- the front doors ----------------------------------------------------------------------------
+# ---- what outsiders connect to ------------------------------------------------------------------
 
 
 def _fronts(

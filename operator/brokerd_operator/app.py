@@ -21,7 +21,6 @@ from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.versions import Version
 from brokerd_operator.settings import Settings
 from brokerd_operator.sources.api import Api
-from brokerd_operator.sources.farewell import Farewell
 from brokerd_operator.sources.kubernetes import KubernetesSource
 from brokerd_operator.sources.kubernetes_clusters import KubernetesClusters
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
@@ -29,6 +28,7 @@ from brokerd_operator.sources.lease import Lease, LeaseLost
 from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.rights import Rights
 from brokerd_operator.sources.secret_reads import SecretReads
+from brokerd_operator.sources.shutdown import Shutdown
 from brokerd_operator.specs.model import Reference
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Operator:
             settings.namespaces,
             reads,
         )
-        self.farewell = Farewell(self.api, self.store, guard, settings.namespace, guarded)
+        self.shutdown = Shutdown(self.api, self.store, guard, settings.namespace, guarded)
         # Renewals wait for nobody else's slow requests.
         self.lease_api = Api(LEASE_THREADS)
         self.lease = Lease(
@@ -121,7 +121,7 @@ class Operator:
             status = await self._lead(stop)
             if self.lease.is_held and not status:
                 await self.lease.release()
-                await self.farewell.say()
+                await self.shutdown.run()
             return status
         finally:
             heartbeat.cancel()

@@ -113,7 +113,7 @@ async def _until_settled(environment: Environment, console: rich.console.Console
 
 def _print(environment: Environment, console: rich.console.Console) -> None:
     states = environment.conditions()
-    for line in Doors(environment).opened():
+    for line in Endpoints(environment).opened():
         click.echo(line)
     if console.is_terminal:
         console.print(table.render(states))
@@ -124,11 +124,11 @@ def _print(environment: Environment, console: rich.console.Console) -> None:
 
 async def _follow(environment: Environment, console: rich.console.Console) -> int:
     """Show how it goes: a table in place on a terminal, else a line for each change."""
-    doors = Doors(environment)
+    endpoints = Endpoints(environment)
     if console.is_terminal:
         with rich.live.Live(console=console, auto_refresh=False) as live:
             async for states in environment.changes():
-                for line in doors.opened():
+                for line in endpoints.opened():
                     console.print(line, highlight=False)
                 live.update(table.render(states), refresh=True)
         return 0
@@ -140,7 +140,7 @@ async def _follow(environment: Environment, console: rich.console.Console) -> in
             if shown.get((state.kind, table.shown_name(state))) != line:
                 shown[state.kind, table.shown_name(state)] = line
                 click.echo(line)
-        for line in doors.opened():
+        for line in endpoints.opened():
             click.echo(line)
         is_ready = all(state.is_ready for state in states)
         if is_ready and not was_ready:
@@ -149,7 +149,7 @@ async def _follow(environment: Environment, console: rich.console.Console) -> in
     return 0
 
 
-class Doors:
+class Endpoints:
     """Says of each cluster once where clients connect, as soon as a member is ready."""
 
     def __init__(self, environment: Environment) -> None:
@@ -163,7 +163,7 @@ class Doors:
             if name in self._told or not cluster.ready:
                 continue
             self._told.add(name)
-            lines += table.doors(name, cluster)
+            lines += table.endpoints(name, cluster)
         return lines
 
 

@@ -175,7 +175,7 @@ def shop(installed: Namespace, make_namespace: Callable[[str], Namespace]) -> Na
 
 @pytest.fixture
 def orders(shop: Namespace) -> Iterator[Reach]:
-    """The doors of the example's broker of three members."""
+    """The endpoints of the example's broker of three members."""
     reach = Reach(shop, "orders")
     yield reach
     reach.close()

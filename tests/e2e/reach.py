@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 120.0
 
 
 class Reach:
-    """The doors of one BrokerCluster."""
+    """The endpoints of one BrokerCluster."""
 
     def __init__(self, space: Namespace, name: str, login: str = "") -> None:
         """login: the Secret with user and password, the administrator's if empty."""

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
-from brokerd_operator.sources import farewell
+from brokerd_operator.sources import shutdown
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
-from brokerd_operator.sources.farewell import Farewell
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.rights import FINALIZER, RBAC, Rights
 from brokerd_operator.sources.secret_reads import SecretReads
+from brokerd_operator.sources.shutdown import Shutdown
 
 from tests.operator.resources import resource
 
@@ -190,8 +190,8 @@ async def test_conflict_of_a_status_is_tried_again_and_a_resource_made_anew_is_l
 async def test_operator_that_ends_lets_go_of_rights_that_are_taken_away_and_of_no_others(
     is_namespace_ending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(farewell, "BINDINGS_S", 0.2)
-    monkeypatch.setattr(farewell, "BINDINGS_PAUSE_S", 0.01)
+    monkeypatch.setattr(shutdown, "BINDINGS_S", 0.2)
+    monkeypatch.setattr(shutdown, "BINDINGS_PAUSE_S", 0.01)
     api = Answers()
     api.namespace("own")
     api.namespace("stays")
@@ -201,7 +201,7 @@ async def test_operator_that_ends_lets_go_of_rights_that_are_taken_away_and_of_n
     kept = api.binding("stays", finalizers=[FINALIZER])
     rights = Rights(api, NAME, ("a", "stays"))
     store = _store(api, "own", "a", "stays")
-    await Farewell(api, store, rights, "own", ("a", "stays")).say()
+    await Shutdown(api, store, rights, "own", ("a", "stays")).run()
     # Where the namespace ends, the next operator needs the rights.
     assert api.finalizers(taken) == ([FINALIZER] if is_namespace_ending else [])
     assert api.finalizers(kept) == [FINALIZER]

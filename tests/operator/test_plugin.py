@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import rich.console
-from brokerd_operator.plugin import connecting, doors, figures, health, showing
+from brokerd_operator.plugin import connecting, figures, health, member_access, showing
 from brokerd_operator.plugin.figures import Look
 from brokerd_operator.plugin.health import Health, Member
 from brokerd_operator.plugin.kubectl import Kubectl, KubectlError, NoSuchKind, refusal
@@ -271,7 +271,7 @@ MEMBERS = (Member("orders-0", "Ready"), Member("orders-1", "NotReady"), Member("
 def test_members_are_chosen_by_name_ordinal_or_readiness(
     wanted: tuple[str, ...], names: list[str]
 ) -> None:
-    assert doors.chosen(broker(), MEMBERS, wanted) == names
+    assert member_access.chosen(broker(), MEMBERS, wanted) == names
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_why_nobody_can_be_talked_to_is_said(
     cluster: Body, found: tuple[Member, ...], wanted: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(KubectlError, match=said):
-        doors.chosen(cluster, found, wanted)
+        member_access.chosen(cluster, found, wanted)
 
 
 def test_connect_tells_the_way_and_no_password() -> None:
@@ -358,7 +358,7 @@ def test_a_forward_is_read_to_the_end_and_ends_with_its_block(tmp_path: Path) ->
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(ZeroDivisionError):
         patch.setattr(subprocess, "Popen", noted)
-        with doors.forwarded([sys.executable, "-c", FORWARDING, str(read)]) as port:
+        with member_access.forwarded([sys.executable, "-c", FORWARDING, str(read)]) as port:
             assert port == 41234
             wait_for("all was read", read.exists)
             raise ZeroDivisionError
@@ -377,7 +377,9 @@ def test_a_forward_is_read_to_the_end_and_ends_with_its_block(tmp_path: Path) ->
 def test_a_forward_that_does_not_come_says_why(program: str, said: str) -> None:
     with (
         pytest.raises(KubectlError, match=said),
-        doors.forwarded([sys.executable, "-c", program], 0.5 if "exit" not in program else 60.0),
+        member_access.forwarded(
+            [sys.executable, "-c", program], 0.5 if "exit" not in program else 60.0
+        ),
     ):
         pytest.fail("there is no way")
     assert not [item for item in threading.enumerate() if item.name.endswith("(_read)")]

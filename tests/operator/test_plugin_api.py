@@ -25,7 +25,7 @@ import click
 import pytest
 import rich.console
 import yaml
-from brokerd_operator.plugin import commands, doors, watching
+from brokerd_operator.plugin import commands, member_access, watching
 from brokerd_operator.plugin.kubectl import Kubectl
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -264,7 +264,7 @@ def kubectl(shop: Namespace, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     return Kubectl.find(str(shop.cluster.kubeconfig), namespace=SHOP)
 
 
-def to(member: Member, asked: list[str] | None = None) -> doors.Forward:
+def to(member: Member, asked: list[str] | None = None) -> member_access.Forward:
     """In the place of a port-forward."""
 
     @contextlib.contextmanager
@@ -321,7 +321,7 @@ def test_a_certificate_that_does_not_name_the_cluster_is_refused(
     kubectl: Kubectl, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = kubectl.cluster("orders")
-    with doors.opened(kubectl, body, ["orders-0"], to(member)) as access:
+    with member_access.opened(kubectl, body, ["orders-0"], to(member)) as access:
         line = [sys.executable, "-c", commands.BROKERCTL, "--ca-file", access.ca_file, "ping"]
         env = access.environment()
         assert subprocess.run(line, env=env, capture_output=True).returncode == 0
@@ -343,7 +343,7 @@ def test_top_shows_queues_rates_and_members(
         out = rich.console.Console(file=file, width=200)
         body = kubectl.cluster("orders")
         names = ["orders-0", "orders-1"]
-        reached = functools.partial(doors.opened, kubectl, body, names, to(member))
+        reached = functools.partial(member_access.opened, kubectl, body, names, to(member))
         watching.once("orders", reached, out, 0.3, 20)
         file.seek(0)
         shown = file.read()
@@ -366,7 +366,7 @@ def test_the_shorthands_say_to_brokerctl_what_is_meant(
         opened.append(command[-2])
         yield member.grpc_port
 
-    monkeypatch.setattr(doors, "forwarded", forwarded)
+    monkeypatch.setattr(member_access, "forwarded", forwarded)
     config = str(kubectl.flags[0]).partition("=")[2]
 
     def status(*args: str) -> int:

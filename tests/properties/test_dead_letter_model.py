@@ -18,7 +18,7 @@ from brokerd.amqp import properties
 from brokerd.core import annotations
 from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects
-from brokerd.server.messages.dead_letter_headers import bury
+from brokerd.server.messages.dead_letter_headers import record_death
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver, consumer
 from tests.unit.server.messages.fakes import Routing
@@ -114,18 +114,18 @@ class World:
             name, letter = work.popleft()
             for run in letter.runs:
                 for number in range(run.first, run.first + run.length):
-                    work += self.bury(name, letter, self.contents[name][number], run)
+                    work += self.record_death(name, letter, self.contents[name][number], run)
                     self.deaths += 1
             assert self.deaths - deaths_before < DEATHS_MAX, "it does not end (R-DLX-28)"
 
-    def bury(
+    def record_death(
         self, name: str, letter: effects.DeadLetter, content: Content, run: effects.Run
     ) -> list[tuple[str, effects.DeadLetter]]:
         """Check one death against the model; return the deaths that it sets off."""
         past = [*self.history[content[2]], (name, letter.reason)]
         queue = self.catalog.found(name)
         target = (letter.exchange, letter.routing_key)
-        dead, result = bury(
+        dead, result = record_death(
             self.routing, queue, content, letter.reason, 1, target, run.delivery_count
         )
         shown = [

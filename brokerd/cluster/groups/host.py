@@ -25,7 +25,7 @@ from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEv
 from brokerd.cluster.groups.inbox import Inbox
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.cluster.groups.late_work import LateWork
-from brokerd.cluster.groups.leader_transfer import Succession
+from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.member_index import MemberIndex
 from brokerd.cluster.groups.refilling import Refilling
@@ -84,7 +84,7 @@ class Host:
         self._inbox = Inbox(self, wal, self._queue)
         self.refilling = Refilling(self, wal, self._queue)
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
-        self.succession = Succession(self)
+        self.leader_transfer = LeaderTransfer(self)
         self._volatile = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
@@ -502,7 +502,7 @@ class Host:
         self._group_clock.active.pop(driver.uid, None)
         driver.close()
         if driver.is_leader:
-            self.succession.stopped(driver)
+            self.leader_transfer.stopped(driver)
         driver.leader, driver.is_leader = None, False
         # Later, since this may be within a step of somebody who listens.
         self._loop.call_soon(self.role_changed, driver)
@@ -582,7 +582,7 @@ class Host:
         if now_ms >= self._collect_at_ms:
             self._collect_at_ms = now_ms + self.config.collect_interval_ms
             self._inbox.expire()
-            self.succession.remind()
+            self.leader_transfer.remind()
             self.refilling.lacking()
             self.keeper.look_again(self._drivers.values())
             self.remembrance.look()

@@ -137,7 +137,7 @@ class Inbox:
             if driver is None:
                 self._keep_early(raft.group, message)
             elif driver.error is not None:
-                host.succession.heard(driver, message)
+                host.leader_transfer.heard(driver, message)
             else:
                 if message.reject and message.kind is MessageKind.APPEND_REPLY:
                     self._look_for_loss(driver, message)
@@ -170,7 +170,7 @@ class Inbox:
         replica = driver.replica
         match = replica.match_of(message.sender)
         if match and message.index <= match and message.term == replica.term:
-            self._host.succession.renew(driver, message.sender)
+            self._host.leader_transfer.renew(driver, message.sender)
 
     def _keep_early(self, uid: int, message: Message) -> None:
         if message.entries or message.snapshot is not None:

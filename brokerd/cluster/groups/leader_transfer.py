@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Succession:
+class LeaderTransfer:
     """State: replicas that stopped while they led, until somebody else is known to lead."""
 
     def __init__(self, host: Host) -> None:

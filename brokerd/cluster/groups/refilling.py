@@ -90,7 +90,7 @@ class Refilling:
         elif action is Action.RECORD_REFILL:
             self._queue.add(RefillStep(driver))
         elif action is Action.HAND_OVER:
-            self._host.succession.renew(driver, self._host.node)
+            self._host.leader_transfer.renew(driver, self._host.node)
 
     def _look(self, driver: Driver, term: int) -> None:
         replica = driver.replica

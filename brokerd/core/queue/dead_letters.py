@@ -18,7 +18,7 @@ from brokerd.core.ranges import Pieces
 
 
 @dataclass(slots=True, eq=False)
-class Letter:
+class DeadSpan:
     """Consecutive messages that died together.
 
     `order` rises with every death; `first` and `end` shadow the span's, as `Pieces` wants.
@@ -34,11 +34,11 @@ class Letter:
     def __post_init__(self) -> None:
         self.first, self.end = self.span.first, self.span.end
 
-    def part(self, first: int, end: int) -> Letter:
+    def part(self, first: int, end: int) -> DeadSpan:
         """Return a letter of some of these messages."""
-        return Letter(self.span.part(first, end), self.reason, self.time_ms, self.order)
+        return DeadSpan(self.span.part(first, end), self.reason, self.time_ms, self.order)
 
-    def joins(self, following: Letter) -> bool:
+    def joins(self, following: DeadSpan) -> bool:
         """Never: letters are settled as they were checked out."""
         return False
 
@@ -52,8 +52,8 @@ class DeadLetters:
     __slots__ = ("count", "next_order", "size_bytes", "taken", "taken_term", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Letter] = deque()
-        self.taken: Pieces[Letter] = Pieces()
+        self.waiting: deque[DeadSpan] = deque()
+        self.taken: Pieces[DeadSpan] = Pieces()
         self.taken_term = 0
         self.count = 0
         self.size_bytes = 0
@@ -62,9 +62,9 @@ class DeadLetters:
     def add(self, spans: list[Span], reason: str, time_ms: int) -> None:
         """Messages died, in this order."""
         for span in spans:
-            self.restore(Letter(span, reason, time_ms, self.next_order), taken=False)
+            self.restore(DeadSpan(span, reason, time_ms, self.next_order), taken=False)
 
-    def restore(self, letter: Letter, taken: bool) -> None:
+    def restore(self, letter: DeadSpan, taken: bool) -> None:
         """Put a letter of a snapshot (or a new one) at the end."""
         self.next_order = max(self.next_order, letter.order + 1)
         self.count += letter.end - letter.first
@@ -74,13 +74,13 @@ class DeadLetters:
         else:
             self.waiting.append(letter)
 
-    def checkout(self, count: int, term: int) -> list[Letter]:
+    def checkout(self, count: int, term: int) -> list[DeadSpan]:
         """Take up to `count` messages for the worker of this term, in death order."""
         if term != self.taken_term:
             self.taken_term = term
             again = sorted(self.taken.clear(), key=_death_order)
             self.waiting = deque(sorted([*again, *self.waiting], key=_death_order))
-        result: list[Letter] = []
+        result: list[DeadSpan] = []
         while count > 0 and self.waiting:
             letter = self.waiting.popleft()
             if letter.end - letter.first > count:
@@ -98,7 +98,7 @@ class DeadLetters:
         Letters that no worker of this term holds are settled too: a confirmed target is a
         confirmed target, whoever learned of it.
         """
-        settled: list[Letter] = []
+        settled: list[DeadSpan] = []
         for low, high in ranges:
             settled += self.taken.take(low, high)
         missing = sum(high - low for low, high in ranges) - sum(x.end - x.first for x in settled)
@@ -109,8 +109,8 @@ class DeadLetters:
             self.size_bytes -= letter.span.size_bytes()
         return [letter.span for letter in settled]
 
-    def _settle_waiting(self, ranges: list[Range]) -> list[Letter]:
-        pieces: Pieces[Letter] = Pieces()
+    def _settle_waiting(self, ranges: list[Range]) -> list[DeadSpan]:
+        pieces: Pieces[DeadSpan] = Pieces()
         for letter in self.waiting:
             pieces.add(letter)
         settled = [letter for low, high in ranges for letter in pieces.take(low, high)]
@@ -126,7 +126,7 @@ class DeadLetters:
         self.count = self.size_bytes = 0
         return spans
 
-    def held(self) -> list[Letter]:
+    def held(self) -> list[DeadSpan]:
         """Return what a worker has taken and not settled, in death order."""
         return sorted(self.taken, key=_death_order)
 
@@ -138,7 +138,7 @@ class DeadLetters:
             times.append(self.waiting[0].time_ms)
         return min(times, default=None)
 
-    def __iter__(self) -> Iterator[Letter]:
+    def __iter__(self) -> Iterator[DeadSpan]:
         yield from self.taken
         yield from self.waiting
 
@@ -151,5 +151,5 @@ class DeadLetters:
         assert orders == sorted(orders), "dead letters out of death order"
 
 
-def _death_order(letter: Letter) -> tuple[int, int]:
+def _death_order(letter: DeadSpan) -> tuple[int, int]:
     return letter.order, letter.first

@@ -18,7 +18,7 @@ from array import array
 from typing import Any
 
 from brokerd.core.queue.consumers import Consumer
-from brokerd.core.queue.dead_letters import Letter
+from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import options_fields
@@ -116,7 +116,7 @@ def decode_into(state: QueueState, data: bytes) -> None:
     letters = state.letters
     for name in ("taken", "waiting"):
         for row, reason, time_ms, order in fields[name]:
-            letters.restore(Letter(_span(entries, row), reason, time_ms, order), name == "taken")
+            letters.restore(DeadSpan(_span(entries, row), reason, time_ms, order), name == "taken")
     # The next four are not in what the first version wrote.
     for row in fields.get("senders", ()):
         state.senders.restore(*row)
@@ -256,5 +256,5 @@ def _span(entries: dict[int, Entry], row: list[Any]) -> Span:
     return Span(entry, *row[1:])
 
 
-def _letter_row(letter: Letter) -> list[Any]:
+def _letter_row(letter: DeadSpan) -> list[Any]:
     return [_row(letter.span), letter.reason, letter.time_ms, letter.order]

@@ -24,7 +24,7 @@ from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.backlog import Backlog
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import Got, LocalConsumer, Part
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = services.identity.next_uid()
-        self.farewell = Farewell(services.queues.groups)
+        self.channel_close = ChannelClose(services.queues.groups)
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
@@ -420,7 +420,7 @@ class ChannelDeliveries:
     ) -> None:
         uid, consumer_id = holder
         command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
-        self.farewell.send(uid, command, is_lazy=is_lazy)
+        self.channel_close.send(uid, command, is_lazy=is_lazy)
 
     def _with_counts(self, header: bytes, run: Run) -> bytes:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""

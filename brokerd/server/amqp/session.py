@@ -71,7 +71,7 @@ class Session(ChannelDeliveries):
             self.uid,
             self.answered,
             self._in_flight,
-            farewell=self.farewell,
+            channel_close=self.channel_close,
         )
         self.pipeline = Pipeline(
             services.messages, services.replies, connection, self.publisher, self

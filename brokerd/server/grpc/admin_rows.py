@@ -294,7 +294,7 @@ def tracing(services: AdminServices, vhost: str) -> list[Row]:
 
 def status(services: AdminServices, _: str) -> list[Row]:
     """One row: what `brokerctl status` shows of this member beside its row in `members`."""
-    config, monitor, doors = (
+    config, monitor, endpoints = (
         services.objects.config,
         services.runtime.monitor,
         services.runtime.endpoints,
@@ -309,7 +309,7 @@ def status(services: AdminServices, _: str) -> list[Row]:
             "rabbitmq_version": compatibility.compatible_version(services.profile),
             "profile": services.profile.name,
             "uptime": (time.monotonic_ns() - _STARTED_NS) // 1_000_000_000,
-            "is_listening": doors is not None and doors.is_open,
+            "is_listening": endpoints is not None and endpoints.is_open,
             "data_directory": str(config.data_dir),
             "alarms": sorted(services.runtime.alarms.on(services.node)),
             "memory_used": monitor.memory_used if monitor else 0,

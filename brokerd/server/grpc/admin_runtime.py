@@ -1,5 +1,5 @@
 """The half of the Admin service that scripts reach by brokerctl in place of rabbitmqctl: closing
-connections, stopping and starting the doors, alarms by hand, tracing, variables, definitions.
+connections, stopping and starting the endpoints, alarms by hand, tracing, variables, definitions.
 
 Mixed into admin_service.AdminService, which authenticates.
 """
@@ -128,26 +128,26 @@ class RuntimeAdmin:
             connection.close(320, request.reason or DEFAULT_REASON)
         return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
 
-    # ---- the member's doors -----------------------------------------------------------------
+    # ---- the member's endpoints -------------------------------------------------------------
 
     async def StopApp(
         self, request: admin_pb2.StopAppRequest, context: Context
     ) -> admin_pb2.StopAppResponse:
         """Close the listeners and all AMQP connections; this service and the groups go on."""
         caller = await self._administrator(context)
-        doors = await _started(self._services.runtime.endpoints, context)
+        endpoints = await _started(self._services.runtime.endpoints, context)
         log.warning("stop_app by user '%s'", caller.user)
-        return admin_pb2.StopAppResponse(closed=await doors.pause())
+        return admin_pb2.StopAppResponse(closed=await endpoints.pause())
 
     async def StartApp(
         self, request: admin_pb2.StartAppRequest, context: Context
     ) -> admin_pb2.StartAppResponse:
         """Open the listeners again."""
         caller = await self._administrator(context)
-        doors = await _started(self._services.runtime.endpoints, context)
+        endpoints = await _started(self._services.runtime.endpoints, context)
         log.warning("start_app by user '%s'", caller.user)
         try:
-            await doors.resume()
+            await endpoints.resume()
         except ListenError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return admin_pb2.StartAppResponse()

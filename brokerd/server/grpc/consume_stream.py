@@ -31,7 +31,7 @@ from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller
 from brokerd.server.messages import message_checks
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ConsumeStream:
         self._counters = services.messages.counters
         self._caller = caller
         self._context = context
-        self._farewell = Farewell(services.queues.groups)
+        self._channel_close = ChannelClose(services.queues.groups)
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
@@ -115,7 +115,7 @@ class ConsumeStream:
         self._services.deliveries.remove(self._consumer.id)
         node, incarnation, channel, _ = self._consumer.id
         command = queue_commands.encode_channel_down(node, incarnation, channel)
-        self._farewell.say(command, [self._consumer.uid])
+        self._channel_close.ended(command, [self._consumer.uid])
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class ConsumeStream:
         for consumer_id, ranges in settled.items():
             for low, high in ranges:
                 self._held.remove(low, high)
-            self._farewell.send(
+            self._channel_close.send(
                 self._consumer.uid,
                 queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
             )
@@ -335,7 +335,7 @@ class ConsumeStream:
         command = queue_commands.encode_ranges(
             queue_commands.Kind.SETTLE, self._consumer.id, ranges
         )
-        self._farewell.send(self._consumer.uid, command)
+        self._channel_close.send(self._consumer.uid, command)
 
 
 def _window(credit: int) -> int:

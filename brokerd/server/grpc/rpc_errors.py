@@ -18,7 +18,7 @@ _CODES: dict[type[BaseException], grpc.StatusCode] = {
     ValueError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.EncodeError: grpc.StatusCode.INVALID_ARGUMENT,
 }
-#: AMQP reply codes, so that both doors refuse for the same reasons.
+#: AMQP reply codes, so that both ports refuse for the same reasons.
 _AMQP_CODES: dict[int, grpc.StatusCode] = {
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,

@@ -85,7 +85,7 @@ async def grow_member(
         if node not in queue.wanted_members
         and (strategy == "all" or len(queue.wanted_members) % 2 == 0)
     ]
-    return await _Wishes(cluster, node, True, report).run(chosen, timeout_s)
+    return await _ReplicaChanges(cluster, node, True, report).run(chosen, timeout_s)
 
 
 async def shrink_member(
@@ -108,7 +108,7 @@ async def shrink_member(
     ]
     if chosen:
         _require_feature(cluster)
-    return await _Wishes(cluster, node, False, report).run(chosen, timeout_s)
+    return await _ReplicaChanges(cluster, node, False, report).run(chosen, timeout_s)
 
 
 async def renew_member(
@@ -164,7 +164,7 @@ def _require_running(cluster: ports.Cluster, node: str) -> None:
         raise MembershipError(f"member '{node}' is down: start it first")
 
 
-class _Wishes:
+class _ReplicaChanges:
     """One member, many queues: writes the wishes, watches them come true."""
 
     def __init__(

@@ -15,10 +15,10 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.queue import client_sessions
 
 
-class Farewell:
+class ChannelClose:
     """State: commands of one channel that have no answer yet, by queue; who is still to be told.
 
-    Invariant: every queue named to `say` is told once.
+    Invariant: every queue named to `ended` is told once.
     """
 
     __slots__ = ("_also", "_command", "_groups", "_late", "_owed")
@@ -54,7 +54,7 @@ class Farewell:
         """This queue is to be told something else, too."""
         self._also.setdefault(uid, []).append(command)
 
-    def say(self, command: bytes, uids: Iterable[int]) -> None:
+    def ended(self, command: bytes, uids: Iterable[int]) -> None:
         """The channel has ended and sends nothing any more: these queues are to know it."""
         self._command = command
         for uid in dict.fromkeys(uids):
@@ -72,4 +72,4 @@ class Farewell:
 
 
 def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
-    """The farewell needs no answer."""
+    """The end of a channel needs no answer."""

@@ -22,7 +22,7 @@ from brokerd.core.queue import deaths
 from brokerd.server.messages import ports
 
 
-def bury(
+def record_death(
     routing: ports.Routing,
     queue: Queue,
     content: Content,

@@ -24,7 +24,7 @@ from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import pipeline, ports, rerouting
-from brokerd.server.messages.dead_letter_headers import bury
+from brokerd.server.messages.dead_letter_headers import record_death
 from brokerd.server.messages.publishing import Publisher, Target, at_most_once
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ CYCLES_MAX = 1000
 
 
 @dataclass(slots=True)
-class Letter:
+class Pending:
     """One message that waits for its targets."""
 
     run: Run
@@ -98,7 +98,7 @@ class DeadLetterer:
             return
         for run in effect.runs:
             for content in self._queues.contents(uid, run):
-                letter, result = bury(
+                letter, result = record_death(
                     routing,
                     queue,
                     content,
@@ -127,7 +127,7 @@ class DeadLetterer:
                 )
         publisher.flush()
 
-    def _addressed(self, uid: int, letter: Letter, options: QueueOptions) -> Addressed:
+    def _addressed(self, uid: int, letter: Pending, options: QueueOptions) -> Addressed:
         """Return where a letter of a queue goes, and the message that goes there."""
         routing = self._routing
         content = self._queues.contents(uid, letter.run)[0]
@@ -137,8 +137,10 @@ class DeadLetterer:
             return (), content
         target = (exchange, options.dead_letter_routing_key)
         count = letter.run.delivery_count
-        buried, result = bury(routing, queue, content, letter.reason, letter.time_s, target, count)
-        history = message_annotations.decode(buried[3]).deaths
+        dead, result = record_death(
+            routing, queue, content, letter.reason, letter.time_s, target, count
+        )
+        history = message_annotations.decode(dead[3]).deaths
         names = [each.name for each in result.queues]
         kept, cycling = deaths.without_cycles(names, history, letter.reason)
         if cycling:
@@ -146,7 +148,7 @@ class DeadLetterer:
             self.log_cycle(cycling, history)
         targets = tuple(each for each in result.queues if each.name in kept)
         if targets:
-            size = len(buried[2])
+            size = len(dead[2])
             routing.counters.internal_published(
                 queue.vhost, exchange, result, 1, size, len(targets)
             )
@@ -157,8 +159,8 @@ class DeadLetterer:
                 + ("does not exist" if result.exchange is None else "has no route for them")
             )
         if result.alternates:
-            (buried,) = pipeline.marked(routing.profile, [buried])
-        return targets, buried
+            (dead,) = pipeline.marked(routing.profile, [dead])
+        return targets, dead
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""
@@ -194,7 +196,7 @@ class Worker:
         uid: int,
         queues: ports.Queues,
         sender: ports.Sender,
-        addressed: Callable[[Letter, QueueOptions], Addressed],
+        addressed: Callable[[Pending, QueueOptions], Addressed],
         warn: Callable[[str], None],
     ) -> None:
         """addressed(letter, the queue's options) says where a letter goes now."""
@@ -219,7 +221,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped or the queue is gone."""
-        letters: list[Letter] = []
+        letters: list[Pending] = []
         while not self._stopped:
             self._woken.clear()
             pause_s = RETRY_S
@@ -244,7 +246,7 @@ class Worker:
             except TimeoutError:
                 continue
 
-    async def _checkout(self, known: list[Letter]) -> list[Letter]:
+    async def _checkout(self, known: list[Pending]) -> list[Pending]:
         """Take letters up to PREFETCH; return all that are taken, with what is known of them.
 
         Read from the leader's state, which is beside us: an answer that got lost loses no letter,
@@ -263,11 +265,11 @@ class Worker:
             run = taken.span.run()
             for i in range(run.length):
                 single = run._replace(first=run.first + i, length=1, position=run.position + i)
-                fresh = Letter(single, taken.reason, taken.time_ms // 1000)
+                fresh = Pending(single, taken.reason, taken.time_ms // 1000)
                 found.append(by_number.get(single.first, fresh))
         return found
 
-    async def _round(self, letters: list[Letter]) -> list[Letter]:
+    async def _round(self, letters: list[Pending]) -> list[Pending]:
         """Publish each letter to the targets that have not got it; settle those that all have, and
         one at least; return the others: none is dropped for want of a route (R-ALO-6) or for a
         cycle (R-ALO-8).
@@ -285,8 +287,8 @@ class Worker:
             if target.uid not in letter.confirmed
         ]
         await self._send(missing)
-        settled: list[Letter] = []
-        kept: list[Letter] = []
+        settled: list[Pending] = []
+        kept: list[Pending] = []
         for letter, targets, _ in routed:
             # R-ALO-7: who was deleted meanwhile is not waited for.
             waiting = [each.uid for each in targets if queues.queue_of(each.uid) is not None]
@@ -298,7 +300,7 @@ class Worker:
             await queues.ask_queue(self._uid, command)
         return kept
 
-    async def _send(self, copies: list[tuple[Letter, Target, Content]]) -> None:
+    async def _send(self, copies: list[tuple[Pending, Target, Content]]) -> None:
         """Publish these, and note which targets have them when all have answered."""
         if not copies:
             return

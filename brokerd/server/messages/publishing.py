@@ -18,7 +18,7 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
 from brokerd.server.messages import ports
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +80,14 @@ class Publisher:
         outcome: Outcome,
         in_flight: Callable[[int], None] | None = None,
         deduplicate: bool = True,
-        farewell: Farewell | None = None,
+        channel_close: ChannelClose | None = None,
     ) -> None:
         """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
 
-        farewell: of a channel that sends its queues other things as well.
+        channel_close: of a channel that sends its queues other things as well.
         """
         self._groups = groups
-        self._farewell = farewell or Farewell(groups)
+        self._channel_close = channel_close or ChannelClose(groups)
         self._node = node
         self._incarnation = incarnation
         self._channel = channel
@@ -153,12 +153,12 @@ class Publisher:
         self.flush()
         self._closed = True
 
-    def leave(self, farewell: bytes, others: Iterable[int] = ()) -> None:
+    def leave(self, command: bytes, others: Iterable[int] = ()) -> None:
         """Tell the queues that know this publisher, and `others`, that its channel has ended, each
         when it has answered all batches (channel_close.py).
         """
         self.close()
-        self._farewell.say(farewell, [*self._sequences, *others])
+        self._channel_close.ended(command, [*self._sequences, *others])
 
     def _send(self, uid: int, batch: _Batch) -> None:
         if self._groups.refuses_lines(uid):
@@ -175,7 +175,7 @@ class Publisher:
             self._node, self._incarnation, channel, first, batch.contents
         )
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
-        self._farewell.sent(uid)
+        self._channel_close.sent(uid)
         numbers, size = batch.numbers, batch.size
         # The contents are in the command now; holding them twice would double the memory in flight.
         # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
@@ -218,7 +218,7 @@ class Publisher:
             self._on_way[uid] = on_way
         if (batch := self._batches.pop(uid, None)) is not None:
             self._send(uid, batch)
-        self._farewell.answered(uid)
+        self._channel_close.answered(uid)
 
     def _lost_at(self, uid: int, channel: int, count: int) -> None:
         """A queue has forgotten what this channel published, with all that it held: its only disk
@@ -239,7 +239,7 @@ class Publisher:
         name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
         self._sequences[uid] = 1
         down = queue_commands.encode_channel_down(self._node, self._incarnation, name)
-        self._farewell.add(uid, down)
+        self._channel_close.add(uid, down)
 
     def _outcomes(
         self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes

@@ -64,7 +64,7 @@ def line(state: ResourceState) -> str:
     return f"{state.kind} {shown_name(state)}: {verdict}{': ' if message else ''}{message}"
 
 
-def doors(name: str, cluster: LocalCluster) -> list[str]:
+def endpoints(name: str, cluster: LocalCluster) -> list[str]:
     """Where clients and tools find a cluster; everything listens on loopback only."""
     lines = [f"{name}: user {GUEST}, password {GUEST}, from this machine only"]
     for member in cluster.members:

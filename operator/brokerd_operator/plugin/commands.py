@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from brokerd import __version__
-from brokerd_operator.plugin import connecting, doors, health, showing
-from brokerd_operator.plugin.doors import Access
+from brokerd_operator.plugin import connecting, health, member_access, showing
 from brokerd_operator.plugin.kubectl import CLUSTERS, Body, Kubectl, KubectlError
+from brokerd_operator.plugin.member_access import Access
 from brokerd_operator.specs.registry import PLURALS, TOPOLOGY_KINDS
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -109,7 +109,7 @@ def _looked_at(kubectl: Kubectl, clusters: Sequence[Body], everywhere: bool) -> 
         if where not in listed:
             flags = ["--all-namespaces"] if everywhere else []
             listed[where] = kubectl.items_seen(kinds, *flags, namespace=where)
-        labels = ("-l", doors.selector(cluster))
+        labels = ("-l", member_access.selector(cluster))
         pods = kubectl.items_seen(["pods"], *labels, namespace=namespace)
         claims = kubectl.items_seen(["persistentvolumeclaims"], *labels, namespace=namespace)
         resources = listed[where]
@@ -137,7 +137,7 @@ def connect(kubectl: Kubectl, cluster: str, show_password: bool) -> None:
     login: dict[str, bytes] = {}
     if show_password:
         namespace = health.text(health.part(body, "metadata"), "namespace")
-        login = doors.secret(kubectl, namespace, doors.admin_secret(body))
+        login = member_access.secret(kubectl, namespace, member_access.admin_secret(body))
     user, password = (login.get(key, b"").decode() for key in ("username", "password"))
     click.echo("\n".join(connecting.lines(body, user, password)))
 
@@ -203,7 +203,7 @@ def run_ctl(
     cluster: str,
     wanted: Sequence[str],
     args: Sequence[str],
-    forward: doors.Forward | None = None,
+    forward: member_access.Forward | None = None,
 ) -> int:
     """Run brokerctl as a process of its own, so that the way to the members outlives it."""
     with _reached(kubectl, cluster, wanted, forward, args) as access:
@@ -216,18 +216,18 @@ def _reached(
     kubectl: Kubectl,
     cluster: str,
     wanted: Sequence[str],
-    forward: doors.Forward | None = None,
+    forward: member_access.Forward | None = None,
     args: Sequence[str] = (),
 ) -> Iterator[Access]:
     body = kubectl.cluster(cluster)
-    found = doors.members(kubectl, body)
-    names = doors.chosen(body, found, wanted)
+    found = member_access.members(kubectl, body)
+    names = member_access.chosen(body, found, wanted)
     verb = next((word for word in args if not word.startswith("-")), "")
     if len(names) > 1 and verb in OF_ONE_MEMBER and not set(args) & set(_NAMES_A_MEMBER):
         raise click.UsageError(
             f"{verb} acts on one member: --member says which ({', '.join(names)})"
         )
-    with doors.opened(kubectl, body, names, forward) as access:
+    with member_access.opened(kubectl, body, names, forward) as access:
         yield access
 
 
@@ -255,6 +255,6 @@ def top(kubectl: Kubectl, cluster: str, once: bool, interval: float, rows: int) 
     from brokerd_operator.plugin import watching
 
     # What cannot be mended by waiting is said at once.
-    doors.chosen(body := kubectl.cluster(cluster), doors.members(kubectl, body), ())
+    member_access.chosen(body := kubectl.cluster(cluster), member_access.members(kubectl, body), ())
     show = watching.once if once else watching.follow
     show(cluster, lambda: _reached(kubectl, cluster, ()), showing.console(), interval, rows)

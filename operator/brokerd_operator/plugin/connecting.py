@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd_operator.manifests.naming import PORT_AMQP, PORT_AMQPS
-from brokerd_operator.plugin import doors
+from brokerd_operator.plugin import member_access
 from brokerd_operator.plugin.health import part, text
 from brokerd_operator.plugin.kubectl import Body
 
@@ -20,7 +20,7 @@ def lines(cluster: Body, user: str = "", password: str = "") -> list[str]:
     host = f"{name}.{namespace}.svc"
     amqps = text(endpoints, "amqps") or f"{host}:{PORT_AMQPS}"
     amqp = text(endpoints, "amqp") or (f"{host}:{PORT_AMQP}" if is_plain else "")
-    secret, authority = doors.admin_secret(cluster), doors.authority_secret(cluster)
+    secret, authority = member_access.admin_secret(cluster), member_access.authority_secret(cluster)
     port = PORT_AMQP if amqp else PORT_AMQPS
     found = [f"BrokerCluster {namespace}/{name}", "", "From pods of this Kubernetes:"]
     found += [f"  AMQP over TLS  amqps://{amqps}"]

@@ -15,9 +15,9 @@ from brokerd.ctl import columns, listings
 from brokerd.ctl.client import connect
 from brokerd.ctl.errors import CtlError
 from brokerd_operator.plugin import figures, showing
-from brokerd_operator.plugin.doors import Access
 from brokerd_operator.plugin.figures import Look
 from brokerd_operator.plugin.kubectl import KubectlError
+from brokerd_operator.plugin.member_access import Access
 
 #: A member that hangs must not stop the view for long.
 CALL_TIMEOUT_S = 10.0

@@ -17,7 +17,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.ranges import normalize
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
 from brokerd.server.messages.publishing import Publisher
 
@@ -157,7 +157,7 @@ class SimConsumer(_Client):
         self._held = {}
         self._settled = set()
         self._newest = -1
-        self._farewell = Farewell(broker.groups)
+        self._channel_close = ChannelClose(broker.groups)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
@@ -231,21 +231,21 @@ class SimConsumer(_Client):
                 ledger = world.oracle.ledgers[self.uid]
                 self._settled.update(n for n in mine if n in ledger.settled)
 
-        self._farewell.sent(self.uid)
+        self._channel_close.sent(self.uid)
         broker.groups.send(
             self.uid,
             command,
-            partial(self._taken, self._farewell, answered),
+            partial(self._taken, self._channel_close, answered),
             once=kind == Kind.RETURN,
             # As acks of basic.get are.
             is_lazy=is_settle and mine[0] % 2 == 0,
         )
 
     def _taken(
-        self, farewell: Farewell, answered: Answer, status: ReplyStatus, reply: bytes
+        self, channel_close: ChannelClose, answered: Answer, status: ReplyStatus, reply: bytes
     ) -> None:
         answered(status, reply)
-        farewell.answered(self.uid)
+        channel_close.answered(self.uid)
 
     def _end(self) -> None:
         """Close the channel: what it holds goes back."""
@@ -253,7 +253,7 @@ class SimConsumer(_Client):
         assert broker is not None
         broker.deliveries.remove(self.id)
         down = queue_commands.encode_channel_down(*self.id[:3])
-        self._farewell.say(down, [self.uid])
+        self._channel_close.ended(down, [self.uid])
         self._leave()
 
     def _leave(self) -> None:

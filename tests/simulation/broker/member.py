@@ -25,7 +25,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import HardState, NodeId
 from brokerd.server.messages.delivery import DeliveryHub
-from brokerd.server.messages.dlx_worker import Addressed, Letter, Worker
+from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
 from brokerd.server.messages.message_views import MessageViews
 from brokerd.server.messages.queue_leaders import QueueLeaders
 from brokerd.storage.errors import CorruptLog, DamagedEntry
@@ -76,7 +76,7 @@ class SimLetters:
             broker.spawn(worker.run())
         worker.wake()
 
-    def _addressed(self, uid: int, letter: Letter, options: QueueOptions) -> Addressed:
+    def _addressed(self, uid: int, letter: Pending, options: QueueOptions) -> Addressed:
         """To the scenario's targets instead of through the router."""
         world = self._broker.world
         (_, header, body, notes) = self._broker.contents(uid, letter.run)[0]

@@ -107,7 +107,7 @@ def _enqueue_twice(machine: QueueMachine, meta: Any, command: Any) -> bytes:
 
 
 def _never_seen(senders: Senders, command: Any, plain: bytes) -> None:
-    """Every return, consumer and farewell counts as new, whenever it comes."""
+    """Every return, consumer and channel's end counts as new, whenever it comes."""
 
 
 _take_all = QueueState._take_all

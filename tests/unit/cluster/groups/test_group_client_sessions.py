@@ -20,7 +20,7 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.publishing import Publisher
 from tests.unit.cluster.groups.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content
@@ -127,7 +127,7 @@ async def test_what_goes_again_after_a_change_of_leader_changes_nothing_twice() 
 
 
 async def test_what_came_too_early_goes_again_behind_what_was_refused() -> None:
-    """A farewell must not overtake its consumer: the leader was overloaded for a moment."""
+    """A channel's end must not overtake its consumer: the leader was overloaded for a moment."""
     bench = Bench()
     bench.send(CHECKOUT, DOWN)
     bench.refuse(0)
@@ -151,10 +151,10 @@ async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused
     bench.send(CHECKOUT)
     bench.arrive(0)
     assert bench.queue.machine.overview()["unacked"] == 2
-    farewell = Farewell(bench.client)
-    farewell.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
-    farewell.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
-    farewell.say(DOWN, [UID])
+    channel_close = ChannelClose(bench.client)
+    channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
+    channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
+    channel_close.ended(DOWN, [UID])
     # Overloaded for a moment: what comes behind it is taken.
     on_way = len(bench.network.sent)
     bench.refuse(1)
@@ -253,8 +253,8 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
     outcomes: list[tuple[int, int, int]] = []
     others: list[tuple[int, int, int]] = []
-    farewell = Farewell(bench.client)
-    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend, farewell=farewell)
+    channel_close = ChannelClose(bench.client)
+    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend, channel_close=channel_close)
     other = Publisher(bench.client, "me", 3, 2, others.extend)
     publisher.add([Target(UID)], [content(b"1")], 1)
     publisher.flush()

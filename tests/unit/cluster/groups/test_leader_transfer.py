@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.host import Host
-from brokerd.cluster.groups.leader_transfer import Succession
+from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.raft.messages import Configuration, Message, MessageKind, NodeId
 
 A, B, C, D = (NodeId(name) for name in "abcd")
@@ -49,47 +49,47 @@ class FakeHost:
         """Nothing to do here."""
 
 
-def stop_a_leader(*, up: str) -> tuple[FakeHost, Succession, Driver]:
+def stop_a_leader(*, up: str) -> tuple[FakeHost, LeaderTransfer, Driver]:
     host = FakeHost(up={NodeId(name) for name in up})
     replica = FakeReplica({B: 7, C: 9, D: 9})
     driver = cast(Driver, FakeDriver(7, replica, Configuration((A, B, C), (D,))))
     host.drivers[7] = driver
-    succession = Succession(cast(Host, host))
-    succession.stopped(driver)
-    return host, succession, driver
+    leader_transfer = LeaderTransfer(cast(Host, host))
+    leader_transfer.stopped(driver)
+    return host, leader_transfer, driver
 
 
 def test_voter_with_the_longest_log_is_told_first_and_then_the_others() -> None:
-    host, succession, _ = stop_a_leader(up="abcd")
-    succession.remind()
-    succession.remind()
+    host, leader_transfer, _ = stop_a_leader(up="abcd")
+    leader_transfer.remind()
+    leader_transfer.remind()
     assert [message.to for message in host.sent] == [C, B, C]
     assert {message.kind for message in host.sent} == {MessageKind.TIMEOUT_NOW}
     assert {message.term for message in host.sent} == {5}
 
 
 def test_dead_member_is_passed_over_until_it_is_back() -> None:
-    host, succession, _ = stop_a_leader(up="ad")
+    host, leader_transfer, _ = stop_a_leader(up="ad")
     assert host.sent == []
     host.up.add(B)
-    succession.remind()
+    leader_transfer.remind()
     assert [message.to for message in host.sent] == [B]
 
 
 def test_nobody_is_told_any_more_once_a_newer_term_was_heard() -> None:
-    host, succession, driver = stop_a_leader(up="abc")
-    succession.heard(driver, Message(MessageKind.APPEND_REPLY, B, A, 5))
-    succession.remind()
+    host, leader_transfer, driver = stop_a_leader(up="abc")
+    leader_transfer.heard(driver, Message(MessageKind.APPEND_REPLY, B, A, 5))
+    leader_transfer.remind()
     assert len(host.sent) == 2
-    succession.heard(driver, Message(MessageKind.HEARTBEAT, C, A, 6))
-    succession.remind()
+    leader_transfer.heard(driver, Message(MessageKind.HEARTBEAT, C, A, 6))
+    leader_transfer.remind()
     assert len(host.sent) == 2
 
 
 def test_group_that_was_closed_is_forgotten() -> None:
-    host, succession, driver = stop_a_leader(up="abc")
+    host, leader_transfer, driver = stop_a_leader(up="abc")
     host.drivers.clear()
-    succession.remind()
+    leader_transfer.remind()
     host.drivers[7] = driver
-    succession.remind()
+    leader_transfer.remind()
     assert len(host.sent) == 1

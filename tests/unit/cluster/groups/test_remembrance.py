@@ -45,7 +45,7 @@ class FakeDriver:
     inputs: list[Any] = field(default_factory=list)
 
 
-class FakeSuccession:
+class FakeLeaderTransfer:
     def __init__(self) -> None:
         self.renewed: list[NodeId] = []
 
@@ -60,7 +60,7 @@ class FakeHost:
         self.node = A
         self.liveness = Liveness(1_500, 500)
         self.liveness.set_nodes(others, 0)
-        self.succession = FakeSuccession()
+        self.leader_transfer = FakeLeaderTransfer()
         self.all = [FakeDriver(wal.log(UID))]
 
         self.catalog: FakeDriver | None = None
@@ -194,7 +194,7 @@ def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) ->
     promise.batch += 1
     mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
     assert not driver.trust.may_vote
-    assert mine.host.succession.renewed == [A]
+    assert mine.host.leader_transfer.renewed == [A]
 
 
 def test_a_copy_is_trusted_when_all_others_have_spoken(tmp_path: Path) -> None:

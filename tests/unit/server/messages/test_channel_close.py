@@ -9,7 +9,7 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
-from brokerd.server.messages.channel_close import Farewell
+from brokerd.server.messages.channel_close import ChannelClose
 
 CONSUMER = ConsumerId("n", 1, 5, "t")
 DOWN = queue_commands.encode_channel_down("n", 1, 5)
@@ -41,14 +41,14 @@ class Groups:
         return [uid for uid, command, _ in self.sent if command == DOWN]
 
 
-def farewell() -> tuple[Farewell, Groups]:
+def channel_close() -> tuple[ChannelClose, Groups]:
     groups = Groups()
-    return Farewell(cast(GroupClient, groups)), groups
+    return ChannelClose(cast(GroupClient, groups)), groups
 
 
 def test_queues_that_owe_nothing_are_told_at_once_and_each_once() -> None:
-    made, groups = farewell()
-    made.say(DOWN, [1, 2, 1])
+    made, groups = channel_close()
+    made.ended(DOWN, [1, 2, 1])
     assert groups.sent == [(1, DOWN, True), (2, DOWN, True)]
     # Nobody waits for the answers.
     groups.answers[0](ReplyStatus.GONE, b"")
@@ -57,12 +57,12 @@ def test_queues_that_owe_nothing_are_told_at_once_and_each_once() -> None:
 
 def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
     """G4, R-ACK: whatever the order of the answers."""
-    made, groups = farewell()
+    made, groups = channel_close()
     made.send(1, ranges(Kind.SETTLE))
     made.send(1, ranges(Kind.RETURN))
     made.sent(2)
     assert groups.sent == [(1, ranges(Kind.SETTLE), False), (1, ranges(Kind.RETURN), True)]
-    made.say(DOWN, [1, 2, 3])
+    made.ended(DOWN, [1, 2, 3])
     assert groups.told() == [3]
     groups.answers[1](ReplyStatus.OK, b"")
     made.answered(2)
@@ -72,18 +72,18 @@ def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
 
 
 def test_a_queue_that_knows_the_channel_by_another_name_is_told_both_ends() -> None:
-    made, groups = farewell()
+    made, groups = channel_close()
     other = queue_commands.encode_channel_down("n", 1, 6)
     made.add(1, other)
-    made.say(DOWN, [2, 1])
+    made.ended(DOWN, [2, 1])
     assert groups.sent == [(2, DOWN, True), (1, DOWN, True), (1, other, True)]
 
 
 def test_answers_before_the_end_and_of_queues_that_need_not_know_tell_nobody() -> None:
-    made, groups = farewell()
+    made, groups = channel_close()
     made.send(1, ranges(Kind.SETTLE))
     groups.answers[0](ReplyStatus.OK, b"")
     made.send(2, ranges(Kind.SETTLE))
-    made.say(DOWN, [])
+    made.ended(DOWN, [])
     groups.answers[1](ReplyStatus.OK, b"")
     assert groups.told() == []

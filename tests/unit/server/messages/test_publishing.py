@@ -21,7 +21,7 @@ class _Groups:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
-        self.farewells: list[int] = []
+        self.channel_downs: list[int] = []
         self.refusing: set[int] = set()
 
     def refuses_lines(self, uid: int) -> bool:
@@ -38,7 +38,7 @@ class _Groups:
     ) -> None:
         assert once == (command == FAREWELL)
         if once:
-            self.farewells.append(uid)
+            self.channel_downs.append(uid)
             return
         self.sent.append((uid, queue_commands.EnqueueView(command), done))
 
@@ -138,7 +138,7 @@ def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None
     assert outcomes == [(1, 2, 2), (9, 1, 1)]
     assert sum(flight) == 0
     made.leave(FAREWELL)
-    assert groups.farewells == []
+    assert groups.channel_downs == []
 
 
 def test_after_the_end_outcomes_interest_nobody() -> None:
@@ -152,7 +152,7 @@ def test_after_the_end_outcomes_interest_nobody() -> None:
 
 
 def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches() -> None:
-    """R-QQ-8: a batch that goes again behind the farewell would be new to the queue."""
+    """R-QQ-8: a batch that goes again behind the channel's end would be new to the queue."""
     made, groups, outcomes, _ = publisher()
     taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
     for uid, number in ((1, 1), (1, 2), (2, 3)):
@@ -161,15 +161,15 @@ def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches(
     groups.sent[2][2](ReplyStatus.OK, taken)
     made.add([_Queue(1)], [CONTENT], 4)
     made.leave(FAREWELL, [2, 3])
-    assert groups.farewells == [2, 3]
+    assert groups.channel_downs == [2, 3]
     for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
-        assert groups.farewells == [2, 3]
+        assert groups.channel_downs == [2, 3]
         answer(ReplyStatus.OK, taken)
-    assert groups.farewells == [2, 3, 1]
+    assert groups.channel_downs == [2, 3, 1]
     assert outcomes == [(3, 1, 1)]
 
 
-def test_a_channel_that_ends_within_its_own_answer_says_farewell_once() -> None:
+def test_a_channel_that_ends_within_its_own_answer_says_so_once() -> None:
     """R-QQ-8."""
     groups = _Groups()
     made: Publisher
@@ -178,7 +178,7 @@ def test_a_channel_that_ends_within_its_own_answer_says_farewell_once() -> None:
     made.flush()
     taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
     groups.sent[0][2](ReplyStatus.OK, taken)
-    assert groups.farewells == [1]
+    assert groups.channel_downs == [1]
 
 
 async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers() -> None:
@@ -205,7 +205,7 @@ async def test_nobody_hears_of_a_refusal_after_the_channels_end() -> None:
     made.add([_Queue(1)], [CONTENT], 1)
     made.leave(FAREWELL)
     await asyncio.sleep(0)
-    assert (outcomes, groups.sent, groups.farewells) == ([], [], [])
+    assert (outcomes, groups.sent, groups.channel_downs) == ([], [], [])
 
 
 def test_what_was_refused_on_its_way_may_have_arrived_so_its_numbers_are_not_used_again() -> None:

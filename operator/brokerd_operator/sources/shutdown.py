@@ -26,8 +26,8 @@ BINDINGS_PAUSE_S = 0.5
 OWN_NAMESPACE_S = 15.0
 
 
-class Farewell:
-    """Made once; `say` is called at the end of a process that held the Lease."""
+class Shutdown:
+    """Made once; `run` is called at the end of a process that held the Lease."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Farewell:
         self._namespace = namespace
         self._guarded = guarded
 
-    async def say(self) -> None:
+    async def run(self) -> None:
         """Never raises but a cancellation."""
         try:
             async with asyncio.timeout(OWN_NAMESPACE_S):

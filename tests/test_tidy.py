@@ -175,6 +175,17 @@ def test_large_classes_are_recognised() -> None:
     assert size_of(class_) == (2, 2)
 
 
+def test_the_composition_root_assigns_nothing_afterwards() -> None:
+    """What a part needs it gets in its constructor, so that none is there half made."""
+    root = ROOT / "brokerd" / "server" / "composition.py"
+    stores = (
+        node
+        for node in ast.walk(parsed(root))
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
+    )
+    assert [ast.unparse(node) for node in stores] == []
+
+
 def test_fakes_have_types() -> None:
     """A bare namespace has whatever a test asks it for, and goes on when the real thing changes."""
     bare = "Simple" + "Namespace"

@@ -27,7 +27,7 @@ class Catalog(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Listeners:
-    """Who is told of what, each in order; before those who listen to all changes."""
+    """Who is told of what, each in order."""
 
     #: A queue came, went, or has other members.
     queue: Callable[[TopologyChanged], None]
@@ -37,6 +37,8 @@ class Listeners:
     members: Sequence[Callable[[], None]]
     #: A vhost was deleted; its name.
     vhost_deleted: Callable[[str], None]
+    #: Any change, behind those above; of many policies of one command and vhost, one.
+    each: Sequence[Callable[[TopologyChanged], None]]
     #: All changes of one command were told.
     applied: Sequence[Callable[[], None]]
     #: The catalog is to be read anew: after a start or an installed snapshot.
@@ -90,7 +92,7 @@ class CatalogChanges:
                 tell()
         elif change.kind == "vhost" and change.deleted:
             listeners.vhost_deleted(change.name)
-        for listener in self._catalog.topology_listeners:
+        for listener in (*listeners.each, *self._catalog.topology_listeners):
             listener(change)
 
     def _tell_watchers(self, change: TopologyChanged) -> None:

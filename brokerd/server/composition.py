@@ -304,20 +304,20 @@ def _changes(
     base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
 ) -> CatalogChanges:
     leaders, joining = messages.leaders, members.joining
-    base.catalog.topology_listeners += [
-        members.membership.topology_changed,
-        base.checker.topology_changed,
-        access.connections.topology_changed,
-        access.revocation.topology_changed,
-        access.shared_counts.topology_changed,
-        messages.tracer.topology_changed,
-    ]
     followers = (joining.dial_members, members.catalog_members.wake)
     listeners = CatalogListeners(
         queue=queue_groups.topology_changed,
         policies=leaders.update_vhost,
         members=followers,
         vhost_deleted=access.connections.vhost_deleted,
+        each=(
+            members.membership.topology_changed,
+            base.checker.topology_changed,
+            access.connections.topology_changed,
+            access.revocation.topology_changed,
+            access.shared_counts.topology_changed,
+            messages.tracer.topology_changed,
+        ),
         applied=(messages.dead_letterer.topology_changed, base.catalog.writer.applied),
         loaded=(queue_groups.load, messages.tracer.load, *followers),
         restored=(

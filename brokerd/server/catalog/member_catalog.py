@@ -62,7 +62,7 @@ class MemberCatalog:
         self.writer = CatalogWriter(host, groups, self.view, limits)
         #: Rises with each change: cached checks and routes are kept with it.
         self.topology_revision = 1
-        #: Called after each change of an object here; of many policies of one command, once.
+        #: Called after changes of objects here (catalog_changes.py), by those who come and go.
         self.topology_listeners: list[Listener] = []
         #: Told of each change; one that is full misses it, and starts again with a list.
         self.watchers: set[asyncio.Queue[TopologyChanged]] = set()

@@ -10,16 +10,14 @@ from brokerd.server.catalog_changes import CatalogChanges, Listeners
 
 
 class Catalog:
-    """Listened to by one who takes everything, and by one who takes three changes."""
+    """Watched by one who takes three changes."""
 
     def __init__(self) -> None:
         self.topology_revision = 1
         self.heard: list[str] = []
         self.watcher: asyncio.Queue[TopologyChanged] = asyncio.Queue(3)
         self.watchers = {self.watcher}
-        self.topology_listeners: list[Callable[[TopologyChanged], None]] = [
-            lambda change: self.heard.append(change.name)
-        ]
+        self.topology_listeners: list[Callable[[TopologyChanged], None]] = []
         self.restored_listeners: list[Callable[[], None]] = []
 
 
@@ -34,6 +32,7 @@ class Member:
             policies=lambda vhost: self.told.append(f"policies of {vhost}"),
             members=(self._note("dial"), self._note("wake")),
             vhost_deleted=lambda name: self.told.append(f"end of {name}"),
+            each=(lambda change: self.catalog.heard.append(change.name),),
             applied=(self._note("applied"),),
             loaded=(self._note("loaded"),),
             restored=(self._note("restored"),),
@@ -91,6 +90,14 @@ def test_queues_and_members_have_those_who_follow_them() -> None:
     member = realise(change("queue", "q"), change("member", "n1"), change("user", "u"))
     assert member.told == ["queue q", "dial", "wake"]
     assert member.catalog.heard == ["q", "n1", "u"]
+
+
+def test_those_who_come_later_hear_behind_the_others() -> None:
+    member = Member()
+    heard = member.catalog.heard
+    member.catalog.topology_listeners.append(lambda change: heard.append(f"later {change.name}"))
+    member.changes.realise([change("binding", "b"), change("vhost", "v")])
+    assert heard == ["b", "later b", "v", "later v"]
 
 
 def test_a_watcher_that_does_not_keep_up_is_left_alone() -> None:

@@ -242,7 +242,7 @@ async def _join(member: Member) -> None:
         operations.append(catalog_commands.set_setting(setting, None))
     if operations:
         await catalog.write({"do": "batch", "operations": operations})
-    member.changes.load()
+    member.catalog_events.load()
     if members.refill.is_on:
         base.lifecycle.health.reason = "the disk of this member was empty and is being refilled"
     await members.refill.started()
@@ -282,7 +282,7 @@ async def _wait_with_contradiction(member: Member) -> None:
     health.started = True
     health.reason = "the catalog here is contradicted (brokerctl list_kept_aside)"
     log.error("not ready: %s", health.reason)
-    member.changes.load()
+    member.catalog_events.load()
 
 
 async def _bootstrap(config: BrokerConfig, checker: PasswordChecker) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
-from brokerd.server.catalog_changes import CatalogChanges
-from brokerd.server.catalog_changes import Listeners as CatalogListeners
+from brokerd.server.catalog_events import CatalogEvents
+from brokerd.server.catalog_events import Listeners as CatalogListeners
 from brokerd.server.cluster_alarms import ClusterAlarms
 from brokerd.server.endpoints import Endpoints
 from brokerd.server.grpc.admin_service import AdminService
@@ -179,7 +179,7 @@ class Member:
     access: Access
     messages: Messages
     members: Members
-    changes: CatalogChanges
+    catalog_events: CatalogEvents
     #: For the host.
     events: MemberEvents
     fronts: Fronts
@@ -191,10 +191,10 @@ def build(given: Given) -> Member:
     access = _access(base)
     messages, members = _rooms(base)
     queue_groups = _queue_groups(base, messages, members)
-    changes = _changes(base, access, messages, members, queue_groups)
-    events = MemberEvents(_told(base, access, messages, members, changes))
+    catalog_events = _catalog_events(base, access, messages, members, queue_groups)
+    events = MemberEvents(_told(base, access, messages, members, catalog_events))
     fronts = _fronts(base, access, messages, members, queue_groups)
-    return Member(base, access, messages, members, changes, events, fronts)
+    return Member(base, access, messages, members, catalog_events, events, fronts)
 
 
 def _base(given: Given) -> Base:
@@ -300,9 +300,9 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
     return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)
 
 
-def _changes(
+def _catalog_events(
     base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
-) -> CatalogChanges:
+) -> CatalogEvents:
     leaders, joining = messages.leaders, members.joining
     followers = (joining.dial_members, members.catalog_members.wake)
     listeners = CatalogListeners(
@@ -326,11 +326,11 @@ def _changes(
             access.revocation.all_changed,
         ),
     )
-    return CatalogChanges(base.catalog, listeners)
+    return CatalogEvents(base.catalog, listeners)
 
 
 def _told(
-    base: Base, access: Access, messages: Messages, members: Members, changes: CatalogChanges
+    base: Base, access: Access, messages: Messages, members: Members, catalog_events: CatalogEvents
 ) -> Rooms:
     def heard_again(_node: NodeId, up: bool) -> None:
         if up:
@@ -340,7 +340,7 @@ def _told(
         leaders=messages.leaders,
         stuck=members.stuck,
         alarms=access.alarms,
-        catalog=changes.realise,
+        catalog=catalog_events.realise,
         node_changed=(heard_again, access.shared_counts.node_changed),
         figures=access.connections.member_figures,
         complete=base.queues.complete_reply,

@@ -59,8 +59,8 @@ class Keeper:
         self._queue = queue
         self._clock_ms = clock_ms
         self.files = files
-        #: Set by the broker: how a group is called, and how many messages an entry brings.
-        self.names: Callable[[int], Names] = _no_names
+        self._names: Callable[[int], Names] = _no_names
+        #: Returns how many messages an entry of a group brings.
         self.messages_of: Callable[[int, Entry], int] = _no_messages
         self.kept: dict[str, Kept] = {kept.id: kept for kept in files.load()} if files else {}
         for path in files.unreadable if files else []:
@@ -68,6 +68,13 @@ class Keeper:
         self._writing: set[int] = set()
         #: Why what a log holds could not be put aside yet, by the log's name of the group.
         self.faults: dict[int, str] = {}
+
+    def serve(
+        self, names: Callable[[int], Names], messages_of: Callable[[int, Entry], int]
+    ) -> None:
+        """From now on ask these how a group is called, and how many messages an entry brings."""
+        self._names = names
+        self.messages_of = messages_of
 
     def of_log(self, log_uid: int) -> Kept | None:
         """Return the file of a replica that was contradicted."""
@@ -113,7 +120,7 @@ class Keeper:
     def contradicted(self, driver: Driver, found: Contradiction) -> None:
         """A replica has stopped just now."""
         driver.trust.handle(trust.Contradicted())
-        kind, vhost, name, _ = self.names(driver.uid)
+        kind, vhost, name, _ = self._names(driver.uid)
         logger.error(
             "%s '%s' in vhost '%s': the leader %s (term %d) lacks entries from %d on, which are "
             "known here to be committed (up to %d); nothing is replaced, they are kept aside "
@@ -130,7 +137,7 @@ class Keeper:
             if found is None or self.is_removed(driver.log_uid):
                 continue
             if self.of_log(driver.log_uid) is None:
-                self._begin(driver, self.names(driver.uid)[0], found)
+                self._begin(driver, self._names(driver.uid)[0], found)
 
     def keep_orphan(self, driver: Driver) -> None:
         """Put all aside that a queue holds which the cluster's catalog does not know any more."""
@@ -145,7 +152,7 @@ class Keeper:
     def _begin(self, driver: Driver, kind: str, found: Contradiction) -> None:
         if self.files is None or driver.log_uid in self._writing:
             return
-        _, vhost, name, members = self.names(driver.uid)
+        _, vhost, name, members = self._names(driver.uid)
         description = Description(
             driver.uid,
             driver.log_uid,

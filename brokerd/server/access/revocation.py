@@ -5,7 +5,7 @@ changes; publishes are judged anew with the next revision of the topology.  What
 being asked for is a consumer, so guests are told to look at theirs when the catalog says that a
 user or a permission has changed: once for all changes of one turn, and never per message.
 
-Called by catalog_changes.py as the catalog is applied at this member, whichever member was asked.
+Called by catalog_events.py as the catalog is applied at this member, whichever member was asked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The catalog at one member: its state as applied here, changes from here, and who hears of them.
 
-What follows on this member from a change stands in server/catalog_changes.py.  Built by
+What follows on this member from a change stands in server/catalog_events.py.  Built by
 composition.py.
 """
 
@@ -62,7 +62,7 @@ class MemberCatalog:
         self.writer = CatalogWriter(host, groups, self.view, limits)
         #: Rises with each change: cached checks and routes are kept with it.
         self.topology_revision = 1
-        #: Called after changes of objects here (catalog_changes.py), by those who come and go.
+        #: Called after changes of objects here (catalog_events.py), by those who come and go.
         self.topology_listeners: list[Listener] = []
         #: Told of each change; one that is full misses it, and starts again with a list.
         self.watchers: set[asyncio.Queue[TopologyChanged]] = set()

@@ -100,8 +100,7 @@ class KeptAside:
         self._groups = groups
         self._spawn = spawn
         self._keeper = host.keeper
-        host.keeper.names = self._names
-        host.keeper.messages_of = messages_of
+        host.keeper.serve(self._names, messages_of)
         self._serve()
 
     def _serve(self) -> None:

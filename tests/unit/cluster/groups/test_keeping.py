@@ -70,6 +70,10 @@ class TightDisk(Disk):
         return super().write_some(descriptor, data, offset)
 
 
+def named(uid: int) -> keeping.Names:
+    return "queue", "", f"{uid:x}", []
+
+
 def one(_uid: int, _entry: Entry) -> int:
     return 1
 
@@ -85,7 +89,7 @@ class Bed:
         self.failure: BaseException | None = None
         self.queue = WriteQueue(self.wal, lambda _: self.queue.hand_over(), self._failed)
         self.keeper = self.again()
-        self.keeper.messages_of = one
+        self.keeper.serve(named, one)
 
     def _failed(self, error: BaseException) -> None:
         self.failure = error

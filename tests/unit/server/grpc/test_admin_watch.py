@@ -66,7 +66,7 @@ class Catalog:
         return []
 
     def change(self, revision: int) -> None:
-        """Tell the watchers as catalog_changes.py does: a full one misses it."""
+        """Tell the watchers as catalog_events.py does: a full one misses it."""
         self.view.revision = revision
         for watcher in self.watchers:
             if not watcher.full():

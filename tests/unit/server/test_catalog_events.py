@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from brokerd.core.catalog.catalog_effects import FeaturesEnabled, TopologyChanged
-from brokerd.server.catalog_changes import CatalogChanges, Listeners
+from brokerd.server.catalog_events import CatalogEvents, Listeners
 
 
 class Catalog:
@@ -37,7 +37,7 @@ class Member:
             loaded=(self._note("loaded"),),
             restored=(self._note("restored"),),
         )
-        self.changes = CatalogChanges(self.catalog, listeners)
+        self.changes = CatalogEvents(self.catalog, listeners)
 
     def _note(self, what: str) -> Callable[[], None]:
         return lambda: self.told.append(what)

@@ -47,7 +47,7 @@ class Listeners:
     restored: Sequence[Callable[[], None]]
 
 
-class CatalogChanges:
+class CatalogEvents:
     """State: whether the catalog has been read."""
 
     def __init__(self, catalog: Catalog, listeners: Listeners) -> None:

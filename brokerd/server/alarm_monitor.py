@@ -80,7 +80,10 @@ class AlarmMonitor:
             self._total = sample.total
         if (watermark, free_limit, self._total) != self._applied:
             self._applied = (watermark, free_limit, self._total)
-            for line in self._watermark.configure(watermark, self._total):
+            lines = self._watermark.configure(watermark, self._total)
+            for line in self._watermark.warnings:
+                log.warning("%s", line)
+            for line in lines:
                 log.info("%s", line)
             for line in self._disk.configure(free_limit, self._total):
                 log.info("%s", line)

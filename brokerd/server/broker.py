@@ -117,7 +117,9 @@ class Broker:
         self.connections: Connections[ClientConnection] = Connections(config.limits)
         self.counters = Counters(self.clock_ms, lambda: time.monotonic_ns() // 1000)
         self.routing = MemberRouting(self.view, profile, self.counters)
-        self.cluster_alarms = ClusterAlarms(self.connections.all)
+        self.cluster_alarms = ClusterAlarms(
+            self.connections.all, self.connections.blocked.episode_over
+        )
         self.alarms = self.cluster_alarms.all
         self.blocking_reason = self.cluster_alarms.reason
         self.set_alarms = self.cluster_alarms.set

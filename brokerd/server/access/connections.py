@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from brokerd.config import LimitConfig
 from brokerd.core.strangers import Strangers
+from brokerd.server.access.blocked_clients import BlockedClients
 from brokerd.server.access.limited_log import LimitedLog
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Connections(Generic[ClientT]):
         self.channels_opened_total = 0
         #: Called after each change of a count by vhost or user.
         self.changed: Callable[[], None] = _nothing
-        self._blocked: set[ClientT] = set()
+        #: Those that an alarm keeps from publishing.
+        self.blocked = BlockedClients()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
         self.accepted_total = 0
@@ -173,7 +175,7 @@ class Connections(Generic[ClientT]):
     def gone(self, connection: ClientT) -> None:
         """The socket is closed."""
         self._strangers.gone(connection)
-        self._blocked.discard(connection)
+        self.blocked.discard(connection)
         if connection in self._opened:
             del self._opened[connection]
             self._leave(connection)
@@ -194,18 +196,6 @@ class Connections(Generic[ClientT]):
     def leaving(self) -> list[ClientT]:
         """Return the ended ones whose sockets are not closed yet."""
         return list(self._leaving)
-
-    def blocked(self, connection: ClientT) -> None:
-        """It published during an alarm."""
-        self._blocked.add(connection)
-
-    def unblocked(self, connection: ClientT) -> None:
-        """The alarm is over."""
-        self._blocked.discard(connection)
-
-    def is_blocked(self, connection: object) -> bool:
-        """Tell whether its bytes are not read because of an alarm."""
-        return connection in self._blocked
 
     def all(self) -> list[ClientT]:
         """Return the open ones."""

@@ -216,7 +216,7 @@ class Session(ChannelDeliveries):
         if self._getting is not None:
             self._getting.withdraw()
         self.send_got_acks()
-        self.connection.channel_ended()
+        self.connection.channel_ended(self.channel)
         self._waiting.clear()
         self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()

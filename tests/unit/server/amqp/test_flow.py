@@ -8,7 +8,7 @@ from brokerd.server.amqp.flow import ByteBudget, ReadGate
 def gate() -> tuple[ReadGate, list[str]]:
     """Return a gate and what it did to the socket."""
     done: list[str] = []
-    return ReadGate(lambda: done.append("pause"), lambda: done.append("resume")), done
+    return ReadGate(lambda: done.append("pause"), lambda: done.append("resume"), lambda: 0), done
 
 
 def test_reading_resumes_when_the_last_reason_is_gone() -> None:

@@ -197,6 +197,9 @@ class LimitConfig(_Section):
     consumers_per_channel: int = Field(default=10_000, ge=1)
     #: Bytes published on one connection whose queues have not answered; over it reading stops.
     unconfirmed_bytes: int = Field(default=16 * MIB, ge=1)
+    #: Bytes on their way to one queue from this member, unanswered; over it the connections that
+    #: send it most are not read, over twice as much all that send it something.
+    queue_unconfirmed_bytes: int = Field(default=32 * MIB, ge=1)
     #: Bytes published in one transaction and not committed; over it the channel is closed.
     transaction_bytes: int = Field(default=128 * MIB, ge=1)
     #: Bytes written to one socket and not yet taken by the peer; over it deliveries wait.

@@ -8,6 +8,7 @@ R-ALM; the 2009 texts and arithmetic of S1 by the profile's switches.)
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Set
 
 from brokerd.core.profiles import Profile
@@ -51,6 +52,8 @@ _UNITS = {
 _BYTES = re.compile(r"\s*([0-9]{1,18})\s*([A-Za-z]{0,3})\s*")
 _FRACTION = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})\s*")
 _MIB = 1024**2
+#: As the log names it (R-MEM-8).
+_OS = f"{{unix,{sys.platform}}}"
 
 
 class BadQuantity(ValueError):
@@ -91,7 +94,16 @@ def check_setting(name: str, value: str) -> str | None:
 class WatermarkMachine:
     """The memory alarm of one member.  `limit` is 0 until `configure`."""
 
-    __slots__ = ("_address_space", "_is_off", "_profile", "is_on", "limit", "total", "used")
+    __slots__ = (
+        "_address_space",
+        "_is_off",
+        "_profile",
+        "is_on",
+        "limit",
+        "total",
+        "used",
+        "warnings",
+    )
 
     def __init__(self, profile: Profile, is_64_bit: bool = True) -> None:
         self._profile = profile
@@ -103,27 +115,27 @@ class WatermarkMachine:
         #: Usable bytes that the limit was computed from.
         self.total = 0
         self.used = 0
+        #: Log lines about the last `configure`.
+        self.warnings: list[str] = []
 
     def configure(self, watermark: str, total: int | None) -> list[str]:
-        """Set the watermark; return log lines.  The next `sample` acts on it (R-MEM-13).
+        """Set the watermark; return log lines, what is wrong with it stands in `warnings`.  The
+        next `sample` acts on it (R-MEM-13).
 
         watermark: a fraction or an absolute quantity, "" for the profile's default.
         total: bytes, None if unknown (R-MEM-8).
         """
         profile = self._profile
-        lines: list[str] = []
+        warnings: list[str] = []
         is_known = total is not None
         usable = min(total if total is not None else UNKNOWN_TOTAL_BYTES, self._address_space)
         if not is_known:
+            assumed = f"1024 MiB ({UNKNOWN_TOTAL_BYTES} bytes)"
             if profile.memory_log_style == "2009":
-                lines.append(
-                    "Unknown total memory size for your OS. Assuming memory size is 1024MB."
-                )
-            else:
-                lines.append(
-                    "Unknown total memory size for your OS. Assuming memory size is "
-                    f"1024 MiB ({UNKNOWN_TOTAL_BYTES} bytes)."
-                )
+                assumed = "1024MB"
+            warnings.append(
+                f"Unknown total memory size for your OS {_OS}. Assuming memory size is {assumed}."
+            )
         fraction: float | None = profile.memory_watermark_default
         absolute = 0
         if watermark.strip():
@@ -134,26 +146,27 @@ class WatermarkMachine:
                 except BadQuantity:
                     # R-MEM-6, O-21
                     fraction = profile.memory_watermark_default
-                    lines.append(
+                    warnings.append(
                         f"Unable to parse vm_memory_high_watermark value '{watermark}', "
                         f"using {fraction}"
                     )
         # R-MEM-5: an unknown total may be scaled up, as S1 tells its users to.
         is_capped = is_known and profile.memory_fraction_above_one == "cap"
         if fraction is not None and fraction > 1.0 and is_capped:
-            lines.append(f"Memory high watermark of {fraction} is above 1.0, capped to 1.0")
+            warnings.append(f"Memory high watermark of {fraction} is above 1.0, capped to 1.0")
             fraction = 1.0
         self.limit = min(absolute, usable) if fraction is None else int(fraction * usable)
         self.total = usable
         self._is_off = self.limit == 0 and profile.memory_zero_means == "disable"
+        self.warnings = warnings
+        if self._is_off:
+            return ["Memory monitor and throttling of publishers are off: the watermark is 0"]
         if profile.memory_log_style == "2009":
-            lines.append(f"Memory limit set to {self.limit // _MIB}MB.")
-        else:
-            lines.append(
-                f"Memory high watermark set to {self.limit // _MIB} MiB ({self.limit} bytes) of "
-                f"{usable // _MIB} MiB ({usable} bytes) total"
-            )
-        return lines
+            return [f"Memory limit set to {self.limit // _MIB}MB."]
+        return [
+            f"Memory high watermark set to {self.limit // _MIB} MiB ({self.limit} bytes) of "
+            f"{usable // _MIB} MiB ({usable} bytes) total"
+        ]
 
     def sample(self, used: int) -> list[str]:
         """Compare; return log lines where the alarm changed (R-MEM-11, -12).  No hysteresis."""

@@ -139,6 +139,7 @@ _REFERENCE = _RABBITMQ_3_10 | {
     "memory_limit32": 4 * _GIB,
     "memory_log_style": "2009",
     "throttle_mode": "channel_flow",
+    "throttle_enforce_flow": "close",
     "federation_honour_alarms": True,
     "federation_reconnect_delay": 1,
 }

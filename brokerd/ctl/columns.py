@@ -168,6 +168,9 @@ CONNECTIONS = Listing(
         "send_pend",
         "user_provided_name",
         "node",
+        "blocked_since",
+        "blocked_reason",
+        "blocked_by",
     ),
 )
 CHANNELS = Listing(

@@ -91,7 +91,8 @@ class AlarmMonitor:
         self._release = memory_release.MemoryRelease()
         self._watermark = alarms.WatermarkMachine(profile)
         self._disk = alarms.DiskAlarm()
-        self._applied: tuple[str, str, int | None] = ("", "", None)
+        #: None: nothing yet.
+        self._applied: tuple[str | None, str, int | None] = (None, "", None)
         #: A control group's limit is followed, since Kubernetes resizes running pods; a sample that
         #: found none keeps the one of before.
         self._total: int | None = None
@@ -143,9 +144,17 @@ class AlarmMonitor:
         free_limit = self._setting(alarms.DISK_SETTING, config.disk.free_limit)
         if sample.source == "cgroup" or self._total is None:
             self._total = sample.total
+        if self._total != self._applied[2] or self._applied[0] is None:
+            line, warning = self._memory.findings(sample)
+            log.info("%s", line)
+            if warning:
+                log.warning("%s", warning)
         if (watermark, free_limit, self._total) != self._applied:
             self._applied = (watermark, free_limit, self._total)
-            for line in self._watermark.configure(watermark, self._total):
+            lines = self._watermark.configure(watermark, self._total)
+            for line in self._watermark.warnings:
+                log.warning("%s", line)
+            for line in lines:
                 log.info("%s", line)
             for line in self._disk.configure(free_limit, self._total):
                 log.info("%s", line)

@@ -25,9 +25,11 @@ class Client(Protocol):
 class ClusterAlarms:
     """The alarms of all members, and who is blocked by them (R-ALM-1, -5; R-MEM-12)."""
 
-    def __init__(self, clients: Callable[[], Sequence[Client]]) -> None:
+    def __init__(self, clients: Callable[[], Sequence[Client]], over: Callable[[], None]) -> None:
+        """over: called after all clients when the last alarm has cleared."""
         self.all = AlarmSet()
         self._clients = clients
+        self._over = over
 
     def reason(self) -> str:
         """Return the text of connection.blocked, "" when no alarm is on anywhere."""
@@ -43,3 +45,5 @@ class ClusterAlarms:
         reason = self.reason()
         for client in self._clients():
             client.alarms_changed(reason)
+        if not reason:
+            self._over()

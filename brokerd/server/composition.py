@@ -235,7 +235,7 @@ def _access(base: Base) -> Access:
     return Access(
         connections=connections,
         shared_counts=shared_counts,
-        alarms=ClusterAlarms(connections.all),
+        alarms=ClusterAlarms(connections.all, connections.blocked.episode_over),
         logins=logins,
         revocation=Revocation(connections.guests),
         authenticator=authenticator,

@@ -1,6 +1,7 @@
 """What memory and disk are used and available (R-MEM-1, R-MEM-2, R-DSK-1).
 
-The only place that asks psutil and the cgroup files; the decisions are core/alarms.py's.
+The only place that asks psutil; the limit of the container is cgroups.py's, the decisions are
+core/alarms.py's.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-#: A v1 limit at or above this means "none" (the kernel reports the page counter's maximum).
-_NO_LIMIT = 1 << 62
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
+from brokerd.server.cgroups import PROC, Cgroups, Found
+
+_MIB = 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,44 +30,6 @@ class MemorySample:
     source: str
 
 
-def cgroup_limit(proc: Path = Path("/proc/self/cgroup"), root: Path = _CGROUP_ROOT) -> int | None:
-    """Return the smallest memory limit on the way up from this process's cgroup, v2 or v1."""
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:
-        return None
-    limits: list[int] = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            limits += _walk(root, path, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _walk(root / "memory", path, "memory.limit_in_bytes")
-    return min(limits, default=None)
-
-
-def _walk(base: Path, path: str, file_name: str) -> list[int]:
-    """Read the limit of the cgroup and of all its ancestors that are visible here.
-
-    Inside a container the path of /proc/self/cgroup is often the host's, while only the own
-    subtree is mounted: then the mount's root is the own cgroup.
-    """
-    limits = []
-    folder = base / path.lstrip("/")
-    candidates = [folder, *folder.parents]
-    for candidate in candidates:
-        if not candidate.is_relative_to(base):
-            break
-        try:
-            text = (candidate / file_name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < _NO_LIMIT:
-            limits.append(int(text))
-    return limits
-
-
 class MemoryMonitor:
     """Samples the resident size of this process and what is available to it."""
 
@@ -75,6 +38,7 @@ class MemoryMonitor:
         self._cgroup_aware = cgroup_aware
         self._override = total_override
         self._used = 0
+        self._cgroups = Cgroups()
 
     def sample(self) -> MemorySample:
         """Return used and total now."""
@@ -88,10 +52,43 @@ class MemoryMonitor:
             host: int | None = psutil.virtual_memory().total
         except (OSError, RuntimeError):
             host = None
-        limit = cgroup_limit() if self._cgroup_aware else None
+        limit = self._cgroups.look().limit if self._cgroup_aware else None
         if limit is not None and (host is None or limit < host):
             return MemorySample(used, limit, "cgroup")
         return MemorySample(used, host, "host" if host is not None else "unknown")
+
+    def findings(self, sample: MemorySample) -> tuple[str, str]:
+        """Return a line that says where a sample's total is from, and a warning, "" for none."""
+        if self._override is not None:
+            return _line(sample, "as memory.total_override says"), ""
+        if not self._cgroup_aware:
+            return _line(sample, "of the machine; limits of cgroups are not looked at"), ""
+        found = self._cgroups.look()
+        if sample.source == "cgroup":
+            return _line(sample, f"limit of the cgroup in {found.file}"), ""
+        looked = ", ".join(
+            f"cgroup v{version} {name} below {base}"
+            for (version, name), (_, base) in zip(found.groups, found.places, strict=True)
+        )
+        said = f"no limit below it in {looked or f'{PROC}/cgroup, which names no cgroup'}"
+        return _line(sample, f"of the machine; {said}"), _hidden(found)
+
+
+def _line(sample: MemorySample, source: str) -> str:
+    total = sample.total
+    known = "unknown" if total is None else f"{total // _MIB} MiB ({total} bytes)"
+    return f"Available memory: {known}, {source}"
+
+
+def _hidden(found: Found) -> str:
+    if not found.hidden:
+        return ""
+    names = ", ".join(f"v{version} {name}" for version, name in found.hidden)
+    return (
+        f"A memory limit may be hidden from this process: it is in cgroup {names}, whose files are "
+        f"not mounted here ({PROC}/mountinfo), as under `ip netns exec`. The machine's memory "
+        "counts; set memory.total_override to the limit"
+    )
 
 
 def disk_free(folder: Path) -> int | None:

@@ -78,6 +78,8 @@ _QUEUE_COUNTERS = {
     "get_empty": "brokerd_queue_gets_empty",
 }
 #: Descriptors, start time, CPU and memory of the process, in the names of the Prometheus clients.
+#: What publishers are blocked for, in the order of the text of connection.blocked.
+_REASONS = ("disk", "memory")
 _PROCESS = ProcessCollector(namespace="brokerd", registry=None)
 
 
@@ -190,10 +192,19 @@ class _Figures(Collector):
         connections = sources.connections
         opened = connections.all()
         yield _gauge("brokerd_connections", "Open AMQP connections.", len(opened))
-        yield _gauge(
+        blocked = GaugeMetricFamily(
             "brokerd_connections_blocked",
             "Connections that an alarm keeps from publishing.",
-            sum(1 for connection in opened if connections.is_blocked(connection)),
+            labels=["reason"],
+        )
+        reason = "_".join(word for word in _REASONS if word in sources.runtime.alarms.reason())
+        for each in (*_REASONS, "_".join(_REASONS)):
+            blocked.add_metric([each], len(connections.blocked) if each == reason else 0)
+        yield blocked
+        yield _gauge(
+            "brokerd_connections_flow",
+            "Connections not read, now or just before, for what they have on its way to queues.",
+            sum(1 for connection in opened if connection.gate.is_in_flow),
         )
         yield _gauge(
             "brokerd_channels",

@@ -4,6 +4,8 @@ them, what they refuse, and what they leave on other members."""
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from brokerd.rpc.v1 import admin_pb2
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.raw_client import client, publish
 from tests.integration.test_admin_grpc import Admin, put
 
 pytestmark = pytest.mark.timeout(240)
@@ -121,6 +124,49 @@ def test_an_alarm_by_hand_is_one_members_and_blocks_on_all(admins: list[Admin]) 
     assert alarms(admins[0])[0] == ["disk"]
     admins[0].call("SetAlarm", admin_pb2.SetAlarmRequest(resource="disk", on=False))
     everywhere(admins, lambda admin: alarms(admin) == [[], [], []])
+
+
+def test_who_is_blocked_since_when_why_and_by_whom(
+    members: list[Member], admins: list[Admin]
+) -> None:
+    """R-ALM-1, R-ALM-2: by another member's alarm; in listings, metrics and one line of the log."""
+    member, admin = members[1], admins[1]
+
+    def figures() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{member.http_port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found = (line.rpartition(" ") for line in lines)
+        return {name: float(value) for name, _, value in found if "connections_blocked{" in name}
+
+    with client(member.amqp_port) as first, client(member.amqp_port) as second:
+        for raw in (first, second):
+            raw.open(1)
+        first.declare(1, "who", exclusive=True)
+        admins[0].call("SetAlarm", admin_pb2.SetAlarmRequest(resource="disk", on=True))
+        eventually(lambda: "disk resource limit alarm set on node n0" in member.log(), "the alarm")
+        assert [row["blocked_since"] for row in rows(admin, "connections")] == [None, None]
+        for raw in (first, second):
+            raw.send(1, publish(1, "", "who", b"x"))
+        blocked = ("blocked", "low on disk", ["n0"])
+
+        def told() -> list[tuple[str, str, list[str]]]:
+            return [
+                (row["state"], row["blocked_reason"], row["blocked_by"])
+                for row in rows(admin, "connections")
+            ]
+
+        eventually(lambda: told() == [blocked, blocked], "both are listed as blocked")
+        since_ms = {row["blocked_since"] for row in rows(admin, "connections")}
+        assert all(0 <= time.time() * 1000 - each < 120_000 for each in since_ms)
+        reason = 'brokerd_connections_blocked{reason="%s"}'
+        expected = {"disk": 2.0, "memory": 0.0, "disk_memory": 0.0}
+        assert figures() == {reason % name: count for name, count in expected.items()}
+        admins[0].call("SetAlarm", admin_pb2.SetAlarmRequest(resource="disk", on=False))
+        eventually(lambda: told() == [("running", "", [])] * 2, "nobody is blocked any more")
+        assert set(figures().values()) == {0.0}
+    log = member.log()
+    assert log.count("blocking publishers: low on disk; first is ") == 1
+    assert log.count("publishers are not blocked any more: connections=2 users=1 (guest)") == 1
 
 
 def test_a_member_whose_doors_are_closed_still_holds_its_replicas(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -95,6 +95,8 @@ class _Group:
     sent_bytes: int = 0
     waiting: deque[_Command] = field(default_factory=deque)
     pending_bytes: int = 0
+    #: Who waits for fewer of them: (bytes, whom to call).
+    room: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
     #: Those of `sent` and `waiting` that go in envelopes; a finished one may be among them, but
     #: not in front.
     once: deque[_Command] = field(default_factory=deque)
@@ -165,6 +167,8 @@ class GroupClient:
             return
         if group.retry is not None:
             group.retry.cancel()
+        for _, done in group.room:
+            self._loop.call_soon(done)
         for command in [*group.sent.values(), *group.waiting]:
             self._by_id.pop(command.id, None)
             if not command.is_finished:
@@ -179,6 +183,14 @@ class GroupClient:
         """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
+
+    def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
+        """Have `done` called, later and once, when no more bytes than that have no answer."""
+        group = self._groups.get(uid)
+        if group is None or group.pending_bytes <= size:
+            self._loop.call_soon(done)
+        else:
+            group.room.append((size, done))
 
     # ---- groups that nobody leads ---------------------------------------------------------------
 
@@ -503,8 +515,17 @@ class GroupClient:
             group.once.popleft()
         size = len(command.data)
         group.pending_bytes -= size
+        if group.room:
+            self._make_room(group)
         if group.sent.pop(command.id, None) is not None:
             group.sent_bytes -= size
+
+    def _make_room(self, group: _Group) -> None:
+        below = [done for size, done in group.room if group.pending_bytes <= size]
+        if below:
+            group.room = [item for item in group.room if group.pending_bytes > item[0]]
+            for done in below:
+                self._loop.call_soon(done)
 
     def _refused(self, command_id: int, sender: NodeId, status: int, leader: NodeId | None) -> None:
         found = self._by_id.get(command_id)

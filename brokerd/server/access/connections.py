@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from brokerd.config import LimitConfig
 from brokerd.core.strangers import Strangers
+from brokerd.server.access.blocked_clients import BlockedClients
 from brokerd.server.access.client_counts import ClientCounts
 from brokerd.server.access.limited_log import LimitedLog
 
@@ -80,7 +81,8 @@ class Connections(Generic[ClientT]):
         self._leaving: dict[ClientT, None] = {}
         self._calls: dict[Guest, None] = {}
         self.counts = ClientCounts()
-        self._blocked: set[ClientT] = set()
+        #: Those that an alarm keeps from publishing.
+        self.blocked = BlockedClients()
         #: What other members last said of themselves: (memory used, limit, disk free, alarms).
         self.member_figures: dict[str, tuple[int, int, int, list[str]]] = {}
         self.accepted_total = 0
@@ -143,7 +145,7 @@ class Connections(Generic[ClientT]):
     def gone(self, connection: ClientT) -> None:
         """The socket is closed."""
         self._strangers.gone(connection)
-        self._blocked.discard(connection)
+        self.blocked.discard(connection)
         if connection in self._opened:
             del self._opened[connection]
             self.counts.gone(connection)
@@ -164,18 +166,6 @@ class Connections(Generic[ClientT]):
     def leaving(self) -> list[ClientT]:
         """Return the ended ones whose sockets are not closed yet."""
         return list(self._leaving)
-
-    def blocked(self, connection: ClientT) -> None:
-        """It published during an alarm."""
-        self._blocked.add(connection)
-
-    def unblocked(self, connection: ClientT) -> None:
-        """The alarm is over."""
-        self._blocked.discard(connection)
-
-    def is_blocked(self, connection: object) -> bool:
-        """Tell whether its bytes are not read because of an alarm."""
-        return connection in self._blocked
 
     def all(self) -> list[ClientT]:
         """Return the open ones."""

@@ -20,6 +20,7 @@ from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.client_login import ClientLogin
 from brokerd.server.amqp.flow import ByteBudget, ReadGate
 from brokerd.server.amqp.session import Session
+from brokerd.server.amqp.throttle import Throttle
 from brokerd.server.messages import unfinished
 from brokerd.server.tasks import Tasks
 
@@ -71,15 +72,13 @@ class ClientConnection(asyncio.Protocol):
         self.is_open = False
         #: An exclusive queue was asked for: the catalog is told when this connection ends.
         self.has_exclusive = False
-        self.gate = ReadGate(self._pause_reading, self._resume_reading)
+        self.gate = ReadGate(self._pause_reading, self._resume_reading, self._wheel.now_ms)
+        self.throttle = Throttle(self, services)
         #: Published bytes of all channels whose queues have not answered.
         self.unconfirmed = ByteBudget(self.gate, "unconfirmed", self._limits.unconfirmed_bytes)
         self._transport: asyncio.Transport | None = None
         self._tasks = Tasks(self._task_ended)
         self._flush_scheduled = False
-        self._blocked_sent = False
-        #: When an alarm stopped this connection, on the counters' clock; None: it has not.
-        self._blocked_since_us: int | None = None
         self._lost = False
         #: We have closed it: what the client sent after that is not looked at any more.
         self._is_closed = False
@@ -112,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
         machine = self.machine
         machine.config = self._login.offer(machine.config, self._transport, login_from)
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
-        self._watch()
+        self.watch()
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: the batch unit of everything that follows."""
@@ -156,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
         self._untaken_bytes = self._buffered()
         for session in self.sessions.values():
             session.writable(False)
-        self._watch()
+        self.watch()
 
     def resume_writing(self) -> None:
         """There is room again."""
@@ -172,10 +171,13 @@ class ClientConnection(asyncio.Protocol):
         return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
 
     def _pause_reading(self) -> None:
+        # R-HB-2: what the client sends meanwhile nobody sees, its heartbeats neither.
+        self.machine.pause_heartbeat_check()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
+        self.machine.resume_heartbeat_check()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -205,6 +207,8 @@ class ClientConnection(asyncio.Protocol):
         session = self.sessions.get(channel)
         if session is not None:
             session.handle(event)
+        elif self.throttle.is_unopened(channel):
+            self.fail(amqp_errors.ChannelFault("expected 'channel.open'"))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a slow operation beside the connection; it ends with the connection."""
@@ -257,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
         self.access = Access(self._view, self.vhost, self.user)
         self.is_open = True
         self._connections.opened(self)
-        self.machine.hold_publishes = bool(self._services.blocking_reason())
+        self.throttle.alarms_changed(self._services.blocking_reason())
         log.info("accepted AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
         self._handle(self.machine.open_accepted())
 
@@ -266,13 +270,18 @@ class ClientConnection(asyncio.Protocol):
             # Its close is still waiting for what came before it; the number is not free yet.
             self.fail(amqp_errors.ChannelFault("second 'channel.open' seen", **_CHANNEL_OPEN))
             return
+        if not self.throttle.delays_open(event.channel):
+            self.open_channel(event.channel)
+
+    def open_channel(self, channel: int) -> None:
+        """Begin a channel that the client has opened."""
         refusal = self._services.admission.may_open_channel(self.user)
         if refusal is not None:
             self.close(530, refusal)
             return
         self._connections.counts.channel_opened(self.user)
-        self.sessions[event.channel] = Session(self._services.channels, self, event.channel)
-        self.machine.send(event.channel, methods.ChannelOpenOk())
+        self.sessions[channel] = Session(self._services.channels, self, channel)
+        self.machine.send(channel, methods.ChannelOpenOk())
 
     def _on_channel_closed(self, event: events.ChannelClosed) -> None:
         session = self.sessions.get(event.channel)
@@ -280,6 +289,7 @@ class ClientConnection(asyncio.Protocol):
             # In its turn: what the client sent before is done first.
             session.handle(event)
         elif event.by_peer:
+            self.throttle.channel_gone(event.channel)
             self.machine.send(event.channel, methods.ChannelCloseOk())
 
     def channel_closed(self, channel: int) -> None:
@@ -289,8 +299,9 @@ class ClientConnection(asyncio.Protocol):
             session.ended()
         self.machine.send(channel, methods.ChannelCloseOk())
 
-    def channel_ended(self) -> None:
+    def channel_ended(self, channel: int) -> None:
         """A channel is gone, for whatever reason."""
+        self.throttle.channel_gone(channel)
         self._connections.counts.channel_closed(self.user)
 
     def _on_channel_error(self, event: events.ChannelError) -> None:
@@ -302,35 +313,22 @@ class ClientConnection(asyncio.Protocol):
             session.ended()
 
     def _on_method(self, event: events.MethodReceived) -> None:
-        self.session_event(event.channel, event)
+        if type(event.method) is methods.ChannelFlowOk:
+            # At once, whatever the channel is busy with: the answer has a deadline.
+            self.throttle.flow_ok(event.channel, event.method.active)
+        else:
+            self.session_event(event.channel, event)
 
     def _on_publishes(self, event: events.PublishesReceived) -> None:
+        if self.throttle.watches:
+            self.throttle.published(event.channel)
         self.session_event(event.channel, event)
 
     def _on_acks(self, event: events.AcksReceived) -> None:
         self.session_event(event.channel, event)
 
     def _on_publish_held(self, _: events.PublishHeld) -> None:
-        # R-ALM-2, -5: the first content that arrives during an alarm makes the connection blocked.
-        self.gate.hold("alarm")
-        self.machine.pause_heartbeat_check()
-        reason = self._services.blocking_reason()
-        if reason and not self._blocked_sent and self.machine.client_has("connection.blocked"):
-            self._blocked_sent = True
-            self.machine.send(0, methods.ConnectionBlocked(reason))
-        self._connections.blocked(self)
-        if self._blocked_since_us is None:
-            self._blocked_since_us = self._services.channels.counters.clock_us()
-
-    def _blocked_ends(self) -> None:
-        """Tell telemetry how long the alarm held this connection (event `throttle`)."""
-        since_us, self._blocked_since_us = self._blocked_since_us, None
-        if since_us is not None:
-            counters = self._services.channels.counters
-            blocked_ms = (counters.clock_us() - since_us) // 1000
-            counters.throttle(
-                self.vhost, self.user, self.name, "connection_blocked", blocked_ms, "memory"
-            )
+        self.throttle.publish_held()
 
     def _on_closed(self, event: events.ConnectionClosed) -> None:
         self._took_leave = event.by_peer
@@ -376,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.is_open:
             return None
         self.is_open = False
-        self._blocked_ends()
+        self.throttle.ended()
         catalog = self._services.channels.catalog
         return catalog.exclusive_queues_end(self.uid) if self.has_exclusive else None
 
@@ -386,17 +384,14 @@ class ClientConnection(asyncio.Protocol):
         """Block or unblock publishing; reason "" means no alarm (R-ALM-2..7)."""
         if not self.is_open:
             return
-        self.machine.hold_publishes = bool(reason)
-        if reason:
-            return
-        if self._blocked_sent:
-            self._blocked_sent = False
-            self.machine.send(0, methods.ConnectionUnblocked())
-        if self.gate.release("alarm"):
-            self._connections.unblocked(self)
-            self._blocked_ends()
-            self._handle(self.machine.resume_publishes())
+        self.throttle.alarms_changed(reason)
         self.flush_now()
+
+    def publishes_resumed(self) -> None:
+        """The alarm that held the client's publishes is over: go on where reading stopped."""
+        self._handle(self.machine.resume_publishes())
+        if self.gate.is_held:
+            self.machine.pause_heartbeat_check()
 
     def rights_changed(self) -> None:
         """Rights of the user are others now: consumers that may not read any more end."""
@@ -473,7 +468,7 @@ class ClientConnection(asyncio.Protocol):
             or machine.close_at_ms is not None
             or self.write_paused_ms is not None
         ):
-            self._watch()
+            self.watch()
 
     def _part(self, transport: asyncio.Transport) -> None:
         """Close the socket; all else of the connection ends at once.
@@ -497,13 +492,13 @@ class ClientConnection(asyncio.Protocol):
         else:
             transport.close()
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
+        """Have `deadline_reached` called when there is something to look at."""
         self._watched_phase = self.machine.phase
-        deadline = self.machine.next_deadline_ms
+        limits = [self.machine.next_deadline_ms, self.throttle.next_deadline_ms]
         if self.write_paused_ms is not None:
-            limit = self.write_paused_ms + self._limits.write_timeout_ms
-            deadline = limit if deadline is None else min(deadline, limit)
-        self._wheel.watch(self, deadline)
+            limits.append(self.write_paused_ms + self._limits.write_timeout_ms)
+        self._wheel.watch(self, min((it for it in limits if it is not None), default=None))
 
     def deadline_reached(self, now_ms: int) -> int | None:
         """Heartbeats, handshake time-outs, clients that take nothing or do not end."""
@@ -522,6 +517,7 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
                 return None
         try:
+            self.throttle.tick(now_ms)
             self._handle(self.machine.tick(now_ms))
         except Exception as error:
             # The timers of all other connections go on.

@@ -24,7 +24,7 @@ from brokerd.server.amqp.getting import Getting
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.messages import message_checks, reply_to
 from brokerd.server.messages.pipeline import Checked, Pipeline, Target
-from brokerd.server.messages.publishing import UNNUMBERED, Publisher
+from brokerd.server.messages.publishing import UNNUMBERED, Credit, Publisher
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.router import RouteResult
@@ -72,6 +72,7 @@ class Session(ChannelDeliveries):
             self.answered,
             self._in_flight,
             channel_close=self.channel_close,
+            credit=Credit(connection.gate, services.config.limits.queue_unconfirmed_bytes),
         )
         self.pipeline = Pipeline(
             services.messages, services.replies, connection, self.publisher, self
@@ -216,7 +217,7 @@ class Session(ChannelDeliveries):
         if self._getting is not None:
             self._getting.withdraw()
         self.send_got_acks()
-        self.connection.channel_ended()
+        self.connection.channel_ended(self.channel)
         self._waiting.clear()
         self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()

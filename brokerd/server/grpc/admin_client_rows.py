@@ -80,9 +80,11 @@ def typed_table(table: dict[str, Any]) -> list[Row]:
 def _state(services: AdminServices, connection: ListedConnection) -> str:
     if not connection.is_open:
         return "closing"
-    if services.clients.is_blocked(connection):
+    if services.clients.blocked.since_ms(connection) is not None:
         return "blocked"
-    return "blocking" if connection.machine.hold_publishes else "running"
+    if services.runtime.alarms.on():
+        return "blocking"
+    return "flow" if connection.gate.is_in_flow else "running"
 
 
 def connections(services: AdminServices, vhost: str) -> list[Row]:
@@ -92,6 +94,19 @@ def connections(services: AdminServices, vhost: str) -> list[Row]:
         for connection in services.clients.all()
         if not vhost or connection.vhost == vhost
     ]
+
+
+def _blocked(services: AdminServices, connection: ListedConnection) -> Row:
+    """Return since when an alarm blocks a client, why, and which members have the alarm."""
+    since_ms = services.clients.blocked.since_ms(connection)
+    if since_ms is None:
+        return {"blocked_since": None, "blocked_reason": "", "blocked_by": []}
+    alarms = services.runtime.alarms
+    return {
+        "blocked_since": since_ms,
+        "blocked_reason": alarms.reason(),
+        "blocked_by": list(alarms.nodes()),
+    }
 
 
 def _connection(services: AdminServices, connection: ListedConnection) -> Row:
@@ -120,6 +135,7 @@ def _connection(services: AdminServices, connection: ListedConnection) -> Row:
         "recv_oct": connection.received_bytes,
         "send_oct": connection.sent_bytes,
         "client_properties": typed_table(machine.client_properties),
+        **_blocked(services, connection),
     }
 
 

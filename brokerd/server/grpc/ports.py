@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from brokerd.core.profiles import Profile
     from brokerd.core.queue.queue_machine import QueueMachine
     from brokerd.server.access.authentication import Authenticator
+    from brokerd.server.access.blocked_clients import BlockedClients
     from brokerd.server.access.connections import Guest
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
@@ -196,6 +197,15 @@ class ListedChannel(Protocol):
         ...
 
 
+class Flow(Protocol):
+    """Back-pressure of one connection."""
+
+    @property
+    def is_in_flow(self) -> bool:
+        """Tell whether what is on its way to queues holds reading, or has a moment ago."""
+        ...
+
+
 class ListedConnection(Protocol):
     """An AMQP connection, as listings show it."""
 
@@ -214,6 +224,11 @@ class ListedConnection(Protocol):
     @property
     def name(self) -> str:
         """Return RabbitMQ's form of a connection name."""
+        ...
+
+    @property
+    def gate(self) -> Flow:
+        """Return what holds its reading."""
         ...
 
     @property
@@ -240,8 +255,9 @@ class Clients(Protocol):
         """Return the open ones."""
         ...
 
-    def is_blocked(self, connection: object) -> bool:
-        """Tell whether one is not read because of an alarm."""
+    @property
+    def blocked(self) -> BlockedClients:
+        """Return those that an alarm keeps from publishing."""
         ...
 
 

@@ -24,7 +24,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.messages import message_checks
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Publisher
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publisher
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_state import CatalogState
@@ -131,6 +131,8 @@ class PublishStream:
         self._returned: list[messages_pb2.Returned] = []
         #: Bytes on their way to queues.
         self._bytes = 0
+        #: Queues with too much on its way.
+        self._held: set[str] = set()
         #: Something is to be written, or the reader has ended.
         self._due = asyncio.Event()
         #: The reader may look again whether there is room.
@@ -146,6 +148,7 @@ class PublishStream:
             self._uid,
             self.answered,
             self._in_flight,
+            credit=Credit(self, services.limits.queue_unconfirmed_bytes),
         )
         self._pipeline = Pipeline(
             services.messages, services.replies, caller, self._publisher, self
@@ -203,6 +206,7 @@ class PublishStream:
         limit = self._services.limits.unconfirmed_bytes
         while (
             self._bytes > limit
+            or self._held
             or self._confirms.outstanding > UNCONFIRMED_MAX
             or len(self._returned) > REQUEST_PUBLICATIONS_MAX
         ):
@@ -305,6 +309,15 @@ class PublishStream:
         self._bytes += size
         if size < 0:
             self._room.set()
+
+    def hold_flow(self, reason: str) -> None:
+        """Read no more since too much is on its way to a queue."""
+        self._held.add(reason)
+
+    def release_flow(self, reason: str) -> None:
+        """That has arrived."""
+        self._held.discard(reason)
+        self._room.set()
 
     async def _write(self) -> None:
         """Write answers as they come; end once the reader has ended and all is answered."""

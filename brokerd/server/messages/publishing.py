@@ -36,6 +36,10 @@ _HEADER, _BODY = itemgetter(1), itemgetter(2)
 #: Channels are numbered by a counter below this many bits; their further names have more.
 RENAMED_SHIFT = 48
 
+#: While a queue has too much on its way, a publisher is held back that sends it so much at once or
+#: has an earlier batch on the way; the others are when it has twice that much.
+HEAVY_BYTES = 64 * 1024
+
 #: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
 UNNUMBERED = -1
 
@@ -53,6 +57,26 @@ class Target(Protocol):
 #: them
 #: were taken over by one queue, the others refused.
 Outcome = Callable[[list[tuple[int, int, int]]], None]
+
+
+class Source(Protocol):
+    """Where a client's publishes are read from (amqp/flow.py: ReadGate)."""
+
+    def hold_flow(self, reason: str) -> None:
+        """Read no more since too much is on its way."""
+        ...
+
+    def release_flow(self, reason: str) -> None:
+        """That has arrived."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Credit:
+    """How much may be on its way to one queue, whoever sends it, and what waits when it is more."""
+
+    source: Source
+    queue_bytes_max: int
 
 
 @dataclass(slots=True)
@@ -81,10 +105,12 @@ class Publisher:
         in_flight: Callable[[int], None] | None = None,
         deduplicate: bool = True,
         channel_close: ChannelClose | None = None,
+        credit: Credit | None = None,
     ) -> None:
         """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
 
         channel_close: of a channel that sends its queues other things as well.
+        credit: None for the member's own messages, which are never held back (R-ALM-9).
         """
         self._groups = groups
         self._channel_close = channel_close or ChannelClose(groups)
@@ -94,6 +120,9 @@ class Publisher:
         self._outcome = outcome
         self._in_flight = in_flight
         self._deduplicate = deduplicate
+        self._credit = credit
+        #: Queues whose room is waited for.
+        self._awaited: set[int] = set()
         self._sequences: dict[int, int] = {}
         self._batches: dict[int, _Batch] = {}
         #: Batches that have no answer yet, by queue.
@@ -187,6 +216,26 @@ class Publisher:
             early=queue_commands.GAP_REPLY,
             line=self,
         )
+        if (credit := self._credit) is not None:
+            pending = self._groups.pending_bytes(uid)
+            if pending > credit.queue_bytes_max:
+                is_heavy = size >= HEAVY_BYTES or self._on_way[uid] > 1
+                if is_heavy or pending > 2 * credit.queue_bytes_max:
+                    self._wait_for_room(uid, credit)
+
+    def _wait_for_room(self, uid: int, credit: Credit) -> None:
+        """Have no more read until half of what the queue may have on its way has arrived."""
+        if uid in self._awaited:
+            return
+        self._awaited.add(uid)
+        reason = f"queue {uid:x} of {self._channel}"
+        credit.source.hold_flow(reason)
+
+        def has_room() -> None:
+            self._awaited.discard(uid)
+            credit.source.release_flow(reason)
+
+        self._groups.when_below(uid, credit.queue_bytes_max // 2, has_room)
 
     def _refused(self, batch: _Batch) -> None:
         """Nothing was sent: the queue waits with damage that lasts."""

@@ -10,9 +10,16 @@ from pyspark.sql import functions as f
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 MINUTE_US = 60_000_000
+#: So many connections of an episode are named, those that were blocked longest.
+CONNECTIONS_MAX = 100
+
+
+def _is_of_memory() -> Column:
+    """Tell of a row whether it is a client that was blocked, not for the disk alone."""
+    return (f.col("k") == "throttle") & (f.col("cause") != "disk")
 
 
 def _episodes(inputs: Inputs) -> DataFrame:
@@ -30,7 +37,8 @@ def _episodes(inputs: Inputs) -> DataFrame:
             f.max(f.when(f.col("to") == "0", f.col("t0"))).alias("end_us"),
             f.max(f.col("to").cast("int")).alias("state"),
             f.max("rss").alias("peak_rss"),
-            f.max("wm_bytes").alias("limit_bytes"),
+            # What was in force when it began: episodes end by a raised watermark, too.
+            f.max(f.when(f.col("from") == "0", f.col("wm_bytes"))).alias("limit_bytes"),
         )
         .where(f.col("end_us").isNotNull())
         .drop("island")
@@ -47,7 +55,7 @@ def build(inputs: Inputs) -> DataFrame:
     blocked = (
         episodes.alias("e")
         .join(
-            inputs.alarms.where(f.col("k") == "throttle").alias("t"),
+            inputs.alarms.where(_is_of_memory()).alias("t"),
             (f.col("e.cluster") == f.col("t.cluster"))
             & (f.col("t.t0") > f.col("e.start_us"))
             & (f.col("t.t0") <= f.col("e.end_us") + MINUTE_US),
@@ -57,6 +65,11 @@ def build(inputs: Inputs) -> DataFrame:
             (f.sum("t.blocked_ms") / 1000).alias("blocked_conn_s"),
             f.countDistinct("t.conn").alias("conns"),
             f.sort_array(f.collect_set("t.user")).alias("users"),
+            f.slice(
+                f.sort_array(f.collect_list(f.struct("t.blocked_ms", "t.user", "t.conn")), False),
+                1,
+                CONNECTIONS_MAX,
+            ).alias("connections"),
         )
     )
     inflow = (

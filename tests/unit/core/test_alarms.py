@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from brokerd.core import alarms
@@ -64,9 +66,32 @@ def test_start_up_lines() -> None:
         "24105 MiB (25276510208 bytes) total"
     ]
     assert old.configure("0.5", 4 * GIB) == ["Memory limit set to 2048MB."]
-    unknown = modern.configure("0.4", None)
-    assert "Assuming memory size is 1024 MiB (1073741824 bytes)." in unknown[0]
-    assert "Memory high watermark set to 409 MiB" in unknown[1]
+    assert modern.warnings == []
+    [line] = modern.configure("0.4", None)
+    assert "Memory high watermark set to 409 MiB" in line
+    name = f"{{unix,{sys.platform}}}"
+    assert modern.warnings == [
+        f"Unknown total memory size for your OS {name}. "
+        "Assuming memory size is 1024 MiB (1073741824 bytes)."
+    ]
+    assert old.configure("", None) == ["Memory limit set to 409MB."]
+    assert old.warnings == [
+        f"Unknown total memory size for your OS {name}. Assuming memory size is 1024MB."
+    ]
+    assert old.configure("0", 4 * GIB) == [
+        "Memory monitor and throttling of publishers are off: the watermark is 0"
+    ]
+
+
+def test_what_is_wrong_with_a_watermark_is_said() -> None:
+    """R-MEM-5, R-MEM-6."""
+    machine = WatermarkMachine(profile())
+    machine.configure("lots", 1000)
+    assert machine.warnings == ["Unable to parse vm_memory_high_watermark value 'lots', using 0.6"]
+    machine.configure("3.5", 1000)
+    assert machine.warnings == ["Memory high watermark of 3.5 is above 1.0, capped to 1.0"]
+    machine.configure("0.5", 1000)
+    assert machine.warnings == []
 
 
 def test_alarm_is_on_above_the_limit_without_hysteresis() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-import brokerd
 from brokerd.core.profiles import (
     NAMES,
     Profile,
@@ -151,24 +149,6 @@ def test_every_switch_of_a_profile_can_be_shown_and_set_again() -> None:
         assert {"mrg.orphan_scope", "mrg.reroute_overflow", "max_message_size"} <= shown.keys()
         again = configured("brokerd", {key: str(value) for key, value in shown.items()})
         assert replace(again, name=name) == chosen
-
-
-#: Chapter 11's throttling of 2009, which is not built yet (docs/compatibility.md).
-WITHOUT_EFFECT = {"throttle_mode", "throttle_flow_all_channels", "throttle_enforce_flow"}
-
-
-def test_every_switch_is_asked_by_somebody() -> None:
-    """R-VER-2: a switch that nobody reads would be a promise without effect."""
-    package = Path(brokerd.__file__).parent
-    sources = [
-        file.read_text() for file in package.rglob("*.py") if file.name not in ("profiles.py",)
-    ]
-    read = {
-        field.name
-        for field in fields(Profile)
-        if any(f".{field.name}" in source for source in sources)
-    }
-    assert {field.name for field in fields(Profile)} - read == WITHOUT_EFFECT
 
 
 def differences(first: str, second: str) -> dict[str, tuple[Any, Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.profiles import profile
-from brokerd.server import memory_monitor
+from brokerd.server import cgroups
 from brokerd.server.alarm_monitor import AlarmMonitor, Told
+from brokerd.server.cgroups import Found
 
 MIB = 1024 * 1024
 
@@ -36,7 +39,8 @@ async def test_watermark_follows_the_limit_of_the_control_group(
 ) -> None:
     limits = []
     for limit in (512 * MIB, 640 * MIB, None, 256 * MIB):
-        monkeypatch.setattr(memory_monitor, "cgroup_limit", lambda found=limit: found)
+        found = Found(limit, Path("memory.max"))
+        monkeypatch.setattr(cgroups.Cgroups, "look", lambda _, found=found: found)
         monitor.check()
         limits.append(monitor.memory_limit)
     assert limits == [

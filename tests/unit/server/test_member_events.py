@@ -57,7 +57,7 @@ class Told:
     def __init__(self) -> None:
         self.said: list[Any] = []
         self.client = Client()
-        self.alarms = ClusterAlarms(lambda: [self.client])
+        self.alarms = ClusterAlarms(lambda: [self.client], lambda: None)
         self.figures: dict[str, tuple[int, int, int, list[str]]] = {}
 
         def catalog(todo: Sequence[Any]) -> None:

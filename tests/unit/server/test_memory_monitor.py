@@ -1,49 +1,21 @@
-"""cgroup files, what is resident, free space."""
+"""What is resident, free space."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import psutil
-import pytest
 
-from brokerd.server.memory_monitor import MemoryMonitor, cgroup_limit, disk_free
-
-
-def write(file: Path, text: str) -> None:
-    """Make a file with its folders."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-@pytest.mark.parametrize(
-    ("files", "proc", "expected"),
-    [
-        ({"a/b/memory.max": "500\n", "a/memory.max": "300\n"}, "0::/a/b\n", 300),
-        ({"a/b/memory.max": "max\n"}, "0::/a/b\n", None),
-        ({"memory.max": "700\n"}, "0::/of/the/host\n", 700),
-        ({"memory/c/memory.limit_in_bytes": "900\n"}, "5:cpu:/c\n4:memory,x:/c\n", 900),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "4:memory:/\n", None),
-        ({"a/memory.max": "nonsense"}, "0::/a\nrubbish\n", None),
-    ],
-)
-def test_the_smallest_limit_on_the_way_up_counts(
-    tmp_path: Path, files: dict[str, str], proc: str, expected: int | None
-) -> None:
-    """R-MEM-2, cgroup v1 and v2, inside and outside of containers."""
-    for name, text in files.items():
-        write(tmp_path / "cgroup" / name, text)
-    write(tmp_path / "proc", proc)
-    assert cgroup_limit(tmp_path / "proc", tmp_path / "cgroup") == expected
-
-
-def test_without_cgroup_files_there_is_no_limit(tmp_path: Path) -> None:
-    assert cgroup_limit(tmp_path / "none", tmp_path) is None
+from brokerd.server.memory_monitor import MemoryMonitor, disk_free
 
 
 def test_an_override_replaces_detection() -> None:
     sample = MemoryMonitor(True, 12345).sample()
     assert (sample.total, sample.source) == (12345, "override")
+    assert MemoryMonitor(True, 12345).findings(sample) == (
+        "Available memory: 0 MiB (12345 bytes), as memory.total_override says",
+        "",
+    )
     assert sample.used > 1_000_000
 
 

@@ -173,4 +173,5 @@ def test_small_parts_answer_for_what_they_do_not_know() -> None:
     assert (known.on("n1"), known.on("n2")) == (frozenset(("memory",)), frozenset())
     assert alarms.DiskAlarm().interval_ms() == alarms.DISK_INTERVAL_MS_MAX
     watermark = alarms.WatermarkMachine(profile("reference"))
-    assert "Unknown total memory size" in watermark.configure("0.5", None)[0]
+    watermark.configure("0.5", None)
+    assert "Unknown total memory size" in watermark.warnings[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from brokerd.server.amqp.flow import ByteBudget, ReadGate
+from brokerd.server.amqp.flow import FLOW_SHOWN_MS, ByteBudget, ReadGate
 
 
 def gate() -> tuple[ReadGate, list[str]]:
     """Return a gate and what it did to the socket."""
     done: list[str] = []
-    return ReadGate(lambda: done.append("pause"), lambda: done.append("resume")), done
+    return ReadGate(lambda: done.append("pause"), lambda: done.append("resume"), lambda: 0), done
 
 
 def test_reading_resumes_when_the_last_reason_is_gone() -> None:
@@ -41,6 +41,31 @@ def test_opening_the_gate_ends_all_reasons_at_once() -> None:
     made.open()
     assert done == ["pause", "resume"]
     assert not made.holds("output")
+
+
+def test_a_connection_in_flow_is_shown_for_a_while() -> None:
+    """R-ALM-10."""
+    now_ms = 0
+    made = ReadGate(lambda: None, lambda: None, lambda: now_ms)
+    made.hold("alarm")
+    assert not made.is_in_flow
+    made.hold_flow("queue 1")
+    made.hold_flow("queue 1")
+    made.hold_flow("unconfirmed")
+    made.release("alarm")
+    made.release_flow("queue 1")
+    now_ms = FLOW_SHOWN_MS
+    assert made.is_in_flow
+    made.release_flow("unconfirmed")
+    now_ms += FLOW_SHOWN_MS - 1
+    assert made.is_in_flow
+    assert not made.is_held
+    now_ms += 1
+    assert not made.is_in_flow
+    made.hold_flow("queue 1")
+    made.open()
+    made.release_flow("queue 1")
+    assert not made.is_in_flow
 
 
 def test_a_budget_pauses_above_its_limit_and_resumes_at_half() -> None:

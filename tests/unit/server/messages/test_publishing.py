@@ -9,7 +9,13 @@ from typing import Any, cast
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
-from brokerd.server.messages.publishing import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, Publisher
+from brokerd.server.messages.publishing import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    HEAVY_BYTES,
+    Credit,
+    Publisher,
+)
 
 ROUTE = ("", "q")
 CONTENT: Content = (ROUTE, b"\0\0", b"body", b"")
@@ -23,6 +29,15 @@ class _Groups:
         self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
         self.channel_downs: list[int] = []
         self.refusing: set[int] = set()
+        #: By queue: bytes without an answer, and who waits for fewer.
+        self.pending: dict[int, int] = {}
+        self.room: list[tuple[int, int, Any]] = []
+
+    def pending_bytes(self, uid: int) -> int:
+        return self.pending.get(uid, 0)
+
+    def when_below(self, uid: int, size: int, done: Any) -> None:
+        self.room.append((uid, size, done))
 
     def refuses_lines(self, uid: int) -> bool:
         return uid in self.refusing
@@ -221,3 +236,67 @@ def test_what_was_refused_on_its_way_may_have_arrived_so_its_numbers_are_not_use
     (_, old, _), _, (_, new, _) = groups.sent
     assert new.channel != old.channel
     assert new.first_sequence == 1
+
+
+class _Source:
+    """A socket that is read, or not."""
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+
+    def hold_flow(self, reason: str) -> None:
+        self.held.append(reason)
+
+    def release_flow(self, reason: str) -> None:
+        self.held.remove(reason)
+
+
+def credited() -> tuple[Publisher, _Groups, _Source]:
+    """Return a client's publisher; 100 bytes may be on their way to a queue."""
+    groups, source = _Groups(), _Source()
+    outcomes: list[tuple[int, int, int]] = []
+    made = Publisher(
+        cast(GroupClient, groups), "n", 1, 5, outcomes.extend, credit=Credit(source, 100)
+    )
+    return made, groups, source
+
+
+def send(made: Publisher, uid: int, size: int = 4) -> None:
+    """Publish one message."""
+    made.add([_Queue(uid)], [(ROUTE, b"\0\0", b"x" * size, b"")], 1)
+    made.flush()
+
+
+def test_a_queue_with_too_much_on_its_way_holds_who_sends_it_much() -> None:
+    """R-ALM-10: until half of it has arrived; other queues are nobody's reason to wait."""
+    made, groups, source = credited()
+    groups.pending = {1: 100}
+    send(made, 1, HEAVY_BYTES)
+    assert source.held == []
+    groups.pending = {1: 101}
+    send(made, 2, HEAVY_BYTES)
+    assert source.held == []
+    send(made, 1, HEAVY_BYTES)
+    send(made, 1, HEAVY_BYTES)
+    assert source.held == ["queue 1 of 5"]
+    [(uid, size, has_room)] = groups.room
+    assert (uid, size) == (1, 50)
+    has_room()
+    assert source.held == []
+    # It may come to that again.
+    send(made, 1, HEAVY_BYTES)
+    assert len(groups.room) == 2
+
+
+def test_who_sends_little_waits_only_where_all_must() -> None:
+    made, groups, source = credited()
+    groups.pending = {1: 200}
+    send(made, 1)
+    assert source.held == []
+    # The first one has no answer yet, so this is no longer little.
+    send(made, 1)
+    assert source.held == ["queue 1 of 5"]
+    made, groups, source = credited()
+    groups.pending = {1: 201}
+    send(made, 1)
+    assert source.held == ["queue 1 of 5"]

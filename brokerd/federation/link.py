@@ -13,11 +13,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.amqp import methods
+from brokerd.amqp import methods, spec
 from brokerd.federation import link_bindings, link_state, upstream_side
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
-from brokerd.federation.errors import ClientError, ConnectionLost, FederationError
+from brokerd.federation.errors import (
+    ChannelClosed,
+    ClientError,
+    ConnectionLost,
+    FederationError,
+)
 from brokerd.federation.ports import Federated, Publisher, Topology
 from brokerd.federation.upstream import Address, Upstream
 
@@ -25,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: R-FX-6.
 CHECK_INTERVAL_S = 90.0
+#: How old the figure of what waits upstream may be.
+BACKLOG_INTERVAL_S = 5.0
 #: Binding changes that come together are sent together.
 BINDING_DELAY_S = 0.02
 #: A removed link tries this long to clean up on its upstream.
@@ -50,6 +57,8 @@ class Link:
         self._connection: Connection | None = None
         self._channel: Channel | None = None
         self._publisher: Publisher | None = None
+        #: Messages that waited upstream when it was last looked; None: it never was.
+        self._backlog: int | None = None
         self._propagated = link_bindings.Propagated()
         self._ends: link_bindings.Ends | None = None
         #: Something for the session's task to look at: bindings, the alarm, a closed channel.
@@ -103,6 +112,7 @@ class Link:
             **self.machine.status(),
             **self.machine.overview(),
             "bindings": len(self._propagated),
+            "backlog": self._backlog,
         }
 
     # The task.
@@ -256,6 +266,7 @@ class Link:
         loop = asyncio.get_running_loop()
         internal = self._names.internal(self._ends.suffix)
         next_check = loop.time() + CHECK_INTERVAL_S
+        next_look = loop.time()
         while True:
             if self._session_error is not None:
                 raise self._session_error
@@ -271,9 +282,13 @@ class Link:
                     raise ClientError(f"the internal exchange '{internal}' is gone")
                 next_check = loop.time() + CHECK_INTERVAL_S
                 continue
+            if loop.time() >= next_look:
+                self._backlog = await upstream_side.backlog(channel, self._names.queue)
+                next_look = loop.time() + BACKLOG_INTERVAL_S
+                continue
             self._woken.clear()
             try:
-                async with asyncio.timeout_at(next_check):
+                async with asyncio.timeout_at(min(next_check, next_look)):
                     await self._woken.wait()
             except TimeoutError:
                 continue
@@ -283,12 +298,21 @@ class Link:
         wanted = self._consume_wanted
         request: methods.Method
         if wanted:
+            # Exclusive: whoever else consumed from it would take messages away (R-FED-8).
             request = methods.BasicConsume(
-                queue=self._names.queue, consumer_tag=CONSUMER_TAG, no_ack=self.machine.no_ack
+                queue=self._names.queue,
+                consumer_tag=CONSUMER_TAG,
+                no_ack=self.machine.no_ack,
+                exclusive=True,
             )
         else:
             request = methods.BasicCancel(consumer_tag=CONSUMER_TAG)
-        await channel.call(request)
+        try:
+            await channel.call(request)
+        except ChannelClosed as error:
+            if error.code == spec.ACCESS_REFUSED and "exclusive" in str(error):
+                raise upstream_side.in_use(self._names.queue) from error
+            raise
         self._is_consuming = wanted
 
     async def _end_session(self) -> None:
@@ -312,6 +336,9 @@ class Link:
                     connection = self._connection = await self._connect_again()
                 if self._names is not None:
                     connection.resume_reading()
+                    if self._channel is not None:
+                        # Our consumer is not to be taken for another's.
+                        await self._channel.close()
                     await upstream_side.delete_all(connection, self._names)
         except (FederationError, TimeoutError) as error:
             log.warning("federation link %s: upstream objects are left behind: %s", self.id, error)

@@ -89,9 +89,19 @@ def in_use(queue: str) -> ClientError:
     )
 
 
-async def backlog(channel: Channel, queue: str) -> int:
-    """Return how many messages wait in the upstream queue, those under way not counted."""
-    return (await _look(channel, queue)).message_count
+def ask_backlog(channel: Channel, queue: str, told: Callable[[int], None]) -> None:
+    """Ask how many messages wait in the upstream queue, those under way not counted.
+
+    told(count) is called with the answer; a channel that ends tells nobody.
+    """
+
+    def answered(future: asyncio.Future[methods.Method]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answer = future.result()
+            assert isinstance(answer, methods.QueueDeclareOk)
+            told(answer.message_count)
+
+    channel.ask(methods.QueueDeclare(queue=queue, passive=True)).add_done_callback(answered)
 
 
 async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:

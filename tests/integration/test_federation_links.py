@@ -1,4 +1,4 @@
-"""Links of clusters that know nothing of each other, definitions that change, links listed anywhere."""
+"""Links of clusters that know nothing of each other, changed definitions, links listed anywhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.federation_rig import Admin, admin, amqp, take, uri
+from tests.integration.federation_rig import Admin, admin, amqp, uri
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.test_brokerctl import Ctl
 
@@ -90,7 +90,7 @@ def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: 
                 client.wait_link("stock")
         publish(up, 200)
         for member in (east, west):
-            eventually(lambda member=member: depth(member) == 200, "all messages at each")
+            eventually(lambda at=member: depth(at) == 200, "all messages at each")
         found = [name for name in upstream.objects("queue") if name.startswith("federation: ")]
         assert len(found) == 2
 

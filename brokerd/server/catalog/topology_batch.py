@@ -43,11 +43,13 @@ _LOOKS_AT: dict[tuple[int, str], frozenset[str]] = {
     # Policies say who is to lead it.
     (Operation.UPSERT, "queue"): frozenset({"vhost", "policy", "operator_policy"}),
     (Operation.DELETE, "queue"): frozenset({"vhost"}),
-    # Which links use a definition of federation.
-    (Operation.UPSERT, "parameter"): frozenset({"vhost", "exchange", "policy"}),
     # The alternate exchange of a queue stays (R-MQ-9).
     (Operation.DELETE, "exchange"): frozenset({"vhost", "queue", "policy", "operator_policy"}),
 }
+
+
+#: What says which links there are: the definitions of federation are checked against it.
+_LINKS = frozenset({"vhost", "exchange", "policy", "parameter"})
 
 
 class Room(ports.Topology, federation_parameters.Room, Protocol):
@@ -194,8 +196,7 @@ class _Request:
     async def _check_parameter(self, operation: admin_pb2.Operation, spec: dict[str, Any]) -> None:
         """BadOperation or NeedsConfirmation: it could not be used, or would lose messages."""
         vhost, name, value = operation.vhost, operation.name, spec.get("value")
-        if federation_parameters.is_checked(name) and "parameter" in self._kinds:
-            # It is compared with what is stored, which the run may change.
+        if federation_parameters.is_checked(name) and not _LINKS.isdisjoint(self._kinds):
             await self.flush()
         problem = federation_parameters.problem(self._room, vhost, name, value)
         if problem is not None:

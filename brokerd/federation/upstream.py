@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from brokerd.amqp.values import Table
-from brokerd.core.catalog import names, patterns
+from brokerd.core.catalog import federation_type, names, patterns
 from brokerd.federation.errors import UpstreamError
 
 #: Every (re)connect takes one of them at random (R-FED-2).
@@ -33,10 +33,8 @@ ALL = "all"
 ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
-EXCHANGE_TYPE = "x-federation-upstream"
-MAX_HOPS = "x-max-hops"
 #: The header that each link adds itself to, newest first (R-FED-11).
-RECEIVED_FROM = "x-received-from"
+RECEIVED_FROM = federation_type.RECEIVED_FROM
 SUFFIXES = ("A", "B")
 
 #: Key of a definition to argument of the upstream queue (R-FX-3).
@@ -378,9 +376,9 @@ def queue_name(
 def internal_exchange_arguments(max_hops: int, cluster: str, vhost: str) -> Table:
     """Return the arguments of the internal exchange (R-FX-4)."""
     return {
-        MAX_HOPS: max_hops,
-        "x-downstream-name": cluster,
-        "x-downstream-vhost": vhost,
+        federation_type.MAX_HOPS: max_hops,
+        federation_type.DOWNSTREAM_NAME: cluster,
+        federation_type.DOWNSTREAM_VHOST: vhost,
         INTERNAL_PURPOSE: PURPOSE,
     }
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from brokerd.amqp import methods, spec, values
 from brokerd.amqp.values import Table
+from brokerd.core.catalog import federation_type
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
@@ -154,7 +155,7 @@ async def declare_internal_exchange(
     disposable = await open_connection()
     try:
         asker = await disposable.open_channel()
-        await asker.call(_internal(name, upstreams.EXCHANGE_TYPE, arguments))
+        await asker.call(_internal(name, federation_type.TYPE, arguments))
         is_known = True
     except (ChannelClosed, ConnectionLost) as error:
         if error.code not in _UNKNOWN_TYPE:
@@ -178,13 +179,15 @@ class _InternalDeclare(methods.ExchangeDeclare):
 
     def encode(self, channel: int) -> bytes:
         """The complete frame; the arguments are its last field."""
-        hops = self.arguments.get(upstreams.MAX_HOPS)
+        hops = self.arguments.get(federation_type.MAX_HOPS)
         frame = super().encode(channel)
         if type(hops) is not int:
             return frame
         narrow = values.encode_table(self.arguments)
-        rest = {key: item for key, item in self.arguments.items() if key != upstreams.MAX_HOPS}
-        wide = values.encode_table(rest)[4:] + values.encode_shortstr(upstreams.MAX_HOPS)
+        rest = {
+            key: item for key, item in self.arguments.items() if key != federation_type.MAX_HOPS
+        }
+        wide = values.encode_table(rest)[4:] + values.encode_shortstr(federation_type.MAX_HOPS)
         wide += _WIDE.pack(b"l", hops)
         payload = frame[_HEAD.size : -len(narrow) - 1] + values.encode_longstr(wide)
         return _HEAD.pack(spec.FRAME_METHOD, channel, len(payload)) + payload + frame[-1:]

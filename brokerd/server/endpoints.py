@@ -164,7 +164,10 @@ class Doors:
 
 def _topology(broker: Broker) -> MemberTopology:
     name = broker.config.cluster.name
-    return MemberTopology(name, broker, broker.host, broker, broker.routing, broker.blocking_reason)
+    return MemberTopology(
+        *(name, broker, broker.host, broker, broker.routing),
+        *(broker.queues, broker.blocking_reason),
+    )
 
 
 def _connection_services(

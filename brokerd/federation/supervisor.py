@@ -18,8 +18,9 @@ from brokerd.federation import upstream as upstreams
 from brokerd.federation.ends import Ends, LocalExchange
 from brokerd.federation.exchange_source import ExchangeSource
 from brokerd.federation.link import Link
-from brokerd.federation.link_headers import ExchangePassage
-from brokerd.federation.ports import Change, Federated, Topology
+from brokerd.federation.link_headers import ExchangePassage, QueuePassage
+from brokerd.federation.ports import Change, Federated, FederatedQueue, Topology
+from brokerd.federation.queue_ends import LocalQueue, QueueSource
 from brokerd.federation.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,10 @@ RESYNC_S = 10.0
 @dataclass(slots=True, frozen=True)
 class _Wanted:
     """A link that is to run here.  Any difference, except in the authorities that are trusted, ends
-    it and starts one anew; which queue that one uses is in `queue`.
+    it and starts one anew, which goes on with the same upstream queue if it can.
     """
 
-    federated: Federated
+    federated: Federated | FederatedQueue
     upstream: Upstream
     #: The name of this cluster, which is part of the queue's.
     cluster: str
@@ -49,6 +50,9 @@ class _Wanted:
     def needs_new_queue(self, before: _Wanted) -> bool:
         """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
         local = self.federated
+        if isinstance(local, FederatedQueue):
+            # It belongs to the upstream.
+            return False
         return bool(
             upstreams.new_queue_keys(before.upstream, self.upstream, local.vhost, local.exchange)
         )
@@ -68,6 +72,10 @@ class Supervisor:
         self._revision = -1
         self._resync_at = 0.0
         self._members: list[str] = []
+        #: Federated queues, and the uids of those that this member led when it last looked: the
+        #: leader's member runs a queue's links, so that it sees what the queue wants.
+        self._queues: list[FederatedQueue] = []
+        self._led: set[int] = set()
         self._alarm = ""
         self._is_dirty = True
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +122,8 @@ class Supervisor:
             return
         for wanted, link in self._links.values():
             local = wanted.federated
+            if not isinstance(local, Federated):
+                continue
             if local.vhost == change.vhost and change.bindings_of.startswith(local.exchange + "|"):
                 link.source_changed()
 
@@ -142,19 +152,31 @@ class Supervisor:
                 link.alarm_changed(alarm)
         now = time.monotonic()
         is_behind = topology.revision != self._revision and now >= self._resync_at
-        if self._is_dirty or is_behind or members != self._members:
+        has_moved = self._led != self._led_now()
+        if self._is_dirty or is_behind or has_moved or members != self._members:
             self._is_dirty = False
             self._revision = topology.revision
             self._resync_at = now + RESYNC_S
             self._members = members
             self._reconcile(members)
 
+    def _led_now(self) -> set[int]:
+        return {queue.uid for queue in self._queues if self._topology.leads(queue)}
+
+    def _runs_here(
+        self, link_id: str, federated: Federated | FederatedQueue, members: list[str]
+    ) -> bool:
+        """R-FED-7: one member; none while this one is cut off."""
+        if isinstance(federated, FederatedQueue):
+            return bool(members) and federated.uid in self._led
+        return upstreams.owner(link_id, members) == self._topology.node
+
     def _reconcile(self, members: list[str]) -> None:
         configured = self._configured(members)
         here = {
             link_id: wanted
             for link_id, wanted in configured.items()
-            if upstreams.owner(link_id, members) == self._topology.node
+            if self._runs_here(link_id, wanted.federated, members)
         }
         for link_id, (wanted, link) in list(self._links.items()):
             if here.get(link_id) != wanted:
@@ -184,6 +206,13 @@ class Supervisor:
 
     def _ends(self, wanted: _Wanted) -> Ends:
         local, upstream, topology = wanted.federated, wanted.upstream, self._topology
+        if isinstance(local, FederatedQueue):
+            return Ends(
+                local.vhost,
+                QueueSource(local, upstream),
+                QueuePassage(local.vhost, local.queue, upstream),
+                LocalQueue(topology, local),
+            )
         return Ends(
             local.vhost,
             ExchangeSource(local, upstream, topology),
@@ -206,9 +235,12 @@ class Supervisor:
         """Return what is to run anywhere; what cannot is listed by one member only."""
         topology = self._topology
         configured: dict[str, _Wanted] = {}
-        problems: list[dict[str, Any]] = []
+        problems: list[tuple[dict[str, Any], Federated | FederatedQueue]] = []
         parameters: dict[str, tuple[Any, Any]] = {}
-        for federated in topology.federated_exchanges():
+        self._queues = topology.federated_queues()
+        self._led = self._led_now()
+        objects: list[Federated | FederatedQueue] = [*topology.federated_exchanges(), *self._queues]
+        for federated in objects:
             vhost = federated.vhost
             if vhost not in parameters:
                 parameters[vhost] = (
@@ -218,31 +250,45 @@ class Supervisor:
             found, wrong = upstreams.select(
                 federated.choice, *parameters[vhost], topology.reconnect_delay_ms
             )
-            for upstream in found:
+            is_queue = isinstance(federated, FederatedQueue)
+            for each in found:
+                upstream = each.of_queue() if is_queue else each.of_exchange()
                 wanted = _Wanted(federated, upstream, topology.cluster_name)
                 configured[_link_id(federated, upstream)] = wanted
-            problems += [_problem_row(topology.node, federated, problem) for problem in wrong]
+            problems += [
+                (_problem_row(topology.node, federated, problem), federated) for problem in wrong
+            ]
         self._problems = [
-            row for row in problems if upstreams.owner(row["id"], members) == topology.node
+            row for row, federated in problems if self._runs_here(row["id"], federated, members)
         ]
         return configured
 
 
-def _link_id(federated: Federated, upstream: Upstream) -> str:
+def _link_id(federated: Federated | FederatedQueue, upstream: Upstream) -> str:
     """Return a link's name: R-FED-4, one per federated object and upstream."""
+    if isinstance(federated, FederatedQueue):
+        queue = upstream.queue_name(federated.queue)
+        return f"{federated.vhost}:queue {federated.queue} <- {upstream.name}:queue {queue}"
     exchange = upstream.exchange_name(federated.exchange)
     return f"{federated.vhost}:{federated.exchange} <- {upstream.name}:{exchange}"
 
 
-def _problem_row(node: str, federated: Federated, problem: upstreams.Problem) -> dict[str, Any]:
+def _problem_row(
+    node: str, federated: Federated | FederatedQueue, problem: upstreams.Problem
+) -> dict[str, Any]:
+    is_queue = isinstance(federated, FederatedQueue)
+    kind = "queue" if is_queue else "exchange"
+    name = federated.queue if isinstance(federated, FederatedQueue) else federated.exchange
     return {
-        "id": names.digest([federated.vhost, federated.exchange, problem.upstream]),
+        "id": names.digest([federated.vhost, kind, name, problem.upstream]),
         "node": node,
-        "type": "exchange",
+        "type": kind,
         "vhost": federated.vhost,
-        "exchange": federated.exchange,
+        "exchange": "" if is_queue else name,
+        "queue": name if is_queue else "",
         "upstream": problem.upstream,
         "upstream_exchange": "",
+        "upstream_queue": "",
         "status": "error",
         "state": "error",
         "uri": "",

@@ -18,7 +18,7 @@ from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
 from brokerd.federation.link_bindings import Changes
-from brokerd.federation.ports import Federated
+from brokerd.federation.ports import Federated, FederatedQueue
 
 #: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
 _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
@@ -120,6 +120,22 @@ async def _is_free(channel: Channel, queue: str) -> bool:
             return True
         await asyncio.sleep(LOOK_S)
     return False
+
+
+async def ensure_queue(connection: Connection, name: str, federated: FederatedQueue) -> None:
+    """R-FQ-1: the upstream queue, like ours if it is missing; on channels of its own."""
+    channel = await connection.open_channel()
+    try:
+        await channel.call(methods.QueueDeclare(queue=name, passive=True))
+    except ChannelClosed as error:
+        if error.code != spec.NOT_FOUND:
+            raise
+        channel = await connection.open_channel()
+        arguments = dict(federated.arguments)
+        await channel.call(
+            methods.QueueDeclare(queue=name, durable=federated.durable, arguments=arguments)
+        )
+    await channel.close()
 
 
 async def choose_suffix(connection: Connection, names: Names) -> tuple[str, str | None]:

@@ -169,8 +169,8 @@ class Doors:
 
 def _topology(broker: Broker) -> MemberTopology:
     return MemberTopology(
-        broker.config.cluster.name,
-        *(broker, broker.host, broker, broker.routing, broker.blocking_reason),
+        *(broker.config.cluster.name, broker, broker.host, broker, broker.routing),
+        *(broker.queues, broker.blocking_reason),
     )
 
 

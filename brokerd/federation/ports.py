@@ -31,6 +31,20 @@ class Federated:
 
 
 @dataclass(slots=True, frozen=True)
+class FederatedQueue:
+    """A queue that a policy federates."""
+
+    vhost: str
+    queue: str
+    #: Which queue of this name: one that is declared anew is another.
+    uid: int
+    durable: bool
+    choice: Choice
+    #: The queue's declaration arguments, for an upstream queue that is missing (R-FQ-1).
+    arguments: Table = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True, frozen=True)
 class Change:
     """Something in the topology changed.
 
@@ -43,7 +57,7 @@ class Change:
 
 
 class Publisher(Protocol):
-    """Publishes into one local exchange.  Numbers are the caller's, each used once.
+    """Publishes to a link's destination.  Numbers are the caller's, each used once.
 
     Outcomes are reported from the event loop or from `flush`, never from within `publish`.
     """
@@ -61,13 +75,33 @@ class Publisher(Protocol):
         ...
 
 
-class Topology(Protocol):
-    """The local broker as links see it."""
+class DemandWatch(Protocol):
+    """Looks at a queue until it is closed, and tells changes of demand."""
+
+    def check(self) -> None:
+        """Look now; now and then it looks by itself."""
+        ...
+
+    def close(self) -> None:
+        """End; nothing is told any more."""
+        ...
+
+
+class Host(Protocol):
+    """The member that a link runs on."""
 
     @property
     def node(self) -> str:
         """Return this member's name."""
         ...
+
+    def link_changed(self, link: str, state: str, error: str) -> None:
+        """Note that a link changed its state (telemetry event `link`)."""
+        ...
+
+
+class Topology(Host, Protocol):
+    """The local broker as federation sees it."""
 
     @property
     def cluster_name(self) -> str:
@@ -90,6 +124,21 @@ class Topology(Protocol):
         """
         ...
 
+    def federated_queues(self) -> list[FederatedQueue]:
+        """Return what is federated; never exclusive queues or those made by federation (R-FQ-7)."""
+        ...
+
+    def leads(self, queue: FederatedQueue) -> bool:
+        """Tell whether the queue's leader is here: that member runs its links."""
+        ...
+
+    def watch_demand(self, queue: FederatedQueue, changed: Callable[[bool], None]) -> DemandWatch:
+        """Have changed(is_wanted) called at once and after every change (R-FQ-2).
+
+        Messages are wanted while none is ready and a consumer of priority 0 or more could take one.
+        """
+        ...
+
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters by name."""
         ...
@@ -109,7 +158,11 @@ class Topology(Protocol):
         ...
 
     def open_publisher(self, vhost: str, exchange: str, outcome: Outcome) -> Publisher:
-        """Return a new publisher into a local exchange."""
+        """Return a new publisher into a local exchange.
+
+        What no queue takes counts as taken over (R-FX-14); by the default exchange, that is to a
+        queue that has been deleted, as refused.
+        """
         ...
 
     def listen(self, listener: Callable[[Change], None]) -> None:
@@ -118,8 +171,4 @@ class Topology(Protocol):
 
     def unlisten(self, listener: Callable[[Change], None]) -> None:
         """End that."""
-        ...
-
-    def link_changed(self, link: str, state: str, error: str) -> None:
-        """Note that a link changed its state (telemetry event `link`)."""
         ...

@@ -15,8 +15,12 @@ from typing import Any
 
 from brokerd.core.catalog import names
 from brokerd.federation import upstream as upstreams
+from brokerd.federation.ends import Ends, LocalExchange
+from brokerd.federation.exchange_source import ExchangeSource
 from brokerd.federation.link import Link
-from brokerd.federation.ports import Change, Federated, Topology
+from brokerd.federation.link_headers import ExchangePassage, QueuePassage
+from brokerd.federation.ports import Change, Federated, FederatedQueue, Topology
+from brokerd.federation.queue_ends import LocalQueue, QueueSource
 from brokerd.federation.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -34,12 +38,24 @@ RESYNC_S = 10.0
 
 @dataclass(slots=True, frozen=True)
 class _Wanted:
-    """A link that is to run here; any difference means another link (R-FX-17), except in the
-    authorities that are trusted.
+    """A link that is to run here.  Any difference, except in the authorities that are trusted, ends
+    it and starts one anew, which goes on with the same upstream queue if it can.
     """
 
-    federated: Federated
+    federated: Federated | FederatedQueue
     upstream: Upstream
+    #: The name of this cluster, which is part of the queue's.
+    cluster: str
+
+    def needs_new_queue(self, before: _Wanted) -> bool:
+        """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
+        local = self.federated
+        if isinstance(local, FederatedQueue):
+            # It belongs to the upstream.
+            return False
+        return bool(
+            upstreams.new_queue_keys(before.upstream, self.upstream, local.vhost, local.exchange)
+        )
 
 
 class Supervisor:
@@ -52,10 +68,16 @@ class Supervisor:
         self._stopping: dict[str, asyncio.Task[None]] = {}
         #: Definitions that cannot be used, as rows.
         self._problems: list[dict[str, Any]] = []
+        #: (vhost, upstream) of those that are there: this member may lack the key of a URI, say.
+        self._unusable: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
         self._revision = -1
         self._resync_at = 0.0
         self._members: list[str] = []
+        #: Federated queues, and the uids of those that this member led when it last looked: the
+        #: leader's member runs a queue's links, so that it sees what the queue wants.
+        self._queues: list[FederatedQueue] = []
+        self._led: set[int] = set()
         self._alarm = ""
         self._is_dirty = True
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +107,16 @@ class Supervisor:
         """Return one row per link of this member, and per definition that cannot be used."""
         return [link.row() for _, link in self._links.values()] + list(self._problems)
 
+    def restart(self, link_id: str) -> bool:
+        """Have a link of this member connect anew; return whether there is one.
+
+        Own decision: what waits in its upstream queue stays (RabbitMQ deletes it, R-FX-17).
+        """
+        found = self._links.pop(link_id, None)
+        if found is not None:
+            self._end(link_id, found[1], is_removed=False)
+        return found is not None
+
     def _changed(self, change: Change) -> None:
         if change.bindings_of is None:
             self._is_dirty = True
@@ -92,8 +124,10 @@ class Supervisor:
             return
         for wanted, link in self._links.values():
             local = wanted.federated
+            if not isinstance(local, Federated):
+                continue
             if local.vhost == change.vhost and change.bindings_of.startswith(local.exchange + "|"):
-                link.bindings_changed()
+                link.source_changed()
 
     async def _run(self) -> None:
         while True:
@@ -120,30 +154,49 @@ class Supervisor:
                 link.alarm_changed(alarm)
         now = time.monotonic()
         is_behind = topology.revision != self._revision and now >= self._resync_at
-        if self._is_dirty or is_behind or members != self._members:
+        has_moved = self._led != self._led_now()
+        if self._is_dirty or is_behind or has_moved or members != self._members:
             self._is_dirty = False
             self._revision = topology.revision
             self._resync_at = now + RESYNC_S
             self._members = members
             self._reconcile(members)
 
+    def _led_now(self) -> set[int]:
+        return {queue.uid for queue in self._queues if self._topology.leads(queue)}
+
+    def _runs_here(
+        self, link_id: str, federated: Federated | FederatedQueue, members: list[str]
+    ) -> bool:
+        """R-FED-7: one member; none while this one is cut off."""
+        if isinstance(federated, FederatedQueue):
+            return bool(members) and federated.uid in self._led
+        return upstreams.owner(link_id, members) == self._topology.node
+
     def _reconcile(self, members: list[str]) -> None:
         configured = self._configured(members)
         here = {
             link_id: wanted
             for link_id, wanted in configured.items()
-            if upstreams.owner(link_id, members) == self._topology.node
+            if self._runs_here(link_id, wanted.federated, members)
         }
         for link_id, (wanted, link) in list(self._links.items()):
             if here.get(link_id) != wanted:
                 del self._links[link_id]
-                # A link that only moves leaves its queue to its successor (R-FX-17).
-                self._end(link_id, link, is_removed=configured.get(link_id) != wanted)
+                # Its queue, with what waits there, is for its successor, here or elsewhere
+                # (R-FX-17); one of another name of this cluster may be another cluster's by now.
+                after = configured.get(link_id)
+                key = (wanted.federated.vhost, wanted.upstream.name)
+                if after is None:
+                    is_removed = key not in self._unusable
+                else:
+                    is_removed = after.needs_new_queue(wanted)
+                self._end(link_id, link, is_removed=is_removed)
         for link_id, wanted in here.items():
             if link_id in self._links:
                 link = self._links[link_id][1]
-                link.same_upstream(wanted.upstream)
-                link.bindings_changed()
+                link.same_definition(wanted.upstream)
+                link.source_changed()
             elif link_id not in self._stopping:
                 self._begin(link_id, wanted)
 
@@ -151,11 +204,27 @@ class Supervisor:
         if len(self._links) >= LINKS_MAX:
             log.error("federation: more than %d links, %s is not started", LINKS_MAX, link_id)
             return
-        link = Link(link_id, wanted.federated, wanted.upstream, self._topology)
+        link = Link(link_id, wanted.upstream, self._ends(wanted), self._topology)
         self._links[link_id] = (wanted, link)
         link.start()
         if self._alarm:
             link.alarm_changed(self._alarm)
+
+    def _ends(self, wanted: _Wanted) -> Ends:
+        local, upstream, topology = wanted.federated, wanted.upstream, self._topology
+        if isinstance(local, FederatedQueue):
+            return Ends(
+                local.vhost,
+                QueueSource(local, upstream),
+                QueuePassage(local.vhost, local.queue, upstream),
+                LocalQueue(topology, local),
+            )
+        return Ends(
+            local.vhost,
+            ExchangeSource(local, upstream, topology),
+            ExchangePassage(topology.cluster_name, local.vhost, local.exchange, upstream),
+            LocalExchange(topology, local.vhost, local.exchange),
+        )
 
     def _end(self, link_id: str, link: Link, *, is_removed: bool) -> None:
         task = asyncio.get_running_loop().create_task(link.stop(is_removed))
@@ -172,9 +241,13 @@ class Supervisor:
         """Return what is to run anywhere; what cannot is listed by one member only."""
         topology = self._topology
         configured: dict[str, _Wanted] = {}
-        problems: list[dict[str, Any]] = []
+        problems: list[tuple[dict[str, Any], Federated | FederatedQueue]] = []
         parameters: dict[str, tuple[Any, Any]] = {}
-        for federated in topology.federated_exchanges():
+        self._unusable = set()
+        self._queues = topology.federated_queues()
+        self._led = self._led_now()
+        objects: list[Federated | FederatedQueue] = [*topology.federated_exchanges(), *self._queues]
+        for federated in objects:
             vhost = federated.vhost
             if vhost not in parameters:
                 parameters[vhost] = (
@@ -184,34 +257,52 @@ class Supervisor:
             found, wrong = upstreams.select(
                 federated.choice, *parameters[vhost], topology.reconnect_delay_ms
             )
-            for upstream in found:
-                configured[_link_id(federated, upstream)] = _Wanted(federated, upstream)
-            problems += [_problem_row(topology.node, federated, problem) for problem in wrong]
+            is_queue = isinstance(federated, FederatedQueue)
+            for each in found:
+                upstream = each.of_queue() if is_queue else each.of_exchange()
+                wanted = _Wanted(federated, upstream, topology.cluster_name)
+                configured[_link_id(federated, upstream)] = wanted
+            for problem in wrong:
+                problems.append((_problem_row(topology.node, federated, problem), federated))
+                if problem.upstream in parameters[vhost][0]:
+                    self._unusable.add((vhost, problem.upstream))
         self._problems = [
-            row for row in problems if upstreams.owner(row["id"], members) == topology.node
+            row for row, federated in problems if self._runs_here(row["id"], federated, members)
         ]
         return configured
 
 
-def _link_id(federated: Federated, upstream: Upstream) -> str:
+def _link_id(federated: Federated | FederatedQueue, upstream: Upstream) -> str:
     """Return a link's name: R-FED-4, one per federated object and upstream."""
+    if isinstance(federated, FederatedQueue):
+        queue = upstream.queue_name(federated.queue)
+        return f"{federated.vhost}:queue {federated.queue} <- {upstream.name}:queue {queue}"
     exchange = upstream.exchange_name(federated.exchange)
     return f"{federated.vhost}:{federated.exchange} <- {upstream.name}:{exchange}"
 
 
-def _problem_row(node: str, federated: Federated, problem: upstreams.Problem) -> dict[str, Any]:
+def _problem_row(
+    node: str, federated: Federated | FederatedQueue, problem: upstreams.Problem
+) -> dict[str, Any]:
+    is_queue = isinstance(federated, FederatedQueue)
+    kind = "queue" if is_queue else "exchange"
+    name = federated.queue if isinstance(federated, FederatedQueue) else federated.exchange
     return {
-        "id": names.digest([federated.vhost, federated.exchange, problem.upstream]),
+        "id": names.digest([federated.vhost, kind, name, problem.upstream]),
         "node": node,
-        "type": "exchange",
+        "type": kind,
         "vhost": federated.vhost,
-        "exchange": federated.exchange,
+        "exchange": "" if is_queue else name,
+        "queue": name if is_queue else "",
         "upstream": problem.upstream,
         "upstream_exchange": "",
+        "upstream_queue": "",
         "status": "error",
         "state": "error",
         "uri": "",
         "error": problem.text,
+        "last_error": problem.text,
         "since_ms": time.time_ns() // 1_000_000,
         "local_connection": "",
+        "backlog": None,
     }

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from brokerd.amqp.values import Table
-from brokerd.core.catalog import names, patterns
+from brokerd.core.catalog import federation_type, names, patterns
 from brokerd.federation.errors import UpstreamError
 
 #: Every (re)connect takes one of them at random (R-FED-2).
@@ -33,9 +33,16 @@ ALL = "all"
 ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
-EXCHANGE_TYPE = "x-federation-upstream"
-MAX_HOPS = "x-max-hops"
+#: The header that each link adds itself to, newest first (R-FED-11).
+RECEIVED_FROM = federation_type.RECEIVED_FROM
 SUFFIXES = ("A", "B")
+
+#: Key of a definition to argument of the upstream queue (R-FX-3).
+_QUEUE_ARGUMENTS = {
+    "expires": "x-expires",
+    "message-ttl": "x-message-ttl",
+    "queue-type": "x-queue-type",
+}
 
 #: How a URI begins that is kept encrypted (ADR 19); behind it stands the key's name.
 SEALED = "sealed:1:"
@@ -81,6 +88,10 @@ class Upstream:
     addresses: tuple[Address, ...]
     #: "": the name of the federated exchange (R-FED-2).
     exchange: str = ""
+    #: "": the name of the federated queue (R-FED-2).
+    queue: str = ""
+    #: "": federation-link and the upstream's name; of federated queues only.
+    consumer_tag: str = ""
     prefetch_count: int = 1000
     reconnect_delay_ms: int = 5000
     max_hops: int = 1
@@ -100,6 +111,30 @@ class Upstream:
     def exchange_name(self, downstream: str) -> str:
         """Return the exchange to follow."""
         return self.exchange or downstream
+
+    def queue_name(self, downstream: str) -> str:
+        """Return the queue to take messages from (R-FQ-1)."""
+        return self.queue or downstream
+
+    def of_exchange(self) -> Upstream:
+        """Return it without what only federated queues read: a change of that must not cost the
+        link of an exchange its queue (R-FX-17).
+        """
+        return replace(self, queue="", consumer_tag="")
+
+    def of_queue(self) -> Upstream:
+        """Return it without what only federated exchanges read."""
+        return replace(
+            self,
+            exchange="",
+            max_hops=1,
+            expires_ms=None,
+            message_ttl_ms=None,
+            queue_type=None,
+            bind_nowait=False,
+            cleans_up=True,
+            single_channel=False,
+        )
 
     def queue_arguments(self) -> Table:
         """Return the upstream queue's arguments (R-FX-3)."""
@@ -220,6 +255,8 @@ _CHANNEL_USE = _one_of("multiple", "single")
 _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "uri": ("addresses", _uris),
     "exchange": ("exchange", _name),
+    "queue": ("queue", _name),
+    "consumer-tag": ("consumer_tag", _name),
     "prefetch-count": ("prefetch_count", _integer(0, PREFETCH_MAX)),
     "reconnect-delay": ("reconnect_delay_ms", _delay_ms),
     "max-hops": ("max_hops", _integer(1, HOPS_MAX)),
@@ -233,8 +270,8 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "channel-use-mode": ("single_channel", lambda value: _CHANNEL_USE(value) == "single"),
     "ca-certificates": ("authorities", _authorities),
 }
-#: Known and of no use to a federated exchange (queue federation; legacy mirrored queues).
-_IGNORED = frozenset({"queue", "consumer-tag", "ha-policy"})
+#: Known and of no use here (legacy mirrored queues).
+_IGNORED = frozenset({"ha-policy"})
 _OVERRIDES = frozenset(_READERS.keys() - {"uri"})
 
 
@@ -274,7 +311,7 @@ class Problem:
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """What the policy of an exchange says; at most one is set (R-POL-11)."""
+    """What the policy of an exchange or queue says; at most one is set (R-POL-11)."""
 
     upstream: str | None = None
     upstream_set: str | None = None
@@ -287,10 +324,10 @@ def select(
     sets: Mapping[str, Any],
     reconnect_delay_ms: int = 5000,
 ) -> tuple[list[Upstream], list[Problem]]:
-    """Return the upstreams of an exchange (R-FED-3), and what is wrong with others.
+    """Return the upstreams of an exchange or queue (R-FED-3), and what is wrong with others.
 
-    upstreams, sets: the vhost's parameters by name.  An upstream that does not exist (yet) is
-    passed over, as a set may name it before it is made.
+    upstreams, sets: the vhost's parameters by name.  An upstream or set may be named before it is
+    made.
     """
     if choice.upstream is not None:
         wanted: list[tuple[str, dict[str, Any]]] = [(choice.upstream, {})]
@@ -302,10 +339,13 @@ def select(
         wanted = [(name, {}) for name in upstreams if patterns.matches(choice.pattern, name)]
     else:
         wanted = []
-    found: dict[tuple[str, str], Upstream] = {}
+    found: dict[tuple[str, str, str], Upstream] = {}
     problems = []
+    if choice.upstream_set not in (None, ALL) and choice.upstream_set not in sets:
+        problems.append(Problem("", f"there is no set '{choice.upstream_set}'"))
     for name, overrides in wanted[:UPSTREAMS_OF_EXCHANGE_MAX]:
         if name not in upstreams:
+            problems.append(Problem(name, "there is no upstream of this name"))
             continue
         try:
             upstream = parse(name, upstreams[name], reconnect_delay_ms)
@@ -314,7 +354,7 @@ def select(
         except UpstreamError as error:
             problems.append(Problem(name, str(error)))
             continue
-        found.setdefault((upstream.name, upstream.exchange), upstream)
+        found.setdefault((upstream.name, upstream.exchange, upstream.queue), upstream)
     return list(found.values()), problems
 
 
@@ -326,6 +366,25 @@ def _entries(value: Any) -> list[tuple[str, dict[str, Any]]]:
             overrides = {key: item for key, item in entry.items() if key != "upstream"}
             result.append((entry["upstream"], overrides))
     return result
+
+
+def new_queue_keys(before: Upstream, after: Upstream, vhost: str, exchange: str) -> list[str]:
+    """Return the keys because of whose change the link of a downstream exchange needs another
+    upstream queue; with any other change it keeps the one it has, and what waits there.
+    """
+    old, new = before.queue_arguments(), after.queue_arguments()
+    keys = [
+        key for key, argument in _QUEUE_ARGUMENTS.items() if old.get(argument) != new.get(argument)
+    ]
+    if before.exchange_name(exchange) != after.exchange_name(exchange):
+        keys.append("exchange")
+    if _vhosts(before, vhost) - _vhosts(after, vhost):
+        keys.append("uri")
+    return sorted(keys)
+
+
+def _vhosts(upstream: Upstream, vhost: str) -> set[str]:
+    return {vhost if each.vhost is None else each.vhost for each in upstream.addresses}
 
 
 def queue_name(
@@ -347,9 +406,9 @@ def queue_name(
 def internal_exchange_arguments(max_hops: int, cluster: str, vhost: str) -> Table:
     """Return the arguments of the internal exchange (R-FX-4)."""
     return {
-        MAX_HOPS: max_hops,
-        "x-downstream-name": cluster,
-        "x-downstream-vhost": vhost,
+        federation_type.MAX_HOPS: max_hops,
+        federation_type.DOWNSTREAM_NAME: cluster,
+        federation_type.DOWNSTREAM_VHOST: vhost,
         INTERNAL_PURPOSE: PURPOSE,
     }
 

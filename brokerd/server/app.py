@@ -35,7 +35,7 @@ from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import composition, logs
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.catalog import keyring, member_states
+from brokerd.server.catalog import cluster_name, keyring, member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.composition import Given, Member
 from brokerd.server.members import identity, kept_catalog, repair
@@ -317,6 +317,6 @@ async def _bootstrap(config: BrokerConfig, checker: PasswordChecker) -> dict[str
                 "password_hash": await checker.hash(password),
             }
         )
-    return catalog_commands.bootstrap(
-        os.urandom(16).hex(), config.cluster.name, users, features=features.names()
-    )
+    cluster_id = os.urandom(16).hex()
+    name = cluster_name.founding(config.cluster.name, config.node_name, cluster_id)
+    return catalog_commands.bootstrap(cluster_id, name, users, features=features.names())

@@ -49,7 +49,7 @@ from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
-from brokerd.server.members import kept_aside, quorum_calls
+from brokerd.server.members import federation_calls, kept_aside, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Joining
@@ -389,6 +389,7 @@ def _fronts(
     )
     monitor = AlarmMonitor(process.node, config, base.profile, view, told)
     endpoints = _endpoints(base, access, messages)
+    federation_calls.serve(members.calls, endpoints.link_rows, endpoints.restart_link)
     runtime = MemberRuntime(
         *(base.lifecycle, access.alarms.all, monitor, endpoints, members.leadership)
     )
@@ -404,6 +405,7 @@ def _fronts(
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
     figures = metrics.Sources(
         node=process.node,
+        cluster_name=config.cluster.name,
         view=view,
         host=base.host,
         queues=base.queues,
@@ -451,7 +453,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
     listener = AmqpListener(services, base.variables, base.tasks.spawn, access.certificate_files)
     topology = MemberTopology(
         *(base.config.cluster.name, base.catalog, base.host, base.process),
-        *(messages.routing, access.alarms.reason),
+        *(messages.routing, base.queues, access.alarms.reason),
     )
     return Endpoints(
         *(base.config, base.lifecycle.health, listener),

@@ -60,6 +60,10 @@ class Endpoints:
         """Return one row per federation link of this member."""
         return self._links.rows()
 
+    def restart_link(self, link_id: str) -> bool:
+        """Have a link connect anew; tell whether this member runs it."""
+        return self._links.restart(link_id)
+
     async def open(self) -> None:
         """Let AMQP clients in, and start the links."""
         await self._listener.start(self._config)

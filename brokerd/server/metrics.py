@@ -24,6 +24,7 @@ from brokerd import __version__
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.access import login_records
+from brokerd.server.catalog import cluster_name
 from brokerd.server.members import kept_aside
 from brokerd.server.slices import in_slices
 
@@ -99,6 +100,8 @@ class Sources:
     """Where the figures come from."""
 
     node: str
+    #: As configured.
+    cluster_name: str
     view: CatalogState
     host: Host
     queues: MemberQueues
@@ -176,7 +179,8 @@ class _Figures(Collector):
         info = GaugeMetricFamily(
             "brokerd_build_info", "Version of this member.", labels=["version", "node", "cluster"]
         )
-        info.add_metric([__version__, sources.node, sources.view.cluster_name], 1)
+        cluster = cluster_name.of(sources.cluster_name, sources.view)
+        info.add_metric([__version__, sources.node, cluster], 1)
         yield info
         alive = sources.host.alive() | {sources.node}
         members = sources.view.members()

@@ -11,7 +11,10 @@ from typing import Any
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.profiles import Profile
 from brokerd.server.catalog import ports
+from brokerd.server.catalog.keyring import Keyring
+from brokerd.server.catalog.member_catalog import MemberCatalog
 
 #: Group uids are random 63-bit numbers; small ones are reserved.
 _GROUP_UID_MIN = 1 << 16
@@ -26,7 +29,7 @@ class MemberObjects:
     config: BrokerConfig
     random: random.Random
     host: ports.Groups
-    catalog: ports.Catalog
+    catalog: MemberCatalog
     queues: ports.Queues
     checker: ports.Passwords
     tracer: ports.Traced
@@ -35,6 +38,16 @@ class MemberObjects:
     def view(self) -> CatalogState:
         """Return what this member has applied."""
         return self.catalog.view
+
+    @property
+    def keyring(self) -> Keyring:
+        """Return what opens sealed parameters."""
+        return self.catalog.keyring
+
+    @property
+    def profile(self) -> Profile:
+        """Return the switches of this member's profile."""
+        return self.catalog.profile
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose an operation; return the catalog's reply."""

@@ -31,8 +31,7 @@ class QueueSource:
     async def prepare(self, session: Session) -> Intake:
         """See Source; an upstream without consumer priorities is an error (R-FQ-7)."""
         connection = session.peer.connection
-        capabilities = connection.machine.server_properties.get("capabilities")
-        if not (isinstance(capabilities, dict) and capabilities.get(_CAPABILITY) is True):
+        if not connection.machine.server_has(_CAPABILITY):
             raise ClientError(f"the upstream lacks the capability {_CAPABILITY}")
         queue = self._upstream.queue_name(self._federated.queue)
         await upstream_side.ensure_queue(connection, queue, self._federated)

@@ -212,15 +212,18 @@ CONSUMERS = Listing(
 LINKS = Listing(
     "federation links",
     "Listing federation links of vhost {vhost} ...",
-    "links",
+    "all_links",
     "",
-    ("vhost", "type", "exchange", "queue", "upstream", "status", "error"),
+    (
+        *("vhost", "type", "exchange", "queue", "upstream", "status", "uri", "since"),
+        *("backlog", "last_error"),
+    ),
     (
         "id",
         "node",
         "upstream_exchange",
         "upstream_queue",
-        "uri",
+        "error",
         "since_ms",
         "local_connection",
         "bindings",
@@ -231,6 +234,19 @@ LINKS = Listing(
         "reconnects",
     ),
     in_vhost=True,
+    identity=("id", "node"),
+)
+FEDERATION_STATUS = Listing(
+    "federation links",
+    "",
+    "all_links",
+    "",
+    (
+        *("exchange", "upstream_exchange", "queue", "upstream_queue", "type", "vhost"),
+        *("upstream", "id", "status"),
+        *("local_connection", "uri", "since", "backlog", "last_error"),
+    ),
+    identity=("id", "node"),
 )
 GROUPS = Listing(
     "Raft groups",

@@ -56,6 +56,8 @@ class Intake:
     queue: str
     consumer_tag: str
     arguments: Table = field(default_factory=dict)
+    #: Nobody else may consume from it.
+    exclusive: bool = False
 
 
 class Source(Protocol):

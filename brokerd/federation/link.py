@@ -14,11 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.amqp import methods
-from brokerd.federation import link_state
+from brokerd.amqp import methods, spec
+from brokerd.federation import link_state, upstream_side
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Ends, Intake, Peer, Session
-from brokerd.federation.errors import ClientError, ConnectionLost, FederationError
+from brokerd.federation.errors import (
+    ChannelClosed,
+    ClientError,
+    ConnectionLost,
+    FederationError,
+)
 from brokerd.federation.link_state import Definition
 from brokerd.federation.ports import Host, Publisher
 from brokerd.federation.upstream import Address
@@ -156,11 +161,14 @@ class Link:
         return self._peer
 
     async def _connected_source(self) -> Peer:
-        """Return the session's peer, a new one if that is lost."""
+        """Return the session's peer without our consumer, a new one if that is lost."""
         peer = self._peer
         if peer is None or peer.connection.lost is not None:
             peer = await self._connect_source()
         peer.connection.resume_reading()
+        if self._channel is not None:
+            # Our consumer is not to be taken for another's (R-FED-8).
+            await self._channel.close()
         return peer
 
     def _session_failed(self, session: int, error: ClientError) -> None:
@@ -196,14 +204,19 @@ class Link:
     async def _switch_consumer(self, channel: Channel, intake: Intake) -> None:
         self._is_consuming = self._consume_wanted
         if self._consume_wanted:
-            await channel.call(
-                methods.BasicConsume(
-                    queue=intake.queue,
-                    consumer_tag=intake.consumer_tag,
-                    no_ack=self.machine.no_ack,
-                    arguments=intake.arguments,
-                )
+            consume = methods.BasicConsume(
+                queue=intake.queue,
+                consumer_tag=intake.consumer_tag,
+                no_ack=self.machine.no_ack,
+                exclusive=intake.exclusive,
+                arguments=intake.arguments,
             )
+            try:
+                await channel.call(consume)
+            except ChannelClosed as error:
+                if error.code == spec.ACCESS_REFUSED and "exclusive" in str(error):
+                    raise upstream_side.in_use(intake.queue) from error
+                raise
         else:
             # Without an answer: it could not be read while reading is held.
             channel.cast(methods.BasicCancel(consumer_tag=intake.consumer_tag, nowait=True))

@@ -38,12 +38,24 @@ RESYNC_S = 10.0
 
 @dataclass(slots=True, frozen=True)
 class _Wanted:
-    """A link that is to run here; any difference means another link (R-FX-17), except in the
-    authorities that are trusted.
+    """A link that is to run here.  Any difference, except in the authorities that are trusted, ends
+    it and starts one anew, which goes on with the same upstream queue if it can.
     """
 
     federated: Federated | FederatedQueue
     upstream: Upstream
+    #: The name of this cluster, which is part of the queue's.
+    cluster: str
+
+    def needs_new_queue(self, before: _Wanted) -> bool:
+        """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
+        local = self.federated
+        if isinstance(local, FederatedQueue):
+            # It belongs to the upstream.
+            return False
+        return bool(
+            upstreams.new_queue_keys(before.upstream, self.upstream, local.vhost, local.exchange)
+        )
 
 
 class Supervisor:
@@ -92,6 +104,16 @@ class Supervisor:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per link of this member, and per definition that cannot be used."""
         return [link.row() for _, link in self._links.values()] + list(self._problems)
+
+    def restart(self, link_id: str) -> bool:
+        """Have a link of this member connect anew; return whether there is one.
+
+        Own decision: what waits in its upstream queue stays (RabbitMQ deletes it, R-FX-17).
+        """
+        found = self._links.pop(link_id, None)
+        if found is not None:
+            self._end(link_id, found[1], is_removed=False)
+        return found is not None
 
     def _changed(self, change: Change) -> None:
         if change.bindings_of is None:
@@ -159,8 +181,11 @@ class Supervisor:
         for link_id, (wanted, link) in list(self._links.items()):
             if here.get(link_id) != wanted:
                 del self._links[link_id]
-                # A link that only moves leaves its queue to its successor (R-FX-17).
-                self._end(link_id, link, is_removed=configured.get(link_id) != wanted)
+                # Its queue, with what waits there, is for its successor, here or elsewhere
+                # (R-FX-17); one of another name of this cluster may be another cluster's by now.
+                after = configured.get(link_id)
+                is_removed = after is None or after.needs_new_queue(wanted)
+                self._end(link_id, link, is_removed=is_removed)
         for link_id, wanted in here.items():
             if link_id in self._links:
                 link = self._links[link_id][1]
@@ -228,7 +253,8 @@ class Supervisor:
             is_queue = isinstance(federated, FederatedQueue)
             for each in found:
                 upstream = each.of_queue() if is_queue else each.of_exchange()
-                configured[_link_id(federated, upstream)] = _Wanted(federated, upstream)
+                wanted = _Wanted(federated, upstream, topology.cluster_name)
+                configured[_link_id(federated, upstream)] = wanted
             problems += [
                 (_problem_row(topology.node, federated, problem), federated) for problem in wrong
             ]
@@ -267,6 +293,8 @@ def _problem_row(
         "state": "error",
         "uri": "",
         "error": problem.text,
+        "last_error": problem.text,
         "since_ms": time.time_ns() // 1_000_000,
         "local_connection": "",
+        "backlog": None,
     }

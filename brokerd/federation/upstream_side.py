@@ -6,12 +6,14 @@ names, and when, is the link's business.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from brokerd.amqp import methods, spec, values
 from brokerd.amqp.values import Table
+from brokerd.core.catalog import federation_type
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
@@ -20,6 +22,9 @@ from brokerd.federation.ports import Federated, FederatedQueue
 
 #: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
 _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
+#: How long a consumer of ours may take to be gone from the upstream queue.
+LOOK_S = 0.25
+LOOKS_MAX = 12
 _HEAD = struct.Struct(">BHI")
 _WIDE = struct.Struct(">cq")
 
@@ -67,10 +72,54 @@ async def declare_exchange(connection: Connection, name: str, federated: Federat
 
 
 async def declare_queue(channel: Channel, name: str, upstream: upstreams.Upstream) -> None:
-    """R-FX-3."""
+    """R-FX-3.  ClientError if somebody else consumes from it (R-FED-8)."""
     await channel.call(
         methods.QueueDeclare(queue=name, durable=True, arguments=upstream.queue_arguments())
     )
+    if not await _is_free(channel, name):
+        raise in_use(name)
+
+
+def in_use(queue: str) -> ClientError:
+    """Return what is wrong with a queue that somebody else consumes from: they would share its
+    messages.
+    """
+    return ClientError(
+        f"another consumer is on the upstream queue '{queue}': perhaps another cluster has the "
+        "name of this one (brokerctl set_cluster_name)"
+    )
+
+
+def ask_backlog(channel: Channel, queue: str, told: Callable[[int], None]) -> None:
+    """Ask how many messages wait in the upstream queue, those under way not counted.
+
+    told(count) is called with the answer; a channel that ends tells nobody.
+    """
+
+    def answered(future: asyncio.Future[methods.Method]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answer = future.result()
+            assert isinstance(answer, methods.QueueDeclareOk)
+            told(answer.message_count)
+
+    channel.ask(methods.QueueDeclare(queue=queue, passive=True)).add_done_callback(answered)
+
+
+async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:
+    answer = await channel.call(methods.QueueDeclare(queue=queue, passive=True))
+    assert isinstance(answer, methods.QueueDeclareOk)
+    return answer
+
+
+async def _is_free(channel: Channel, queue: str) -> bool:
+    """Tell whether nobody consumes from the queue.  A link of ours that has just ended, here or on
+    another member, gets a moment to be gone.
+    """
+    for _ in range(LOOKS_MAX):
+        if not (await _look(channel, queue)).consumer_count:
+            return True
+        await asyncio.sleep(LOOK_S)
+    return False
 
 
 async def ensure_queue(connection: Connection, name: str, federated: FederatedQueue) -> None:
@@ -122,7 +171,7 @@ async def declare_internal_exchange(
     disposable = await open_connection()
     try:
         asker = await disposable.open_channel()
-        await asker.call(_internal(name, upstreams.EXCHANGE_TYPE, arguments))
+        await asker.call(_internal(name, federation_type.TYPE, arguments))
         is_known = True
     except (ChannelClosed, ConnectionLost) as error:
         if error.code not in _UNKNOWN_TYPE:
@@ -146,13 +195,15 @@ class _InternalDeclare(methods.ExchangeDeclare):
 
     def encode(self, channel: int) -> bytes:
         """The complete frame; the arguments are its last field."""
-        hops = self.arguments.get(upstreams.MAX_HOPS)
+        hops = self.arguments.get(federation_type.MAX_HOPS)
         frame = super().encode(channel)
         if type(hops) is not int:
             return frame
         narrow = values.encode_table(self.arguments)
-        rest = {key: item for key, item in self.arguments.items() if key != upstreams.MAX_HOPS}
-        wide = values.encode_table(rest)[4:] + values.encode_shortstr(upstreams.MAX_HOPS)
+        rest = {
+            key: item for key, item in self.arguments.items() if key != federation_type.MAX_HOPS
+        }
+        wide = values.encode_table(rest)[4:] + values.encode_shortstr(federation_type.MAX_HOPS)
         wide += _WIDE.pack(b"l", hops)
         payload = frame[_HEAD.size : -len(narrow) - 1] + values.encode_longstr(wide)
         return _HEAD.pack(spec.FRAME_METHOD, channel, len(payload)) + payload + frame[-1:]
@@ -206,7 +257,16 @@ async def delete_internal(channel: Channel, name: str) -> None:
 
 
 async def delete_all(connection: Connection, names: Names) -> None:
-    """R-FX-17: nothing of the link stays; the queue first, so that nothing new is buffered."""
+    """R-FX-17: nothing of the link stays; the queue first, so that nothing new is buffered.
+
+    A queue that somebody else consumes from stays: it is another cluster's.
+    """
+    try:
+        if not await _is_free(await connection.open_channel(), names.queue):
+            raise in_use(names.queue)
+    except ChannelClosed as error:
+        if error.code != spec.NOT_FOUND:
+            raise ClientError(f"cannot clean up: {error}") from error
     requests: list[methods.Method] = [methods.QueueDelete(queue=names.queue)]
     requests += [
         methods.ExchangeDelete(exchange=names.internal(suffix)) for suffix in upstreams.SUFFIXES

@@ -29,6 +29,7 @@ RETURNING_MEMBERS = "returning_members"
 DEFAULT_DELIVERY_LIMIT = "default_delivery_limit"
 SEALED_SECRETS = "sealed_secrets"
 PASSWORD_OVERLAP = "password_overlap"
+FEDERATION_EXCHANGES = "federation_exchanges"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -62,6 +63,11 @@ FEATURES = (
         PASSWORD_OVERLAP,
         "0.1.0",
         "a user's password before the present one is still right for a while",
+    ),
+    Feature(
+        FEDERATION_EXCHANGES,
+        "0.1.0",
+        "links of other brokers may declare exchanges of the type x-federation-upstream",
     ),
 )
 

@@ -22,7 +22,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
-from brokerd.server.catalog import sealed_parameters
+from brokerd.server.catalog import cluster_name, sealed_parameters
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline, publishing
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
@@ -32,7 +32,7 @@ from brokerd.server.messages.queue_demand import QueueDemand, Queues
 log = logging.getLogger(__name__)
 
 #: What makes links come or go; operator policies know no exchanges.
-_LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member"})
+_LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member", "setting"})
 
 
 class LinkPublisher:
@@ -179,7 +179,7 @@ class MemberTopology:
 
     def __init__(
         self,
-        cluster_name: str,
+        configured_name: str,
         catalog: Catalog,
         members: Members,
         sender: Sender,
@@ -187,8 +187,10 @@ class MemberTopology:
         queues: Queues,
         alarm: Callable[[], str],
     ) -> None:
-        """alarm() says why publishers are held back anywhere, "" if they are not."""
-        self._cluster_name = cluster_name
+        """configured_name: the setting cluster.name.  alarm() says why publishers are held back
+        anywhere, "" if they are not.
+        """
+        self._configured_name = configured_name
         self._catalog = catalog
         self._members = members
         self._sender = sender
@@ -208,7 +210,7 @@ class MemberTopology:
     @property
     def cluster_name(self) -> str:
         """R-FED-8."""
-        return self._cluster_name
+        return cluster_name.of(self._configured_name, self._catalog.view)
 
     @property
     def revision(self) -> int:

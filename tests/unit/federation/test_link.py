@@ -129,6 +129,7 @@ async def test_a_message_goes_through_and_is_acknowledged_when_it_is_taken_over(
     async with rig() as made:
         await until(lambda: made.target.published)
         assert made.broker.arguments == [{"x-priority": -1}]
+        await until(lambda: made.link.row()["backlog"] == 0)
         assert "basic.ack" not in made.broker.told
         made.target.listeners[0].answered([(1, True)])
         await until(lambda: "basic.ack" in made.broker.told)

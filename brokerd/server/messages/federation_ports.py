@@ -246,9 +246,7 @@ class MemberTopology:
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters."""
         found = self._catalog.view.parameters(vhost, component)
-        if component != sealed_parameters.UPSTREAM:
-            return found
-        return sealed_parameters.of_vhost(vhost, found, self._catalog.keyring)
+        return sealed_parameters.of_vhost(vhost, component, found, self._catalog.keyring)
 
     def bindings(self, vhost: str, exchange: str) -> list[tuple[str, Table]]:
         """R-FX-7: bindings to queues and to exchanges alike."""

@@ -53,6 +53,7 @@ PURE = {
     "brokerd.cluster.groups.membership_steps",
     "brokerd.cluster.groups.placement",
     "brokerd.federation.upstream",
+    "brokerd.federation.link_headers",
     "brokerd.federation.link_state",
     "brokerd.federation.link_bindings",
     "brokerd.telemetry.counters",

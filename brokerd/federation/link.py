@@ -1,7 +1,8 @@
 """The shell of one link: executes what `FederationLink` says, reports back what happened.
 
-One task per link owns its session.  Deliveries and local answers are handled in callbacks, without
-waiting; everything that waits is in `_session`.  Decisions are in `link_state.py`.
+One task per link owns its session.  Deliveries and answers of the destination are handled in
+callbacks, without waiting; everything that waits is in `_session`.  Decisions are in
+`link_state.py`, what differs between kinds of links in their `ends.Ends`.
 """
 
 from __future__ import annotations
@@ -14,47 +15,35 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.amqp import methods
-from brokerd.federation import link_bindings, link_state, upstream_side
-from brokerd.federation import upstream as upstreams
+from brokerd.federation import link_state
 from brokerd.federation.client import Channel, Connection
+from brokerd.federation.ends import Ends, Intake, Peer, Session
 from brokerd.federation.errors import ClientError, ConnectionLost, FederationError
-from brokerd.federation.ports import Federated, Publisher, Topology
-from brokerd.federation.upstream import Address, Upstream
+from brokerd.federation.link_state import Definition
+from brokerd.federation.ports import Host, Publisher
+from brokerd.federation.upstream import Address
 
 log = logging.getLogger(__name__)
 
-#: R-FX-6.
-CHECK_INTERVAL_S = 90.0
-#: Binding changes that come together are sent together.
-BINDING_DELAY_S = 0.02
 #: A removed link tries this long to clean up on its upstream.
 CLEAN_UP_TIMEOUT_S = 10.0
-CONSUMER_TAG = "federation-link"
 
 
 class Link:
-    """One link.  Owns its task, its session's connection and its local publisher."""
+    """One link.  Owns its task, its session's connection to the source and its publisher."""
 
-    def __init__(
-        self, link_id: str, federated: Federated, upstream: Upstream, topology: Topology
-    ) -> None:
+    def __init__(self, link_id: str, definition: Definition, ends: Ends, host: Host) -> None:
         self.id = link_id
-        self.federated = federated
-        self.upstream = upstream
-        self.machine = link_state.FederationLink(
-            topology.cluster_name, federated.vhost, federated.exchange, upstream
-        )
-        self._topology = topology
+        self.machine = link_state.FederationLink(definition, ends.passage)
+        self._definition = definition
+        self._ends = ends
+        self._host = host
         self._random = random.Random()
-        self._names: upstream_side.Names | None = None
-        self._connection: Connection | None = None
+        self._peer: Peer | None = None
         self._channel: Channel | None = None
         self._publisher: Publisher | None = None
-        self._propagated = link_bindings.Propagated()
-        self._ends: link_bindings.Ends | None = None
-        #: Something for the session's task to look at: bindings, the alarm, a closed channel.
+        #: Something for the session's task to look at: the source, the alarm, a closed channel.
         self._woken = asyncio.Event()
-        self._bindings_changed = False
         self._consume_wanted = False
         self._is_consuming = False
         self._session_error: ClientError | None = None
@@ -69,9 +58,7 @@ class Link:
 
     async def stop(self, is_removed: bool) -> None:
         """End the link; is_removed: its definition is gone or changed (R-FX-17)."""
-        before = self.machine.state
-        self._handle(link_state.StopRequested(_now_ms(), is_removed))
-        self._report(before)
+        self._tell(link_state.StopRequested(_now_ms(), is_removed))
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -79,30 +66,28 @@ class Link:
             await self._clean_up()
         await self._end_session()
 
-    def same_upstream(self, upstream: Upstream) -> None:
+    def same_definition(self, definition: Definition) -> None:
         """The definition as it is now: equal, but its authorities may be others."""
-        assert upstream == self.upstream
-        self.upstream = upstream
+        assert definition == self._definition
+        self._definition = definition
 
-    def bindings_changed(self) -> None:
-        """The downstream exchange's bindings are (perhaps) others now."""
-        self._bindings_changed = True
+    def source_changed(self) -> None:
+        """What the source follows (bindings, say) is perhaps different now."""
+        self._ends.source.changed()
         self._woken.set()
 
     def alarm_changed(self, reason: str) -> None:
         """R-ALM-9."""
-        before = self.machine.state
-        self._handle(link_state.AlarmChanged(_now_ms(), reason))
-        self._report(before)
+        self._tell(link_state.AlarmChanged(_now_ms(), reason))
 
     def row(self) -> dict[str, Any]:
         """Return status and figures, for listings and telemetry (R-FED-6)."""
         return {
             "id": self.id,
-            "node": self._topology.node,
+            "node": self._host.node,
             **self.machine.status(),
             **self.machine.overview(),
-            "bindings": len(self._propagated),
+            **self._ends.source.figures(),
         }
 
     # The task.
@@ -120,7 +105,7 @@ class Link:
             except Exception as failure:
                 # A defect of ours, or an upstream that nobody thought of: the link tries again,
                 # local traffic goes on (R-FED-6).
-                log.exception("federation link %s failed", self.id)
+                log.exception("%s %s failed", self._ends.title.lower(), self.id)
                 error = f"{type(failure).__name__}: {failure}"
             await self._end_session()
             before = self.machine.state
@@ -130,208 +115,131 @@ class Link:
                 self._report(None)
 
     async def _session(self) -> None:
-        """Connect, prepare the upstream, serve until something fails."""
-        address = self._random.choice(self.upstream.addresses)
-        vhost = self.federated.vhost if address.vhost is None else address.vhost
-
-        async def connect() -> Connection:
-            return await self._open(address, vhost)
-
-        connection = self._connection = await connect()
-        self._introduce(connection, address, vhost)
-        assert self._names is not None
-        assert self._ends is not None
-        await upstream_side.declare_exchange(connection, self._names.exchange, self.federated)
-        channel = self._channel = await connection.open_channel()
-        commands = channel
-        if not self.upstream.single_channel:
-            commands = await connection.open_channel()
-        await upstream_side.declare_queue(channel, self._names.queue, self.upstream)
-        suffix, old = await upstream_side.choose_suffix(connection, self._names)
-        arguments = upstreams.internal_exchange_arguments(
-            self.upstream.max_hops, self._topology.cluster_name, self.federated.vhost
-        )
-        await upstream_side.declare_internal_exchange(
-            connect, commands, self._names, suffix, arguments
-        )
-        self._set_suffix(suffix)
-        await self._propagate(commands)
-        if old is not None:
-            await upstream_side.delete_internal(commands, self._names.internal(old))
-        if not self.machine.no_ack:
-            await channel.call(methods.BasicQos(prefetch_count=self.upstream.prefetch_count))
-        self._listen(connection, channel, commands)
-        before = self.machine.state
-        self._handle(link_state.Prepared(_now_ms()))
-        self._report(before)
-        await self._serve(connection, channel, commands)
-
-    def _introduce(self, connection: Connection, address: Address, vhost: str) -> None:
-        name = connection.machine.server_properties.get("cluster_name")
-        cluster = name if isinstance(name, str) and name else f"{address.host}:{address.port}"
-        local, upstream = self.federated, self.upstream
-        exchange = upstream.exchange_name(local.exchange)
-        self._names = upstream_side.Names(
-            exchange,
-            upstreams.queue_name(
-                exchange, vhost, self._topology.cluster_name, local.vhost, local.exchange
-            ),
-        )
-        self._ends = link_bindings.Ends(
-            self._topology.cluster_name,
-            local.vhost,
-            local.exchange,
-            "",
-            cluster,
-            vhost,
-            upstream.max_hops,
-        )
-        event = link_state.Connected(
-            _now_ms(), address.shown, cluster, vhost, connection.local_name
-        )
-        self._handle(event)
-
-    def _set_suffix(self, suffix: str) -> None:
-        assert self._ends is not None
-        ends = self._ends
-        self._propagated = link_bindings.Propagated()
-        self._ends = link_bindings.Ends(
-            ends.cluster,
-            ends.vhost,
-            ends.exchange,
-            suffix,
-            ends.upstream_cluster,
-            ends.upstream_vhost,
-            ends.max_hops,
-        )
-
-    async def _propagate(self, commands: Channel) -> None:
-        """Bring the upstream bindings up to date (R-FX-7..R-FX-10)."""
-        assert self._names is not None
-        assert self._ends is not None
-        self._bindings_changed = False
-        local = self.federated
-        wanted = link_bindings.desired(
-            self._topology.bindings(local.vhost, local.exchange), self._ends
-        )
-        changes = self._propagated.update(wanted)
-        if changes:
-            internal = self._names.internal(self._ends.suffix)
-            nowait = self.upstream.bind_nowait
-            await upstream_side.apply_bindings(
-                commands, self._names.exchange, internal, changes, nowait
-            )
-
-    def _listen(self, connection: Connection, channel: Channel, commands: Channel) -> None:
-        session = self.machine.session
+        """Connect, prepare both ends, serve until something fails."""
         self._session_error = None
-        local = self.federated
-
-        def answered(answers: list[tuple[int, bool]]) -> None:
-            self._handle(link_state.Answered(session, answers))
+        peer = await self._connect_source()
+        self._handle(
+            link_state.Connected(
+                _now_ms(),
+                peer.address.shown,
+                peer.cluster,
+                peer.vhost,
+                peer.connection.local_name,
+            )
+        )
+        number = self.machine.session
+        channel = self._channel = await peer.connection.open_channel()
 
         def ended(error: ClientError) -> None:
-            if self.machine.session == session:
-                self._session_error = self._session_error or error
-                self._woken.set()
+            self._session_failed(number, error)
 
-        publisher = self._publisher = self._topology.open_publisher(
-            local.vhost, local.exchange, answered
-        )
+        def watch(watched: Channel) -> None:
+            watched.on_ended = ended
+
+        async def connect() -> Connection:
+            return await self._open(peer.address, peer.vhost)
+
+        watch(channel)
+        intake = await self._ends.source.prepare(Session(peer, channel, connect, watch))
+        if not self.machine.no_ack:
+            await channel.call(methods.BasicQos(prefetch_count=self._definition.prefetch_count))
+        publisher = self._publisher = await self._ends.destination.open(_Listener(self, number))
         channel.on_delivery = self._delivered
-        channel.on_ended = ended
-        commands.on_ended = ended
-        connection.on_read = publisher.flush
+        peer.connection.on_read = publisher.flush
+        self._tell(link_state.Prepared(_now_ms()))
+        await self._serve(channel, intake)
+
+    async def _connect_source(self) -> Peer:
+        address = self._random.choice(self._definition.addresses)
+        vhost = self._ends.vhost if address.vhost is None else address.vhost
+        self._peer = Peer(await self._open(address, vhost), address, vhost)
+        return self._peer
+
+    def _session_failed(self, session: int, error: ClientError) -> None:
+        """A channel or the destination of a session is gone; the first reason counts."""
+        if self.machine.session == session:
+            self._session_error = self._session_error or error
+            self._woken.set()
 
     def _delivered(self, method: methods.BasicDeliver, header: bytes, body: bytes) -> None:
         event = link_state.Delivered(
-            method.delivery_tag, method.redelivered, method.routing_key, header, body, _now_ms()
+            *(method.delivery_tag, method.redelivered, method.exchange, method.routing_key),
+            *(header, body, _now_ms()),
         )
         self._handle(event)
 
-    async def _serve(self, connection: Connection, channel: Channel, commands: Channel) -> None:
-        """Until the session fails: bindings follow, the consumer comes and goes, R-FX-6."""
-        assert self._names is not None
-        assert self._ends is not None
-        loop = asyncio.get_running_loop()
-        internal = self._names.internal(self._ends.suffix)
-        next_check = loop.time() + CHECK_INTERVAL_S
+    async def _serve(self, channel: Channel, intake: Intake) -> None:
+        """Until the session fails: the source follows, the consumer comes and goes."""
         while True:
+            # First, so that whatever happens while one of them waits is looked at again.
+            self._woken.clear()
             if self._session_error is not None:
                 raise self._session_error
             if self._consume_wanted != self._is_consuming:
-                await self._switch_consumer(channel)
+                await self._switch_consumer(channel, intake)
                 continue
-            if self._bindings_changed:
-                await asyncio.sleep(BINDING_DELAY_S)
-                await self._propagate(commands)
-                continue
-            if loop.time() >= next_check:
-                if not await upstream_side.exchange_exists(connection, internal):
-                    raise ClientError(f"the internal exchange '{internal}' is gone")
-                next_check = loop.time() + CHECK_INTERVAL_S
-                continue
-            self._woken.clear()
+            pause_s = await self._ends.source.follow()
             try:
-                async with asyncio.timeout_at(next_check):
+                async with asyncio.timeout(pause_s):
                     await self._woken.wait()
             except TimeoutError:
                 continue
 
-    async def _switch_consumer(self, channel: Channel) -> None:
-        assert self._names is not None
-        wanted = self._consume_wanted
-        request: methods.Method
-        if wanted:
-            request = methods.BasicConsume(
-                queue=self._names.queue, consumer_tag=CONSUMER_TAG, no_ack=self.machine.no_ack
+    async def _switch_consumer(self, channel: Channel, intake: Intake) -> None:
+        self._is_consuming = self._consume_wanted
+        if self._consume_wanted:
+            await channel.call(
+                methods.BasicConsume(
+                    queue=intake.queue,
+                    consumer_tag=intake.consumer_tag,
+                    no_ack=self.machine.no_ack,
+                    arguments=intake.arguments,
+                )
             )
         else:
-            request = methods.BasicCancel(consumer_tag=CONSUMER_TAG)
-        await channel.call(request)
-        self._is_consuming = wanted
+            # Without an answer: it could not be read while reading is held.
+            channel.cast(methods.BasicCancel(consumer_tag=intake.consumer_tag, nowait=True))
 
     async def _end_session(self) -> None:
         """Nothing of the session may act any more."""
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
-        connection, self._connection = self._connection, None
+        peer, self._peer = self._peer, None
         self._channel = None
         self._consume_wanted = self._is_consuming = False
-        if connection is not None:
-            connection.on_read = None
-            await connection.close()
+        if peer is not None:
+            peer.connection.on_read = None
+            await peer.connection.close()
 
     async def _clean_up(self) -> None:
         """R-FX-17; an upstream that does not answer keeps its objects until they expire."""
         try:
             async with asyncio.timeout(CLEAN_UP_TIMEOUT_S):
-                connection = self._connection
-                if connection is None or connection.lost is not None:
-                    connection = self._connection = await self._connect_again()
-                if self._names is not None:
-                    connection.resume_reading()
-                    await upstream_side.delete_all(connection, self._names)
+                peer = self._peer
+                if peer is None or peer.connection.lost is not None:
+                    peer = await self._connect_source()
+                peer.connection.resume_reading()
+                await self._ends.source.clean_up(peer)
         except (FederationError, TimeoutError) as error:
-            log.warning("federation link %s: upstream objects are left behind: %s", self.id, error)
-
-    async def _connect_again(self) -> Connection:
-        address = self._random.choice(self.upstream.addresses)
-        vhost = self.federated.vhost if address.vhost is None else address.vhost
-        connection = await self._open(address, vhost)
-        self._introduce(connection, address, vhost)
-        return connection
+            title = self._ends.title.lower()
+            log.warning("%s %s: upstream objects are left behind: %s", title, self.id, error)
 
     async def _open(self, address: Address, vhost: str) -> Connection:
-        name = f"Federation link {self.id}"
-        return await Connection.open(address, vhost, name, self.upstream.authorities)
+        name = f"{self._ends.title} {self.id}"
+        return await Connection.open(address, vhost, name, self._definition.authorities)
 
     # Actions.
 
     def _handle(self, event: link_state.Event) -> None:
         for action in self.machine.handle(event):
             _ACTIONS[type(action)](self, action)
+
+    def _tell(self, event: link_state.Event) -> None:
+        """Handle what may change the state, and report it."""
+        before = self.machine.state
+        self._handle(event)
+        self._report(before)
 
     def _connect(self, action: link_state.Connect) -> None:
         self._next = action
@@ -360,12 +268,12 @@ class Link:
         self._woken.set()
 
     def _hold_reading(self, _: link_state.HoldReading) -> None:
-        if self._connection is not None:
-            self._connection.pause_reading()
+        if self._peer is not None:
+            self._peer.connection.pause_reading()
 
     def _resume_reading(self, _: link_state.ResumeReading) -> None:
-        if self._connection is not None:
-            self._connection.resume_reading()
+        if self._peer is not None:
+            self._peer.connection.resume_reading()
 
     def _disconnect(self, action: link_state.Disconnect) -> None:
         self._cleans_up = action.cleans_up
@@ -378,13 +286,38 @@ class Link:
         level = logging.WARNING if machine.state is link_state.State.ERROR else logging.INFO
         log.log(
             level,
-            "federation link %s is %s uri=%s%s",
+            "%s %s is %s uri=%s%s",
+            self._ends.title.lower(),
             self.id,
             machine.state.value,
             machine.uri,
             f" error={machine.error}" if machine.error else "",
         )
-        self._topology.link_changed(self.id, machine.state.value, machine.error)
+        self._host.link_changed(self.id, machine.state.value, machine.error)
+
+
+class _Listener:
+    """ends.Listener for one session: what a destination says after its end does not count."""
+
+    def __init__(self, link: Link, session: int) -> None:
+        self._link = link
+        self._session = session
+
+    def answered(self, answers: list[tuple[int, bool]]) -> None:
+        """See Listener."""
+        self._link._handle(link_state.Answered(self._session, answers))
+
+    def failed(self, error: ClientError) -> None:
+        """See Listener."""
+        self._link._session_failed(self._session, error)
+
+    def blocked(self, reason: str) -> None:
+        """See Listener."""
+        self._link._tell(link_state.DestinationBlocked(_now_ms(), self._session, reason))
+
+    def demanded(self, is_wanted: bool) -> None:
+        """See Listener."""
+        self._link._handle(link_state.DemandChanged(self._session, is_wanted))
 
 
 def _now_ms() -> int:

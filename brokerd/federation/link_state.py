@@ -1,8 +1,10 @@
-"""One link as a machine: its life, what it does with each message, when it acknowledges.
+"""One link as a machine: its life, when it consumes, when it acknowledges; of any kind.
 
 PURE.  Events in, actions out; `link.py` executes them.  State changes only through `handle`.
-Messages are numbered by their delivery tag on the upstream channel, so that numbers start anew with
-every session; `session` tells late answers of an earlier one apart.
+What differs between kinds of links (federated exchanges, federated queues) is their `Passage`: what
+a message becomes on its way (design/links.md).  Messages are numbered by their delivery tag on the
+source's channel, so that numbers start anew with every session; `session` tells late answers of an
+earlier one apart.
 """
 
 from __future__ import annotations
@@ -10,18 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from brokerd.amqp import properties
 from brokerd.amqp.errors import AmqpError
 from brokerd.amqp.values import Table, Value
-from brokerd.federation.link_bindings import already_seen
-from brokerd.federation.upstream import Upstream
+from brokerd.federation.upstream import RECEIVED_FROM, Address
 
-RECEIVED_FROM = "x-received-from"
 #: RabbitMQ's message interceptor stamps this one, milliseconds since 1970.
 STAMP = "timestamp_in_ms"
-#: Forwarded and not answered by the local queues; over it nothing more is read.
+#: Forwarded and not answered by the destination; over it nothing more is read.
 IN_FLIGHT_MESSAGES_MAX = 4096
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
@@ -64,7 +64,7 @@ class Connected:
 
 @dataclass(slots=True)
 class Prepared:
-    """Queue, internal exchange and bindings are there, the consumer runs."""
+    """What is consumed from is there, and the destination is open."""
 
     now_ms: int
 
@@ -75,6 +75,7 @@ class Delivered:
 
     tag: int
     redelivered: bool
+    exchange: str
     routing_key: str
     header: bytes
     body: bytes
@@ -83,7 +84,7 @@ class Delivered:
 
 @dataclass(slots=True)
 class Answered:
-    """The local queues answered: (tag, taken over) each."""
+    """The destination answered: (tag, taken over) each."""
 
     session: int
     answers: list[tuple[int, bool]]
@@ -103,6 +104,23 @@ class AlarmChanged:
 
     now_ms: int
     reason: str
+
+
+@dataclass(slots=True)
+class DestinationBlocked:
+    """The destination takes nothing for now; "" when it takes messages again."""
+
+    now_ms: int
+    session: int
+    reason: str
+
+
+@dataclass(slots=True)
+class DemandChanged:
+    """The destination wants messages, or does not (R-FQ-2)."""
+
+    session: int
+    is_wanted: bool
 
 
 @dataclass(slots=True)
@@ -126,7 +144,7 @@ class Connect:
 
 @dataclass(slots=True)
 class Forward:
-    """Publish to the downstream exchange."""
+    """Publish to the destination."""
 
     tag: int
     routing_key: str
@@ -172,13 +190,22 @@ class ResumeReading:
 
 @dataclass(slots=True)
 class Disconnect:
-    """Close the session; `cleans_up`: delete upstream queue and internal exchange (R-FX-17)."""
+    """Close the session; `cleans_up`: the source takes away what it made (R-FX-17)."""
 
     cleans_up: bool
 
 
 Event: TypeAlias = (
-    Started | Connected | Prepared | Delivered | Answered | Failed | AlarmChanged | StopRequested
+    Started
+    | Connected
+    | Prepared
+    | Delivered
+    | Answered
+    | Failed
+    | AlarmChanged
+    | DestinationBlocked
+    | DemandChanged
+    | StopRequested
 )
 Action: TypeAlias = (
     Connect
@@ -193,6 +220,73 @@ Action: TypeAlias = (
 )
 
 
+class Drop(Enum):
+    """Why a message does not go on; the value is its figure's name in `overview`."""
+
+    MAX_HOPS = "drop_maxhops"
+    LOOP = "drop_loop"
+    #: It would come back for ever.
+    MALFORMED = "drop_malformed"
+
+
+class Definition(Protocol):
+    """What somebody has configured, as far as every kind of link has it."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Return where the source is; each (re)connect takes one of them at random."""
+        ...
+
+    @property
+    def authorities(self) -> str | None:
+        """Return who may have signed the source's certificate (PEM), None for the system's."""
+        ...
+
+    @property
+    def ack_mode(self) -> str:
+        """Return one of upstream.ACK_MODES."""
+        ...
+
+    @property
+    def prefetch_count(self) -> int:
+        """Return how many messages may be unacknowledged."""
+        ...
+
+    @property
+    def reconnect_delay_ms(self) -> int:
+        """Return the pause between retries."""
+        ...
+
+    @property
+    def cleans_up(self) -> bool:
+        """Say whether the source is told when the configuration goes."""
+        ...
+
+
+class Passage(Protocol):
+    """What a message becomes on its way; pure, one per link."""
+
+    def introduce(self, uri: str, cluster: str, vhost: str) -> None:
+        """Take note of who is at the other end; uri has no credentials."""
+        ...
+
+    def forward(self, message: Delivered, table: Table) -> tuple[str, bytes] | Drop:
+        """Return (routing key, header) to publish with, or why the message stays behind.
+
+        table: the headers in `message.header`.  AmqpError counts as Drop.MALFORMED.
+        """
+        ...
+
+    def row(self) -> dict[str, str]:
+        """Return what a listing says of the link's ends: type, vhost and the names at both."""
+        ...
+
+
 @dataclass(slots=True)
 class Counts:
     """What has passed since the link was made; only rises, `in_flight` and the last lag aside."""
@@ -201,9 +295,7 @@ class Counts:
     bytes: int = 0
     #: By length of x-received-from after our own entry: 1, 2, … and "8 or more" last.
     hops: list[int] = field(default_factory=lambda: [0] * HOP_BUCKETS)
-    dropped_max_hops: int = 0
-    dropped_loop: int = 0
-    dropped_malformed: int = 0
+    dropped: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
     refused: int = 0
     reconnects: int = 0
     lag_count: int = 0
@@ -216,23 +308,23 @@ class FederationLink:
     `_acks` those taken over and not acknowledged yet; both are empty without a session.
     """
 
-    def __init__(self, cluster: str, vhost: str, exchange: str, upstream: Upstream) -> None:
-        self.cluster = cluster
-        self.vhost = vhost
-        self.exchange = exchange
-        self.upstream = upstream
+    def __init__(self, definition: Definition, passage: Passage) -> None:
+        self.definition = definition
+        self.passage = passage
         self.state = State.STARTING
         self.since_ms = 0
         self.error = ""
         self.counts = Counts()
         self.session = 0
-        self.uri = upstream.addresses[0].shown
-        self.upstream_cluster = ""
-        self.upstream_vhost = ""
+        self.uri = definition.addresses[0].shown
         self.local_connection = ""
         self._alarm = ""
+        #: Why this session's destination takes nothing, "" if it does.
+        self._blocked = ""
+        self._is_wanted = True
         self._is_prepared = False
         self._prepared_ms = 0
+        self._consumes = False
         #: Tries that failed since the link last ran long enough.
         self._failures = 0
         self._is_held = False
@@ -249,21 +341,18 @@ class FederationLink:
     @property
     def needs_confirm(self) -> bool:
         """Say whether upstream learns of a message only when it is safe here (R-FED-5)."""
-        return self.upstream.ack_mode == "on-confirm"
+        return self.definition.ack_mode == "on-confirm"
 
     @property
     def no_ack(self) -> bool:
         """Say whether upstream forgets a message when it sends it."""
-        return self.upstream.ack_mode == "no-ack"
+        return self.definition.ack_mode == "no-ack"
 
     def status(self) -> dict[str, str | int]:
         """Return the row of a listing (R-FED-6)."""
         return {
-            "type": "exchange",
-            "vhost": self.vhost,
-            "exchange": self.exchange,
-            "upstream": self.upstream.name,
-            "upstream_exchange": self.upstream.exchange_name(self.exchange),
+            **self.passage.row(),
+            "upstream": self.definition.name,
             "status": self.state.value,
             "uri": self.uri,
             "error": self.error,
@@ -280,9 +369,7 @@ class FederationLink:
             "in_bytes": counts.bytes,
             "in_flight": len(self._waiting),
             "hops": list(counts.hops),
-            "drop_maxhops": counts.dropped_max_hops,
-            "drop_loop": counts.dropped_loop,
-            "drop_malformed": counts.dropped_malformed,
+            **{drop.value: count for drop, count in counts.dropped.items()},
             "refused": counts.refused,
             "reconnects": counts.reconnects,
             "lag_count": counts.lag_count,
@@ -295,7 +382,8 @@ class FederationLink:
         assert self._waiting_bytes == sum(self._waiting.values())
         assert self._is_prepared == (self.state in (State.RUNNING, State.BLOCKED))
         assert self._is_prepared or (not self._waiting and not self._is_held)
-        assert (self.state is State.BLOCKED) == (self._is_prepared and self._alarm != "")
+        assert (self.state is State.BLOCKED) == (self._is_prepared and self._is_blocked)
+        assert self._is_prepared or not self._consumes
 
     # Life.
 
@@ -311,9 +399,8 @@ class FederationLink:
 
     def _connected(self, event: Connected) -> list[Action]:
         self.uri = event.uri
-        self.upstream_cluster = event.cluster
-        self.upstream_vhost = event.vhost
         self.local_connection = event.local_connection
+        self.passage.introduce(event.uri, event.cluster, event.vhost)
         return []
 
     def _prepared(self, event: Prepared) -> list[Action]:
@@ -322,21 +409,20 @@ class FederationLink:
         self._is_prepared = True
         self._prepared_ms = event.now_ms
         self.error = ""
-        self._enter(State.BLOCKED if self._alarm else State.RUNNING, event.now_ms)
-        return [] if self._alarm else [Consume()]
+        return self._reconsider(event.now_ms)
 
     def _failed(self, event: Failed) -> list[Action]:
         if self.state is State.SHUTDOWN:
             return []
         if self._is_prepared:
             self.counts.reconnects += 1
-            if event.now_ms - self._prepared_ms >= self.upstream.reconnect_delay_ms:
+            if event.now_ms - self._prepared_ms >= self.definition.reconnect_delay_ms:
                 self._failures = 0
         self._forget_session()
         self.error = event.error[:ERROR_CHARACTERS_MAX]
         self._enter(State.ERROR, event.now_ms)
         # R-FED-6: the first retry is immediate, the others are not, for ever.
-        delay_ms = self.upstream.reconnect_delay_ms if self._failures else 0
+        delay_ms = self.definition.reconnect_delay_ms if self._failures else 0
         self._failures += 1
         self.session += 1
         return [Connect(delay_ms, self.session)]
@@ -345,23 +431,49 @@ class FederationLink:
         self._forget_session()
         self._enter(State.SHUTDOWN, event.now_ms)
         self.session += 1
-        return [Disconnect(event.is_removed and self.upstream.cleans_up)]
+        return [Disconnect(event.is_removed and self.definition.cleans_up)]
 
     def _forget_session(self) -> None:
         self._is_prepared = False
         self._is_held = False
+        self._consumes = False
+        self._blocked = ""
+        self._is_wanted = True
         self._has_refused = False
         self._waiting.clear()
         self._waiting_bytes = 0
         self.local_connection = ""
 
     def _alarm_changed(self, event: AlarmChanged) -> list[Action]:
-        was_on, self._alarm = bool(self._alarm), event.reason
-        is_on = bool(event.reason)
-        if not self._is_prepared or was_on == is_on:
+        self._alarm = event.reason
+        return self._reconsider(event.now_ms)
+
+    def _destination_blocked(self, event: DestinationBlocked) -> list[Action]:
+        if event.session != self.session:
             return []
-        self._enter(State.BLOCKED if is_on else State.RUNNING, event.now_ms)
-        return [CancelConsume() if is_on else Consume()]
+        self._blocked = event.reason
+        return self._reconsider(event.now_ms)
+
+    def _demand_changed(self, event: DemandChanged) -> list[Action]:
+        if event.session != self.session:
+            return []
+        self._is_wanted = event.is_wanted
+        return self._reconsider(self.since_ms)
+
+    @property
+    def _is_blocked(self) -> bool:
+        return bool(self._alarm or self._blocked)
+
+    def _reconsider(self, now_ms: int) -> list[Action]:
+        """Consume if all agree to it; without demand the link runs and consumes nothing."""
+        if not self._is_prepared:
+            return []
+        self._enter(State.BLOCKED if self._is_blocked else State.RUNNING, now_ms)
+        consumes = self._is_wanted and not self._is_blocked
+        if consumes == self._consumes:
+            return []
+        self._consumes = consumes
+        return [Consume() if consumes else CancelConsume()]
 
     # Messages.
 
@@ -370,19 +482,18 @@ class FederationLink:
             return []
         try:
             table = properties.headers(event.header)
-            header = self._forwarded_header(event, table)
+            passed = self.passage.forward(event, table)
         except AmqpError:
-            # It would come back for ever.
-            self.counts.dropped_malformed += 1
-            return self._dropped(event.tag)
-        if header is None:
-            return self._dropped(event.tag)
+            passed = Drop.MALFORMED
+        if isinstance(passed, Drop):
+            self.counts.dropped[passed] += 1
+            return [] if self.no_ack else [Acknowledge(event.tag, False)]
         size = len(event.header) + len(event.body)
         self._count(event, table, size)
         self._waiting[event.tag] = size
         self._waiting_bytes += size
-        actions: list[Action] = [Forward(event.tag, event.routing_key, header, event.body)]
-        if self.upstream.ack_mode == "on-publish":
+        actions: list[Action] = [Forward(event.tag, *passed, event.body)]
+        if self.definition.ack_mode == "on-publish":
             actions.append(Acknowledge(event.tag, False))
         if not self._is_held and (
             len(self._waiting) >= IN_FLIGHT_MESSAGES_MAX
@@ -391,33 +502,6 @@ class FederationLink:
             self._is_held = True
             actions.append(HoldReading())
         return actions
-
-    def _dropped(self, tag: int) -> list[Action]:
-        return [] if self.no_ack else [Acknowledge(tag, False)]
-
-    def _forwarded_header(self, event: Delivered, table: Table) -> bytes | None:
-        """R-FX-13: our entry first; None when it must not go on (R-FX-12)."""
-        received = table.get(RECEIVED_FROM)
-        previous = received if isinstance(received, list) else []
-        if len(previous) >= self.upstream.max_hops:
-            self.counts.dropped_max_hops += 1
-            return None
-        if already_seen(previous, self.cluster, self.vhost):
-            self.counts.dropped_loop += 1
-            return None
-        entry: Value = {
-            "uri": self.uri,
-            "exchange": self.upstream.exchange_name(self.exchange),
-            "redelivered": event.redelivered,
-            "cluster-name": self.upstream_cluster,
-            "vhost": self.upstream_vhost,
-        }
-        header = event.header
-        if properties.has_user_id(header) and not self.upstream.trust_user_id:
-            fields = properties.BasicProperties.decode(header)
-            fields.user_id = None
-            header = fields.encode()
-        return properties.with_headers(header, {**table, RECEIVED_FROM: [entry, *previous]})
 
     def _count(self, event: Delivered, table: Table, size: int) -> None:
         counts = self.counts
@@ -484,5 +568,7 @@ _HANDLERS: dict[type, Callable[..., list[Action]]] = {
     Answered: FederationLink._answered,
     Failed: FederationLink._failed,
     AlarmChanged: FederationLink._alarm_changed,
+    DestinationBlocked: FederationLink._destination_blocked,
+    DemandChanged: FederationLink._demand_changed,
     StopRequested: FederationLink._stop_requested,
 }

@@ -43,7 +43,7 @@ class Change:
 
 
 class Publisher(Protocol):
-    """Publishes into one local exchange.  Numbers are the caller's, each used once.
+    """Publishes to a link's destination.  Numbers are the caller's, each used once.
 
     Outcomes are reported from the event loop or from `flush`, never from within `publish`.
     """
@@ -61,13 +61,21 @@ class Publisher(Protocol):
         ...
 
 
-class Topology(Protocol):
-    """The local broker as links see it."""
+class Host(Protocol):
+    """The member that a link runs on."""
 
     @property
     def node(self) -> str:
         """Return this member's name."""
         ...
+
+    def link_changed(self, link: str, state: str, error: str) -> None:
+        """Note that a link changed its state (telemetry event `link`)."""
+        ...
+
+
+class Topology(Host, Protocol):
+    """The local broker as federation sees it."""
 
     @property
     def cluster_name(self) -> str:
@@ -118,8 +126,4 @@ class Topology(Protocol):
 
     def unlisten(self, listener: Callable[[Change], None]) -> None:
         """End that."""
-        ...
-
-    def link_changed(self, link: str, state: str, error: str) -> None:
-        """Note that a link changed its state (telemetry event `link`)."""
         ...

@@ -15,7 +15,10 @@ from typing import Any
 
 from brokerd.core.catalog import names
 from brokerd.federation import upstream as upstreams
+from brokerd.federation.ends import Ends, LocalExchange
+from brokerd.federation.exchange_source import ExchangeSource
 from brokerd.federation.link import Link
+from brokerd.federation.link_headers import ExchangePassage
 from brokerd.federation.ports import Change, Federated, Topology
 from brokerd.federation.upstream import Upstream
 
@@ -93,7 +96,7 @@ class Supervisor:
         for wanted, link in self._links.values():
             local = wanted.federated
             if local.vhost == change.vhost and change.bindings_of.startswith(local.exchange + "|"):
-                link.bindings_changed()
+                link.source_changed()
 
     async def _run(self) -> None:
         while True:
@@ -142,8 +145,8 @@ class Supervisor:
         for link_id, wanted in here.items():
             if link_id in self._links:
                 link = self._links[link_id][1]
-                link.same_upstream(wanted.upstream)
-                link.bindings_changed()
+                link.same_definition(wanted.upstream)
+                link.source_changed()
             elif link_id not in self._stopping:
                 self._begin(link_id, wanted)
 
@@ -151,11 +154,20 @@ class Supervisor:
         if len(self._links) >= LINKS_MAX:
             log.error("federation: more than %d links, %s is not started", LINKS_MAX, link_id)
             return
-        link = Link(link_id, wanted.federated, wanted.upstream, self._topology)
+        link = Link(link_id, wanted.upstream, self._ends(wanted), self._topology)
         self._links[link_id] = (wanted, link)
         link.start()
         if self._alarm:
             link.alarm_changed(self._alarm)
+
+    def _ends(self, wanted: _Wanted) -> Ends:
+        local, upstream, topology = wanted.federated, wanted.upstream, self._topology
+        return Ends(
+            local.vhost,
+            ExchangeSource(local, upstream, topology),
+            ExchangePassage(topology.cluster_name, local.vhost, local.exchange, upstream),
+            LocalExchange(topology, local.vhost, local.exchange),
+        )
 
     def _end(self, link_id: str, link: Link, *, is_removed: bool) -> None:
         task = asyncio.get_running_loop().create_task(link.stop(is_removed))

@@ -35,6 +35,8 @@ INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
 EXCHANGE_TYPE = "x-federation-upstream"
 MAX_HOPS = "x-max-hops"
+#: The header that each link adds itself to, newest first (R-FED-11).
+RECEIVED_FROM = "x-received-from"
 SUFFIXES = ("A", "B")
 
 #: How a URI begins that is kept encrypted (ADR 19); behind it stands the key's name.

@@ -4,6 +4,7 @@
     > start     > connected     > prepared     > failed TEXT     > stop     > remove
     > deliver TAG [from=CLUSTER/VHOST,…] [user=NAME] [stamp=MS] [redelivered] [size=BYTES] [broken]
     > answer TAG… [refused=TAG,…] [old]     > alarm [REASON]     > at MS     > status
+    > blocked [REASON] [old]     > demand yes|no [old]
 
 Our cluster is `orders`, vhost `/`; the upstream is `warehouse`, vhost `up`, exchange `stock`.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from brokerd.amqp.properties import BasicProperties, headers, user_id
 from brokerd.amqp.values import Table, Value
 from brokerd.federation import link_state, upstream
+from brokerd.federation.link_headers import ExchangePassage
 from brokerd.federation.link_state import Action, FederationLink
 from tests.transcripts.scenarios import Runner
 
@@ -40,7 +42,8 @@ class Transcript(Runner):
                 definition["resource-cleanup-mode"] = text
             else:
                 definition[key] = text
-        return FederationLink("orders", "/", "stock", upstream.parse("warehouse", definition))
+        warehouse = upstream.parse("warehouse", definition)
+        return FederationLink(warehouse, ExchangePassage("orders", "/", "stock", warehouse))
 
     def check(self) -> None:
         """See Runner."""
@@ -86,6 +89,17 @@ class Transcript(Runner):
     def alarm(self, words: Words, _: Values) -> list[str]:
         return self._handle(link_state.AlarmChanged(self.now_ms, " ".join(words)))
 
+    def blocked(self, words: Words, _: Values) -> list[str]:
+        reason = " ".join(word for word in words if word != "old")
+        event = link_state.DestinationBlocked(self.now_ms, self._session(words), reason)
+        return self._handle(event)
+
+    def demand(self, words: Words, _: Values) -> list[str]:
+        return self._handle(link_state.DemandChanged(self._session(words), words[0] == "yes"))
+
+    def _session(self, words: Words) -> int:
+        return self.link.session - 1 if "old" in words else self.link.session
+
     def deliver(self, words: Words, values: Values) -> list[str]:
         table: Table = {}
         if "from" in values:
@@ -106,6 +120,7 @@ class Transcript(Runner):
             link_state.Delivered(
                 int(words[0]),
                 "redelivered" in words,
+                "stock",
                 "key",
                 header,
                 b"x" * int(values.get("size", "4")),
@@ -116,8 +131,7 @@ class Transcript(Runner):
     def answer(self, words: Words, values: Values) -> list[str]:
         answers = [(int(word), True) for word in words if word != "old"]
         answers += [(int(tag), False) for tag in values.get("refused", "").split(",") if tag]
-        session = self.link.session - 1 if "old" in words else self.link.session
-        return self._handle(link_state.Answered(session, answers))
+        return self._handle(link_state.Answered(self._session(words), answers))
 
     def status(self, _: Words, __: Values) -> list[str]:
         row = self.link.status()
@@ -173,6 +187,8 @@ _STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
     "stop": Transcript.stop,
     "remove": Transcript.remove,
     "alarm": Transcript.alarm,
+    "blocked": Transcript.blocked,
+    "demand": Transcript.demand,
     "deliver": Transcript.deliver,
     "answer": Transcript.answer,
     "status": Transcript.status,

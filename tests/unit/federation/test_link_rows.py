@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.federation import upstream
+from brokerd.federation.link_headers import ExchangePassage
 from brokerd.federation.link_rows import LinkRows
 from brokerd.federation.link_state import Connected, Delivered, FederationLink, Prepared, Started
 
 
 def link() -> FederationLink:
-    made = FederationLink("here", "/", "x", upstream.parse("u", {"uri": "amqp://me:secret@h"}))
+    there = upstream.parse("u", {"uri": "amqp://me:secret@h"})
+    made = FederationLink(there, ExchangePassage("here", "/", "x", there))
     made.handle(Started(0))
     made.handle(Connected(0, "amqp://h", "there", "/", "local"))
     made.handle(Prepared(0))
@@ -22,7 +24,7 @@ def listed(made: FederationLink) -> dict[str, Any]:
 
 
 def deliver(made: FederationLink, tag: int) -> None:
-    made.handle(Delivered(tag, False, "k", b"\x00\x00", b"12345678", 0))
+    made.handle(Delivered(tag, False, "x", "k", b"\x00\x00", b"12345678", 0))
 
 
 def test_rows_say_what_happened_since_the_last_ones() -> None:

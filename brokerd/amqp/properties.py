@@ -207,6 +207,15 @@ def without_expiration(raw: bytes) -> bytes:
     return _FLAGS.pack(flags) + raw[2:start] + raw[start + 1 + raw[start] :]
 
 
+def without_user_id(raw: bytes) -> bytes:
+    """The same properties with no user id (R-PUB-3: another broker's users are not ours)."""
+    if not has_user_id(raw):
+        return raw
+    start = _offset_of(raw, _USER_ID)
+    flags = _FLAGS.unpack_from(raw)[0] & ~_USER_ID
+    return _FLAGS.pack(flags) + raw[2:start] + raw[start + 1 + raw[start] :]
+
+
 def _malformed() -> FieldSyntaxError:
     return FieldSyntaxError("malformed basic properties")
 

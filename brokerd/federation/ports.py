@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.amqp.values import Table
+from brokerd.federation.client import Connection
+from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Choice
 
 #: (number, taken over by all its queues) for publishes that are decided.
@@ -95,6 +97,22 @@ class Topology(Host, Protocol):
     def federated_exchanges(self) -> list[Federated]:
         """Return what is federated; never the default exchange, internal ones or those made by
         federation itself (R-FED-4).
+        """
+        ...
+
+    def vhosts(self) -> list[str]:
+        """Return the names of all vhosts."""
+        ...
+
+    async def connect_here(self, user: str, vhost: str, name: str) -> Connection:
+        """Return a connection to this cluster itself, with the rights of a user, and with all
+        rights for the user "".  No password is asked.  Raises ClientError.
+        """
+        ...
+
+    async def delete_shovel(self, shovel: Shovel) -> bool:
+        """Delete the definition of a shovel, but no other one of its name; return whether it is
+        gone.
         """
         ...
 

@@ -26,7 +26,6 @@ DESTINATION_URI = "dest-uri"
 URI_KEYS = (SOURCE_URI, DESTINATION_URI)
 PROTOCOL = "amqp091"
 NEVER = "never"
-QUEUE_LENGTH = "queue-length"
 #: What hops a message has made, the last one first.
 SHOVELLED = "x-shovelled"
 #: Seconds since 1970 when the message passed.
@@ -64,13 +63,28 @@ class Shovel:
     prefetch_count: int = 1000
     reconnect_delay_ms: int = 5000
     consumer_arguments: Mapping[str, Any] = field(default_factory=dict)
-    #: Messages after which the shovel deletes itself, QUEUE_LENGTH for as many as were in the
-    #: queue when it connected; None: never.
+    #: Messages after which the shovel deletes itself, upstream.QUEUE_LENGTH for as many as were in
+    #: the queue when it connected; None: never.
     delete_after: int | str | None = None
     adds_forward_headers: bool = False
     adds_timestamp_header: bool = False
     #: What is written over the properties of every message.
     properties: Mapping[str, str | int] = field(default_factory=dict)
+
+    #: Definition (link_state.py): certificates of authorities are the URIs' cacertfile.
+    authorities: None = None
+    #: Definition: what a shovel has declared stays.
+    cleans_up: bool = False
+
+    @property
+    def link_id(self) -> str:
+        """Return the name of its link."""
+        return link_id(self.vhost, self.name)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Return where the source is."""
+        return self.source.addresses
 
     def forwarded(
         self, cluster: str, source_uri: str, destination_uri: str, header: bytes, now_s: int
@@ -114,6 +128,11 @@ class Shovel:
                 if value is not None:
                     entry[f"{prefix}-{suffix}"] = value
         return entry
+
+
+def link_id(vhost: str, name: str) -> str:
+    """Return the name of a shovel's link."""
+    return f"shovel {vhost}:{name}"
 
 
 def parse(vhost: str, name: str, value: Any, reconnect_delay_ms: int = 5000) -> Shovel:
@@ -232,10 +251,10 @@ def _delay_ms(value: Any) -> int:
 def _delete_after(value: Any) -> int | str | None:
     if value == NEVER:
         return None
-    if value == QUEUE_LENGTH:
-        return QUEUE_LENGTH
+    if value == upstream.QUEUE_LENGTH:
+        return upstream.QUEUE_LENGTH
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise UpstreamError(f"must be a number, '{NEVER}' or '{QUEUE_LENGTH}'")
+        raise UpstreamError(f"must be a number, '{NEVER}' or '{upstream.QUEUE_LENGTH}'")
     return value
 
 

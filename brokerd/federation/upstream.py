@@ -37,6 +37,8 @@ EXCHANGE_TYPE = "x-federation-upstream"
 MAX_HOPS = "x-max-hops"
 #: The header that each link adds itself to, newest first (R-FED-11).
 RECEIVED_FROM = "x-received-from"
+#: A link that ends when it has moved what was in the queue (shovels).
+QUEUE_LENGTH = "queue-length"
 SUFFIXES = ("A", "B")
 
 #: How a URI begins that is kept encrypted (ADR 19); behind it stands the key's name.

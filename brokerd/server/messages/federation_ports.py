@@ -14,13 +14,17 @@ from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import properties
 from brokerd.amqp.values import Decimal, Table, Timestamp
 from brokerd.core import annotations as message_annotations
-from brokerd.core.catalog import arguments, catalog_effects, names, policy
+from brokerd.core.catalog import arguments, catalog_commands, catalog_effects, names, policy
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
+from brokerd.federation.client import Connection
+from brokerd.federation.errors import ClientError
+from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import sealed_parameters
+from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline, publishing
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
@@ -167,6 +171,10 @@ class Catalog(Protocol):
         """Return who is called after a change; whoever wants to hear of them adds itself."""
         ...
 
+    async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Propose an operation; return its reply, or raise Unavailable."""
+        ...
+
 
 class MemberTopology:
     """ports.Topology over one member."""
@@ -242,6 +250,32 @@ class MemberTopology:
                         )
                     )
         return found
+
+    def vhosts(self) -> list[str]:
+        """Return the names of all vhosts."""
+        return list(self._catalog.view.vhosts)
+
+    async def connect_here(self, user: str, vhost: str, name: str) -> Connection:
+        """See ports.Topology."""
+        raise ClientError("a uri without a host is not supported yet")
+
+    async def delete_shovel(self, shovel: Shovel) -> bool:
+        """Delete the parameter, if it still says the same."""
+        name = f"{COMPONENT}/{shovel.name}"
+        record = self._catalog.view.get("parameter", shovel.vhost, name)
+        value = self.parameters(shovel.vhost, COMPONENT).get(shovel.name)
+        if record is None or parse(shovel.vhost, shovel.name, value) != shovel:
+            return True
+        operation = catalog_commands.delete(
+            *("parameter", shovel.vhost, name),
+            cause="auto-delete",
+            precondition={"hash": record.hash()},
+        )
+        try:
+            reply = await self._catalog.write(operation)
+        except Unavailable:
+            return False
+        return bool(reply["code"] in (catalog_commands.OK, catalog_commands.NOT_FOUND))
 
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters."""

@@ -25,6 +25,8 @@ from pydantic import (
 from brokerd.core import profiles
 
 MIB = 1024 * 1024
+#: What cluster.name is if nobody says: as good as none for those outside (R-FED-8).
+CLUSTER_NAME = "brokerd"
 
 
 class ConfigError(Exception):
@@ -71,7 +73,11 @@ class ListenerConfig(_Section):
 class ClusterConfig(_Section):
     """How a member finds its cluster; the list counts until the member knows better itself."""
 
-    name: str = Field(default="brokerd", description="the same on all members; federation shows it")
+    name: str = Field(
+        default=CLUSTER_NAME,
+        description="the same on all members; by default other clusters know this one by a name "
+        "made at its founding",
+    )
     members: str = Field(default="", description="name=host:port,… of members to find the rest by")
     #: Names of those in `members` that found the cluster when it starts for the first time; empty:
     #: all of them.  A member that is not among them joins the cluster that is there.

@@ -92,11 +92,17 @@ class Profile:
     mrg_reroute_overflow: bool = False
     #: R-ALM-9
     federation_honour_alarms: bool = True
+    #: R-FX-17: a change that loses what waits upstream is refused until it is confirmed
+    federation_confirm_loss: bool = True
     #: R-FED-2, seconds
     federation_reconnect_delay: int = 5
 
 
-_RABBITMQ_4_3 = {"quorum_delivery_count_mode": "4.3", "memory_cgroup_aware": False}
+_RABBITMQ_4_3 = {
+    "quorum_delivery_count_mode": "4.3",
+    "memory_cgroup_aware": False,
+    "federation_confirm_loss": False,
+}
 
 _RABBITMQ_3_10: dict[str, Any] = {
     "ae_warn_missing": False,
@@ -119,6 +125,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "memory_watermark_default": 0.4,
     "memory_cgroup_aware": False,
     "federation_honour_alarms": False,
+    "federation_confirm_loss": False,
 }
 
 #: O-14: as 3.10 but for what 14.1's column of 3.13 says.

@@ -173,9 +173,11 @@ class AdminClient:
         *,
         only_new: bool = False,
         expected_hash: str = "",
+        confirmed: bool = False,
     ) -> Result:
         """Create or change one object; raises with what the broker says against it."""
         wanted = operation(kind, vhost, name, spec, only_new=only_new, expected_hash=expected_hash)
+        wanted.confirmed = confirmed
         (result,) = self.apply([wanted])
         if only_new and result.code == Result.PRECONDITION:
             raise errors.CtlError(f'{kind.capitalize()} "{name}" already exists')

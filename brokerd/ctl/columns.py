@@ -212,15 +212,15 @@ CONSUMERS = Listing(
 LINKS = Listing(
     "federation links",
     "Listing federation links of vhost {vhost} ...",
-    "links",
+    "all_links",
     "",
-    ("vhost", "exchange", "upstream", "status", "error"),
+    ("vhost", "exchange", "upstream", "status", "uri", "since", "backlog", "last_error"),
     (
         "id",
         "node",
         "type",
         "upstream_exchange",
-        "uri",
+        "error",
         "since_ms",
         "local_connection",
         "bindings",
@@ -231,6 +231,18 @@ LINKS = Listing(
         "reconnects",
     ),
     in_vhost=True,
+    identity=("id", "node"),
+)
+FEDERATION_STATUS = Listing(
+    "federation links",
+    "",
+    "all_links",
+    "",
+    (
+        *("exchange", "upstream_exchange", "type", "vhost", "upstream", "id", "status"),
+        *("local_connection", "uri", "since", "backlog", "last_error"),
+    ),
+    identity=("id", "node"),
 )
 GROUPS = Listing(
     "Raft groups",

@@ -8,6 +8,7 @@ the catalog, is in columns.py.
 from __future__ import annotations
 
 import json
+import time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,12 @@ def _shape(row: Row) -> None:
             row[column] = terms.Address(row[column])
     if isinstance(row.get("protocol"), list):
         row["protocol"] = tuple(row["protocol"])
+    if "since_ms" in row:
+        since = time.gmtime(row["since_ms"] / 1000)
+        row["since"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", since) if row["since_ms"] else ""
+    if row.get("backlog", 0) is None:
+        # Nobody has looked yet.
+        row["backlog"] = ""
     definition = row.get("effective_policy_definition")
     if isinstance(definition, dict):
         row["effective_policy_definition"] = terms.table(definition)

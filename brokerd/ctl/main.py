@@ -42,6 +42,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "reports": ("status", "cluster_status", "report"),
     "runtime": (
+        "set_cluster_name",
         "set_vm_memory_high_watermark",
         "set_disk_free_limit",
         "close_connection",
@@ -103,6 +104,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "delete_queue",
         "purge_queue",
     ),
+    "federation": ("federation_status", "restart_federation_link"),
     "definitions": ("export_definitions", "import_definitions"),
     "quorum": (
         "grow",

@@ -24,14 +24,14 @@ def read_json(text: str) -> Any:
         ) from error
 
 
-def _put(kind: str, name: str, spec: dict[str, Any]) -> None:
+def _put(kind: str, name: str, spec: dict[str, Any], *, confirmed: bool = False) -> None:
     from brokerd.ctl.client import connect
 
     chosen = settings.current()
     with connect(chosen) as client:
         client.require_vhost(chosen.vhost)
         try:
-            client.put(kind, chosen.vhost, name, spec)
+            client.put(kind, chosen.vhost, name, spec, confirmed=confirmed)
         except errors.CtlError as error:
             if error.exit_code != errors.EXIT_UNAVAILABLE or error.is_bare:
                 raise
@@ -121,10 +121,11 @@ def clear_operator_policy(name: str) -> None:
 
 
 @click.command(cls=settings.Command)
+@click.option("--force", is_flag=True, help="Even if messages that wait upstream are lost by it.")
 @click.argument("component")
 @click.argument("name")
 @click.argument("value")
-def set_parameter(component: str, name: str, value: str) -> None:
+def set_parameter(force: bool, component: str, name: str, value: str) -> None:
     """Set a run-time parameter; VALUE is JSON (option -p)."""
     chosen = settings.current()
     chosen.say(
@@ -135,7 +136,7 @@ def set_parameter(component: str, name: str, value: str) -> None:
         raise errors.CtlError(
             f"Validation failed\n\ncomponent {component} not found\n", errors.EXIT_UNAVAILABLE
         )
-    _put("parameter", f"{component}/{name}", {"value": read_json(value)})
+    _put("parameter", f"{component}/{name}", {"value": read_json(value)}, confirmed=force)
 
 
 @click.command(cls=settings.Command)

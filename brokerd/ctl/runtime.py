@@ -10,6 +10,7 @@ from brokerd.ctl import errors, settings
 
 MEMORY_SETTING = "vm_memory_high_watermark"
 DISK_SETTING = "disk_free_limit"
+CLUSTER_NAME_SETTING = "cluster_name"
 _FRACTION = re.compile(r"\d{1,6}(\.\d{1,9})?")
 _SIZE = re.compile(r"\d{1,18}\s*([kmgt]i?b?|b)?", re.IGNORECASE)
 #: `<node.creation.number.0>`, as list_connections shows it.
@@ -78,6 +79,20 @@ def set_disk_free_limit(value: tuple[str, ...], all_members: bool) -> None:
         raise errors.BadArgument
     settings.current().say(f"Setting disk free limit on {where} to {value[0]} bytes ...")
     _set(DISK_SETTING, f"{value[0]}B" if value[0].isdigit() else value[0], all_members)
+
+
+@click.command(cls=settings.Command)
+@click.argument("name")
+def set_cluster_name(name: str) -> None:
+    """Set the name by which other clusters know this one, for federation.
+
+    Links restart under it.  Their upstream queues of the old name stay there with what waits in
+    them: delete those that no other cluster uses.
+    """
+    if not name.strip():
+        raise errors.BadArgument
+    settings.current().say(f"Setting cluster name to {name} ...")
+    _set(CLUSTER_NAME_SETTING, name, all_members=True)
 
 
 def _count(value: tuple[str, ...], count: int) -> None:

@@ -43,7 +43,6 @@ INSTEAD = {
     "decode": "configuration values are not encrypted; files hold secrets (…_file settings)",
     "list_ciphers": "configuration values are not encrypted",
     "list_hashes": "passwords are kept as scrypt hashes; rabbitmq-sha256 and -sha512 are accepted",
-    "set_cluster_name": "the name is cluster.name of the configuration, for good",
     "set_global_parameter": "there are no global parameters; set_parameter sets a vhost's",
     "clear_global_parameter": "there are no global parameters",
     "list_global_parameters": "there are no global parameters; list_parameters lists a vhost's",

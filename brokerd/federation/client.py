@@ -109,6 +109,12 @@ class Channel:
                 answers.append(result)
         return answers
 
+    def ask(self, method: Method) -> asyncio.Future[Method]:
+        """Send a method; the answer comes when it comes, without a time-out."""
+        future = self._begin(method)
+        self._connection.flush_soon()
+        return future
+
     def cast(self, method: Method) -> None:
         """Send a method that has no answer; it goes out with the next flush."""
         if self.error is None:

@@ -65,6 +65,8 @@ class Intake:
     arguments: Table = field(default_factory=dict)
     #: In the queue when it was declared; for links that end when they have moved those.
     messages: int = 0
+    #: Nobody else may consume from it.
+    exclusive: bool = False
 
 
 class Source(Protocol):

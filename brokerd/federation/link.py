@@ -14,11 +14,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.amqp import methods
-from brokerd.federation import link_state
+from brokerd.amqp import methods, spec
+from brokerd.federation import link_state, upstream_side
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Ends, Intake, Peer, Session
-from brokerd.federation.errors import ClientError, ConnectionLost, FederationError
+from brokerd.federation.errors import (
+    ChannelClosed,
+    ClientError,
+    ConnectionLost,
+    FederationError,
+)
 from brokerd.federation.link_state import Definition
 from brokerd.federation.ports import Host, Publisher
 from brokerd.federation.upstream import Address
@@ -194,14 +199,19 @@ class Link:
     async def _switch_consumer(self, channel: Channel, intake: Intake) -> None:
         self._is_consuming = self._consume_wanted
         if self._consume_wanted:
-            await channel.call(
-                methods.BasicConsume(
-                    queue=intake.queue,
-                    consumer_tag=intake.consumer_tag,
-                    no_ack=self.machine.no_ack,
-                    arguments=intake.arguments,
-                )
+            consume = methods.BasicConsume(
+                queue=intake.queue,
+                consumer_tag=intake.consumer_tag,
+                no_ack=self.machine.no_ack,
+                exclusive=intake.exclusive,
+                arguments=intake.arguments,
             )
+            try:
+                await channel.call(consume)
+            except ChannelClosed as error:
+                if error.code == spec.ACCESS_REFUSED and "exclusive" in str(error):
+                    raise upstream_side.in_use(intake.queue) from error
+                raise
         else:
             # Without an answer: it could not be read while reading is held.
             channel.cast(methods.BasicCancel(consumer_tag=intake.consumer_tag, nowait=True))
@@ -226,6 +236,9 @@ class Link:
                 if peer is None or peer.connection.lost is not None:
                     peer = await self._connect_source()
                 peer.connection.resume_reading()
+                if self._channel is not None:
+                    # Our consumer is not to be taken for another's.
+                    await self._channel.close()
                 await self._ends.source.clean_up(peer)
         except (FederationError, TimeoutError) as error:
             title = self._ends.title.lower()

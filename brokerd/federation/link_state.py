@@ -334,6 +334,8 @@ class FederationLink:
         self.state = State.STARTING
         self.since_ms = 0
         self.error = ""
+        #: Stays when the link runs again.
+        self.last_error = ""
         self.counts = Counts()
         self.session = 0
         self.uri = definition.addresses[0].shown
@@ -376,6 +378,7 @@ class FederationLink:
             "status": self.state.value,
             "uri": self.uri,
             "error": self.error,
+            "last_error": self.last_error,
             "since_ms": self.since_ms,
             "local_connection": self.local_connection,
         }
@@ -444,7 +447,7 @@ class FederationLink:
             if event.now_ms - self._prepared_ms >= self.definition.reconnect_delay_ms:
                 self._failures = 0
         self._forget_session()
-        self.error = event.error[:ERROR_CHARACTERS_MAX]
+        self.error = self.last_error = event.error[:ERROR_CHARACTERS_MAX]
         self._enter(State.ERROR, event.now_ms)
         # R-FED-6: the first retry is immediate, the others are not, for ever.
         delay_ms = self.definition.reconnect_delay_ms if self._failures else 0

@@ -44,13 +44,23 @@ REMOVE_INTERVAL_S = 1.0
 
 @dataclass(slots=True, frozen=True)
 class _Wanted:
-    """A link that is to run here; any difference means another link (R-FX-17), except in the
-    authorities that are trusted.
+    """A link that is to run here.  Any difference, except in the authorities that are trusted, ends
+    it and starts one anew; which queue that one uses is in `queue`.
     """
 
     #: A shovel is both.
     federated: Federated | Shovel
     upstream: Upstream | Shovel
+    #: The name of this cluster, which is part of the queue's.
+    cluster: str
+
+    def needs_new_queue(self, before: _Wanted) -> bool:
+        """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
+        local, old, new = self.federated, before.upstream, self.upstream
+        if isinstance(local, Shovel) or isinstance(old, Shovel) or isinstance(new, Shovel):
+            # It has none of its own.
+            return False
+        return bool(upstreams.new_queue_keys(old, new, local.vhost, local.exchange))
 
 
 class Supervisor:
@@ -99,6 +109,16 @@ class Supervisor:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per link of this member, and per definition that cannot be used."""
         return [link.row() for _, link in self._links.values()] + list(self._problems)
+
+    def restart(self, link_id: str) -> bool:
+        """Have a link of this member connect anew; return whether there is one.
+
+        Own decision: what waits in its upstream queue stays (RabbitMQ deletes it, R-FX-17).
+        """
+        found = self._links.pop(link_id, None)
+        if found is not None:
+            self._end(link_id, found[1], is_removed=False)
+        return found is not None
 
     def _changed(self, change: Change) -> None:
         if change.bindings_of is None:
@@ -155,8 +175,11 @@ class Supervisor:
         for link_id, (wanted, link) in list(self._links.items()):
             if here.get(link_id) != wanted:
                 del self._links[link_id]
-                # A link that only moves leaves its queue to its successor (R-FX-17).
-                self._end(link_id, link, is_removed=configured.get(link_id) != wanted)
+                # Its queue, with what waits there, is for its successor, here or elsewhere
+                # (R-FX-17); one of another name of this cluster may be another cluster's by now.
+                after = configured.get(link_id)
+                is_removed = after is None or after.needs_new_queue(wanted)
+                self._end(link_id, link, is_removed=is_removed)
         for link_id, wanted in here.items():
             if link_id in self._links:
                 link = self._links[link_id][1]
@@ -239,7 +262,8 @@ class Supervisor:
                 federated.choice, *parameters[vhost], topology.reconnect_delay_ms
             )
             for upstream in found:
-                configured[_link_id(federated, upstream)] = _Wanted(federated, upstream)
+                wanted = _Wanted(federated, upstream, topology.cluster_name)
+                configured[_link_id(federated, upstream)] = wanted
             problems += [_problem_row(topology.node, federated, problem) for problem in wrong]
         found_shovels, wrong_rows = self._shovels()
         configured |= found_shovels
@@ -260,7 +284,7 @@ class Supervisor:
                 except UpstreamError as error:
                     problems.append(_shovel_problem(topology.node, vhost, name, str(error)))
                 else:
-                    found[shovel.link_id] = _Wanted(shovel, shovel)
+                    found[shovel.link_id] = _Wanted(shovel, shovel, topology.cluster_name)
         return found, problems
 
 
@@ -283,8 +307,10 @@ def _problem_row(node: str, federated: Federated, problem: upstreams.Problem) ->
         "state": "error",
         "uri": "",
         "error": problem.text,
+        "last_error": problem.text,
         "since_ms": time.time_ns() // 1_000_000,
         "local_connection": "",
+        "backlog": None,
     }
 
 
@@ -299,6 +325,7 @@ def _shovel_problem(node: str, vhost: str, name: str, error: str) -> dict[str, A
         "state": "error",
         "uri": "",
         "error": error,
+        "last_error": error,
         "since_ms": time.time_ns() // 1_000_000,
         "local_connection": "",
     }

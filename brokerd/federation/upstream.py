@@ -41,6 +41,13 @@ RECEIVED_FROM = "x-received-from"
 QUEUE_LENGTH = "queue-length"
 SUFFIXES = ("A", "B")
 
+#: Key of a definition to argument of the upstream queue (R-FX-3).
+_QUEUE_ARGUMENTS = {
+    "expires": "x-expires",
+    "message-ttl": "x-message-ttl",
+    "queue-type": "x-queue-type",
+}
+
 #: How a URI begins that is kept encrypted (ADR 19); behind it stands the key's name.
 SEALED = "sealed:1:"
 
@@ -293,8 +300,8 @@ def select(
 ) -> tuple[list[Upstream], list[Problem]]:
     """Return the upstreams of an exchange (R-FED-3), and what is wrong with others.
 
-    upstreams, sets: the vhost's parameters by name.  An upstream that does not exist (yet) is
-    passed over, as a set may name it before it is made.
+    upstreams, sets: the vhost's parameters by name.  An upstream or set may be named before it is
+    made.
     """
     if choice.upstream is not None:
         wanted: list[tuple[str, dict[str, Any]]] = [(choice.upstream, {})]
@@ -308,8 +315,11 @@ def select(
         wanted = []
     found: dict[tuple[str, str], Upstream] = {}
     problems = []
+    if choice.upstream_set not in (None, ALL) and choice.upstream_set not in sets:
+        problems.append(Problem("", f"there is no set '{choice.upstream_set}'"))
     for name, overrides in wanted[:UPSTREAMS_OF_EXCHANGE_MAX]:
         if name not in upstreams:
+            problems.append(Problem(name, "there is no upstream of this name"))
             continue
         try:
             upstream = parse(name, upstreams[name], reconnect_delay_ms)
@@ -330,6 +340,25 @@ def _entries(value: Any) -> list[tuple[str, dict[str, Any]]]:
             overrides = {key: item for key, item in entry.items() if key != "upstream"}
             result.append((entry["upstream"], overrides))
     return result
+
+
+def new_queue_keys(before: Upstream, after: Upstream, vhost: str, exchange: str) -> list[str]:
+    """Return the keys because of whose change the link of a downstream exchange needs another
+    upstream queue; with any other change it keeps the one it has, and what waits there.
+    """
+    old, new = before.queue_arguments(), after.queue_arguments()
+    keys = [
+        key for key, argument in _QUEUE_ARGUMENTS.items() if old.get(argument) != new.get(argument)
+    ]
+    if before.exchange_name(exchange) != after.exchange_name(exchange):
+        keys.append("exchange")
+    if _vhosts(before, vhost) - _vhosts(after, vhost):
+        keys.append("uri")
+    return sorted(keys)
+
+
+def _vhosts(upstream: Upstream, vhost: str) -> set[str]:
+    return {vhost if each.vhost is None else each.vhost for each in upstream.addresses}
 
 
 def queue_name(

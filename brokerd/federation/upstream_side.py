@@ -6,6 +6,7 @@ names, and when, is the link's business.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from brokerd.federation.ports import Federated
 
 #: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
 _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
+#: How long a consumer of ours may take to be gone from the upstream queue.
+LOOK_S = 0.25
+LOOKS_MAX = 12
 _HEAD = struct.Struct(">BHI")
 _WIDE = struct.Struct(">cq")
 
@@ -67,10 +71,54 @@ async def declare_exchange(connection: Connection, name: str, federated: Federat
 
 
 async def declare_queue(channel: Channel, name: str, upstream: upstreams.Upstream) -> None:
-    """R-FX-3."""
+    """R-FX-3.  ClientError if somebody else consumes from it (R-FED-8)."""
     await channel.call(
         methods.QueueDeclare(queue=name, durable=True, arguments=upstream.queue_arguments())
     )
+    if not await _is_free(channel, name):
+        raise in_use(name)
+
+
+def in_use(queue: str) -> ClientError:
+    """Return what is wrong with a queue that somebody else consumes from: they would share its
+    messages.
+    """
+    return ClientError(
+        f"another consumer is on the upstream queue '{queue}': perhaps another cluster has the "
+        "name of this one (brokerctl set_cluster_name)"
+    )
+
+
+def ask_backlog(channel: Channel, queue: str, told: Callable[[int], None]) -> None:
+    """Ask how many messages wait in the upstream queue, those under way not counted.
+
+    told(count) is called with the answer; a channel that ends tells nobody.
+    """
+
+    def answered(future: asyncio.Future[methods.Method]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answer = future.result()
+            assert isinstance(answer, methods.QueueDeclareOk)
+            told(answer.message_count)
+
+    channel.ask(methods.QueueDeclare(queue=queue, passive=True)).add_done_callback(answered)
+
+
+async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:
+    answer = await channel.call(methods.QueueDeclare(queue=queue, passive=True))
+    assert isinstance(answer, methods.QueueDeclareOk)
+    return answer
+
+
+async def _is_free(channel: Channel, queue: str) -> bool:
+    """Tell whether nobody consumes from the queue.  A link of ours that has just ended, here or on
+    another member, gets a moment to be gone.
+    """
+    for _ in range(LOOKS_MAX):
+        if not (await _look(channel, queue)).consumer_count:
+            return True
+        await asyncio.sleep(LOOK_S)
+    return False
 
 
 async def choose_suffix(connection: Connection, names: Names) -> tuple[str, str | None]:
@@ -190,7 +238,16 @@ async def delete_internal(channel: Channel, name: str) -> None:
 
 
 async def delete_all(connection: Connection, names: Names) -> None:
-    """R-FX-17: nothing of the link stays; the queue first, so that nothing new is buffered."""
+    """R-FX-17: nothing of the link stays; the queue first, so that nothing new is buffered.
+
+    A queue that somebody else consumes from stays: it is another cluster's.
+    """
+    try:
+        if not await _is_free(await connection.open_channel(), names.queue):
+            raise in_use(names.queue)
+    except ChannelClosed as error:
+        if error.code != spec.NOT_FOUND:
+            raise ClientError(f"cannot clean up: {error}") from error
     requests: list[methods.Method] = [methods.QueueDelete(queue=names.queue)]
     requests += [
         methods.ExchangeDelete(exchange=names.internal(suffix)) for suffix in upstreams.SUFFIXES

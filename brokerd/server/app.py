@@ -38,7 +38,7 @@ from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.broker import Broker
-from brokerd.server.catalog import keyring, member_states
+from brokerd.server.catalog import cluster_name, keyring, member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.endpoints import Doors
 from brokerd.server.health import HealthState
@@ -313,6 +313,6 @@ async def _bootstrap(broker: Broker) -> dict[str, Any]:
                 "password_hash": await broker.checker.hash(password),
             }
         )
-    return catalog_commands.bootstrap(
-        os.urandom(16).hex(), broker.config.cluster.name, users, features=features.names()
-    )
+    cluster_id = os.urandom(16).hex()
+    name = cluster_name.founding(broker.config.cluster.name, broker.node, cluster_id)
+    return catalog_commands.bootstrap(cluster_id, name, users, features=features.names())

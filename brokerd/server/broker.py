@@ -37,7 +37,7 @@ from brokerd.server.access.revocation import Revocation
 from brokerd.server.access.shared_counts import SharedCounts
 from brokerd.server.alarm_monitor import AlarmMonitor
 from brokerd.server.amqp.connection import ClientConnection
-from brokerd.server.catalog import sealed_parameters, shovel_parameters
+from brokerd.server.catalog import sealed_parameters
 from brokerd.server.catalog.catalog_writer import CatalogWriter, Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.cluster_alarms import ClusterAlarms
@@ -283,7 +283,6 @@ class Broker:
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose one catalog operation; return its reply once all members that are up have it."""
         catalog_checks.judge(operation, self.profile, self.view)
-        shovel_parameters.check(operation, self.view)
         sealed_parameters.seal(operation, self.view, self.keyring)
         return await self.catalog_writer.write(operation)
 

@@ -25,6 +25,7 @@ from brokerd.server.grpc.grpc_server import GrpcServer, Servicers
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
+from brokerd.server.members import federation_calls
 from brokerd.server.messages.federation_ports import MemberTopology
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class Doors:
         )
         self.http: HttpServer | None = None
         self.federation = Supervisor(_topology(broker))
+        # Another supervisor takes over when the doors open again.
+        federation_calls.serve(
+            *(broker.calls, broker.link_rows), lambda link_id: self.federation.restart(link_id)
+        )
         self.is_open = False
         self._changing = asyncio.Lock()
 
@@ -163,8 +168,10 @@ class Doors:
 
 
 def _topology(broker: Broker) -> MemberTopology:
-    name = broker.config.cluster.name
-    return MemberTopology(name, broker, broker.host, broker, broker.routing, broker.blocking_reason)
+    return MemberTopology(
+        broker.config.cluster.name,
+        *(broker, broker.host, broker, broker.routing, broker.blocking_reason),
+    )
 
 
 def _connection_services(

@@ -22,6 +22,7 @@ from brokerd import __version__
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.access import login_records
+from brokerd.server.catalog import cluster_name
 from brokerd.server.members import kept_aside
 from brokerd.server.slices import in_slices
 
@@ -128,7 +129,8 @@ class _Figures(Collector):
         info = GaugeMetricFamily(
             "brokerd_build_info", "Version of this member.", labels=["version", "node", "cluster"]
         )
-        info.add_metric([__version__, broker.node, broker.view.cluster_name], 1)
+        cluster = cluster_name.of(broker.config.cluster.name, broker.view)
+        info.add_metric([__version__, broker.node, cluster], 1)
         yield info
         alive = broker.host.alive() | {broker.node}
         members = broker.view.members()

@@ -110,7 +110,7 @@ class ApplyRequest(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("id", "action", "kind", "vhost", "name", "spec", "owner", "precondition", "if_empty", "if_unused", "dry_run")
+    __slots__ = ("id", "action", "kind", "vhost", "name", "spec", "owner", "precondition", "if_empty", "if_unused", "dry_run", "confirmed")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UPSERT: _ClassVar[Operation.Action]
@@ -130,6 +130,7 @@ class Operation(_message.Message):
     IF_EMPTY_FIELD_NUMBER: _ClassVar[int]
     IF_UNUSED_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     id: str
     action: Operation.Action
     kind: str
@@ -141,7 +142,8 @@ class Operation(_message.Message):
     if_empty: bool
     if_unused: bool
     dry_run: bool
-    def __init__(self, id: _Optional[str] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., kind: _Optional[str] = ..., vhost: _Optional[str] = ..., name: _Optional[str] = ..., spec: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., precondition: _Optional[_Union[Precondition, _Mapping]] = ..., if_empty: _Optional[bool] = ..., if_unused: _Optional[bool] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    confirmed: bool
+    def __init__(self, id: _Optional[str] = ..., action: _Optional[_Union[Operation.Action, str]] = ..., kind: _Optional[str] = ..., vhost: _Optional[str] = ..., name: _Optional[str] = ..., spec: _Optional[str] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., precondition: _Optional[_Union[Precondition, _Mapping]] = ..., if_empty: _Optional[bool] = ..., if_unused: _Optional[bool] = ..., dry_run: _Optional[bool] = ..., confirmed: _Optional[bool] = ...) -> None: ...
 
 class Precondition(_message.Message):
     __slots__ = ("absent", "hash", "owner_uid")
@@ -160,7 +162,7 @@ class ApplyResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[OperationResult, _Mapping]]] = ...) -> None: ...
 
 class OperationResult(_message.Message):
-    __slots__ = ("id", "code", "message", "current", "revision", "messages", "consumers")
+    __slots__ = ("id", "code", "message", "current", "revision", "messages", "consumers", "needs_confirmation")
     class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OK: _ClassVar[OperationResult.Code]
@@ -184,6 +186,7 @@ class OperationResult(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CONSUMERS_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_CONFIRMATION_FIELD_NUMBER: _ClassVar[int]
     id: str
     code: OperationResult.Code
     message: str
@@ -191,7 +194,8 @@ class OperationResult(_message.Message):
     revision: int
     messages: int
     consumers: int
-    def __init__(self, id: _Optional[str] = ..., code: _Optional[_Union[OperationResult.Code, str]] = ..., message: _Optional[str] = ..., current: _Optional[_Union[TopologyObject, _Mapping]] = ..., revision: _Optional[int] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ...) -> None: ...
+    needs_confirmation: bool
+    def __init__(self, id: _Optional[str] = ..., code: _Optional[_Union[OperationResult.Code, str]] = ..., message: _Optional[str] = ..., current: _Optional[_Union[TopologyObject, _Mapping]] = ..., revision: _Optional[int] = ..., messages: _Optional[int] = ..., consumers: _Optional[int] = ..., needs_confirmation: _Optional[bool] = ...) -> None: ...
 
 class WatchTopologyRequest(_message.Message):
     __slots__ = ("since_revision",)
@@ -586,6 +590,18 @@ class KeptAsideResponse(_message.Message):
     rows: _containers.RepeatedScalarFieldContainer[str]
     unanswered: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, rows: _Optional[_Iterable[str]] = ..., unanswered: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RestartLinkRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class RestartLinkResponse(_message.Message):
+    __slots__ = ("member",)
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    def __init__(self, member: _Optional[str] = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("vhost", "name", "member", "deadline_ms")

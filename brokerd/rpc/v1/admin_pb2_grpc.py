@@ -179,6 +179,11 @@ class AdminStub:
                 request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.SerializeToString,
                 response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.FromString,
                 _registered_method=True)
+        self.RestartLink = channel.unary_unary(
+                '/brokerd.v1.Admin/RestartLink',
+                request_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkRequest.SerializeToString,
+                response_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -363,6 +368,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestartLink(self, request, context):
+        """Federation links of all members: one connects anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -510,6 +522,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.KeptAside,
                     request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.FromString,
                     response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.SerializeToString,
+            ),
+            'RestartLink': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestartLink,
+                    request_deserializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkRequest.FromString,
+                    response_serializer=brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1295,6 +1312,33 @@ class Admin:
             '/brokerd.v1.Admin/KeptAside',
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideRequest.SerializeToString,
             brokerd_dot_rpc_dot_v1_dot_admin__pb2.KeptAsideResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestartLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/brokerd.v1.Admin/RestartLink',
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkRequest.SerializeToString,
+            brokerd_dot_rpc_dot_v1_dot_admin__pb2.RestartLinkResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,15 +19,16 @@ from brokerd.server.access.tls_listener import ListenerContext, ListenError, lis
 from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.ports import ConnectionServices
+from brokerd.server.catalog import cluster_name
 from brokerd.server.variables import Variables
 
 log = logging.getLogger(__name__)
 
 
 def connection_config(
-    config: BrokerConfig, profile: Profile, variables: Variables
+    config: BrokerConfig, profile: Profile, variables: Variables, cluster: str
 ) -> ConnectionConfig:
-    """Return the limits and the identity that every client meets."""
+    """Return the limits and the identity that every client meets.  cluster: its name (R-FED-8)."""
     return ConnectionConfig(
         frame_max=variables.frame_max,
         frame_min=profile.frame_min,
@@ -43,7 +44,7 @@ def connection_config(
             "platform": f"Python {platform.python_version()}",
             "copyright": "The brokerd authors",
             "information": "Licensed under the Apache License 2.0",
-            "cluster_name": config.cluster.name,
+            "cluster_name": cluster,
         },
     )
 
@@ -67,14 +68,16 @@ class AmqpListener:
         self._certificate_files = certificate_files
         self._servers: list[asyncio.Server] = []
         self._is_watching = False
-        #: What new connections meet, and the revision of the variables it was made of.
-        self._settings: tuple[int, ConnectionConfig] | None = None
+        #: What new connections meet, and the variables' revision and the name it was made of.
+        self._settings: tuple[tuple[int, str], ConnectionConfig] | None = None
 
     def _connection(self, tls: bool) -> ClientConnection:
         variables, channels = self._variables, self._services.channels
-        if self._settings is None or self._settings[0] != variables.revision:
-            made = connection_config(channels.config, channels.profile, variables)
-            self._settings = variables.revision, made
+        cluster = cluster_name.of(channels.config.cluster.name, channels.catalog.view)
+        made_of = variables.revision, cluster
+        if self._settings is None or self._settings[0] != made_of:
+            made = connection_config(channels.config, channels.profile, variables, cluster)
+            self._settings = made_of, made
         return ClientConnection(self._services, self._settings[1], tls)
 
     async def start(self, config: BrokerConfig) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from brokerd.core.catalog import catalog_commands, catalog_specs, features, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.rpc.v1 import admin_pb2
-from brokerd.server.catalog import admin_objects, ports, topology
+from brokerd.server.catalog import admin_objects, federation_parameters, ports, topology
 from brokerd.server.catalog.catalog_writer import Unavailable
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
@@ -48,7 +48,11 @@ _LOOKS_AT: dict[tuple[int, str], frozenset[str]] = {
 }
 
 
-class Room(ports.Topology, Protocol):
+#: What says which links there are: the definitions of federation are checked against it.
+_LINKS = frozenset({"vhost", "exchange", "policy", "parameter"})
+
+
+class Room(ports.Topology, federation_parameters.Room, Protocol):
     """What a request needs besides the making of queues."""
 
     @property
@@ -118,6 +122,10 @@ class _Request:
                 await self._upsert(operation)
         except admin_objects.BadOperation as error:
             self.results[-1] = admin_objects.failed(operation, Result.REFUSED, str(error))
+        except federation_parameters.NeedsConfirmation as error:
+            refused = admin_objects.failed(operation, Result.REFUSED, str(error))
+            refused.needs_confirmation = True
+            self.results[-1] = refused
         except Unavailable as error:
             self.results[-1] = admin_objects.failed(operation, Result.UNAVAILABLE, str(error))
 
@@ -165,6 +173,8 @@ class _Request:
         uid = 0
         if operation.kind == "user":
             spec = await self._hashed(operation.name, spec)
+        elif operation.kind == "parameter":
+            await self._check_parameter(operation, spec)
         elif operation.kind == "queue" and not self._is_there(operation):
             spec, members = self._new_queue(operation, spec)
             uid = self._room.new_group_uid()
@@ -182,6 +192,17 @@ class _Request:
         )
         self._add(operation, command)
         self._new_queues += uid != 0
+
+    async def _check_parameter(self, operation: admin_pb2.Operation, spec: dict[str, Any]) -> None:
+        """BadOperation or NeedsConfirmation: it could not be used, or would lose messages."""
+        vhost, name, value = operation.vhost, operation.name, spec.get("value")
+        if federation_parameters.is_checked(name) and not _LINKS.isdisjoint(self._kinds):
+            await self.flush()
+        problem = federation_parameters.problem(self._room, vhost, name, value)
+        if problem is not None:
+            raise admin_objects.BadOperation(problem)
+        if not operation.confirmed:
+            federation_parameters.check_loss(self._room, vhost, name, value)
 
     def _is_there(self, operation: admin_pb2.Operation) -> bool:
         return self._room.view.queue(operation.vhost, operation.name) is not None

@@ -19,12 +19,13 @@ from brokerd.core.catalog import catalog_commands, catalog_effects
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server.access import auth
 from brokerd.server.access.password_checker import NotChecked
-from brokerd.server.catalog import admin_objects, topology, topology_batch
+from brokerd.server.catalog import admin_objects, cluster_name, topology, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import admin_rows, rpc_auth
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
+from brokerd.server.members import federation_calls
 
 if TYPE_CHECKING:
     from brokerd.server.grpc.ports import AdminServices
@@ -39,6 +40,10 @@ OPERATIONS_MAX = 256
 #: Changes that may wait for one watcher; one that falls further behind lists again.
 WATCH_BACKLOG = 4096
 WATCHERS_MAX = 256
+#: Kind of List: the federation links of all members.
+ALL_LINKS = "all_links"
+#: The shovels of all members.
+ALL_SHOVELS = "all_shovels"
 BOOKMARK_S = 30.0
 FEATURES = (
     "amqp-0-9-1",
@@ -48,7 +53,7 @@ FEATURES = (
     "password-overlap",
 )
 #: Settings that may be changed at run time; "@member" behind the name limits one to a member.
-SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING)
+SETTINGS = (alarms.MEMORY_SETTING, alarms.DISK_SETTING, cluster_name.SETTING)
 
 
 class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc.AdminServicer):
@@ -73,7 +78,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         view = self._services.catalog.view
         return admin_pb2.GetInfoResponse(
             cluster_id=view.cluster_id,
-            cluster_name=view.cluster_name,
+            cluster_name=cluster_name.of(self._services.catalog.config.cluster.name, view),
             node=self._services.node,
             version=__version__,
             features=FEATURES,
@@ -185,19 +190,44 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     async def List(
         self, request: admin_pb2.ListRequest, context: Context
     ) -> AsyncIterator[admin_pb2.ListPage]:
-        """Rows of one kind as this member sees them."""
+        """Rows of one kind as this member sees them; links also as all members do."""
         await self._reader(context)
         maker = admin_rows.MAKERS.get(request.kind)
-        if maker is None:
-            known = ", ".join(sorted(admin_rows.MAKERS))
+        if request.kind in (ALL_LINKS, ALL_SHOVELS):
+            rows = await self._all_links(request.kind == ALL_SHOVELS, request.vhost)
+        elif maker is not None:
+            rows = maker(self._services, request.vhost)
+        else:
+            known = ", ".join(sorted((*admin_rows.MAKERS, ALL_LINKS, ALL_SHOVELS)))
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )
             return
-        rows = maker(self._services, request.vhost)
         for start in range(0, len(rows) or 1, PAGE):
             page = rows[start : start + PAGE]
             yield admin_pb2.ListPage(rows=[json.dumps(row, separators=(",", ":")) for row in page])
+
+    async def _all_links(self, are_shovels: bool, vhost: str) -> list[dict[str, Any]]:
+        services = self._services
+        rows = await federation_calls.all_links(services.members.calls, services.groups.alive())
+        return [
+            row
+            for row in rows
+            # A member that did not answer may run either.
+            if not row["id"]
+            or (vhost in ("", row["vhost"]) and (row["type"] == "shovel") == are_shovels)
+        ]
+
+    async def RestartLink(
+        self, request: admin_pb2.RestartLinkRequest, context: Context
+    ) -> admin_pb2.RestartLinkResponse:
+        """Have a federation link connect anew, whichever member runs it."""
+        caller = await self._writer(context)
+        services = self._services
+        alive = services.groups.alive()
+        member = await federation_calls.restart(services.members.calls, alive, request.id)
+        log.info("federation link %s is restarted by '%s'", request.id, caller.user)
+        return admin_pb2.RestartLinkResponse(member=member)
 
     # ---- settings -----------------------------------------------------------------------------
 
@@ -214,10 +244,12 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"unknown setting '{name}'; known: {', '.join(SETTINGS)}",
                 )
-            problem = alarms.check_setting(name, value) if value else None
+            is_name = name == cluster_name.SETTING
+            check = cluster_name.problem(value) if is_name else alarms.check_setting(name, value)
+            problem = check if value else None
             if problem:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-            key = name if request.all_members else f"{name}@{services.node}"
+            key = name if request.all_members or is_name else f"{name}@{services.node}"
             await self._written(context, catalog_commands.set_setting(key, value or None))
             applied[name] = value
         if services.runtime.monitor is not None:

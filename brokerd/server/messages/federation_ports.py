@@ -23,7 +23,7 @@ from brokerd.federation.errors import ClientError
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
-from brokerd.server.catalog import sealed_parameters
+from brokerd.server.catalog import cluster_name, sealed_parameters
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline, publishing
@@ -33,7 +33,7 @@ from brokerd.server.messages.ports import Members, Routing, Sender
 log = logging.getLogger(__name__)
 
 #: What makes links come or go; operator policies know no exchanges.
-_LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member"})
+_LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member", "setting"})
 
 
 class LinkPublisher:
@@ -181,15 +181,17 @@ class MemberTopology:
 
     def __init__(
         self,
-        cluster_name: str,
+        configured_name: str,
         catalog: Catalog,
         members: Members,
         sender: Sender,
         routing: Routing,
         alarm: Callable[[], str],
     ) -> None:
-        """alarm() says why publishers are held back anywhere, "" if they are not."""
-        self._cluster_name = cluster_name
+        """configured_name: the setting cluster.name.  alarm() says why publishers are held back
+        anywhere, "" if they are not.
+        """
+        self._configured_name = configured_name
         self._catalog = catalog
         self._members = members
         self._sender = sender
@@ -207,7 +209,7 @@ class MemberTopology:
     @property
     def cluster_name(self) -> str:
         """R-FED-8."""
-        return self._cluster_name
+        return cluster_name.of(self._configured_name, self._catalog.view)
 
     @property
     def revision(self) -> int:

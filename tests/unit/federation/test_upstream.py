@@ -170,12 +170,16 @@ def test_no_value_does_more_than_be_refused(value: Any) -> None:
 UPSTREAMS = {"a": {"uri": "amqp://a"}, "b": {"uri": "amqp://b"}, "bad": {"uri": "x"}}
 
 
-def test_a_set_gives_overrides_and_passes_over_what_is_missing() -> None:
+def test_a_set_gives_overrides_and_names_what_is_missing() -> None:
     """R-FED-3."""
     sets = {"s": [{"upstream": "a", "exchange": "e", "max-hops": 2}, {"upstream": "none"}, 7]}
     found, problems = upstream.select(Choice(upstream_set="s"), UPSTREAMS, sets)
     assert [(item.name, item.exchange, item.max_hops) for item in found] == [("a", "e", 2)]
-    assert problems == []
+    missing = upstream.Problem("none", "there is no upstream of this name")
+    assert problems == [missing]
+    assert upstream.select(Choice(upstream="none"), UPSTREAMS, sets) == ([], [missing])
+    found, problems = upstream.select(Choice(upstream_set="other"), UPSTREAMS, sets)
+    assert (found, problems) == ([], [upstream.Problem("", "there is no set 'other'")])
 
 
 def test_one_upstream_twice_with_different_exchanges_is_two_links() -> None:

@@ -13,6 +13,7 @@ from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.catalog.keyring import Keyring
 from tests.unit.core.catalog_driver import CatalogDriver
 
 Json = dict[str, Any]
@@ -59,6 +60,8 @@ class Member:
 
     def __init__(self, profile: Profile | None = None) -> None:
         self.driver = CatalogDriver(profile)
+        self.profile = self.driver.profile
+        self.keyring = Keyring([])
         self.view = self.driver.view
         self.node = MEMBERS[0]
         for name in MEMBERS:

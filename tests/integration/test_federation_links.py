@@ -1,0 +1,249 @@
+"""Links of clusters that know nothing of each other, changed definitions, links listed anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.federation_rig import Admin, admin, amqp, uri
+from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_brokerctl import Ctl
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+
+BUFFERED = 300
+
+
+@dataclass
+class Pair:
+    """A cluster upstream, one downstream, an Admin client of each."""
+
+    up: Member
+    down: Member
+    upstream: Admin
+    downstream: Admin
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    for name in ("up", "down"):
+        (tmp_path / name).mkdir()
+    with (
+        cluster(tmp_path / "up", 1) as (up,),
+        cluster(tmp_path / "down", 1) as (down,),
+        admin(up) as upstream,
+        admin(down) as downstream,
+    ):
+        yield Pair(up, down, upstream, downstream)
+
+
+def brokerctl(member: Member, *words: str, status: int = 0) -> str:
+    """Run a command against a member; return all that it says."""
+    done = Ctl(f"127.0.0.1:{member.grpc_port}").run(*words)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def follow(member: Member, upstream: Member, exchange: str = "stock", /, **definition: Any) -> None:
+    """Federate a fanout exchange with one bound queue of its name."""
+    with amqp(member.amqp_port) as channel, admin(member) as client:
+        channel.exchange_declare(exchange, "fanout", durable=True)
+        channel.queue_declare(exchange, durable=True)
+        channel.queue_bind(exchange, exchange, "")
+        client.federate("up", uri(upstream.amqp_port), f"^{exchange}$", **definition)
+
+
+def publish(member: Member, count: int, exchange: str = "stock") -> None:
+    with amqp(member.amqp_port) as channel:
+        for number in range(count):
+            channel.basic_publish(exchange, "k", b"%d" % number)
+
+
+def depth(member: Member, queue: str = "stock") -> int:
+    with amqp(member.amqp_port) as channel:
+        count: int = channel.queue_declare(queue, passive=True).method.message_count
+        return count
+
+
+def upstream_queue(client: Admin) -> str:
+    (name,) = [name for name in client.objects("queue") if name.startswith("federation: ")]
+    return name
+
+
+def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: Path) -> None:
+    """R-FED-8, R-FX-2: their names differ, so do their upstream queues."""
+    for name in ("up", "east", "west"):
+        (tmp_path / name).mkdir()
+    with (
+        cluster(tmp_path / "up", 1) as (up,),
+        cluster(tmp_path / "east", 1) as (east,),
+        cluster(tmp_path / "west", 1) as (west,),
+        admin(up) as upstream,
+    ):
+        for member in (east, west):
+            follow(member, up)
+            with admin(member) as client:
+                client.wait_link("stock")
+        publish(up, 200)
+        for member in (east, west):
+            eventually(lambda at=member: depth(at) == 200, "all messages at each")
+        found = [name for name in upstream.objects("queue") if name.startswith("federation: ")]
+        assert len(found) == 2
+
+
+def test_a_link_does_not_share_its_queue_with_another_cluster_of_its_name(tmp_path: Path) -> None:
+    """R-FED-8: an error with the reason, and removing that link leaves the other's queue."""
+    for name in ("up", "east", "west"):
+        (tmp_path / name).mkdir()
+    with (
+        cluster(tmp_path / "up", 1) as (up,),
+        cluster(tmp_path / "east", 1, BROKERD_CLUSTER_NAME="shop") as (east,),
+        cluster(tmp_path / "west", 1, BROKERD_CLUSTER_NAME="shop") as (west,),
+        admin(up) as upstream,
+        admin(east) as first,
+        admin(west) as second,
+    ):
+        follow(east, up)
+        first.wait_link("stock")
+        follow(west, up)
+        row = second.wait_link("stock", "error")
+        assert "another consumer is on the upstream queue" in row["error"]
+        assert "set_cluster_name" in row["error"]
+        publish(up, 50)
+        eventually(lambda: depth(east) == 50, "all messages at the first")
+        second.delete("policy", "federate-up")
+        eventually(lambda: not second.rows("links"), "the second link is gone")
+        assert upstream_queue(upstream) == "federation: stock -> shop"
+        publish(up, 50)
+        eventually(lambda: depth(east) == 100, "the first goes on")
+        # With a name of its own it gets its share.
+        brokerctl(west, "set_cluster_name", "shop-west")
+        follow(west, up)
+        second.wait_link("stock")
+        publish(up, 5)
+        eventually(lambda: depth(west) == 5, "both have them")
+        eventually(lambda: depth(east) == 105, "both have them")
+
+
+def test_a_changed_upstream_keeps_what_waits_upstream(pair: Pair) -> None:
+    """R-FX-17, against RabbitMQ: no change that needs no other queue costs a message."""
+    follow(pair.down, pair.up, reconnect_delay=1)
+    pair.downstream.wait_link("stock")
+    pair.downstream.set("vm_memory_high_watermark", "0.00001")
+    pair.downstream.wait_link("stock", "blocked")
+    publish(pair.up, BUFFERED)
+    name = upstream_queue(pair.upstream)
+    for change in (
+        {"reconnect-delay": 2},
+        {"reconnect-delay": 2, "prefetch-count": 10, "ack-mode": "on-publish"},
+        {"max-hops": 3, "trust-user-id": True, "uri": uri(pair.up.amqp_port, query="?heartbeat=7")},
+    ):
+        before = pair.downstream.wait_link("stock", "blocked")
+        value = {"uri": uri(pair.up.amqp_port)} | change
+        pair.downstream.put("parameter", "federation-upstream/up", {"value": value})
+
+        def is_new(before: dict[str, Any] = before) -> bool:
+            row = pair.downstream.wait_link("stock", "blocked")
+            return bool(row["local_connection"] != before["local_connection"])
+
+        eventually(is_new, "the link has another session")
+        assert depth(pair.up, name) == BUFFERED
+    row = pair.downstream.wait_link("stock", "blocked")
+    eventually(lambda: pair.downstream.rows("links")[0]["backlog"] == BUFFERED, "the backlog")
+    assert row["last_error"] == ""
+    pair.downstream.set("vm_memory_high_watermark", "0.6")
+    eventually(lambda: depth(pair.down) == BUFFERED, "all that waited")
+
+
+def test_a_change_that_needs_another_queue_is_confirmed(pair: Pair) -> None:
+    """R-FX-17: refused until somebody says that what waits upstream may go."""
+    follow(pair.down, pair.up)
+    pair.downstream.wait_link("stock")
+    value = f'{{"uri": "{uri(pair.up.amqp_port)}", "expires": 600000}}'
+    words = ("set_parameter", "federation-upstream", "up", value)
+    refused = brokerctl(pair.down, *words, status=69)
+    assert "with another expires the link of exchange 'stock'" in refused
+    assert "would be lost" in refused
+    assert "arguments" not in str(pair.downstream.wait_link("stock")["error"])
+    brokerctl(pair.down, *words[:1], "--force", *words[1:])
+
+    def expires() -> Any:
+        queues = pair.upstream.objects("queue")
+        name = next((each for each in queues if each.startswith("federation: ")), None)
+        return name and queues[name]["arguments"].get("x-expires")
+
+    eventually(lambda: expires() == 600000, "another queue")
+    pair.downstream.wait_link("stock")
+    publish(pair.up, 5)
+    eventually(lambda: depth(pair.down) == 5, "the link forwards again")
+
+
+def test_links_of_all_members_are_listed_and_restarted_from_any(tmp_path: Path) -> None:
+    """R-FED-6, R-FED-7."""
+    for name in ("up", "down"):
+        (tmp_path / name).mkdir()
+    with cluster(tmp_path / "up", 1) as (up,), cluster(tmp_path / "down", 3) as members:
+        follow(members[0], up)
+
+        def local() -> list[tuple[Member, dict[str, Any]]]:
+            found = []
+            for member in members:
+                with admin(member) as client:
+                    found += [(member, row) for row in client.rows("links")]
+            return found if [row["status"] for _, row in found] == ["running"] else []
+
+        ((owner, row),) = eventually(local, "one link runs")
+        for member in members:
+            with admin(member) as client:
+                assert [each["id"] for each in client.rows("all_links")] == [row["id"]]
+            table = brokerctl(member, "-q", "list_links")
+            assert table.splitlines()[0].split("\t") == [
+                *("vhost", "exchange", "upstream", "status", "uri", "since", "backlog"),
+                "last_error",
+            ]
+            assert f"amqp://127.0.0.1:{up.amqp_port}" in table
+            assert "guest" not in table
+        assert row["id"] in brokerctl(members[1], "-q", "federation_status")
+        assert row["id"] not in brokerctl(members[1], "-q", "federation_status", "--only-down")
+        publish(up, 5)
+        other = next(member for member in members if member is not owner)
+        brokerctl(other, "restart_federation_link", row["id"])
+
+        def again() -> bool:
+            found = local()
+            return bool(found) and found[0][1]["local_connection"] != row["local_connection"]
+
+        eventually(again, "the link has connected anew")
+        brokerctl(other, "restart_federation_link", "no such link", status=69)
+        publish(up, 5)
+        eventually(lambda: depth(members[0]) == 10, "nothing was lost")
+
+
+def test_definitions_that_nobody_could_use_are_refused(pair: Pair) -> None:
+    """R-FED-2, R-FED-3: as RabbitMQ refuses them, naming the key; no password is repeated."""
+    for component, value, said in (
+        ("federation-upstream", '{"uri": "http://u:secret@x"}', "uri must begin with amqp://"),
+        ("federation-upstream", '{"url": "amqp://u:secret@x"}', "unknown key 'url'"),
+        ("federation-upstream", "{}", "uri is missing"),
+        ("federation-upstream", "[]", "must be a table"),
+        ("federation-upstream", '{"uri": "amqp://", "ack-mode": "on_confirm"}', "ack-mode must"),
+        ("federation-upstream-set", '[{"upstream": "up", "bogus": 1}]', "unknown key 'bogus'"),
+        ("federation-upstream-set", '{"upstream": "up"}', "must be a list"),
+        ("federation-upstream-set", '[{"exchange": "x"}]', "key upstream"),
+    ):
+        refused = brokerctl(pair.down, "set_parameter", component, "x", value, status=69)
+        assert said in refused, refused
+        assert "secret" not in refused.partition("Error")[2]
+    assert pair.downstream.objects("parameter") == {}
+    # A set may come before its upstreams, as in RabbitMQ; what is missing is shown.
+    brokerctl(pair.down, "set_parameter", "federation-upstream-set", "s", '[{"upstream": "later"}]')
+    brokerctl(pair.down, "set_policy", "f", "^stock$", '{"federation-upstream-set": "s"}')
+    with amqp(pair.down.amqp_port) as channel:
+        channel.exchange_declare("stock", "fanout", durable=True)
+    row = pair.downstream.wait_link("stock", "error")
+    assert row["upstream"] == "later"
+    assert row["error"] == "there is no upstream of this name"

@@ -8,6 +8,7 @@ a `ClientError` without credentials in its text.  For `link.py` and tests; not a
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -195,11 +196,17 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, vhost: str, name: str, authorities: str | None = None
+        cls,
+        address: Address,
+        vhost: str,
+        name: str,
+        authorities: str | None = None,
+        sock: socket.socket | None = None,
     ) -> Connection:
         """Connect, log in, open the vhost.
 
         name: what the upstream's listings show.  authorities: PEM, None for the system's.
+        sock: connected already, one of a pair; nothing is dialled then.
         """
         timeout_ms = address.integer(
             "connection_timeout", CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS_MAX
@@ -231,9 +238,12 @@ class Connection(asyncio.Protocol):
 
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(
-                    make, address.host, address.port, ssl=context, server_hostname=server_name
-                )
+                if sock is None:
+                    await loop.create_connection(
+                        make, address.host, address.port, ssl=context, server_hostname=server_name
+                    )
+                else:
+                    await loop.create_unix_connection(make, sock=sock)
                 await made[-1]._opened
         except TimeoutError:
             _abort(made)

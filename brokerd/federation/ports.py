@@ -5,12 +5,12 @@ Owned by this room so that it never imports the server (docs/architecture.md).
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.amqp.values import Table
-from brokerd.federation.client import Connection
 from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Choice
 
@@ -104,9 +104,9 @@ class Topology(Host, Protocol):
         """Return the names of all vhosts."""
         ...
 
-    async def connect_here(self, user: str, vhost: str, name: str) -> Connection:
-        """Return a connection to this cluster itself, with the rights of a user, and with all
-        rights for the user "".  No password is asked.  Raises ClientError.
+    async def connect_here(self, user: str) -> socket.socket:
+        """Return a socket at whose other end this member serves AMQP, with the rights of a user
+        and without a login; "": all rights.
         """
         ...
 

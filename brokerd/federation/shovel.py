@@ -41,7 +41,8 @@ COUNT_MAX = 2**53
 class End:
     """One end: where it is, and which queue or exchange of it.  At most one of the two is set."""
 
-    #: Every (re)connect takes one of them at random.  An empty host means this cluster itself.
+    #: Every (re)connect takes one of them at random.  An empty host means this cluster itself, with
+    #: the rights of the user, or all rights without one.
     addresses: tuple[Address, ...]
     queue: str | None = None
     exchange: str | None = None
@@ -198,11 +199,12 @@ def _uris(value: Any) -> tuple[Address, ...]:
 def _address(text: str) -> Address:
     """A URI without a host means this cluster itself; without a vhost it means the vhost /."""
     address = upstream.parse_uri(text)
-    if not urlsplit(text).hostname:
-        shown = f"amqp://{urlsplit(text).path}"
+    parts = urlsplit(text)
+    if not parts.hostname:
         if address.tls:
             raise UpstreamError("uri without a host must begin with amqp://")
-        address = replace(address, host="", shown=shown)
+        user = address.user if parts.username else ""
+        address = replace(address, host="", user=user, shown=f"amqp://{parts.path}")
     return replace(address, vhost=address.vhost or DEFAULT_VHOST)
 
 

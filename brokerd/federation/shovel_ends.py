@@ -48,15 +48,17 @@ class ShovelPassage:
         self._cluster = cluster
         self._source_uri = ""
         self._destination_uri = shovel.destination.addresses[0].shown
-        self._destination_user = ""
+        self._destination_user: str | None = None
         self._exchange = ""
 
     def introduce(self, uri: str, cluster: str, vhost: str) -> None:
         """See Passage."""
         self._source_uri = uri
 
-    def introduce_destination(self, uri: str, user: str) -> None:
-        """Take note of who is there: uri has no credentials, user is whom the shovel is to it."""
+    def introduce_destination(self, uri: str, user: str | None) -> None:
+        """Take note of who is there: uri has no credentials, user is whom the shovel is to it;
+        None: it may say any.
+        """
         self._destination_uri = uri
         self._destination_user = user
 
@@ -73,7 +75,8 @@ class ShovelPassage:
         for ever.
         """
         header = message.header
-        if properties.has_user_id(header) and properties.user_id(header) != self._destination_user:
+        user = self._destination_user
+        if user is not None and properties.user_id(header) != user:
             header = properties.without_user_id(header)
         header = self._shovel.forwarded(
             *(self._cluster, self._source_uri, self._destination_uri),
@@ -182,7 +185,8 @@ class ShovelDestination:
         except BaseException:
             connection.leave()
             raise
-        self._passage.introduce_destination(address.shown, address.user)
+        is_unlimited = not address.host and not address.user
+        self._passage.introduce_destination(address.shown, None if is_unlimited else address.user)
         return publisher
 
 

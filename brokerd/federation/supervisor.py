@@ -225,7 +225,8 @@ class Supervisor:
         """ends.Dial: an address without a host is this cluster itself."""
         if address.host:
             return await Connection.open(address, vhost, name, authorities)
-        return await self._topology.connect_here(address.user, vhost, name)
+        sock = await self._topology.connect_here(address.user)
+        return await Connection.open(address, vhost, name, None, sock)
 
     async def _remove(self, shovel: Shovel) -> None:
         """A shovel has done its work: its definition goes, unless it has become another."""

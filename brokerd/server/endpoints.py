@@ -76,7 +76,7 @@ class Doors:
             *(broker.config.limits, callers, servicers, broker.certificate_files)
         )
         self.http: HttpServer | None = None
-        self.federation = Supervisor(_topology(broker))
+        self.federation = Supervisor(_topology(broker, self.listener))
         # Another supervisor takes over when the doors open again.
         federation_calls.serve(
             *(broker.calls, broker.link_rows), lambda link_id: self.federation.restart(link_id)
@@ -111,7 +111,7 @@ class Doors:
         """Listen again."""
         async with self._changing:
             if not self.is_open:
-                self.federation = Supervisor(_topology(self._broker))
+                self.federation = Supervisor(_topology(self._broker, self.listener))
                 await self.open()
 
     async def _send_clients_away(self, patience_s: float) -> int:
@@ -167,10 +167,11 @@ class Doors:
             await self.http.cleanup()
 
 
-def _topology(broker: Broker) -> MemberTopology:
+def _topology(broker: Broker, listener: AmqpListener) -> MemberTopology:
     return MemberTopology(
         broker.config.cluster.name,
         *(broker, broker.host, broker, broker.routing, broker.blocking_reason),
+        listener.connect_here,
     )
 
 

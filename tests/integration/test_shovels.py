@@ -156,6 +156,40 @@ def test_without_a_destination_messages_keep_exchange_and_key(ends: Ends) -> Non
     assert (method.exchange, method.routing_key, body) == ("amq.topic", "k.1", b"one")
 
 
+def test_a_uri_without_a_host_is_this_cluster_with_all_rights(ends: Ends) -> None:
+    """As with RabbitMQ; the vhost is / where the URI names none."""
+    ends.admin.put("vhost", "near", {}, "")
+    with amqp(ends.here.amqp_port) as near:
+        fill(near, "own", 30, user_id="guest")
+        ends.shovel("own", src_uri="amqp://", dest_uri="amqp:///near", dest_queue="own-too")
+        row = ends.wait("own")
+        assert (row["uri"], row["destination"]) == ("amqp://", "amqp:///near")
+        back = {"src_uri": "amqp:///near", "src_queue": "own-too", "dest_uri": "amqp://"}
+        ends.shovel("back", **back, dest_queue="own-back")
+        ends.wait("back")
+        for i in range(30):
+            _, properties, body = take(near, "own-back")
+            assert (properties.user_id, body) == ("guest", b"%d" % i)
+
+
+def test_a_uri_without_a_host_may_name_whose_rights_it_has(ends: Ends) -> None:
+    """No password is asked: whoever may set shovels may do everything."""
+    ends.admin.put("user", "weak", {"password_hash": "", "tags": []}, "")
+    rights = {"configure": "^$", "write": "^$", "read": "^may$"}
+    with amqp(ends.here.amqp_port) as near:
+        fill(near, "may", 3)
+        ends.shovel("may", src_uri="amqp://weak@", dest_queue="may-far")
+        row = ends.wait("may", "error")
+        assert "access to vhost '/' refused for user 'weak'" in row["error"]
+        ends.admin.put("permission", "weak", rights)
+        ends.wait("may")
+        eventually(lambda: count(near, "may") == 0, "messages are moved")
+        ends.shovel("must-not", src_uri="amqp://weak@", dest_queue="far")
+        assert "ACCESS_REFUSED" in ends.wait("must-not", "error")["error"]
+        ends.shovel("nobody", src_uri="amqp://nobody@", dest_queue="far")
+        assert "no user 'nobody'" in ends.wait("nobody", "error")["error"]
+
+
 @pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
 def test_a_shovel_that_empties_a_queue_deletes_itself(ends: Ends, ack_mode: str) -> None:
     name = f"emptied-{ack_mode}"

@@ -7,7 +7,8 @@ does.  Used by app.py, which gives it to the federation supervisor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from brokerd.amqp import errors as amqp_errors
@@ -18,8 +19,6 @@ from brokerd.core.catalog import arguments, catalog_commands, catalog_effects, n
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
-from brokerd.federation.client import Connection
-from brokerd.federation.errors import ClientError
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
@@ -187,6 +186,7 @@ class MemberTopology:
         sender: Sender,
         routing: Routing,
         alarm: Callable[[], str],
+        connect_here: Callable[[str], Awaitable[socket.socket]],
     ) -> None:
         """configured_name: the setting cluster.name.  alarm() says why publishers are held back
         anywhere, "" if they are not.
@@ -197,6 +197,7 @@ class MemberTopology:
         self._sender = sender
         self._routing = routing
         self._alarm = alarm
+        self._connect_here = connect_here
         self._listeners: dict[
             Callable[[ports.Change], None], Callable[[catalog_effects.TopologyChanged], None]
         ] = {}
@@ -257,9 +258,9 @@ class MemberTopology:
         """Return the names of all vhosts."""
         return list(self._catalog.view.vhosts)
 
-    async def connect_here(self, user: str, vhost: str, name: str) -> Connection:
+    async def connect_here(self, user: str) -> socket.socket:
         """See ports.Topology."""
-        raise ClientError("a uri without a host is not supported yet")
+        return await self._connect_here(user)
 
     async def delete_shovel(self, shovel: Shovel) -> bool:
         """Delete the parameter, if it still says the same."""

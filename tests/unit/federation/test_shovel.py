@@ -77,18 +77,19 @@ def test_all_keys_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "vhost", "shown"),
+    ("uri", "vhost", "user", "shown"),
     [
-        ("amqp://", "/", "amqp://"),
-        ("amqp:///", "/", "amqp:///"),
-        ("amqp:///v1", "v1", "amqp:///v1"),
-        ("amqp://me:secret@/v1", "v1", "amqp:///v1"),
+        ("amqp://", "/", "", "amqp://"),
+        ("amqp:///", "/", "", "amqp:///"),
+        ("amqp:///v1", "v1", "", "amqp:///v1"),
+        ("amqp://me:secret@/v1", "v1", "me", "amqp:///v1"),
     ],
 )
-def test_a_uri_without_a_host_is_this_cluster(uri: str, vhost: str, shown: str) -> None:
+def test_a_uri_without_a_host_is_this_cluster(uri: str, vhost: str, user: str, shown: str) -> None:
     """As with RabbitMQ, whose shovels take the vhost / there, not their own."""
     (address,) = parsed(src_uri=uri).source.addresses
-    assert (address.host, address.vhost, address.shown) == ("", vhost, shown)
+    assert (address.host, address.vhost, address.user) == ("", vhost, user)
+    assert address.shown == shown
 
 
 @pytest.mark.parametrize("old_first", [True, False])

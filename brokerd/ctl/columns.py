@@ -214,12 +214,15 @@ LINKS = Listing(
     "Listing federation links of vhost {vhost} ...",
     "all_links",
     "",
-    ("vhost", "exchange", "upstream", "status", "uri", "since", "backlog", "last_error"),
+    (
+        *("vhost", "type", "exchange", "queue", "upstream", "status", "uri", "since"),
+        *("backlog", "last_error"),
+    ),
     (
         "id",
         "node",
-        "type",
         "upstream_exchange",
+        "upstream_queue",
         "error",
         "since_ms",
         "local_connection",
@@ -239,7 +242,8 @@ FEDERATION_STATUS = Listing(
     "all_links",
     "",
     (
-        *("exchange", "upstream_exchange", "type", "vhost", "upstream", "id", "status"),
+        *("exchange", "upstream_exchange", "queue", "upstream_queue", "type", "vhost"),
+        *("upstream", "id", "status"),
         *("local_connection", "uri", "since", "backlog", "last_error"),
     ),
     identity=("id", "node"),

@@ -86,8 +86,11 @@ class Source(Protocol):
         """Something here changed that `follow` may have to look at; returns at once."""
         ...
 
-    async def clean_up(self, peer: Peer) -> None:
-        """The configuration is gone (R-FX-17): take away what was made."""
+    async def clean_up(self, connect: Callable[[], Awaitable[Peer]]) -> None:
+        """The configuration is gone (R-FX-17): take away what was made.
+
+        connect() returns the peer, connected to anew if need be; the link closes it.
+        """
         ...
 
     def figures(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ for it is in `upstream_side.py`, which bindings in `link_bindings.py`; the link 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokerd.federation import link_bindings, upstream_side
@@ -105,8 +106,9 @@ class ExchangeSource:
         """See Source: the downstream exchange's bindings are (perhaps) others now."""
         self._bindings_changed = True
 
-    async def clean_up(self, peer: Peer) -> None:
+    async def clean_up(self, connect: Callable[[], Awaitable[Peer]]) -> None:
         """See Source."""
+        peer = await connect()
         await upstream_side.delete_all(peer.connection, self._names_at(peer))
 
     def figures(self) -> dict[str, Any]:

@@ -164,6 +164,17 @@ class Link:
         self._peer = Peer(await self._open(address, vhost), address, vhost)
         return self._peer
 
+    async def _connected_source(self) -> Peer:
+        """Return the session's peer without our consumer, a new one if that is lost."""
+        peer = self._peer
+        if peer is None or peer.connection.lost is not None:
+            peer = await self._connect_source()
+        peer.connection.resume_reading()
+        if self._channel is not None:
+            # Our consumer is not to be taken for another's (R-FED-8).
+            await self._channel.close()
+        return peer
+
     def _session_failed(self, session: int, error: ClientError) -> None:
         """A channel or the destination of a session is gone; the first reason counts."""
         if self.machine.session == session:
@@ -232,14 +243,7 @@ class Link:
         """R-FX-17; an upstream that does not answer keeps its objects until they expire."""
         try:
             async with asyncio.timeout(CLEAN_UP_TIMEOUT_S):
-                peer = self._peer
-                if peer is None or peer.connection.lost is not None:
-                    peer = await self._connect_source()
-                peer.connection.resume_reading()
-                if self._channel is not None:
-                    # Our consumer is not to be taken for another's.
-                    await self._channel.close()
-                await self._ends.source.clean_up(peer)
+                await self._ends.source.clean_up(self._connected_source)
         except (FederationError, TimeoutError) as error:
             title = self._ends.title.lower()
             log.warning("%s %s: upstream objects are left behind: %s", title, self.id, error)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from brokerd.amqp.values import Table, Value
 from brokerd.core.catalog import arguments as core_arguments
 from brokerd.core.catalog import names
+from brokerd.core.catalog.federation_type import already_seen
 
 BOUND_FROM = "x-bound-from"
 #: Entries of x-bound-from that are looked at; a longer list is somebody's invention.
@@ -38,16 +39,6 @@ class UpstreamBinding:
     identity: str
     routing_key: str
     arguments: Table = field(default_factory=dict)
-
-
-def already_seen(entries: list[Value], cluster: str, vhost: str) -> bool:
-    """Say whether (cluster, vhost) is named in an x-bound-from or x-received-from list."""
-    return any(
-        isinstance(entry, dict)
-        and entry.get("cluster-name") == cluster
-        and entry.get("vhost") == vhost
-        for entry in entries
-    )
 
 
 def _hops(previous: list[Value], ends: Ends) -> int:

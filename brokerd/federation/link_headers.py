@@ -1,4 +1,4 @@
-"""What federation does to a message on its way: headers of federated exchanges.
+"""What federation does to a message on its way: headers of federated exchanges and queues.
 
 PURE.  Each class is a `link_state.Passage`; the link owns it.  Headers are people's: what is not as
 federation writes it counts as absent.
@@ -7,9 +7,10 @@ federation writes it counts as absent.
 from __future__ import annotations
 
 from brokerd.amqp import properties
-from brokerd.amqp.values import Table, Value
-from brokerd.federation.link_bindings import already_seen
-from brokerd.federation.link_state import Delivered, Drop
+from brokerd.amqp.values import Long, Table, Value
+from brokerd.core.catalog.federation_type import already_seen
+from brokerd.federation.link_counts import Drop
+from brokerd.federation.link_state import Delivered
 from brokerd.federation.upstream import RECEIVED_FROM, Upstream
 
 
@@ -57,6 +58,74 @@ class ExchangePassage:
             "vhost": self._vhost,
             "exchange": self._exchange,
             "upstream_exchange": self._upstream.exchange_name(self._exchange),
+            "queue": "",
+            "upstream_queue": "",
+        }
+
+
+#: Where a message was published before it first moved (R-FQ-5).
+ORIGINAL_EXCHANGE = "x-original-exchange"
+ORIGINAL_ROUTING_KEY = "x-original-routing-key"
+#: What CC becomes: a message that moves must not be routed to its other queues again.
+ORIGINAL_CC = "x-original-cc"
+VISIT_COUNT = "visit-count"
+#: More visits than anybody will see; beyond it a count is somebody's invention.
+VISITS_MAX = 2**62
+
+
+class QueuePassage:
+    """R-FQ-4, R-FQ-5: messages of a federated queue go to the queue here, however often."""
+
+    def __init__(self, vhost: str, queue: str, upstream: Upstream) -> None:
+        """vhost, queue: ours."""
+        self._vhost = vhost
+        self._queue = queue
+        self._upstream = upstream
+        self._place: Table = {}
+
+    def introduce(self, uri: str, cluster: str, vhost: str) -> None:
+        """See Passage."""
+        queue = self._upstream.queue_name(self._queue)
+        self._place = {"uri": uri, "queue": queue, "cluster-name": cluster, "vhost": vhost}
+
+    def forward(self, message: Delivered, table: Table) -> tuple[str, bytes] | Drop:
+        """Note the visit; a second one to the same queue is counted, not added."""
+        carried = {key: value for key, value in table.items() if key not in ("CC", "BCC")}
+        if "CC" in table:
+            carried[ORIGINAL_CC] = table["CC"]
+        if not isinstance(table.get(RECEIVED_FROM), list):
+            carried[ORIGINAL_EXCHANGE] = message.exchange
+            carried[ORIGINAL_ROUTING_KEY] = message.routing_key
+        visits = 0
+        others: list[Value] = []
+        for entry in _entries(table):
+            if isinstance(entry, dict) and self._is_here(entry):
+                count = entry.get(VISIT_COUNT)
+                visits = max(visits, count if type(count) is int else 0)
+            else:
+                others.append(entry)
+        visit: Value = {
+            **self._place,
+            "redelivered": message.redelivered,
+            VISIT_COUNT: Long(min(max(visits, 0) + 1, VISITS_MAX)),
+        }
+        carried[RECEIVED_FROM] = [visit, *others]
+        header = _believed(message.header, self._upstream)
+        return self._queue, properties.with_headers(header, carried)
+
+    def _is_here(self, entry: Table) -> bool:
+        # Not by the names of cluster and vhost: RabbitMQ's own entries lack them.
+        return entry.get("uri") == self._place["uri"] and entry.get("queue") == self._place["queue"]
+
+    def row(self) -> dict[str, str]:
+        """See Passage."""
+        return {
+            "type": "queue",
+            "vhost": self._vhost,
+            "exchange": "",
+            "upstream_exchange": "",
+            "queue": self._queue,
+            "upstream_queue": self._upstream.queue_name(self._queue),
         }
 
 

@@ -46,6 +46,7 @@ class LinkRows:
                 "upstream": link["upstream"],
                 "vhost": link["vhost"],
                 "exchange": link["exchange"],
+                "queue": link["queue"],
                 "remote": link["uri"],
                 "state": _STATES.get(state, state),
                 "err": str(link["error"])[:ERROR_CHARACTERS_MAX],

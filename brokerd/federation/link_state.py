@@ -10,24 +10,22 @@ earlier one apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from brokerd.amqp import properties
 from brokerd.amqp.errors import AmqpError
 from brokerd.amqp.values import Table, Value
-from brokerd.federation.upstream import QUEUE_LENGTH, RECEIVED_FROM, Address
+from brokerd.federation.link_counts import Counts, Drop
+from brokerd.federation.upstream import QUEUE_LENGTH, Address
 
-#: RabbitMQ's message interceptor stamps this one, milliseconds since 1970.
-STAMP = "timestamp_in_ms"
 #: Forwarded and not answered by the destination; over it nothing more is read.
 IN_FLIGHT_MESSAGES_MAX = 4096
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
 #: queue cost next to nothing (RabbitMQ spins here).
 NACK_DELAY_MS = 500
-HOP_BUCKETS = 8
 ERROR_CHARACTERS_MAX = 512
 
 
@@ -228,15 +226,6 @@ Action: TypeAlias = (
 )
 
 
-class Drop(Enum):
-    """Why a message does not go on; the value is its figure's name in `overview`."""
-
-    MAX_HOPS = "drop_maxhops"
-    LOOP = "drop_loop"
-    #: It would come back for ever.
-    MALFORMED = "drop_malformed"
-
-
 class Definition(Protocol):
     """What somebody has configured, as far as every kind of link has it."""
 
@@ -293,24 +282,6 @@ class Passage(Protocol):
     def row(self) -> dict[str, str]:
         """Return what a listing says of the link's ends: type, vhost and the names at both."""
         ...
-
-
-@dataclass(slots=True)
-class Counts:
-    """What has passed since the link was made; only rises, `in_flight` and the last lag aside."""
-
-    messages: int = 0
-    bytes: int = 0
-    #: By length of x-received-from after our own entry: 1, 2, … and "8 or more" last.
-    hops: list[int] = field(default_factory=lambda: [0] * HOP_BUCKETS)
-    dropped: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
-    #: What the destination has taken over.
-    moved: int = 0
-    refused: int = 0
-    reconnects: int = 0
-    lag_count: int = 0
-    lag_sum_ms: int = 0
-    lag_max_ms: int = 0
 
 
 class FederationLink:
@@ -385,20 +356,10 @@ class FederationLink:
 
     def overview(self) -> dict[str, Value]:
         """Return the figures of the telemetry row `fed`; all but state and in_flight only rise."""
-        counts = self.counts
         return {
             "state": self.state.value,
-            "in": counts.messages,
-            "in_bytes": counts.bytes,
-            "moved": counts.moved,
             "in_flight": len(self._waiting),
-            "hops": list(counts.hops),
-            **{drop.value: count for drop, count in counts.dropped.items()},
-            "refused": counts.refused,
-            "reconnects": counts.reconnects,
-            "lag_count": counts.lag_count,
-            "lag_sum_ms": counts.lag_sum_ms,
-            "lag_max_ms": counts.lag_max_ms,
+            **self.counts.overview(),
         }
 
     def check_invariants(self) -> None:
@@ -533,7 +494,7 @@ class FederationLink:
             actions: list[Action] = [] if self.no_ack else [Acknowledge(event.tag, False)]
             return actions + (self._finished(event.now_ms) or self._reconsider(event.now_ms))
         size = len(event.header) + len(event.body)
-        self._count(event, table, size)
+        self.counts.passed(table, size, event.now_ms)
         self._waiting[event.tag] = size
         self._waiting_bytes += size
         actions = [Forward(event.tag, *passed, event.body)]
@@ -550,20 +511,6 @@ class FederationLink:
         if self._left == 0:
             actions += self._reconsider(event.now_ms)
         return actions
-
-    def _count(self, event: Delivered, table: Table, size: int) -> None:
-        counts = self.counts
-        counts.messages += 1
-        counts.bytes += size
-        received = table.get(RECEIVED_FROM)
-        hops = len(received) if isinstance(received, list) else 0
-        counts.hops[min(hops, HOP_BUCKETS - 1)] += 1
-        stamp = table.get(STAMP)
-        if type(stamp) is int:
-            lag_ms = max(0, event.now_ms - stamp)
-            counts.lag_count += 1
-            counts.lag_sum_ms += lag_ms
-            counts.lag_max_ms = max(counts.lag_max_ms, lag_ms)
 
     def _answered(self, event: Answered) -> list[Action]:
         if event.session != self.session:

@@ -33,6 +33,20 @@ class Federated:
 
 
 @dataclass(slots=True, frozen=True)
+class FederatedQueue:
+    """A queue that a policy federates."""
+
+    vhost: str
+    queue: str
+    #: Which queue of this name: one that is declared anew is another.
+    uid: int
+    durable: bool
+    choice: Choice
+    #: The queue's declaration arguments, for an upstream queue that is missing (R-FQ-1).
+    arguments: Table = field(default_factory=dict, compare=False)
+
+
+@dataclass(slots=True, frozen=True)
 class Change:
     """Something in the topology changed.
 
@@ -60,6 +74,18 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """End; no outcome is reported any more."""
+        ...
+
+
+class DemandWatch(Protocol):
+    """Looks at a queue until it is closed, and tells changes of demand."""
+
+    def check(self) -> None:
+        """Look now; now and then it looks by itself."""
+        ...
+
+    def close(self) -> None:
+        """End; nothing is told any more."""
         ...
 
 
@@ -116,6 +142,21 @@ class Topology(Host, Protocol):
         """
         ...
 
+    def federated_queues(self) -> list[FederatedQueue]:
+        """Return what is federated; never exclusive queues or those made by federation (R-FQ-7)."""
+        ...
+
+    def leads(self, queue: FederatedQueue) -> bool:
+        """Tell whether the queue's leader is here: that member runs its links."""
+        ...
+
+    def watch_demand(self, queue: FederatedQueue, changed: Callable[[bool], None]) -> DemandWatch:
+        """Have changed(is_wanted) called at once and after every change (R-FQ-2).
+
+        Messages are wanted while none is ready and a consumer of priority 0 or more could take one.
+        """
+        ...
+
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters by name."""
         ...
@@ -135,7 +176,11 @@ class Topology(Host, Protocol):
         ...
 
     def open_publisher(self, vhost: str, exchange: str, outcome: Outcome) -> Publisher:
-        """Return a new publisher into a local exchange."""
+        """Return a new publisher into a local exchange.
+
+        What no queue takes counts as taken over (R-FX-14); by the default exchange, that is to a
+        queue that has been deleted, as refused.
+        """
         ...
 
     def listen(self, listener: Callable[[Change], None]) -> None:

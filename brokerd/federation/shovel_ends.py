@@ -7,7 +7,7 @@ address without a host is this cluster itself, to which the member gives a conne
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokerd.amqp import methods, properties, spec
@@ -15,7 +15,8 @@ from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Dial, Ends, Intake, Listener, Peer, Session
 from brokerd.federation.errors import ChannelClosed
-from brokerd.federation.link_state import Delivered, Drop
+from brokerd.federation.link_counts import Drop
+from brokerd.federation.link_state import Delivered
 from brokerd.federation.remote_publisher import RemotePublisher
 from brokerd.federation.shovel import Shovel
 
@@ -146,7 +147,7 @@ class ShovelSource:
     def changed(self) -> None:
         """See Source."""
 
-    async def clean_up(self, peer: Peer) -> None:
+    async def clean_up(self, connect: Callable[[], Awaitable[Peer]]) -> None:
         """See Source: queues stay, as what is in them is people's."""
 
     def figures(self) -> dict[str, Any]:

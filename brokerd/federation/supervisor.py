@@ -22,8 +22,9 @@ from brokerd.federation.ends import Ends, LocalExchange
 from brokerd.federation.errors import UpstreamError
 from brokerd.federation.exchange_source import ExchangeSource
 from brokerd.federation.link import Link
-from brokerd.federation.link_headers import ExchangePassage
-from brokerd.federation.ports import Change, Federated, Topology
+from brokerd.federation.link_headers import ExchangePassage, QueuePassage
+from brokerd.federation.ports import Change, Federated, FederatedQueue, Topology
+from brokerd.federation.queue_ends import LocalQueue, QueueSource
 from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Address, Upstream
 
@@ -45,11 +46,11 @@ REMOVE_INTERVAL_S = 1.0
 @dataclass(slots=True, frozen=True)
 class _Wanted:
     """A link that is to run here.  Any difference, except in the authorities that are trusted, ends
-    it and starts one anew; which queue that one uses is in `queue`.
+    it and starts one anew, which goes on with the same upstream queue if it can.
     """
 
     #: A shovel is both.
-    federated: Federated | Shovel
+    federated: Federated | FederatedQueue | Shovel
     upstream: Upstream | Shovel
     #: The name of this cluster, which is part of the queue's.
     cluster: str
@@ -57,8 +58,8 @@ class _Wanted:
     def needs_new_queue(self, before: _Wanted) -> bool:
         """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
         local, old, new = self.federated, before.upstream, self.upstream
-        if isinstance(local, Shovel) or isinstance(old, Shovel) or isinstance(new, Shovel):
-            # It has none of its own.
+        if not isinstance(local, Federated) or isinstance(old, Shovel) or isinstance(new, Shovel):
+            # A federated queue's belongs to the upstream, a shovel has none of its own.
             return False
         return bool(upstreams.new_queue_keys(old, new, local.vhost, local.exchange))
 
@@ -79,6 +80,10 @@ class Supervisor:
         self._revision = -1
         self._resync_at = 0.0
         self._members: list[str] = []
+        #: Federated queues, and the uids of those that this member led when it last looked: the
+        #: leader's member runs a queue's links, so that it sees what the queue wants.
+        self._queues: list[FederatedQueue] = []
+        self._led: set[int] = set()
         self._alarm = ""
         self._is_dirty = True
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +132,7 @@ class Supervisor:
             return
         for wanted, link in self._links.values():
             local = wanted.federated
-            if isinstance(local, Shovel):
+            if not isinstance(local, Federated):
                 continue
             if local.vhost == change.vhost and change.bindings_of.startswith(local.exchange + "|"):
                 link.source_changed()
@@ -158,19 +163,31 @@ class Supervisor:
                     link.alarm_changed(alarm)
         now = time.monotonic()
         is_behind = topology.revision != self._revision and now >= self._resync_at
-        if self._is_dirty or is_behind or members != self._members:
+        has_moved = self._led != self._led_now()
+        if self._is_dirty or is_behind or has_moved or members != self._members:
             self._is_dirty = False
             self._revision = topology.revision
             self._resync_at = now + RESYNC_S
             self._members = members
             self._reconcile(members)
 
+    def _led_now(self) -> set[int]:
+        return {queue.uid for queue in self._queues if self._topology.leads(queue)}
+
+    def _runs_here(
+        self, link_id: str, federated: Federated | FederatedQueue | Shovel, members: list[str]
+    ) -> bool:
+        """R-FED-7: one member; none while this one is cut off."""
+        if isinstance(federated, FederatedQueue):
+            return bool(members) and federated.uid in self._led
+        return upstreams.owner(link_id, members) == self._topology.node
+
     def _reconcile(self, members: list[str]) -> None:
         configured = self._configured(members)
         here = {
             link_id: wanted
             for link_id, wanted in configured.items()
-            if upstreams.owner(link_id, members) == self._topology.node
+            if self._runs_here(link_id, wanted.federated, members)
         }
         for link_id, (wanted, link) in list(self._links.items()):
             if here.get(link_id) != wanted:
@@ -212,6 +229,13 @@ class Supervisor:
 
             return shovel_ends.ends_of(shovel, topology.cluster_name, self._dial, finished)
         assert isinstance(upstream, Upstream)
+        if isinstance(local, FederatedQueue):
+            return Ends(
+                local.vhost,
+                QueueSource(local, upstream),
+                QueuePassage(local.vhost, local.queue, upstream),
+                LocalQueue(topology, local),
+            )
         return Ends(
             local.vhost,
             ExchangeSource(local, upstream, topology),
@@ -250,9 +274,12 @@ class Supervisor:
         """Return what is to run anywhere; what cannot is listed by one member only."""
         topology = self._topology
         configured: dict[str, _Wanted] = {}
-        problems: list[dict[str, Any]] = []
+        problems: list[tuple[dict[str, Any], Federated | FederatedQueue]] = []
         parameters: dict[str, tuple[Any, Any]] = {}
-        for federated in topology.federated_exchanges():
+        self._queues = topology.federated_queues()
+        self._led = self._led_now()
+        objects: list[Federated | FederatedQueue] = [*topology.federated_exchanges(), *self._queues]
+        for federated in objects:
             vhost = federated.vhost
             if vhost not in parameters:
                 parameters[vhost] = (
@@ -262,16 +289,19 @@ class Supervisor:
             found, wrong = upstreams.select(
                 federated.choice, *parameters[vhost], topology.reconnect_delay_ms
             )
-            for upstream in found:
+            is_queue = isinstance(federated, FederatedQueue)
+            for each in found:
+                upstream = each.of_queue() if is_queue else each.of_exchange()
                 wanted = _Wanted(federated, upstream, topology.cluster_name)
                 configured[_link_id(federated, upstream)] = wanted
-            problems += [_problem_row(topology.node, federated, problem) for problem in wrong]
-        found_shovels, wrong_rows = self._shovels()
+            problems += [
+                (_problem_row(topology.node, federated, problem), federated) for problem in wrong
+            ]
+        found_shovels, wrong_shovels = self._shovels()
         configured |= found_shovels
-        problems += wrong_rows
         self._problems = [
-            row for row in problems if upstreams.owner(row["id"], members) == topology.node
-        ]
+            row for row, federated in problems if self._runs_here(row["id"], federated, members)
+        ] + [row for row in wrong_shovels if upstreams.owner(row["id"], members) == topology.node]
         return configured
 
     def _shovels(self) -> tuple[dict[str, _Wanted], list[dict[str, Any]]]:
@@ -289,21 +319,31 @@ class Supervisor:
         return found, problems
 
 
-def _link_id(federated: Federated, upstream: Upstream) -> str:
+def _link_id(federated: Federated | FederatedQueue, upstream: Upstream) -> str:
     """Return a link's name: R-FED-4, one per federated object and upstream."""
+    if isinstance(federated, FederatedQueue):
+        queue = upstream.queue_name(federated.queue)
+        return f"{federated.vhost}:queue {federated.queue} <- {upstream.name}:queue {queue}"
     exchange = upstream.exchange_name(federated.exchange)
     return f"{federated.vhost}:{federated.exchange} <- {upstream.name}:{exchange}"
 
 
-def _problem_row(node: str, federated: Federated, problem: upstreams.Problem) -> dict[str, Any]:
+def _problem_row(
+    node: str, federated: Federated | FederatedQueue, problem: upstreams.Problem
+) -> dict[str, Any]:
+    is_queue = isinstance(federated, FederatedQueue)
+    kind = "queue" if is_queue else "exchange"
+    name = federated.queue if isinstance(federated, FederatedQueue) else federated.exchange
     return {
-        "id": names.digest([federated.vhost, federated.exchange, problem.upstream]),
+        "id": names.digest([federated.vhost, kind, name, problem.upstream]),
         "node": node,
-        "type": "exchange",
+        "type": kind,
         "vhost": federated.vhost,
-        "exchange": federated.exchange,
+        "exchange": "" if is_queue else name,
+        "queue": name if is_queue else "",
         "upstream": problem.upstream,
         "upstream_exchange": "",
+        "upstream_queue": "",
         "status": "error",
         "state": "error",
         "uri": "",

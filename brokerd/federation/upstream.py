@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from brokerd.amqp.values import Table
-from brokerd.core.catalog import names, patterns
+from brokerd.core.catalog import federation_type, names, patterns
 from brokerd.federation.errors import UpstreamError
 
 #: Every (re)connect takes one of them at random (R-FED-2).
@@ -33,10 +33,8 @@ ALL = "all"
 ACK_MODES = ("on-confirm", "on-publish", "no-ack")
 INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
-EXCHANGE_TYPE = "x-federation-upstream"
-MAX_HOPS = "x-max-hops"
 #: The header that each link adds itself to, newest first (R-FED-11).
-RECEIVED_FROM = "x-received-from"
+RECEIVED_FROM = federation_type.RECEIVED_FROM
 #: A link that ends when it has moved what was in the queue (shovels).
 QUEUE_LENGTH = "queue-length"
 SUFFIXES = ("A", "B")
@@ -92,6 +90,10 @@ class Upstream:
     addresses: tuple[Address, ...]
     #: "": the name of the federated exchange (R-FED-2).
     exchange: str = ""
+    #: "": the name of the federated queue (R-FED-2).
+    queue: str = ""
+    #: "": federation-link and the upstream's name; of federated queues only.
+    consumer_tag: str = ""
     prefetch_count: int = 1000
     reconnect_delay_ms: int = 5000
     max_hops: int = 1
@@ -111,6 +113,30 @@ class Upstream:
     def exchange_name(self, downstream: str) -> str:
         """Return the exchange to follow."""
         return self.exchange or downstream
+
+    def queue_name(self, downstream: str) -> str:
+        """Return the queue to take messages from (R-FQ-1)."""
+        return self.queue or downstream
+
+    def of_exchange(self) -> Upstream:
+        """Return it without what only federated queues read: a change of that must not cost the
+        link of an exchange its queue (R-FX-17).
+        """
+        return replace(self, queue="", consumer_tag="")
+
+    def of_queue(self) -> Upstream:
+        """Return it without what only federated exchanges read."""
+        return replace(
+            self,
+            exchange="",
+            max_hops=1,
+            expires_ms=None,
+            message_ttl_ms=None,
+            queue_type=None,
+            bind_nowait=False,
+            cleans_up=True,
+            single_channel=False,
+        )
 
     def queue_arguments(self) -> Table:
         """Return the upstream queue's arguments (R-FX-3)."""
@@ -231,6 +257,8 @@ _CHANNEL_USE = _one_of("multiple", "single")
 _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "uri": ("addresses", _uris),
     "exchange": ("exchange", _name),
+    "queue": ("queue", _name),
+    "consumer-tag": ("consumer_tag", _name),
     "prefetch-count": ("prefetch_count", _integer(0, PREFETCH_MAX)),
     "reconnect-delay": ("reconnect_delay_ms", _delay_ms),
     "max-hops": ("max_hops", _integer(1, HOPS_MAX)),
@@ -244,8 +272,8 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "channel-use-mode": ("single_channel", lambda value: _CHANNEL_USE(value) == "single"),
     "ca-certificates": ("authorities", _authorities),
 }
-#: Known and of no use to a federated exchange (queue federation; legacy mirrored queues).
-_IGNORED = frozenset({"queue", "consumer-tag", "ha-policy"})
+#: Known and of no use here (legacy mirrored queues).
+_IGNORED = frozenset({"ha-policy"})
 _OVERRIDES = frozenset(_READERS.keys() - {"uri"})
 
 
@@ -285,7 +313,7 @@ class Problem:
 
 @dataclass(slots=True, frozen=True)
 class Choice:
-    """What the policy of an exchange says; at most one is set (R-POL-11)."""
+    """What the policy of an exchange or queue says; at most one is set (R-POL-11)."""
 
     upstream: str | None = None
     upstream_set: str | None = None
@@ -298,7 +326,7 @@ def select(
     sets: Mapping[str, Any],
     reconnect_delay_ms: int = 5000,
 ) -> tuple[list[Upstream], list[Problem]]:
-    """Return the upstreams of an exchange (R-FED-3), and what is wrong with others.
+    """Return the upstreams of an exchange or queue (R-FED-3), and what is wrong with others.
 
     upstreams, sets: the vhost's parameters by name.  An upstream or set may be named before it is
     made.
@@ -313,7 +341,7 @@ def select(
         wanted = [(name, {}) for name in upstreams if patterns.matches(choice.pattern, name)]
     else:
         wanted = []
-    found: dict[tuple[str, str], Upstream] = {}
+    found: dict[tuple[str, str, str], Upstream] = {}
     problems = []
     if choice.upstream_set not in (None, ALL) and choice.upstream_set not in sets:
         problems.append(Problem("", f"there is no set '{choice.upstream_set}'"))
@@ -328,7 +356,7 @@ def select(
         except UpstreamError as error:
             problems.append(Problem(name, str(error)))
             continue
-        found.setdefault((upstream.name, upstream.exchange), upstream)
+        found.setdefault((upstream.name, upstream.exchange, upstream.queue), upstream)
     return list(found.values()), problems
 
 
@@ -380,9 +408,9 @@ def queue_name(
 def internal_exchange_arguments(max_hops: int, cluster: str, vhost: str) -> Table:
     """Return the arguments of the internal exchange (R-FX-4)."""
     return {
-        MAX_HOPS: max_hops,
-        "x-downstream-name": cluster,
-        "x-downstream-vhost": vhost,
+        federation_type.MAX_HOPS: max_hops,
+        federation_type.DOWNSTREAM_NAME: cluster,
+        federation_type.DOWNSTREAM_VHOST: vhost,
         INTERNAL_PURPOSE: PURPOSE,
     }
 

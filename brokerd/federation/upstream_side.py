@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from brokerd.amqp import methods, spec, values
 from brokerd.amqp.values import Table
+from brokerd.core.catalog import federation_type
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
 from brokerd.federation.link_bindings import Changes
-from brokerd.federation.ports import Federated
+from brokerd.federation.ports import Federated, FederatedQueue
 
 #: What brokers without the type x-federation-upstream answer (R-FX-4); 540 is RabbitMQ 2.x.
 _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.NOT_IMPLEMENTED})
@@ -121,6 +122,22 @@ async def _is_free(channel: Channel, queue: str) -> bool:
     return False
 
 
+async def ensure_queue(connection: Connection, name: str, federated: FederatedQueue) -> None:
+    """R-FQ-1: the upstream queue, like ours if it is missing; on channels of its own."""
+    channel = await connection.open_channel()
+    try:
+        await channel.call(methods.QueueDeclare(queue=name, passive=True))
+    except ChannelClosed as error:
+        if error.code != spec.NOT_FOUND:
+            raise
+        channel = await connection.open_channel()
+        arguments = dict(federated.arguments)
+        await channel.call(
+            methods.QueueDeclare(queue=name, durable=federated.durable, arguments=arguments)
+        )
+    await channel.close()
+
+
 async def choose_suffix(connection: Connection, names: Names) -> tuple[str, str | None]:
     """Return the letter to use now and the one to delete afterwards (R-FX-4, R-FX-5).
 
@@ -154,7 +171,7 @@ async def declare_internal_exchange(
     disposable = await open_connection()
     try:
         asker = await disposable.open_channel()
-        await asker.call(_internal(name, upstreams.EXCHANGE_TYPE, arguments))
+        await asker.call(_internal(name, federation_type.TYPE, arguments))
         is_known = True
     except (ChannelClosed, ConnectionLost) as error:
         if error.code not in _UNKNOWN_TYPE:
@@ -178,13 +195,15 @@ class _InternalDeclare(methods.ExchangeDeclare):
 
     def encode(self, channel: int) -> bytes:
         """The complete frame; the arguments are its last field."""
-        hops = self.arguments.get(upstreams.MAX_HOPS)
+        hops = self.arguments.get(federation_type.MAX_HOPS)
         frame = super().encode(channel)
         if type(hops) is not int:
             return frame
         narrow = values.encode_table(self.arguments)
-        rest = {key: item for key, item in self.arguments.items() if key != upstreams.MAX_HOPS}
-        wide = values.encode_table(rest)[4:] + values.encode_shortstr(upstreams.MAX_HOPS)
+        rest = {
+            key: item for key, item in self.arguments.items() if key != federation_type.MAX_HOPS
+        }
+        wide = values.encode_table(rest)[4:] + values.encode_shortstr(federation_type.MAX_HOPS)
         wide += _WIDE.pack(b"l", hops)
         payload = frame[_HEAD.size : -len(narrow) - 1] + values.encode_longstr(wide)
         return _HEAD.pack(spec.FRAME_METHOD, channel, len(payload)) + payload + frame[-1:]

@@ -169,9 +169,8 @@ class Doors:
 
 def _topology(broker: Broker, listener: AmqpListener) -> MemberTopology:
     return MemberTopology(
-        broker.config.cluster.name,
-        *(broker, broker.host, broker, broker.routing, broker.blocking_reason),
-        listener.connect_here,
+        *(broker.config.cluster.name, broker, broker.host, broker, broker.routing),
+        *(broker.queues, broker.blocking_reason, listener.connect_here),
     )
 
 

@@ -202,8 +202,8 @@ def test_links_of_all_members_are_listed_and_restarted_from_any(tmp_path: Path) 
                 assert [each["id"] for each in client.rows("all_links")] == [row["id"]]
             table = brokerctl(member, "-q", "list_links")
             assert table.splitlines()[0].split("\t") == [
-                *("vhost", "exchange", "upstream", "status", "uri", "since", "backlog"),
-                "last_error",
+                *("vhost", "type", "exchange", "queue", "upstream", "status", "uri"),
+                *("since", "backlog", "last_error"),
             ]
             assert f"amqp://127.0.0.1:{up.amqp_port}" in table
             assert "guest" not in table

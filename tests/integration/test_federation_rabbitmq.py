@@ -125,9 +125,16 @@ def test_removal_cleans_rabbitmq_up(ends: Ends) -> None:
 
 
 def test_rabbitmq_follows_brokerd(ends: Ends, tmp_path: Path) -> None:
-    """R-FX-4, brokerd as the upstream: RabbitMQ 3.10 falls back to fanout on a 503 only."""
+    """R-FX-4, R-FX-12, brokerd as the upstream: it has the type that RabbitMQ's links ask for."""
     with cluster(tmp_path, 1, BROKERD_CLUSTER_NAME="orders") as (member,), admin(member) as client:
         outward(ends.rabbit, member, client)
+        kinds = {
+            item["type"]
+            for name, item in client.objects("exchange").items()
+            if name.startswith("federation: outward -> ")
+        }
+        assert kinds == {"x-federation-upstream"}
+        assert "ERROR" not in member.log()
 
 
 def outward(node: RabbitNode, member: Member, client: Admin) -> None:

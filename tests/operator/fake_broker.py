@@ -46,6 +46,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self.member_calls = 0
         #: Rows of its federation links.
         self.links: list[dict[str, Any]] = []
+        #: Objects whose change would lose messages.
+        self.buffers: set[Identity] = set()
         #: Members in maintenance.
         self.resting: set[str] = set()
         self.writes = 0
@@ -201,6 +203,10 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         if operation.dry_run:
             is_same = present and operation.spec == arguments.canonical_json(self.objects[identity])
             return self._result(operation, identity, CODE.UNCHANGED if is_same else CODE.OK)
+        if identity in self.buffers and not operation.confirmed:
+            refused = self._result(operation, identity, CODE.REFUSED, "messages would be lost")
+            refused.needs_confirmation = True
+            return refused
         self.writes += 1
         if operation.action == admin_pb2.Operation.DELETE:
             return self._delete(operation, identity)

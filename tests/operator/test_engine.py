@@ -540,3 +540,40 @@ async def test_what_members_keep_aside_shows_on_queue_and_broker_once_as_an_even
     assert all(condition(key) for key in keys)
     bench.broker.kept_aside, bench.broker.unanswered = [row | {"state": "done"}], []
     await bench.until("it is over", lambda: not any(condition(key) for key in keys))
+
+
+async def test_a_change_that_the_broker_wants_confirmed_waits_for_the_annotation(
+    bench: Bench,
+) -> None:
+    """R-FX-17: only the broker knows that messages wait in an upstream queue."""
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "far"},
+        "stringData": {"uri": "amqp://u:p@far"},
+    }
+    bench.apply(secret)
+    uri = {"name": "far"}
+    bench.add("FederationUpstream", "far", endpoints=None, uriSecretRef=uri)
+    await bench.until_reason("FederationUpstream", "far", "Applied")
+    identity = Identity("parameter", "/", "federation-upstream/far")
+    bench.broker.buffers.add(identity)
+    bench.add("FederationUpstream", "far", endpoints=None, uriSecretRef=uri, expires="60s")
+    await bench.until_reason("FederationUpstream", "far", "ConfirmationRequired")
+    found = bench.ready("FederationUpstream", "far")
+    assert found is not None
+    assert 'annotate brokerd.io/confirm: "2" to go on' in found.message
+    assert "expires" not in bench.broker.objects[identity]["value"]
+    reference = {"name": "prod", "kind": "BrokerConnection"}
+    confirmed = resource(
+        "FederationUpstream",
+        "far",
+        brokerRef=reference,
+        endpoints=None,
+        uriSecretRef=uri,
+        expires="60s",
+    )
+    confirmed["metadata"]["annotations"] = {"brokerd.io/confirm": "2"}
+    bench.apply(confirmed)
+    await bench.until_reason("FederationUpstream", "far", "Applied")
+    assert bench.broker.objects[identity]["value"]["expires"] == 60_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brokerd.core.catalog import federation_type
 from brokerd.core.catalog.catalog_objects import Binding
 from brokerd.core.catalog.exchange_types import HeadersMatch
 from brokerd.core.catalog.topic_trie import TopicTrie
@@ -135,7 +136,7 @@ def new_index(exchange_type: str, loose: bool) -> ExchangeIndex:
     """Return an empty index for an exchange of a type."""
     if exchange_type == "direct":
         return DirectIndex()
-    if exchange_type == "fanout":
+    if exchange_type in ("fanout", federation_type.TYPE):
         return FanoutIndex()
     if exchange_type == "topic":
         return TopicIndex()

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.core.catalog import exchange_types, names, policy, policy_keys, refusals
+from brokerd.core.catalog import (
+    exchange_types,
+    features,
+    federation_type,
+    names,
+    policy,
+    policy_keys,
+    refusals,
+)
 from brokerd.core.catalog.catalog_commands import PRECONDITION, REFUSED
 from brokerd.core.catalog.catalog_objects import Record
 from brokerd.core.catalog.catalog_state import CatalogState
@@ -129,6 +137,10 @@ def protected(record: Record) -> Refused:
 def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:
     if names.is_reserved(name) or not name:
         return refusals.access_refused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+    if spec["type"] == federation_type.TYPE:
+        refused = check_federation_type(state, spec["arguments"])
+        if refused is not None:
+            return refused
     limit = state.limit(vhost, "max-exchanges")
     if limit is not None and len(state.vhosts[vhost].exchanges) >= limit:
         return refusals.precondition_failed(
@@ -136,6 +148,15 @@ def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) 
             f"exchange limit of {limit} is reached"
         )
     return None
+
+
+def check_federation_type(state: CatalogState, arguments: Json) -> Refused | None:
+    """Refuse an exchange of a link that cannot be, or that not all members know (R-FX-4)."""
+    if features.FEDERATION_EXCHANGES not in state.enabled_features:
+        # RabbitMQ's downstream side falls back to fanout on 503 only (3.10.8, tried).
+        text = f"unknown exchange type '{federation_type.TYPE}'"
+        return Refused(refusals.COMMAND_INVALID, text, True)
+    return federation_type.check_arguments(arguments)
 
 
 def check_new_queue(state: CatalogState, vhost: str, name: str, spec: Json) -> Refused | None:

@@ -17,6 +17,7 @@ from brokerd.core.catalog import (
     catalog_checks,
     equivalence,
     exchange_types,
+    federation_type,
     names,
     policy,
     refusals,
@@ -31,9 +32,6 @@ Json = dict[str, Any]
 
 #: The argument that names a queue's alternate exchange, in profile mrg (R-MQ-1).
 ALTERNATE_ARGUMENT = "qpid.alternate-exchange"
-
-#: What a federation link declares first; brokerd as an upstream does not have it.
-FEDERATION_TYPE = "x-federation-upstream"
 
 
 @dataclass(slots=True)
@@ -97,10 +95,10 @@ def declare_exchange(
     name = _stripped(name)
     if passive:
         return _passive_exchange(view, profile, access, name)
-    if exchange_type == FEDERATION_TYPE:
-        # R-FX-4: RabbitMQ's downstream side falls back to fanout on 503 only (3.10.8, tried).
-        text = f"unknown exchange type '{exchange_type}'"
-        return Refused(refusals.COMMAND_INVALID, text, True)
+    if exchange_type == federation_type.TYPE:
+        refused = catalog_checks.check_federation_type(view, exchange_arguments or {})
+        if refused is not None:
+            return refused
     if exchange_type not in exchange_types.TYPES:
         # R-EX-3
         code = profile.exchange_unknown_type_error

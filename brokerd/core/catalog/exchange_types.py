@@ -1,5 +1,5 @@
-"""The four exchange types: which there are, what a binding to one must look like, and how a
-headers binding matches.
+"""The exchange types: which there are, what a binding to one must look like, and how a headers
+binding matches.
 
 Pure.  Indexes over many bindings are in `bindings.py`, the walk over exchanges in `router.py`.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from brokerd.core.catalog import arguments
+from brokerd.core.catalog import arguments, federation_type
 from brokerd.core.catalog.refusals import Refused, precondition_failed
 from brokerd.core.catalog.topic_trie import words_of
 
-TYPES = ("direct", "fanout", "headers", "topic")
+TYPES = ("direct", "fanout", "headers", "topic", federation_type.TYPE)
 _X_MATCHES = ("all", "any", "all-with-x", "any-with-x")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokerd.core.catalog import names, policy
+from brokerd.core.catalog import federation_type, names, policy
 from brokerd.core.catalog.bindings import Destination
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
@@ -24,7 +24,15 @@ CACHED_ROUTES_MAX = 16_384
 class RouteResult:
     """Where a message goes.  Shared between messages: never change one."""
 
-    __slots__ = ("ae_cycle", "ae_missing", "alternates", "exchange", "needs_headers", "queues")
+    __slots__ = (
+        "ae_cycle",
+        "ae_missing",
+        "alternates",
+        "checks_hops",
+        "exchange",
+        "needs_headers",
+        "queues",
+    )
 
     def __init__(self, exchange: Exchange | None) -> None:
         #: The exchange that was named; None: there is none (404, R-ERR-1).
@@ -40,6 +48,9 @@ class RouteResult:
         #: True: the message's headers decide, and none were given: decode them (no table: {}) and
         #: ask again.  `queues` then says nothing.
         self.needs_headers = False
+        #: True: where the message has been decides, too (R-FX-12); `queues` is for one without
+        #: x-received-from.
+        self.checks_hops = False
 
     @property
     def used_alternate(self) -> int:
@@ -109,7 +120,10 @@ class Router:
             if result is None:
                 result = self._find(cache.topology, exchange, (routing_key,), None)
             cache.put(route, result)
-        if result.needs_headers and headers is not None:
+        if headers is not None and (
+            result.needs_headers
+            or (result.checks_hops and federation_type.RECEIVED_FROM in headers)
+        ):
             return self._find(cache.topology, exchange, (routing_key,), headers)
         return result
 
@@ -138,6 +152,10 @@ class Router:
             exchange = work.pop()
             found: dict[Destination, None] = {}
             index = topology.bindings.index(exchange.name)
+            if exchange.type == federation_type.TYPE:
+                result.checks_hops = True
+                if not federation_type.takes(exchange.arguments, headers):
+                    index = None
             if index is not None:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True

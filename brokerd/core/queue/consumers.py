@@ -248,6 +248,16 @@ class Consumers:
             del self._queues[priority]
         return None
 
+    def could_take(self, priority_min: int) -> bool:
+        """Return whether someone of this priority or a higher one may have a message now.
+
+        Only looks: unlike `service_queue` it may be asked outside of a command.
+        """
+        return any(
+            priority >= priority_min and any(map(self.may_take, queue))
+            for priority, queue in self._queues.items()
+        )
+
     def rows(self) -> Iterator[Consumer]:
         """Return all records in order of their making."""
         return iter(self._by_id.values())

@@ -142,6 +142,12 @@ class QueueMachine(QueueIntake):
             "deleted": self.deleted,
         }
 
+    def wants_messages(self) -> bool:
+        """Say whether messages from elsewhere would be consumed here: none is ready, and a consumer
+        of priority 0 or more could take one (R-FQ-2).
+        """
+        return not self.store.ready and self.consumers.could_take(0)
+
     def consumer_rows(self) -> list[dict[str, Any]]:
         """Return one row per registered consumer, in order of registration."""
         rows = [

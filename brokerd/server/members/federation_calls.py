@@ -44,8 +44,10 @@ async def restart(calls: ports.Calls, members: Collection[str], link_id: str) ->
 def _silent(node: str) -> dict[str, Any]:
     error = f"member {node} did not say which links it runs"
     return {
-        **dict.fromkeys(("id", "type", "vhost", "exchange", "upstream", "upstream_exchange"), ""),
+        **dict.fromkeys(("id", "type", "vhost", "exchange", "queue", "upstream"), ""),
         "node": node,
+        "upstream_exchange": "",
+        "upstream_queue": "",
         "status": "unknown",
         "uri": "",
         "error": error,

@@ -15,8 +15,17 @@ from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import properties
 from brokerd.amqp.values import Decimal, Table, Timestamp
 from brokerd.core import annotations as message_annotations
-from brokerd.core.catalog import arguments, catalog_commands, catalog_effects, names, policy
+from brokerd.core.catalog import (
+    arguments,
+    catalog_commands,
+    catalog_effects,
+    names,
+    patterns,
+    policy,
+)
+from brokerd.core.catalog.catalog_objects import Entry, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
@@ -28,6 +37,7 @@ from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline, publishing
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
 from brokerd.server.messages.ports import Members, Routing, Sender
+from brokerd.server.messages.queue_demand import QueueDemand, Queues
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +95,11 @@ class LinkPublisher:
         self._waiting[number] = len(result.queues)
         if not pipeline.send_own(routing, self._publisher, self._vhost, result, content, number):
             del self._waiting[number]
-            routing.unroutable(self._vhost, self._exchange, result, 1)
-            self._decided.append((number, True))
+            # A queue that was deleted just now gets nothing; the message stays where it is.
+            is_done = self._exchange != names.DEFAULT_EXCHANGE
+            if is_done:
+                routing.unroutable(self._vhost, self._exchange, result, 1)
+            self._decided.append((number, is_done))
 
     def flush(self) -> None:
         """Send what was added."""
@@ -185,6 +198,7 @@ class MemberTopology:
         members: Members,
         sender: Sender,
         routing: Routing,
+        queues: Queues,
         alarm: Callable[[], str],
         connect_here: Callable[[str], Awaitable[socket.socket]],
     ) -> None:
@@ -196,6 +210,8 @@ class MemberTopology:
         self._members = members
         self._sender = sender
         self._routing = routing
+        self._queues = queues
+        self._demand = QueueDemand(queues)
         self._alarm = alarm
         self._connect_here = connect_here
         self._listeners: dict[
@@ -280,6 +296,41 @@ class MemberTopology:
             return False
         return bool(reply["code"] in (catalog_commands.OK, catalog_commands.NOT_FOUND))
 
+    def federated_queues(self) -> list[ports.FederatedQueue]:
+        """R-FQ-7; vhosts without a policy that federates queues cost nothing."""
+        view = self._catalog.view
+        found = []
+        for vhost, topology in view.vhosts.items():
+            if not any(map(_federates_queues, topology.policies.values())):
+                continue
+            for queue in topology.queues.values():
+                if queue.exclusive_owner is not None or INTERNAL_PURPOSE in queue.arguments:
+                    continue
+                values = policy.effective_queue(view, queue).values
+                choice = Choice(
+                    values.get("federation-upstream"),
+                    values.get("federation-upstream-set"),
+                    values.get("federation-upstream-pattern"),
+                )
+                if choice != Choice():
+                    found.append(
+                        ports.FederatedQueue(
+                            *(vhost, queue.name, queue.uid, queue.durable),
+                            *(choice, _queue_arguments(queue)),
+                        )
+                    )
+        return found
+
+    def leads(self, queue: ports.FederatedQueue) -> bool:
+        """Tell whether the queue's leader is here."""
+        return self._queues.leads(queue.uid)
+
+    def watch_demand(
+        self, queue: ports.FederatedQueue, changed: Callable[[bool], None]
+    ) -> ports.DemandWatch:
+        """R-FQ-2."""
+        return self._demand.watch(queue.uid, changed)
+
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters."""
         found = self._catalog.view.parameters(vhost, component)
@@ -316,11 +367,21 @@ class MemberTopology:
         def changed(change: catalog_effects.TopologyChanged) -> None:
             if change.kind == "binding":
                 listener(ports.Change(change.vhost, change.name))
-            elif change.kind in _LINK_KINDS:
+            elif change.kind in _LINK_KINDS or (
+                change.kind == "queue" and self._may_federate(change.vhost, change.name)
+            ):
                 listener(ports.Change(change.vhost))
 
         self._listeners[listener] = changed
         self._catalog.topology_listeners.append(changed)
+
+    def _may_federate(self, vhost: str, queue: str) -> bool:
+        """Say whether a queue's coming or going may matter; by its name, as it may be gone."""
+        topology = self._catalog.view.vhosts.get(vhost)
+        return topology is not None and any(
+            _federates_queues(entry) and patterns.matches(entry.value["pattern"], queue)
+            for entry in topology.policies.values()
+        )
 
     def unlisten(self, listener: Callable[[ports.Change], None]) -> None:
         """End that."""
@@ -331,6 +392,19 @@ class MemberTopology:
     def link_changed(self, link: str, state: str, error: str) -> None:
         """Note it for telemetry."""
         self._routing.counters.changed("link", link=link, state=state, error=error)
+
+
+def _federates_queues(entry: Entry) -> bool:
+    spec = entry.value
+    is_federating = not FEDERATION_KEYS.keys().isdisjoint(spec["definition"])
+    return is_federating and spec["apply-to"] != "exchanges"
+
+
+def _queue_arguments(queue: Queue) -> Table:
+    """Return how a queue is declared that is to be like this one."""
+    # Where the vhost's default type made it, the arguments do not say it.
+    kind: Table = {} if queue.type == "classic" else {"x-queue-type": queue.type}
+    return kind | _table(queue.arguments)
 
 
 def _table(stored: Mapping[str, Any]) -> Table:

@@ -90,6 +90,8 @@ class Result:
     message: str = ""
     current: ObservedObject | None = None
     revision: int = 0
+    #: Refused because messages would be lost; `Upsert.is_confirmed` lets it pass.
+    needs_confirmation: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -472,6 +474,7 @@ def _result(item: Any) -> Result:
         item.message,
         observed(item.current) if item.HasField("current") else None,
         item.revision,
+        item.needs_confirmation,
     )
 
 
@@ -502,6 +505,7 @@ def _upsert(id_: str, action: Upsert, dry_run: bool) -> Any:
         action=admin_pb2.Operation.UPSERT,
         spec=arguments.canonical_json(action.item.spec),
         owner=_owner(action.owner),
+        confirmed=action.is_confirmed,
     )
 
 

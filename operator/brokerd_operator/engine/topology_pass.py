@@ -255,6 +255,9 @@ class TopologyPass:
             if result.code == "REFUSED" and action.identity.kind == "queue":
                 reason = "QueueNotEmpty" if not isinstance(action, Upsert) else reason
             message = f"{plan.shown(action.identity)}: {result.message or result.code}"
+            if result.needs_confirmation:
+                reason = "ConfirmationRequired"
+                message += f'; annotate brokerd.io/confirm: "{self.meta.generation}" to go on'
             return Outcome(
                 reason,
                 message,

@@ -29,6 +29,8 @@ class Upsert:
     #: None: nobody's, or whose it is already.
     owner: Token | None
     precondition: Precondition = Precondition()
+    #: Even if messages are lost by it; the broker says when it wants to know.
+    is_confirmed: bool = False
 
     @property
     def identity(self) -> Identity:

@@ -103,7 +103,9 @@ def plan(resource: Resource, observed: Topology, context: Context) -> Plan | Con
     vanished = _vanished(resource, observed, token)
     found = Plan(
         # New ones first, old ones then: no gap (design/operator.md §5.3).
-        actions=tuple(action for step in steps for action in step.actions)
+        actions=tuple(
+            _confirmed(action, resource, context) for step in steps for action in step.actions
+        )
         + reserved.spared(vanished, context.account),
         drift=tuple(item for step in steps for item in step.drift),
         is_adoption=any(step.is_adoption for step in steps),
@@ -112,6 +114,15 @@ def plan(resource: Resource, observed: Topology, context: Context) -> Plan | Con
     if resource.spec.drift_policy == "Report":
         return replace(found, actions=(), is_adoption=False)
     return found
+
+
+def _confirmed(action: Action, resource: Resource, context: Context) -> Action:
+    """Pass the annotation's consent on to the broker, which alone knows the changes of some kinds
+    that lose messages (a federation upstream's).
+    """
+    if context.confirmed_generation != resource.meta.generation or not isinstance(action, Upsert):
+        return action
+    return replace(action, is_confirmed=True)
 
 
 def _order(item: DesiredObject) -> tuple[int, str, str]:

@@ -60,6 +60,7 @@ def test_a_link_that_never_was_is_a_row_with_its_error() -> None:
         "upstream": "u",
         "vhost": "/",
         "exchange": "x",
+        "queue": "",
         "uri": "",
         "status": "error",
         "error": "uri is missing",

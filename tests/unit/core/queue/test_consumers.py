@@ -56,6 +56,24 @@ def test_everyone_gets_a_turn_and_higher_priorities_come_first() -> None:
     assert served(consumers, 2) == "hh"
 
 
+def test_whether_anyone_could_take_is_asked_without_changing_a_turn() -> None:
+    """R-FQ-2: only looks, as it is asked of one replica only."""
+    consumers = Consumers()
+    assert not consumers.could_take(0)
+    joined(consumers, "low", priority=-1)
+    assert consumers.could_take(-1)
+    assert not consumers.could_take(0)
+    full = joined(consumers, "full", prefetch=1)
+    joined(consumers, "high", priority=3, prefetch=1)
+    assert consumers.could_take(3)
+    give(full, 1, 1)
+    before = consumers.service_queues()
+    assert consumers.could_take(0)
+    give(consumers.hold(ConsumerId("n1", 7, 1, "high")), 2, 1)
+    assert not consumers.could_take(0)
+    assert consumers.service_queues() == before
+
+
 def test_capacity_is_what_the_prefetch_leaves() -> None:
     consumers = Consumers()
     consumer = joined(consumers, "a", prefetch=3)

@@ -34,6 +34,24 @@ def test_a_lower_priority_gets_messages_only_when_higher_ones_are_full() -> None
     assert delivered(q.fill(1)) == {"high": [4]}
 
 
+def test_messages_are_wanted_while_none_is_ready_and_someone_could_take_one() -> None:
+    """R-FQ-2, R-FQ-3: neither a get nor a consumer below 0 is demand."""
+    q = QueueDriver()
+    assert not q.machine.wants_messages()
+    q.consume("low", priority=-1)
+    assert not q.machine.wants_messages()
+    q.consume("a", prefetch=2)
+    assert q.machine.wants_messages()
+    # The third goes to the one below.
+    q.fill(3)
+    assert not q.machine.wants_messages()
+    q.settle((0, 1), who=consumer("a"))
+    assert q.machine.wants_messages()
+    q.send(queue_commands.encode_cancel(consumer("low")))
+    q.fill(2)
+    assert not q.machine.wants_messages()
+
+
 def test_prefetch_counts_what_is_not_settled() -> None:
     """R-QOS-4, R-QOS-5"""
     q = QueueDriver()

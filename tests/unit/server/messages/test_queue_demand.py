@@ -1,0 +1,91 @@
+"""Who hears when a federated queue wants messages (R-FQ-2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.server.messages.queue_demand import QueueDemand
+from tests.unit.core.queue_driver import QueueDriver, consumer
+
+DEADLINE_S = 10.0
+
+
+class Queues:
+    """Queue 1, led here or not."""
+
+    def __init__(self) -> None:
+        self.queue = QueueDriver()
+        self.is_led = True
+
+    def leads(self, uid: int) -> bool:
+        """See queue_demand.Queues."""
+        return self.is_led and uid == 1
+
+    def machine(self, uid: int) -> QueueMachine:
+        """See queue_demand.Queues."""
+        assert self.is_led
+        return self.queue.machine
+
+
+class Heard:
+    """What was told."""
+
+    def __init__(self) -> None:
+        self.all: list[bool] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, is_wanted: bool) -> None:
+        self.all.append(is_wanted)
+        self._news.set()
+
+    async def next(self) -> bool:
+        """Wait for the next change and return it."""
+        async with asyncio.timeout(DEADLINE_S):
+            await self._news.wait()
+        self._news.clear()
+        return self.all[-1]
+
+
+async def test_a_watch_tells_the_state_at_once_and_each_change_once() -> None:
+    queues, heard = Queues(), Heard()
+    watch = QueueDemand(queues).watch(1, heard)
+    assert heard.all == [False]
+    assert not await heard.next()
+    queues.queue.consume("a", prefetch=1)
+    assert await heard.next()
+    queues.queue.fill(2)
+    # Whoever has just sent something does not wait for the next look.
+    watch.check()
+    watch.check()
+    assert heard.all == [False, True, False]
+    watch.close()
+
+
+async def test_a_queue_that_is_led_elsewhere_wants_nothing_here() -> None:
+    queues, heard = Queues(), Heard()
+    queues.queue.consume("a")
+    watch = QueueDemand(queues).watch(1, heard)
+    assert heard.all == [True]
+    queues.is_led = False
+    watch.check()
+    assert heard.all == [True, False]
+    watch.close()
+
+
+async def test_a_closed_watch_is_told_nothing_and_leaves_no_timer() -> None:
+    queues, heard, other = Queues(), Heard(), Heard()
+    demand = QueueDemand(queues)
+    watch, second = demand.watch(1, heard), demand.watch(1, other)
+    watch.close()
+    watch.close()
+    queues.queue.consume("a")
+    watch.check()
+    assert not other.all[0]
+    await other.next()
+    assert await other.next()
+    assert heard.all == [False]
+    second.close()
+    queues.queue.send(queue_commands.encode_cancel(consumer("a")))
+    assert demand._timer is None

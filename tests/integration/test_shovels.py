@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from tests.integration.federation_rig import Admin, admin, amqp, take, uri
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_brokerctl import Ctl
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -281,6 +283,47 @@ def test_a_deleted_destination_queue_is_made_again(ends: Ends) -> None:
             return False
 
         eventually(is_back, "the queue is back with all messages")
+
+
+def test_brokerctl_shows_restarts_and_deletes_a_shovel(ends: Ends) -> None:
+    """In the words of rabbitmqctl; the figures are in the metrics, too."""
+
+    def brokerctl(*words: str, status: int = 0) -> str:
+        done = Ctl(f"127.0.0.1:{ends.here.grpc_port}").run("-q", *words)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    definition = {"src-uri": "amqp://", "src-queue": "c", "dest-uri": "amqp://", "dest-queue": "d"}
+    brokerctl("set_parameter", "shovel", "by hand", json.dumps(definition))
+    ends.wait("by hand")
+    with amqp(ends.here.amqp_port) as near:
+        fill(near, "c", 7)
+        bodies(near, "d", 7)
+
+    def row() -> dict[str, Any]:
+        rows = json.loads(brokerctl("--formatter", "json", "shovel_status"))
+        return next(dict(row) for row in rows if row["name"] == "by hand")
+
+    eventually(lambda: row()["messages_moved"] == 7, "all are counted")
+    shown = row()
+    assert (shown["type"], shown["state"], shown["vhost"]) == ("dynamic", "running", "/")
+    assert (shown["source"], shown["source_queue"]) == ("amqp://", "c")
+    assert (shown["destination_protocol"], shown["destination_queue"]) == ("amqp091", "d")
+    assert "by hand" in brokerctl("shovel_status")
+    assert "by hand" not in brokerctl("list_links")
+    url = f"http://127.0.0.1:{ends.here.http_port}/metrics"
+    with urllib.request.urlopen(url) as answer:
+        assert b'brokerd_shovels{state="running"}' in answer.read()
+    brokerctl("restart_shovel", "by hand")
+    eventually(lambda: row()["messages_moved"] == 0, "another one runs")
+    ends.wait("by hand")
+    text = "Shovel with the given name was not found"
+    assert text in brokerctl("restart_shovel", "nobody", status=69)
+    assert text in brokerctl("delete_shovel", "nobody", status=69)
+    brokerctl("delete_shovel", "by hand")
+    eventually(lambda: ends.row("by hand") is None, "it has ended")
+    refused = brokerctl("set_parameter", "shovel", "by hand", '{"src-uri": "amqp://"}', status=69)
+    assert "Validation failed" in refused
 
 
 @pytest.mark.parametrize(

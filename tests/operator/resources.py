@@ -25,7 +25,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "Shovel": {
         "brokerRef": {"name": "prod"},
         "source": {"queue": "orders"},
-        "destination": {"uriSecretRef": {"name": "warehouse"}, "queue": "orders"},
+        "destination": {"vhost": "archive", "queue": "orders"},
     },
     "OperatorPolicy": {
         "brokerRef": {"name": "prod"},

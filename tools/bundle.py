@@ -45,6 +45,10 @@ KINDS = {
     "TopicPermission": {"user": "web", "exchange": "orders", "write": "^web[.]", "read": ""},
     "FederationUpstream": {},
     "FederationUpstreamSet": {"upstreams": [{"name": "warehouse"}]},
+    "Shovel": {
+        "source": {"queue": "orders"},
+        "destination": {"uriSecretRef": {"name": "warehouse"}, "queue": "orders"},
+    },
 }
 OF_NO_BROKER = ("BrokerCluster", "BrokerConnection")
 #: Of Helm, which is not there.

@@ -23,7 +23,7 @@ TARGET = ROOT / "docs" / "reference" / "resources.md"
 ORDER = (
     *("BrokerCluster", "BrokerConnection", "Vhost", "Exchange", "Queue", "Binding"),
     *("Policy", "OperatorPolicy", "User", "Permission", "TopicPermission"),
-    *("FederationUpstream", "FederationUpstreamSet"),
+    *("FederationUpstream", "FederationUpstreamSet", "Shovel"),
 )
 
 HEAD = """<!-- Made by tools/generate_resource_reference.py from crds/; do not edit. -->

@@ -8,6 +8,7 @@ Edits return new raw bytes and copy the fields they do not touch.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brokerd.amqp.errors import EncodeError, FieldSyntaxError
@@ -180,12 +181,38 @@ def with_reply_to(raw: bytes, name: str) -> bytes:
     return _FLAGS.pack(flags) + raw[2:start] + encode_shortstr(name) + raw[stop:]
 
 
+def with_fields(raw: bytes, fields: Mapping[str, str | int]) -> bytes:
+    """The same properties with these values, by the properties' names; headers cannot be given.
+
+    What is not replaced keeps its bytes.  Raises EncodeError where a value does not fit.
+    """
+    given = BasicProperties(**dict(fields)).encode()  # type: ignore[arg-type]
+    flags = 0
+    out = []
+    for flag, _, shape in _LAYOUT:
+        source = given if _FLAGS.unpack_from(given)[0] & flag else raw
+        if _FLAGS.unpack_from(source)[0] & flag:
+            flags |= flag
+            start = _offset_of(source, flag)
+            out.append(source[start : start + _length_at(source, start, shape)])
+    return _FLAGS.pack(flags) + b"".join(out)
+
+
 def without_expiration(raw: bytes) -> bytes:
     """The same properties with no expiration (R-DLX: a dead-lettered message expires no more)."""
     if not has_expiration(raw):
         return raw
     start = _offset_of(raw, _EXPIRATION)
     flags = _FLAGS.unpack_from(raw)[0] & ~_EXPIRATION
+    return _FLAGS.pack(flags) + raw[2:start] + raw[start + 1 + raw[start] :]
+
+
+def without_user_id(raw: bytes) -> bytes:
+    """The same properties with no user id (R-PUB-3: another broker's users are not ours)."""
+    if not has_user_id(raw):
+        return raw
+    start = _offset_of(raw, _USER_ID)
+    flags = _FLAGS.unpack_from(raw)[0] & ~_USER_ID
     return _FLAGS.pack(flags) + raw[2:start] + raw[start + 1 + raw[start] :]
 
 
@@ -215,6 +242,14 @@ def _offset_of(raw: bytes, wanted: int) -> int:
     if pos > len(raw) or (flags & wanted and pos == len(raw)):
         raise _malformed()
     return pos
+
+
+def _length_at(raw: bytes, start: int, shape: int) -> int:
+    """How long a field is that starts there."""
+    step = _SHAPE_STEPS[shape]
+    if step > 0:
+        return step
+    return 1 + raw[start] if step == _STEP_SHORTSTR else 4 + int(_LONG.unpack_from(raw, start)[0])
 
 
 def _shortstr_at(raw: bytes, flag: int) -> str:

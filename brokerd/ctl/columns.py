@@ -251,6 +251,22 @@ FEDERATION_STATUS = Listing(
     ),
     identity=("id", "node"),
 )
+#: The only one there is.
+SHOVEL_PROTOCOL = "amqp091"
+SHOVELS = Listing(
+    "shovels",
+    "",
+    "all_shovels",
+    "",
+    (
+        *("name", "vhost", "type", "state", "source", "source_protocol", "source_queue"),
+        *("source_exchange", "source_exchange_key", "destination", "destination_protocol"),
+        *("destination_queue", "destination_exchange", "destination_exchange_key"),
+        *("last_changed", "termination_reason", "node", "messages_moved", "messages_refused"),
+        "messages_in_flight",
+    ),
+    identity=("id", "node"),
+)
 GROUPS = Listing(
     "Raft groups",
     "Listing Raft groups ...",

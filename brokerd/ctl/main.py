@@ -105,6 +105,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "purge_queue",
     ),
     "federation": ("federation_status", "restart_federation_link"),
+    "shovels": ("shovel_status", "restart_shovel", "delete_shovel"),
     "definitions": ("export_definitions", "import_definitions"),
     "quorum": (
         "grow",

@@ -10,7 +10,7 @@ import click
 from brokerd.ctl import errors, settings
 
 #: Whose parameters mean something here.
-COMPONENTS = ("federation-upstream", "federation-upstream-set")
+COMPONENTS = ("federation-upstream", "federation-upstream-set", "shovel")
 APPLY_TO = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
 
 

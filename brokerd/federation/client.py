@@ -8,6 +8,7 @@ a `ClientError` without credentials in its text.  For `link.py` and tests; not a
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -81,6 +82,8 @@ class Channel:
         self.on_ended: Callable[[ClientError], None] | None = None
         #: (tag, multiple, confirmed)
         self.on_confirm: Callable[[int, bool, bool], None] | None = None
+        #: A mandatory message came back: its exchange, its routing key and why.
+        self.on_return: Callable[[methods.BasicReturn], None] | None = None
         self._connection = connection
         self._waiting: deque[asyncio.Future[Method]] = deque()
 
@@ -119,10 +122,14 @@ class Channel:
             self._connection.machine.send(self.number, method)
             self._connection.flush_soon()
 
-    def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> None:
+    def publish(
+        self, exchange: str, routing_key: str, header: bytes, body: bytes, mandatory: bool = False
+    ) -> None:
         """Send a message; `header` are raw properties."""
         if self.error is None:
-            method = methods.BasicPublish(exchange=exchange, routing_key=routing_key)
+            method = methods.BasicPublish(
+                exchange=exchange, routing_key=routing_key, mandatory=mandatory
+            )
             self._connection.machine.send_content(self.number, method, header, body)
             self._connection.flush_soon()
 
@@ -176,9 +183,10 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.machine = AmqpConnection(Role.CLIENT, config, self._now_ms())
         self.lost: ConnectionLost | None = None
-        self.blocked_reason = ""
         #: Called after all events of one read.
         self.on_read: Callable[[], None] | None = None
+        #: The peer blocks publishers, with its reason, or ("") does so no more.
+        self.on_blocked: Callable[[str], None] | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
         self._channels: dict[int, Channel] = {}
@@ -188,11 +196,17 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, vhost: str, name: str, authorities: str | None = None
+        cls,
+        address: Address,
+        vhost: str,
+        name: str,
+        authorities: str | None = None,
+        sock: socket.socket | None = None,
     ) -> Connection:
         """Connect, log in, open the vhost.
 
         name: what the upstream's listings show.  authorities: PEM, None for the system's.
+        sock: connected already, one of a pair; nothing is dialled then.
         """
         timeout_ms = address.integer(
             "connection_timeout", CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS_MAX
@@ -224,9 +238,12 @@ class Connection(asyncio.Protocol):
 
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await loop.create_connection(
-                    make, address.host, address.port, ssl=context, server_hostname=server_name
-                )
+                if sock is None:
+                    await loop.create_connection(
+                        make, address.host, address.port, ssl=context, server_hostname=server_name
+                    )
+                else:
+                    await loop.create_unix_connection(make, sock=sock)
                 await made[-1]._opened
         except TimeoutError:
             _abort(made)
@@ -275,6 +292,14 @@ class Connection(asyncio.Protocol):
             except TimeoutError:
                 self._lose(ConnectionLost("closed"))
         self.abort()
+
+    def leave(self) -> None:
+        """Say goodbye and wait for no answer; what was published before still goes out."""
+        if self.lost is None and self._transport is not None:
+            self.machine.close(200, "Goodbye")
+            self.flush()
+            self._lose(ConnectionLost("closed"))
+            self._transport.close()
 
     def abort(self) -> None:
         """End without a word."""
@@ -395,10 +420,13 @@ class Connection(asyncio.Protocol):
     def _content_received(self, event: events.ContentReceived) -> None:
         channel = self._channels.get(event.channel)
         method = event.method
-        if channel is None or channel.on_delivery is None:
+        if channel is None:
             return
         if isinstance(method, methods.BasicDeliver):
-            channel.on_delivery(method, event.header, event.body)
+            if channel.on_delivery is not None:
+                channel.on_delivery(method, event.header, event.body)
+        elif isinstance(method, methods.BasicReturn) and channel.on_return is not None:
+            channel.on_return(method)
 
     def _acks_received(self, event: events.AcksReceived) -> None:
         channel = self._channels.get(event.channel)
@@ -407,10 +435,14 @@ class Connection(asyncio.Protocol):
                 channel.on_confirm(tag, multiple, True)
 
     def _blocked(self, event: events.Blocked) -> None:
-        self.blocked_reason = event.reason
+        self._blocks(event.reason or "blocked")
 
     def _unblocked(self, _: events.Unblocked) -> None:
-        self.blocked_reason = ""
+        self._blocks("")
+
+    def _blocks(self, reason: str) -> None:
+        if self.on_blocked is not None:
+            self.on_blocked(reason)
 
     def _connection_closed(self, event: events.ConnectionClosed) -> None:
         if event.by_peer:

@@ -18,6 +18,13 @@ from brokerd.federation.link_state import Passage
 from brokerd.federation.ports import Publisher, Topology
 from brokerd.federation.upstream import Address
 
+#: (address, vhost, name of the connection, authorities) to an open connection.
+Dial = Callable[[Address, str, str, str | None], Awaitable[Connection]]
+
+
+def _nobody_hears() -> None:
+    """Links that run until they are stopped do not finish."""
+
 
 @dataclass(slots=True)
 class Peer:
@@ -56,6 +63,8 @@ class Intake:
     queue: str
     consumer_tag: str
     arguments: Table = field(default_factory=dict)
+    #: In the queue when it was declared; for links that end when they have moved those.
+    messages: int = 0
     #: Nobody else may consume from it.
     exclusive: bool = False
 
@@ -133,6 +142,10 @@ class Ends:
     destination: Destination
     #: How logs and the peer's list of connections call it.
     title: str = "Federation link"
+    dial: Dial = Connection.open
+    #: When the link ends by itself (link_state.FederationLink), and who hears of it.
+    ends_after: int | str | None = None
+    finished: Callable[[], None] = _nobody_hears
 
 
 class LocalExchange:

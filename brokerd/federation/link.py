@@ -39,7 +39,7 @@ class Link:
 
     def __init__(self, link_id: str, definition: Definition, ends: Ends, host: Host) -> None:
         self.id = link_id
-        self.machine = link_state.FederationLink(definition, ends.passage)
+        self.machine = link_state.FederationLink(definition, ends.passage, ends.ends_after)
         self._definition = definition
         self._ends = ends
         self._host = host
@@ -54,6 +54,7 @@ class Link:
         self._session_error: ClientError | None = None
         self._next: link_state.Connect | None = None
         self._cleans_up = False
+        self._is_finished = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,6 +114,9 @@ class Link:
                 log.exception("%s %s failed", self._ends.title.lower(), self.id)
                 error = f"{type(failure).__name__}: {failure}"
             await self._end_session()
+            if self._is_finished:
+                self._ends.finished()
+                return
             before = self.machine.state
             last_error = self.machine.error
             self._handle(link_state.Failed(_now_ms(), error))
@@ -151,7 +155,7 @@ class Link:
         publisher = self._publisher = await self._ends.destination.open(_Listener(self, number))
         channel.on_delivery = self._delivered
         peer.connection.on_read = publisher.flush
-        self._tell(link_state.Prepared(_now_ms()))
+        self._tell(link_state.Prepared(_now_ms(), intake.messages))
         await self._serve(channel, intake)
 
     async def _connect_source(self) -> Peer:
@@ -189,6 +193,8 @@ class Link:
         while True:
             # First, so that whatever happens while one of them waits is looked at again.
             self._woken.clear()
+            if self._is_finished:
+                return
             if self._session_error is not None:
                 raise self._session_error
             if self._consume_wanted != self._is_consuming:
@@ -244,7 +250,7 @@ class Link:
 
     async def _open(self, address: Address, vhost: str) -> Connection:
         name = f"{self._ends.title} {self.id}"
-        return await Connection.open(address, vhost, name, self._definition.authorities)
+        return await self._ends.dial(address, vhost, name, self._definition.authorities)
 
     # Actions.
 
@@ -294,6 +300,10 @@ class Link:
 
     def _disconnect(self, action: link_state.Disconnect) -> None:
         self._cleans_up = action.cleans_up
+
+    def _finish(self, _: link_state.Finish) -> None:
+        self._is_finished = True
+        self._woken.set()
 
     def _report(self, before: link_state.State | None) -> None:
         """One log line and one event per change of state."""
@@ -351,4 +361,5 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     link_state.HoldReading: Link._hold_reading,
     link_state.ResumeReading: Link._resume_reading,
     link_state.Disconnect: Link._disconnect,
+    link_state.Finish: Link._finish,
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 from brokerd.amqp import properties
 from brokerd.amqp.values import Long, Table, Value
 from brokerd.core.catalog.federation_type import already_seen
-from brokerd.federation.link_state import Delivered, Drop
+from brokerd.federation.link_counts import Drop
+from brokerd.federation.link_state import Delivered
 from brokerd.federation.upstream import RECEIVED_FROM, Upstream
 
 

@@ -10,24 +10,22 @@ earlier one apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
 
 from brokerd.amqp import properties
 from brokerd.amqp.errors import AmqpError
 from brokerd.amqp.values import Table, Value
-from brokerd.federation.upstream import RECEIVED_FROM, Address
+from brokerd.federation.link_counts import Counts, Drop
+from brokerd.federation.upstream import QUEUE_LENGTH, Address
 
-#: RabbitMQ's message interceptor stamps this one, milliseconds since 1970.
-STAMP = "timestamp_in_ms"
 #: Forwarded and not answered by the destination; over it nothing more is read.
 IN_FLIGHT_MESSAGES_MAX = 4096
 IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
 #: queue cost next to nothing (RabbitMQ spins here).
 NACK_DELAY_MS = 500
-HOP_BUCKETS = 8
 ERROR_CHARACTERS_MAX = 512
 
 
@@ -67,6 +65,8 @@ class Prepared:
     """What is consumed from is there, and the destination is open."""
 
     now_ms: int
+    #: In the queue that is consumed from, when it was looked at.
+    messages: int = 0
 
 
 @dataclass(slots=True)
@@ -195,6 +195,11 @@ class Disconnect:
     cleans_up: bool
 
 
+@dataclass(slots=True)
+class Finish:
+    """All that was to be moved has been moved: the link ends by itself."""
+
+
 Event: TypeAlias = (
     Started
     | Connected
@@ -217,16 +222,8 @@ Action: TypeAlias = (
     | HoldReading
     | ResumeReading
     | Disconnect
+    | Finish
 )
-
-
-class Drop(Enum):
-    """Why a message does not go on; the value is its figure's name in `overview`."""
-
-    MAX_HOPS = "drop_maxhops"
-    LOOP = "drop_loop"
-    #: It would come back for ever.
-    MALFORMED = "drop_malformed"
 
 
 class Definition(Protocol):
@@ -287,30 +284,24 @@ class Passage(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Counts:
-    """What has passed since the link was made; only rises, `in_flight` and the last lag aside."""
-
-    messages: int = 0
-    bytes: int = 0
-    #: By length of x-received-from after our own entry: 1, 2, … and "8 or more" last.
-    hops: list[int] = field(default_factory=lambda: [0] * HOP_BUCKETS)
-    dropped: dict[Drop, int] = field(default_factory=lambda: dict.fromkeys(Drop, 0))
-    refused: int = 0
-    reconnects: int = 0
-    lag_count: int = 0
-    lag_sum_ms: int = 0
-    lag_max_ms: int = 0
-
-
 class FederationLink:
     """One link.  Invariants: `_waiting` holds the forwarded tags of this session without an answer,
     `_acks` those taken over and not acknowledged yet; both are empty without a session.
     """
 
-    def __init__(self, definition: Definition, passage: Passage) -> None:
+    def __init__(
+        self, definition: Definition, passage: Passage, ends_after: int | str | None = None
+    ) -> None:
+        """ends_after: so many messages are moved, QUEUE_LENGTH for what a session finds in the
+        queue; None: the link does not end by itself.
+        """
         self.definition = definition
         self.passage = passage
+        self._ends_after = ends_after
+        #: What this session has yet to take before the link ends; None: it takes all there is.
+        self._left: int | None = None
+        #: What has left the source for good.
+        self._done = 0
         self.state = State.STARTING
         self.since_ms = 0
         self.error = ""
@@ -365,19 +356,10 @@ class FederationLink:
 
     def overview(self) -> dict[str, Value]:
         """Return the figures of the telemetry row `fed`; all but state and in_flight only rise."""
-        counts = self.counts
         return {
             "state": self.state.value,
-            "in": counts.messages,
-            "in_bytes": counts.bytes,
             "in_flight": len(self._waiting),
-            "hops": list(counts.hops),
-            **{drop.value: count for drop, count in counts.dropped.items()},
-            "refused": counts.refused,
-            "reconnects": counts.reconnects,
-            "lag_count": counts.lag_count,
-            "lag_sum_ms": counts.lag_sum_ms,
-            "lag_max_ms": counts.lag_max_ms,
+            **self.counts.overview(),
         }
 
     def check_invariants(self) -> None:
@@ -412,7 +394,11 @@ class FederationLink:
         self._is_prepared = True
         self._prepared_ms = event.now_ms
         self.error = ""
-        return self._reconsider(event.now_ms)
+        if self._ends_after == QUEUE_LENGTH:
+            self._left = event.messages
+        elif isinstance(self._ends_after, int):
+            self._left = max(0, self._ends_after - self._done)
+        return self._finished(event.now_ms) or self._reconsider(event.now_ms)
 
     def _failed(self, event: Failed) -> list[Action]:
         if self.state is State.SHUTDOWN:
@@ -472,30 +458,48 @@ class FederationLink:
         if not self._is_prepared:
             return []
         self._enter(State.BLOCKED if self._is_blocked else State.RUNNING, now_ms)
-        consumes = self._is_wanted and not self._is_blocked
+        consumes = self._is_wanted and not self._is_blocked and self._left != 0
         if consumes == self._consumes:
             return []
         self._consumes = consumes
         return [Consume() if consumes else CancelConsume()]
+
+    def _finished(self, now_ms: int) -> list[Action]:
+        """End once nothing is left and all answers are there; what came too much goes back."""
+        if self._left != 0 or self._waiting or self.state is State.SHUTDOWN:
+            return []
+        self._forget_session()
+        self._enter(State.SHUTDOWN, now_ms)
+        return [Finish()]
 
     # Messages.
 
     def _delivered(self, event: Delivered) -> list[Action]:
         if not self._is_prepared:
             return []
+        if self._left == 0 and not self.no_ack:
+            # It came before the consumer was cancelled.  Without acknowledgements it would be
+            # lost, so that it is moved, too.
+            return [Requeue(event.tag, 0)]
         try:
             table = properties.headers(event.header)
             passed = self.passage.forward(event, table)
         except AmqpError:
             passed = Drop.MALFORMED
+        if self._left:
+            self._left -= 1
         if isinstance(passed, Drop):
             self.counts.dropped[passed] += 1
-            return [] if self.no_ack else [Acknowledge(event.tag, False)]
+            self._done += 1
+            actions: list[Action] = [] if self.no_ack else [Acknowledge(event.tag, False)]
+            return actions + (self._finished(event.now_ms) or self._reconsider(event.now_ms))
         size = len(event.header) + len(event.body)
-        self._count(event, table, size)
+        self.counts.passed(table, size, event.now_ms)
         self._waiting[event.tag] = size
         self._waiting_bytes += size
-        actions: list[Action] = [Forward(event.tag, *passed, event.body)]
+        actions = [Forward(event.tag, *passed, event.body)]
+        if not self.needs_confirm:
+            self._done += 1
         if self.definition.ack_mode == "on-publish":
             actions.append(Acknowledge(event.tag, False))
         if not self._is_held and (
@@ -504,21 +508,9 @@ class FederationLink:
         ):
             self._is_held = True
             actions.append(HoldReading())
+        if self._left == 0:
+            actions += self._reconsider(event.now_ms)
         return actions
-
-    def _count(self, event: Delivered, table: Table, size: int) -> None:
-        counts = self.counts
-        counts.messages += 1
-        counts.bytes += size
-        received = table.get(RECEIVED_FROM)
-        hops = len(received) if isinstance(received, list) else 0
-        counts.hops[min(hops, HOP_BUCKETS - 1)] += 1
-        stamp = table.get(STAMP)
-        if type(stamp) is int:
-            lag_ms = max(0, event.now_ms - stamp)
-            counts.lag_count += 1
-            counts.lag_sum_ms += lag_ms
-            counts.lag_max_ms = max(counts.lag_max_ms, lag_ms)
 
     def _answered(self, event: Answered) -> list[Action]:
         if event.session != self.session:
@@ -538,7 +530,11 @@ class FederationLink:
                 self._has_refused = True
                 if self.needs_confirm:
                     actions.append(Requeue(tag, NACK_DELAY_MS))
+                    if self._left is not None:
+                        self._left += 1
+        self.counts.moved += len(taken)
         if self.needs_confirm:
+            self._done += len(taken)
             actions += self._acknowledge(taken)
         if (
             self._is_held
@@ -547,6 +543,8 @@ class FederationLink:
         ):
             self._is_held = False
             actions.append(ResumeReading())
+        if self._left is not None:
+            actions += self._finished(self.since_ms) or self._reconsider(self.since_ms)
         return actions
 
     def _acknowledge(self, taken: list[int]) -> list[Action]:

@@ -5,11 +5,13 @@ Owned by this room so that it never imports the server (docs/architecture.md).
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.amqp.values import Table
+from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Choice
 
 #: (number, taken over by all its queues) for publishes that are decided.
@@ -121,6 +123,22 @@ class Topology(Host, Protocol):
     def federated_exchanges(self) -> list[Federated]:
         """Return what is federated; never the default exchange, internal ones or those made by
         federation itself (R-FED-4).
+        """
+        ...
+
+    def vhosts(self) -> list[str]:
+        """Return the names of all vhosts."""
+        ...
+
+    async def connect_here(self, user: str) -> socket.socket:
+        """Return a socket at whose other end this member serves AMQP, with the rights of a user
+        and without a login; "": all rights.
+        """
+        ...
+
+    async def delete_shovel(self, shovel: Shovel) -> bool:
+        """Delete the definition of a shovel, but no other one of its name; return whether it is
+        gone.
         """
         ...
 

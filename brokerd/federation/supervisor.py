@@ -1,4 +1,4 @@
-"""Which links run on this member: started, restarted and stopped as the topology says.
+"""Which links run on this member, shovels too: started, restarted and stopped as the topology says.
 
 Compares what policies and parameters ask for with what runs, after every change that matters and
 now and then.  One member runs a link (R-FED-7).  The server starts and stops it and lists `rows`.
@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.core.catalog import names
+from brokerd.federation import shovel as shovels
+from brokerd.federation import shovel_ends
 from brokerd.federation import upstream as upstreams
+from brokerd.federation.client import Connection
 from brokerd.federation.ends import Ends, LocalExchange
+from brokerd.federation.errors import UpstreamError
 from brokerd.federation.exchange_source import ExchangeSource
 from brokerd.federation.link import Link
 from brokerd.federation.link_headers import ExchangePassage, QueuePassage
 from brokerd.federation.ports import Change, Federated, FederatedQueue, Topology
 from brokerd.federation.queue_ends import LocalQueue, QueueSource
-from brokerd.federation.upstream import Upstream
+from brokerd.federation.shovel import Shovel
+from brokerd.federation.upstream import Address, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,8 @@ LINKS_MAX = 2000
 STOP_TIMEOUT_S = 10.0
 #: A snapshot that was installed tells no listener: its topology is seen at the latest then.
 RESYNC_S = 10.0
+#: A shovel that has done its work tries so often to remove its definition.
+REMOVE_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,20 +49,19 @@ class _Wanted:
     it and starts one anew, which goes on with the same upstream queue if it can.
     """
 
-    federated: Federated | FederatedQueue
-    upstream: Upstream
+    #: A shovel is both.
+    federated: Federated | FederatedQueue | Shovel
+    upstream: Upstream | Shovel
     #: The name of this cluster, which is part of the queue's.
     cluster: str
 
     def needs_new_queue(self, before: _Wanted) -> bool:
         """Tell whether the upstream queue of an earlier link cannot serve this one (R-FX-17)."""
-        local = self.federated
-        if isinstance(local, FederatedQueue):
-            # It belongs to the upstream.
+        local, old, new = self.federated, before.upstream, self.upstream
+        if not isinstance(local, Federated) or isinstance(old, Shovel) or isinstance(new, Shovel):
+            # A federated queue's belongs to the upstream, a shovel has none of its own.
             return False
-        return bool(
-            upstreams.new_queue_keys(before.upstream, self.upstream, local.vhost, local.exchange)
-        )
+        return bool(upstreams.new_queue_keys(old, new, local.vhost, local.exchange))
 
 
 class Supervisor:
@@ -66,6 +72,8 @@ class Supervisor:
         self._links: dict[str, tuple[_Wanted, Link]] = {}
         #: Links that are ending; one of the same name starts when that is done.
         self._stopping: dict[str, asyncio.Task[None]] = {}
+        #: Removals of shovels that have done their work.
+        self._removals: set[asyncio.Task[None]] = set()
         #: Definitions that cannot be used, as rows.
         self._problems: list[dict[str, Any]] = []
         #: (vhost, upstream) of those that are there: this member may lack the key of a URI, say.
@@ -95,6 +103,8 @@ class Supervisor:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         links, self._links = [link for _, link in self._links.values()], {}
+        for removal in self._removals:
+            removal.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await asyncio.gather(
@@ -150,8 +160,9 @@ class Supervisor:
         alarm = topology.alarm()
         if alarm != self._alarm:
             self._alarm = alarm
-            for _, link in self._links.values():
-                link.alarm_changed(alarm)
+            for wanted, link in self._links.values():
+                if not isinstance(wanted.federated, Shovel):
+                    link.alarm_changed(alarm)
         now = time.monotonic()
         is_behind = topology.revision != self._revision and now >= self._resync_at
         has_moved = self._led != self._led_now()
@@ -166,7 +177,7 @@ class Supervisor:
         return {queue.uid for queue in self._queues if self._topology.leads(queue)}
 
     def _runs_here(
-        self, link_id: str, federated: Federated | FederatedQueue, members: list[str]
+        self, link_id: str, federated: Federated | FederatedQueue | Shovel, members: list[str]
     ) -> bool:
         """R-FED-7: one member; none while this one is cut off."""
         if isinstance(federated, FederatedQueue):
@@ -204,14 +215,26 @@ class Supervisor:
         if len(self._links) >= LINKS_MAX:
             log.error("federation: more than %d links, %s is not started", LINKS_MAX, link_id)
             return
-        link = Link(link_id, wanted.upstream, self._ends(wanted), self._topology)
+        link = Link(link_id, wanted.upstream, self._ends(link_id, wanted), self._topology)
         self._links[link_id] = (wanted, link)
         link.start()
-        if self._alarm:
+        # A shovel is blocked by its destination, and an alarm here is no reason not to empty a
+        # queue.
+        if self._alarm and not isinstance(wanted.federated, Shovel):
             link.alarm_changed(self._alarm)
 
-    def _ends(self, wanted: _Wanted) -> Ends:
+    def _ends(self, link_id: str, wanted: _Wanted) -> Ends:
         local, upstream, topology = wanted.federated, wanted.upstream, self._topology
+        if isinstance(local, Shovel):
+            shovel = local
+
+            def finished() -> None:
+                removal = asyncio.get_running_loop().create_task(self._remove(shovel))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
+
+            return shovel_ends.ends_of(shovel, topology.cluster_name, self._dial, finished)
+        assert isinstance(upstream, Upstream)
         if isinstance(local, FederatedQueue):
             return Ends(
                 local.vhost,
@@ -225,6 +248,22 @@ class Supervisor:
             ExchangePassage(topology.cluster_name, local.vhost, local.exchange, upstream),
             LocalExchange(topology, local.vhost, local.exchange),
         )
+
+    async def _dial(
+        self, address: Address, vhost: str, name: str, authorities: str | None
+    ) -> Connection:
+        """ends.Dial: an address without a host is this cluster itself."""
+        if address.host:
+            return await Connection.open(address, vhost, name, authorities)
+        sock = await self._topology.connect_here(address.user)
+        return await Connection.open(address, vhost, name, None, sock)
+
+    async def _remove(self, shovel: Shovel) -> None:
+        """A shovel has done its work: its definition goes, unless it has become another."""
+        while any(wanted.federated == shovel for wanted, _ in self._links.values()):
+            if await self._topology.delete_shovel(shovel):
+                return
+            await asyncio.sleep(REMOVE_INTERVAL_S)
 
     def _end(self, link_id: str, link: Link, *, is_removed: bool) -> None:
         task = asyncio.get_running_loop().create_task(link.stop(is_removed))
@@ -266,10 +305,26 @@ class Supervisor:
                 problems.append((_problem_row(topology.node, federated, problem), federated))
                 if problem.upstream in parameters[vhost][0]:
                     self._unusable.add((vhost, problem.upstream))
+        found_shovels, wrong_shovels = self._shovels()
+        configured |= found_shovels
         self._problems = [
             row for row, federated in problems if self._runs_here(row["id"], federated, members)
-        ]
+        ] + [row for row in wrong_shovels if upstreams.owner(row["id"], members) == topology.node]
         return configured
+
+    def _shovels(self) -> tuple[dict[str, _Wanted], list[dict[str, Any]]]:
+        topology = self._topology
+        found: dict[str, _Wanted] = {}
+        problems: list[dict[str, Any]] = []
+        for vhost in topology.vhosts():
+            for name, value in topology.parameters(vhost, shovels.COMPONENT).items():
+                try:
+                    shovel = shovels.parse(vhost, name, value)
+                except UpstreamError as error:
+                    problems.append(_shovel_problem(topology.node, vhost, name, str(error)))
+                else:
+                    found[shovel.link_id] = _Wanted(shovel, shovel, topology.cluster_name)
+        return found, problems
 
 
 def _link_id(federated: Federated | FederatedQueue, upstream: Upstream) -> str:
@@ -305,4 +360,21 @@ def _problem_row(
         "since_ms": time.time_ns() // 1_000_000,
         "local_connection": "",
         "backlog": None,
+    }
+
+
+def _shovel_problem(node: str, vhost: str, name: str, error: str) -> dict[str, Any]:
+    return {
+        "id": shovels.link_id(vhost, name),
+        "node": node,
+        "type": "shovel",
+        "vhost": vhost,
+        "upstream": name,
+        "status": "error",
+        "state": "error",
+        "uri": "",
+        "error": error,
+        "last_error": error,
+        "since_ms": time.time_ns() // 1_000_000,
+        "local_connection": "",
     }

@@ -35,6 +35,8 @@ INTERNAL_PURPOSE = "x-internal-purpose"
 PURPOSE = "federation"
 #: The header that each link adds itself to, newest first (R-FED-11).
 RECEIVED_FROM = federation_type.RECEIVED_FROM
+#: A link that ends when it has moved what was in the queue (shovels).
+QUEUE_LENGTH = "queue-length"
 SUFFIXES = ("A", "B")
 
 #: Key of a definition to argument of the upstream queue (R-FX-3).

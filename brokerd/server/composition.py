@@ -453,7 +453,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
     listener = AmqpListener(services, base.variables, base.tasks.spawn, access.certificate_files)
     topology = MemberTopology(
         *(base.config.cluster.name, base.catalog, base.host, base.process),
-        *(messages.routing, base.queues, access.alarms.reason),
+        *(messages.routing, base.queues, access.alarms.reason, listener.connect_here),
     )
     return Endpoints(
         *(base.config, base.lifecycle.health, listener),

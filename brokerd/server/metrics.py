@@ -94,6 +94,10 @@ class Runtime(Protocol):
         """Return who watches memory and disk, None before the member has started."""
         ...
 
+    def link_rows(self) -> list[dict[str, Any]]:
+        """Return one row per federation link and shovel of this member."""
+        ...
+
 
 @dataclass(slots=True, frozen=True)
 class Sources:
@@ -170,6 +174,7 @@ class _Figures(Collector):
         yield from self._clients()
         yield from self._resources()
         yield from self._topology()
+        yield self._shovels()
         yield from self._queues()
         yield from self._consensus()
         yield from self._process
@@ -334,6 +339,17 @@ class _Figures(Collector):
             "Queues of the cluster that came into being since this member's start.",
             self._sources.queue_groups.declared_total,
         )
+
+    def _shovels(self) -> Metric:
+        """By state, those that there are none in as well: an alert needs their zero."""
+        family = GaugeMetricFamily(
+            "brokerd_shovels", "Shovels that this member runs, by state.", labels=["state"]
+        )
+        rows = self._sources.runtime.link_rows()
+        states = Counter(row["status"] for row in rows if row["type"] == "shovel")
+        for state in ("starting", "running", "blocked", "error"):
+            family.add_metric([state], states[state])
+        return family
 
     def _queues(self) -> Iterator[Metric]:
         yield _gauge("brokerd_queues_led", "Queues whose leader is this member.", self._queues_led)

@@ -313,6 +313,42 @@ REFUSED = (
         "the set all is made by the broker itself",
     ),
     Case(
+        "shovel-from-two",
+        "Shovel",
+        {"source": {"queue": "a", "exchange": "b"}},
+        "exactly one of queue and exchange must be set",
+    ),
+    Case(
+        "shovel-to-two",
+        "Shovel",
+        {"destination": {"queue": "a", "exchange": "b"}},
+        "at most one of queue and exchange may be set",
+    ),
+    Case(
+        "shovel-vhost-and-uri",
+        "Shovel",
+        {"source": {"queue": "a", "vhost": "v", "uriSecretRef": {"name": "b"}}},
+        "the URIs of uriSecretRef name their own",
+    ),
+    Case(
+        "shovel-key-of-queue",
+        "Shovel",
+        {"source": {"queue": "a", "exchangeKey": "k"}},
+        "exchangeKey goes with an exchange",
+    ),
+    Case(
+        "shovel-ends-sometime",
+        "Shovel",
+        {"source": {"queue": "a", "deleteAfter": "sometime"}},
+        "deleteAfter must be never, queue-length or a number",
+    ),
+    Case(
+        "shovel-counts-without-acks",
+        "Shovel",
+        {"source": {"queue": "a", "deleteAfter": 5}, "ackMode": "no-ack"},
+        "a number of messages for deleteAfter needs acknowledgements",
+    ),
+    Case(
         "delete-root-vhost",
         "Vhost",
         {"name": "/", "deletionPolicy": "Delete"},
@@ -432,6 +468,7 @@ TOPOLOGY_WITH_VHOST = (
     "OperatorPolicy",
     "FederationUpstream",
     "FederationUpstreamSet",
+    "Shovel",
     "Permission",
     "TopicPermission",
 )
@@ -442,6 +479,7 @@ TOPOLOGY_WITH_NAME = (
     "OperatorPolicy",
     "FederationUpstream",
     "FederationUpstreamSet",
+    "Shovel",
     "Vhost",
     "User",
 )

@@ -22,6 +22,11 @@ MINIMAL: dict[str, dict[str, Any]] = {
         "endpoints": [{"clusterRef": {"name": "warehouse"}}],
     },
     "FederationUpstreamSet": {"brokerRef": {"name": "prod"}, "upstreams": [{"name": "east"}]},
+    "Shovel": {
+        "brokerRef": {"name": "prod"},
+        "source": {"queue": "orders"},
+        "destination": {"vhost": "archive", "queue": "orders"},
+    },
     "OperatorPolicy": {
         "brokerRef": {"name": "prod"},
         "pattern": "^a",

@@ -29,6 +29,7 @@ RETURNING_MEMBERS = "returning_members"
 DEFAULT_DELIVERY_LIMIT = "default_delivery_limit"
 SEALED_SECRETS = "sealed_secrets"
 PASSWORD_OVERLAP = "password_overlap"
+SHOVELS = "shovels"
 FEDERATION_EXCHANGES = "federation_exchanges"
 
 #: All that this version understands, in the order in which they came.
@@ -63,6 +64,11 @@ FEATURES = (
         PASSWORD_OVERLAP,
         "0.1.0",
         "a user's password before the present one is still right for a while",
+    ),
+    Feature(
+        SHOVELS,
+        "0.1.0",
+        "parameters of the component shovel run shovels, and their passwords are not listed",
     ),
     Feature(
         FEDERATION_EXCHANGES,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from brokerd.core.catalog import permissions
+
 if TYPE_CHECKING:
     from brokerd.config import LimitConfig
     from brokerd.core.catalog.catalog_state import CatalogState
@@ -82,7 +84,35 @@ class Admission:
             )
         return None
 
+    def access(self, user: str, vhost: str) -> permissions.Access:
+        """Return the rights of a user in a vhost that it may open."""
+        return permissions.Access(self._view, vhost, user)
+
     def _user_limit(self, user: str, name: str) -> int:
         """Return a limit of the user; negative: none, 0 forbids (O-4)."""
         settings = self._view.spec("user", "", user) or {}
         return int(settings.get("limits", {}).get(name, -1))
+
+
+class OwnAdmission(Admission):
+    """What the member itself may open: any vhost and as many channels as it needs, with all rights.
+
+    State: that of the Admission it is made of.
+    """
+
+    @classmethod
+    def of(cls, other: Admission) -> OwnAdmission:
+        """Return one that knows the same vhosts."""
+        return cls(other._node, other._view, other._limits, other._clients, other._counts)
+
+    def may_open(self, user: str, vhost: str) -> str | None:
+        """Return why a vhost cannot be opened."""
+        return None if vhost in self._view.vhosts else f"vhost {vhost} not found"
+
+    def may_open_channel(self, user: str) -> str | None:
+        """Refuse nothing."""
+        return None
+
+    def access(self, user: str, vhost: str) -> permissions.Access:
+        """Return all rights."""
+        return permissions.Unlimited(self._view, vhost, user)

@@ -258,7 +258,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self.vhost = event.vhost
         self._look_up_tags()
-        self.access = Access(self._view, self.vhost, self.user)
+        self.access = self._services.admission.access(self.user, self.vhost)
         self.is_open = True
         self._connections.opened(self)
         self.throttle.alarms_changed(self._services.blocking_reason())

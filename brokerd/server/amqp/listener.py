@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,6 +19,7 @@ from brokerd.server.access import compatibility
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
 from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.connection import ClientConnection
+from brokerd.server.amqp.own_connection import OwnConnection
 from brokerd.server.amqp.ports import ConnectionServices
 from brokerd.server.catalog import cluster_name
 from brokerd.server.variables import Variables
@@ -71,14 +73,29 @@ class AmqpListener:
         #: What new connections meet, and the variables' revision and the name it was made of.
         self._settings: tuple[tuple[int, str], ConnectionConfig] | None = None
 
+    async def connect_here(self, user: str) -> socket.socket:
+        """Return a socket at whose other end this member serves AMQP, with the rights of a user
+        and without a login; "": all rights (own_connection.py).
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: OwnConnection(self._services, self._config_now(), user), theirs
+        )
+        return ours
+
     def _connection(self, tls: bool) -> ClientConnection:
+        return ClientConnection(self._services, self._config_now(), tls)
+
+    def _config_now(self) -> ConnectionConfig:
         variables, channels = self._variables, self._services.channels
         cluster = cluster_name.of(channels.config.cluster.name, channels.catalog.view)
         made_of = variables.revision, cluster
         if self._settings is None or self._settings[0] != made_of:
             made = connection_config(channels.config, channels.profile, variables, cluster)
             self._settings = made_of, made
-        return ClientConnection(self._services, self._settings[1], tls)
+        return self._settings[1]
 
     async def start(self, config: BrokerConfig) -> None:
         """Listen on 5672, and on 5671 when there is a certificate."""

@@ -8,6 +8,7 @@ from typing import Any
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_objects import Owner, Queue, Record
 from brokerd.rpc.v1 import admin_pb2
+from brokerd.server.catalog import sealed_parameters
 
 _CODES = {
     catalog_commands.OK: admin_pb2.OperationResult.OK,
@@ -33,8 +34,6 @@ KINDS = frozenset(
         "parameter",
     }
 )
-#: Parameters whose value holds a secret.
-_UPSTREAM = "federation-upstream/"
 SPEC_BYTES_MAX = 1024 * 1024
 SPEC_DEPTH_MAX = 32
 
@@ -52,8 +51,9 @@ def of_json(fields: dict[str, Any]) -> admin_pb2.TopologyObject:
     """Return a listing's JSON as a message."""
     owner = fields.get("owner")
     spec = fields["spec"]
-    if fields["kind"] == "parameter" and fields["name"].startswith(_UPSTREAM):
-        spec = {**spec, "value": _without_uri(spec.get("value"))}
+    if fields["kind"] == "parameter":
+        keys = sealed_parameters.uri_keys(fields["name"])
+        spec = {**spec, "value": _without(keys, spec.get("value"))}
     return admin_pb2.TopologyObject(
         kind=fields["kind"],
         vhost=fields["vhost"],
@@ -65,11 +65,11 @@ def of_json(fields: dict[str, Any]) -> admin_pb2.TopologyObject:
     )
 
 
-def _without_uri(value: Any) -> Any:
-    """Leave out what holds an upstream's password (SEC-20); the hash tells of its changes."""
-    if not isinstance(value, dict):
+def _without(keys: tuple[str, ...], value: Any) -> Any:
+    """Leave out what holds a password (SEC-20); the hash tells of its changes."""
+    if not keys or not isinstance(value, dict):
         return value
-    return {key: item for key, item in value.items() if key != "uri"}
+    return {key: item for key, item in value.items() if key not in keys}
 
 
 def owner_of(message: admin_pb2.Owner) -> Owner | None:

@@ -1,5 +1,5 @@
-"""Runtime parameters of federation as they are set: refused if they cannot be used, or if links
-would lose what waits upstream and nobody has confirmed that.
+"""Runtime parameters of federation and shovels as they are set: refused if they cannot be used, or
+if links would lose what waits upstream and nobody has confirmed that.
 
 What is refused here never gets into the log, with whatever password stands in it.  For
 topology_batch.py.
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from brokerd.core.catalog import policy
+from brokerd.core.catalog import features, policy
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
-from brokerd.federation import definitions
+from brokerd.federation import definitions, shovel
 from brokerd.federation.definitions import UPSTREAM, UPSTREAM_SET
+from brokerd.federation.errors import UpstreamError
 from brokerd.federation.upstream import Choice
 from brokerd.server.catalog import sealed_parameters
 from brokerd.server.catalog.keyring import Keyring
@@ -43,8 +44,8 @@ class NeedsConfirmation(Exception):
 
 
 def is_checked(parameter: str) -> bool:
-    """Tell whether a parameter is federation's.  parameter: component/name."""
-    return parameter.partition("/")[0] in (UPSTREAM, UPSTREAM_SET)
+    """Tell whether a parameter is one of these.  parameter: component/name."""
+    return parameter.partition("/")[0] in (UPSTREAM, UPSTREAM_SET, shovel.COMPONENT)
 
 
 def problem(room: Room, vhost: str, parameter: str, value: Any) -> str | None:
@@ -57,7 +58,24 @@ def problem(room: Room, vhost: str, parameter: str, value: Any) -> str | None:
         found = definitions.problem_of_upstream(value, has_uri=has_uri)
     elif component == UPSTREAM_SET:
         found = definitions.problem_of_set(value)
+    elif component == shovel.COMPONENT:
+        found = _problem_of_shovel(room.view, vhost, name, value)
     return None if found is None else f"{parameter}: {found}"
+
+
+def _problem_of_shovel(view: CatalogState, vhost: str, name: str, value: Any) -> str | None:
+    if features.SHOVELS not in view.enabled_features:
+        return f"feature flag '{features.SHOVELS}' is not enabled: upgrade all members first"
+    stored = view.parameters(vhost, shovel.COMPONENT).get(name)
+    if isinstance(value, dict) and isinstance(stored, dict):
+        # An export has no passwords, so that its import leaves those that are there.
+        kept = {key: "amqp://" for key in shovel.URI_KEYS if stored.get(key) is not None}
+        value = kept | {key: item for key, item in value.items() if item is not None}
+    try:
+        shovel.parse(vhost, name, value)
+    except UpstreamError as error:
+        return str(error)
+    return None
 
 
 def check_loss(room: Room, vhost: str, parameter: str, value: Any) -> None:
@@ -91,7 +109,7 @@ def check_loss(room: Room, vhost: str, parameter: str, value: Any) -> None:
 
 def _definitions(room: Room, vhost: str) -> definitions.Definitions:
     found = room.view.parameters(vhost, UPSTREAM)
-    opened = sealed_parameters.of_vhost(vhost, found, room.keyring)
+    opened = sealed_parameters.of_vhost(vhost, UPSTREAM, found, room.keyring)
     return opened, room.view.parameters(vhost, UPSTREAM_SET)
 
 

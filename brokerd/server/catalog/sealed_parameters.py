@@ -1,4 +1,4 @@
-"""Passwords in the URIs of federation upstreams: sealed on the way into the log, opened for links.
+"""Passwords in the URIs of upstreams and shovels: sealed on the way into the log, opened for links.
 
 A parameter's URI is sealed by the member that proposes it, once the cluster's flag says that all
 members can read that; so the log, snapshots and whatever is made of them hold no password.  The
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from brokerd.core.catalog import features
+from brokerd.federation import shovel
 from brokerd.federation.upstream import SEALED
 from brokerd.server.catalog.keyring import Keyring, SealError
 
@@ -26,10 +27,8 @@ log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-#: The component whose parameters hold a secret, and the key that does.
-UPSTREAM = "federation-upstream"
-URI = "uri"
-_PREFIX = UPSTREAM + "/"
+#: The components whose parameters hold secrets, and the keys that do.
+URI_KEYS = {"federation-upstream": ("uri",), shovel.COMPONENT: shovel.URI_KEYS}
 _WHY = "this member has no key (secrets.key_file), or the feature flag sealed_secrets is off"
 
 
@@ -40,28 +39,39 @@ def seal(operation: Json, view: CatalogState, keyring: Keyring) -> None:
     asked for.
     """
     for each in operation.get("operations", (operation,)):
-        if (
-            each.get("do") == "put"
-            and each.get("kind") == "parameter"
-            and each["name"].startswith(_PREFIX)
-            and isinstance(each["spec"].get("value"), dict)
-        ):
+        keys = uri_keys(each["name"]) if _puts_parameter(each) else ()
+        if keys:
+            key = ""
             try:
-                _seal_put(each, view, keyring)
+                for key in keys:
+                    _seal_put(each, key, view, keyring)
             except SealError as error:
-                each.setdefault("verdict", f"uri cannot be stored: {error}")
+                each.setdefault("verdict", f"{key} cannot be stored: {error}")
                 # What is refused goes into the log, too.
-                value = {key: item for key, item in each["spec"]["value"].items() if key != URI}
+                value = {k: item for k, item in each["spec"]["value"].items() if k not in keys}
                 each["spec"] = each["spec"] | {"value": value}
 
 
-def _seal_put(put: Json, view: CatalogState, keyring: Keyring) -> None:
+def uri_keys(name: str) -> tuple[str, ...]:
+    """Return the keys of a parameter that may hold a password; name: with its component."""
+    return URI_KEYS.get(name.partition("/")[0], ())
+
+
+def _puts_parameter(operation: Json) -> bool:
+    return (
+        operation.get("do") == "put"
+        and operation.get("kind") == "parameter"
+        and isinstance(operation["spec"].get("value"), dict)
+    )
+
+
+def _seal_put(put: Json, key: str, view: CatalogState, keyring: Keyring) -> None:
     vhost, name, value = put["vhost"], put["name"], put["spec"]["value"]
     present = view.get("parameter", vhost, name)
     stored = None if present is None else present.spec()["value"]
-    stored = stored.get(URI) if isinstance(stored, dict) else None
+    stored = stored.get(key) if isinstance(stored, dict) else None
     about = _about(vhost, name)
-    wanted = value.get(URI)
+    wanted = value.get(key)
     if any(text.startswith(SEALED) for text in _texts(wanted)):
         raise SealError("it is encrypted already; give it as it is")
     if wanted is None:
@@ -87,44 +97,52 @@ def _seal_put(put: Json, view: CatalogState, keyring: Keyring) -> None:
         wanted = _each(wanted, sealed)
     elif any(has_secret(text) for text in _texts(wanted)):
         log.warning("the password of %s in vhost '%s' is stored as it is: %s", name, vhost, _WHY)
-    put["spec"] = put["spec"] | {"value": value | {URI: wanted}}
+    put["spec"] = put["spec"] | {"value": value | {key: wanted}}
 
 
 def opened(vhost: str, name: str, value: Any, keyring: Keyring) -> Any:
-    """Return an upstream's definition with its URIs as they are; what no key opens stays sealed.
+    """Return a definition with its URIs as they are; what no key opens stays sealed.
 
     name: the parameter's, with its component.
     """
-    if not isinstance(value, dict) or not any(
-        text.startswith(SEALED) for text in _texts(value.get(URI))
-    ):
+    if not isinstance(value, dict):
         return value
     about = _about(vhost, name)
-    return value | {URI: _each(value[URI], lambda text: _opened(text, about, keyring))}
+    found = {
+        key: _each(value[key], lambda text: _opened(text, about, keyring))
+        for key in uri_keys(name)
+        if any(text.startswith(SEALED) for text in _texts(value.get(key)))
+    }
+    return value | found
 
 
-def of_vhost(vhost: str, found: Mapping[str, Any], keyring: Keyring) -> dict[str, Any]:
-    """Return all upstreams of a vhost for its links, by name."""
+def of_vhost(
+    vhost: str, component: str, found: Mapping[str, Any], keyring: Keyring
+) -> dict[str, Any]:
+    """Return all parameters of a component of a vhost for its links, by name."""
     return {
-        name: opened(vhost, f"{_PREFIX}{name}", value, keyring) for name, value in found.items()
+        name: opened(vhost, f"{component}/{name}", value, keyring) for name, value in found.items()
     }
 
 
 def exported(name: str, vhost: str, spec: Json, keyring: Keyring, *, with_passwords: bool) -> Json:
-    """Return a parameter's spec for an export: its URI only if it holds no secret, or was asked
-    for and can be opened.
+    """Return a parameter's spec for an export: its URIs only if they hold no secret, or were
+    asked for and can be opened.
     """
     value = spec.get("value")
-    if not name.startswith(_PREFIX) or not isinstance(value, dict):
+    keys = uri_keys(name)
+    if not keys or not isinstance(value, dict):
         return spec
-    if with_passwords:
-        value = opened(vhost, name, value, keyring)
-        is_shown = not any(text.startswith(SEALED) for text in _texts(value.get(URI)))
-    else:
-        is_shown = not any(has_secret(text) for text in _texts(value.get(URI)))
-    if not is_shown:
-        value = {key: item for key, item in value.items() if key != URI}
-    return spec | {"value": value}
+    shown: Json = opened(vhost, name, value, keyring) if with_passwords else value
+
+    def is_shown(key: str) -> bool:
+        texts = _texts(shown.get(key))
+        if with_passwords:
+            return not any(text.startswith(SEALED) for text in texts)
+        return not any(has_secret(text) for text in texts)
+
+    kept = {key: item for key, item in shown.items() if key not in keys or is_shown(key)}
+    return spec | {"value": kept}
 
 
 def has_secret(text: str) -> bool:

@@ -158,6 +158,15 @@ def bindings(services: AdminServices, vhost: str) -> list[Row]:
 
 def links(services: AdminServices, vhost: str) -> list[Row]:
     """One row per federation link of this member."""
+    return [row for row in _link_rows(services, vhost) if row["type"] != "shovel"]
+
+
+def shovels(services: AdminServices, vhost: str) -> list[Row]:
+    """One row per shovel of this member."""
+    return [row for row in _link_rows(services, vhost) if row["type"] == "shovel"]
+
+
+def _link_rows(services: AdminServices, vhost: str) -> list[Row]:
     rows = services.runtime.link_rows()
     return [row for row in rows if not vhost or row["vhost"] == vhost]
 
@@ -364,6 +373,7 @@ MAKERS: dict[str, Callable[[AdminServices, str], list[Row]]] = {
     "channels": admin_client_rows.channels,
     "consumers": admin_client_rows.consumers,
     "links": links,
+    "shovels": shovels,
     "members": members,
     "groups": groups,
     "configuration": configuration,

@@ -42,6 +42,8 @@ WATCH_BACKLOG = 4096
 WATCHERS_MAX = 256
 #: Kind of List: the federation links of all members.
 ALL_LINKS = "all_links"
+#: The shovels of all members.
+ALL_SHOVELS = "all_shovels"
 BOOKMARK_S = 30.0
 FEATURES = (
     "amqp-0-9-1",
@@ -191,12 +193,12 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         """Rows of one kind as this member sees them; links also as all members do."""
         await self._reader(context)
         maker = admin_rows.MAKERS.get(request.kind)
-        if request.kind == ALL_LINKS:
-            rows = await self._all_links(request.vhost)
+        if request.kind in (ALL_LINKS, ALL_SHOVELS):
+            rows = await self._all_links(request.kind == ALL_SHOVELS, request.vhost)
         elif maker is not None:
             rows = maker(self._services, request.vhost)
         else:
-            known = ", ".join(sorted((*admin_rows.MAKERS, ALL_LINKS)))
+            known = ", ".join(sorted((*admin_rows.MAKERS, ALL_LINKS, ALL_SHOVELS)))
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )
@@ -205,10 +207,16 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             page = rows[start : start + PAGE]
             yield admin_pb2.ListPage(rows=[json.dumps(row, separators=(",", ":")) for row in page])
 
-    async def _all_links(self, vhost: str) -> list[dict[str, Any]]:
+    async def _all_links(self, are_shovels: bool, vhost: str) -> list[dict[str, Any]]:
         services = self._services
         rows = await federation_calls.all_links(services.members.calls, services.groups.alive())
-        return [row for row in rows if vhost in ("", row["vhost"]) or not row["id"]]
+        return [
+            row
+            for row in rows
+            # A member that did not answer may run either.
+            if not row["id"]
+            or (vhost in ("", row["vhost"]) and (row["type"] == "shovel") == are_shovels)
+        ]
 
     async def RestartLink(
         self, request: admin_pb2.RestartLinkRequest, context: Context

@@ -7,22 +7,32 @@ does.  Used by app.py, which gives it to the federation supervisor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import properties
 from brokerd.amqp.values import Decimal, Table, Timestamp
 from brokerd.core import annotations as message_annotations
-from brokerd.core.catalog import arguments, catalog_effects, names, patterns, policy
+from brokerd.core.catalog import (
+    arguments,
+    catalog_commands,
+    catalog_effects,
+    names,
+    patterns,
+    policy,
+)
 from brokerd.core.catalog.catalog_objects import Entry, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
+from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import cluster_name, sealed_parameters
+from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.messages import pipeline, publishing
 from brokerd.server.messages.message_checks import EXPIRATION_MS_MAX
@@ -173,6 +183,10 @@ class Catalog(Protocol):
         """Return who is called after a change; whoever wants to hear of them adds itself."""
         ...
 
+    async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
+        """Propose an operation; return its reply, or raise Unavailable."""
+        ...
+
 
 class MemberTopology:
     """ports.Topology over one member."""
@@ -186,6 +200,7 @@ class MemberTopology:
         routing: Routing,
         queues: Queues,
         alarm: Callable[[], str],
+        connect_here: Callable[[str], Awaitable[socket.socket]],
     ) -> None:
         """configured_name: the setting cluster.name.  alarm() says why publishers are held back
         anywhere, "" if they are not.
@@ -198,6 +213,7 @@ class MemberTopology:
         self._queues = queues
         self._demand = QueueDemand(queues)
         self._alarm = alarm
+        self._connect_here = connect_here
         self._listeners: dict[
             Callable[[ports.Change], None], Callable[[catalog_effects.TopologyChanged], None]
         ] = {}
@@ -254,6 +270,32 @@ class MemberTopology:
                     )
         return found
 
+    def vhosts(self) -> list[str]:
+        """Return the names of all vhosts."""
+        return list(self._catalog.view.vhosts)
+
+    async def connect_here(self, user: str) -> socket.socket:
+        """See ports.Topology."""
+        return await self._connect_here(user)
+
+    async def delete_shovel(self, shovel: Shovel) -> bool:
+        """Delete the parameter, if it still says the same."""
+        name = f"{COMPONENT}/{shovel.name}"
+        record = self._catalog.view.get("parameter", shovel.vhost, name)
+        value = self.parameters(shovel.vhost, COMPONENT).get(shovel.name)
+        if record is None or parse(shovel.vhost, shovel.name, value) != shovel:
+            return True
+        operation = catalog_commands.delete(
+            *("parameter", shovel.vhost, name),
+            cause="auto-delete",
+            precondition={"hash": record.hash()},
+        )
+        try:
+            reply = await self._catalog.write(operation)
+        except Unavailable:
+            return False
+        return bool(reply["code"] in (catalog_commands.OK, catalog_commands.NOT_FOUND))
+
     def federated_queues(self) -> list[ports.FederatedQueue]:
         """R-FQ-7; vhosts without a policy that federates queues cost nothing."""
         view = self._catalog.view
@@ -292,9 +334,7 @@ class MemberTopology:
     def parameters(self, vhost: str, component: str) -> Mapping[str, Any]:
         """Return a component's runtime parameters."""
         found = self._catalog.view.parameters(vhost, component)
-        if component != sealed_parameters.UPSTREAM:
-            return found
-        return sealed_parameters.of_vhost(vhost, found, self._catalog.keyring)
+        return sealed_parameters.of_vhost(vhost, component, found, self._catalog.keyring)
 
     def bindings(self, vhost: str, exchange: str) -> list[tuple[str, Table]]:
         """R-FX-7: bindings to queues and to exchanges alike."""

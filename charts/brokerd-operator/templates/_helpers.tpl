@@ -133,14 +133,14 @@ no wildcard, no listing of Secrets, and no way to delete a Secret or a volume cl
 */}}
 {{- define "brokerd-operator.rules" -}}
 - apiGroups: [brokerd.io]
-  resources: [bindings, brokerclusters, exchanges, federationupstreams, federationupstreamsets, operatorpolicies, permissions, policies, queues, topicpermissions, users, vhosts]
+  resources: [bindings, brokerclusters, exchanges, federationupstreams, federationupstreamsets, operatorpolicies, permissions, policies, queues, shovels, topicpermissions, users, vhosts]
   verbs: [get, list, watch, patch]
 # These have no finalizer.
 - apiGroups: [brokerd.io]
   resources: [brokerconnections]
   verbs: [get, list, watch]
 - apiGroups: [brokerd.io]
-  resources: [bindings/status, brokerclusters/status, brokerconnections/status, exchanges/status, federationupstreams/status, federationupstreamsets/status, operatorpolicies/status, permissions/status, policies/status, queues/status, topicpermissions/status, users/status, vhosts/status]
+  resources: [bindings/status, brokerclusters/status, brokerconnections/status, exchanges/status, federationupstreams/status, federationupstreamsets/status, operatorpolicies/status, permissions/status, policies/status, queues/status, shovels/status, topicpermissions/status, users/status, vhosts/status]
   verbs: [patch]
 # To be named as owner of what is made for them (OwnerReferencesPermissionEnforcement).
 - apiGroups: [brokerd.io]

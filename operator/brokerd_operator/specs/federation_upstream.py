@@ -130,7 +130,7 @@ class FederationUpstreamSpec(TopologySpec):
 
     def desired(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> Desired:
         if self.uri_secret_ref is not None:
-            uris = self._uris_of_secret(meta, inputs)
+            uris = uris_of_secret(self.uri_secret_ref, meta, inputs)
         else:
             uris = self._uris_of_endpoints(meta, inputs)
         if not isinstance(uris, list):
@@ -144,7 +144,7 @@ class FederationUpstreamSpec(TopologySpec):
             "ack-mode": self.ack_mode,
             "max-hops": self.max_hops,
             # RabbitMQ counts this one in seconds and takes fractions.
-            "reconnect-delay": _seconds(self.reconnect_delay),
+            "reconnect-delay": seconds(self.reconnect_delay),
             "trust-user-id": self.trust_user_id,
             "queue-type": self.queue_type,
             "resource-cleanup-mode": self.resource_cleanup_mode,
@@ -162,26 +162,6 @@ class FederationUpstreamSpec(TopologySpec):
         }
         name = self._parameter_name(meta)
         return (DesiredObject("parameter", self.vhost, name, {"value": value}, ("value.uri",)),)
-
-    def _uris_of_secret(self, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
-        assert self.uri_secret_ref is not None
-        secret, key = self.uri_secret_ref.name, self.uri_secret_ref.key
-        data = inputs.secrets.get(f"{meta.namespace}/{secret}")
-        if data is None:
-            return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
-        if key not in data:
-            return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
-        try:
-            text = data[key].decode()
-        except UnicodeDecodeError:
-            return Invalid("InvalidSpec", f"Secret {secret}: {key} is not UTF-8")
-        uris = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
-        if not uris or len(uris) > URIS_MAX or not all(_is_amqp_uri(uri) for uri in uris):
-            return Invalid(
-                "InvalidSpec",
-                f"Secret {secret}: {key} must hold 1 to {URIS_MAX} amqp:// or amqps:// URIs",
-            )
-        return uris
 
     def _uris_of_endpoints(self, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
         credentials = self._credentials(meta, inputs)
@@ -254,6 +234,29 @@ class FederationUpstreamSpec(TopologySpec):
             return Invalid("InvalidSpec", f"Secret {secret} is not UTF-8")
 
 
+def uris_of_secret(
+    reference: UriSecretRef, meta: Meta, inputs: Inputs
+) -> list[str] | Invalid | Waiting:
+    """The URIs that a key of a Secret holds."""
+    secret, key = reference.name, reference.key
+    data = inputs.secrets.get(f"{meta.namespace}/{secret}")
+    if data is None:
+        return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
+    if key not in data:
+        return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
+    try:
+        text = data[key].decode()
+    except UnicodeDecodeError:
+        return Invalid("InvalidSpec", f"Secret {secret}: {key} is not UTF-8")
+    uris = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
+    if not uris or len(uris) > URIS_MAX or not all(_is_amqp_uri(uri) for uri in uris):
+        return Invalid(
+            "InvalidSpec",
+            f"Secret {secret}: {key} must hold 1 to {URIS_MAX} amqp:// or amqps:// URIs",
+        )
+    return uris
+
+
 def _certificates(pem: bytes) -> list[str]:
     """The certificates of a bundle and nothing else of it: a private key beside them must not get
     into the broker, where definitions are listed.
@@ -261,7 +264,8 @@ def _certificates(pem: bytes) -> list[str]:
     return [block.decode() + "\n" for block in _CERTIFICATE.findall(pem)]
 
 
-def _seconds(milliseconds: int) -> int | float:
+def seconds(milliseconds: int) -> int | float:
+    """The same time as RabbitMQ writes it."""
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 

@@ -1,7 +1,8 @@
 """Runs link transcripts: a line per event, the actions it leads to indented below.
 
     > link [max-hops=N] [ack-mode=MODE] [reconnect-delay=S] [trust-user-id=true] [cleanup=never]
-    > start     > connected     > prepared     > failed TEXT     > stop     > remove
+           [ends-after=N|queue-length]
+    > start     > connected     > prepared [messages=N]    > failed TEXT     > stop     > remove
     > deliver TAG [from=CLUSTER/VHOST,…] [user=NAME] [stamp=MS] [redelivered] [size=BYTES] [broken]
     > answer TAG… [refused=TAG,…] [old]     > alarm [REASON]     > at MS     > status
     > blocked [REASON] [old]     > demand yes|no [old]
@@ -33,17 +34,21 @@ class Transcript(Runner):
 
     def _make(self, values: Values) -> FederationLink:
         definition: dict[str, object] = {"uri": "amqp://u:p@upstream:1/up"}
+        ends_after: int | str | None = None
         for key, text in values.items():
             if key in ("max-hops", "reconnect-delay"):
                 definition[key] = int(text)
             elif key == "trust-user-id":
                 definition[key] = text == "true"
+            elif key == "ends-after":
+                ends_after = int(text) if text.isdigit() else text
             elif key == "cleanup":
                 definition["resource-cleanup-mode"] = text
             else:
                 definition[key] = text
         warehouse = upstream.parse("warehouse", definition)
-        return FederationLink(warehouse, ExchangePassage("orders", "/", "stock", warehouse))
+        passage = ExchangePassage("orders", "/", "stock", warehouse)
+        return FederationLink(warehouse, passage, ends_after)
 
     def check(self) -> None:
         """See Runner."""
@@ -74,8 +79,9 @@ class Transcript(Runner):
         uri = "amqp://upstream:1/up"
         return self._handle(link_state.Connected(self.now_ms, uri, "warehouse", "up", "local:9"))
 
-    def prepared(self, _: Words, __: Values) -> list[str]:
-        return self._handle(link_state.Prepared(self.now_ms))
+    def prepared(self, _: Words, values: Values) -> list[str]:
+        messages = int(values.get("messages", "0"))
+        return self._handle(link_state.Prepared(self.now_ms, messages))
 
     def failed(self, words: Words, _: Values) -> list[str]:
         return self._handle(link_state.Failed(self.now_ms, " ".join(words)))
@@ -176,6 +182,7 @@ _SHOWN: dict[type, Callable[..., str]] = {
     link_state.HoldReading: lambda a: "hold reading",
     link_state.ResumeReading: lambda a: "read on",
     link_state.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
+    link_state.Finish: lambda a: "finish",
 }
 _STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
     "link": Transcript.make,

@@ -214,3 +214,16 @@ def test_a_header_table_cut_off_inside_is_malformed() -> None:
     assert properties.is_well_formed(raw)
     with pytest.raises(errors.FieldSyntaxError, match="field table cut short"):
         properties.BasicProperties.decode(raw)
+
+
+def test_given_fields_replace_and_all_others_keep_their_bytes() -> None:
+    """A shovel's publish-properties: header types that another client wrote stay."""
+    # A signed byte, which our encoder would write as another type.
+    odd = b"\x00\x00\x00\x04\x01nb\x05"
+    raw = b"\x30\x08" + odd + b"\x01" + b"\x03app"
+    after = properties.with_fields(raw, {"delivery_mode": 2, "app_id": "shovel", "message_id": "m"})
+    assert after == b"\x30\x88" + odd + b"\x02" + b"\x01m" + b"\x06shovel"
+    assert (
+        properties.with_fields(properties.EMPTY, {"timestamp": 7, "content_type": "t"})
+        == BasicProperties(timestamp=7, content_type="t").encode()
+    )

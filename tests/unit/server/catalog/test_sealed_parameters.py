@@ -41,7 +41,7 @@ class Cluster:
     def opened(self, ring: Keyring) -> Any:
         component, _, name = NAME.partition("/")
         found = self.view.parameters("/", component)
-        return sealed_parameters.of_vhost("/", found, ring)[name]
+        return sealed_parameters.of_vhost("/", component, found, ring)[name]
 
 
 @pytest.fixture

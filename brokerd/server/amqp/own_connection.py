@@ -1,0 +1,59 @@
+"""A connection of the member to itself: what a shovel's URI without a host means.
+
+The same machine and sessions as any client's, over a pair of sockets that nobody else can reach, so
+that nothing about AMQP is done twice; only the login differs.  The listener makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+from brokerd.amqp import config as amqp_config
+from brokerd.amqp import events
+from brokerd.server.access.admission import OwnAdmission
+from brokerd.server.amqp.connection import ClientConnection
+from brokerd.server.amqp.ports import ConnectionServices
+
+#: What listings show as the address of both ends.
+HERE = "in-process"
+IMPERSONATOR = "impersonator"
+
+
+class OwnConnection(ClientConnection):
+    """State: on whose behalf it is.  Nobody else dials it, so that no password is asked."""
+
+    def __init__(
+        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, user: str
+    ) -> None:
+        """user: whose rights it has; "": all."""
+        if not user:
+            services = dataclasses.replace(services, admission=OwnAdmission.of(services.admission))
+        super().__init__(services, config, tls=False)
+        self._for_user = user
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ClientConnection."""
+        super().connection_made(transport)
+        self.peer, self.sock = (HERE, self.uid), (HERE, 0)
+
+    async def _authenticate(self, event: events.AuthenticationRequested) -> None:
+        if self._for_user and self._view.user(self._for_user) is None:
+            self.machine.authentication_failed(
+                f"ACCESS_REFUSED - there is no user '{self._for_user}'", is_readable=True
+            )
+            return
+        self.user = self._for_user
+        self._connections.logged_in(self)
+        self._handle(self.machine.authentication_succeeded())
+
+    def rights_changed(self) -> None:
+        """See ClientConnection: those of the member itself do not change."""
+        if self._for_user:
+            super().rights_changed()
+
+    def _look_up_tags(self) -> None:
+        super()._look_up_tags()
+        if not self._for_user:
+            # R-PUB-3: messages keep the user-id that they were published with.
+            self.tags = (IMPERSONATOR,)

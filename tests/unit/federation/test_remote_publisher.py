@@ -1,0 +1,212 @@
+"""Publishing to another broker: what counts as taken over, and what ends the session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from brokerd.amqp import events, methods
+from brokerd.amqp.connection import AmqpConnection
+from brokerd.amqp.content import parse_publish
+from brokerd.federation.client import Connection
+from brokerd.federation.errors import ClientError
+from brokerd.federation.remote_publisher import RemotePublisher
+from tests.unit.federation.test_client import connect, polite, serving
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Broker:
+    """Answers as it is told: one answer per message that comes, in order."""
+
+    #: Each is a list of (sequence, multiple, taken), "return", "close", "block" or "unblock".
+    answers: list[list[tuple[int, bool, bool]] | str]
+    got: list[tuple[str, str, bool, bytes]] = field(default_factory=list)
+    served: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __call__(self, machine: AmqpConnection, event: events.Event) -> None:
+        """Serve one event."""
+        polite(machine, event)
+        if isinstance(event, events.MethodReceived) and isinstance(
+            event.method, methods.ConfirmSelect
+        ):
+            machine.send(event.channel, methods.ConfirmSelectOk())
+        if isinstance(event, events.PublishesReceived):
+            for payload, _, body in event.items:
+                publish = parse_publish(payload)
+                self.got.append((publish.exchange, publish.routing_key, publish.mandatory, body))
+                self.served.set()
+                self._answer(machine, event.channel)
+
+    def _answer(self, machine: AmqpConnection, channel: int) -> None:
+        answer = self.answers.pop(0)
+        if answer == "return":
+            back = methods.BasicReturn(312, "NO_ROUTE", "", "gone")
+            machine.send_content(channel, back, b"\x00\x00", b"")
+            machine.send(channel, methods.BasicAck(1, False))
+        elif answer == "close":
+            machine.close_channel(channel, 404, "NOT_FOUND - no exchange 'x'", 60, 40)
+        elif answer == "block":
+            machine.send(0, methods.ConnectionBlocked("low on memory"))
+        elif answer == "unblock":
+            machine.send(0, methods.ConnectionUnblocked())
+        else:
+            assert isinstance(answer, list)
+            for sequence, multiple, is_taken in answer:
+                kind = methods.BasicAck if is_taken else methods.BasicNack
+                machine.send(channel, kind(sequence, multiple))
+
+
+class Heard:
+    """ends.Listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bool]] = []
+        self.errors: list[str] = []
+        self.reasons: list[str] = []
+        self.told = asyncio.Event()
+
+    def answered(self, answers: list[tuple[int, bool]]) -> None:
+        self.answers += answers
+        self.told.set()
+
+    def failed(self, error: ClientError) -> None:
+        self.errors.append(str(error))
+        self.told.set()
+
+    def blocked(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.told.set()
+
+    def demanded(self, is_wanted: bool) -> None:
+        raise AssertionError("a remote broker wants messages at any time")
+
+    async def wait(self) -> None:
+        """Wait for something new."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.told.wait()
+        self.told.clear()
+
+
+@asynccontextmanager
+async def publisher(
+    broker: Broker, heard: Heard, mandatory: bool = False
+) -> AsyncIterator[tuple[RemotePublisher, Connection]]:
+    async with serving(broker) as port:
+        connection = await connect(port)
+        channel = await connection.open_channel()
+        made = RemotePublisher(connection, channel, heard, lambda: "to", mandatory=mandatory)
+        await made.start()
+        try:
+            yield made, connection
+        finally:
+            made.close()
+
+
+async def test_nothing_is_taken_over_before_the_broker_says_so() -> None:
+    """R-PC-3: confirms come out of order, alone or for many; numbers are the link's own."""
+    broker = Broker([[], [], [(2, False, True)], [(3, True, True), (4, False, False)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        for number in (70, 71, 72):
+            made.publish(number, "key", b"\x00\x00", b"%d" % number)
+        made.flush()
+        assert heard.answers == []
+        await heard.wait()
+        assert heard.answers == [(71, True)]
+        made.publish(73, "key", b"\x00\x00", b"73")
+        made.flush()
+        await heard.wait()
+    assert heard.answers == [(71, True), (70, True), (72, True), (73, False)]
+    assert broker.got[0] == ("to", "key", False, b"70")
+
+
+async def test_what_was_answered_already_or_never_sent_answers_nothing() -> None:
+    """A hostile broker's sequence numbers cost nothing."""
+    broker = Broker([[(1, False, True), (1, False, True), (2**62, True, True), (9, False, False)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(1, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+    assert heard.answers == [(1, True)]
+
+
+async def test_zero_stands_for_all() -> None:
+    broker = Broker([[], [(0, True, True)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(5, "key", b"\x00\x00", b"")
+        made.publish(6, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+    assert heard.answers == [(5, True), (6, True)]
+
+
+async def test_a_message_that_comes_back_ends_the_session_and_is_not_taken_over() -> None:
+    """Its confirm follows, and must not have the source forget it."""
+    heard = Heard()
+    broker = Broker(["return"])
+    async with publisher(broker, heard, mandatory=True) as (made, _):
+        made.publish(1, "gone", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+    assert broker.got[0][2]
+    assert heard.errors == ["no queue at the destination takes messages: NO_ROUTE"]
+    assert heard.answers == []
+
+
+async def test_a_closed_channel_and_a_lost_connection_end_the_session() -> None:
+    heard = Heard()
+    async with publisher(Broker(["close"]), heard) as (made, _):
+        made.publish(1, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+        assert "no exchange 'x'" in heard.errors[0]
+    heard = Heard()
+    async with publisher(Broker([]), heard) as (_, connection):
+        connection.abort()
+        await heard.wait()
+    assert heard.errors == ["closed"]
+
+
+async def test_a_broker_that_blocks_is_heard() -> None:
+    """connection.blocked, R-ALM-2."""
+    heard = Heard()
+    async with publisher(Broker(["block", "unblock"]), heard) as (made, _):
+        made.publish(1, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+        assert heard.reasons == ["low on memory"]
+        made.publish(2, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+    assert heard.reasons == ["low on memory", ""]
+
+
+async def test_after_its_end_nothing_is_told_and_what_was_sent_has_gone_out() -> None:
+    heard = Heard()
+    broker = Broker([[(1, False, True)]])
+    async with publisher(broker, heard) as (made, connection):
+        made.publish(1, "key", b"\x00\x00", b"last")
+        made.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await broker.served.wait()
+        assert connection.lost is not None
+    assert broker.got == [("to", "key", False, b"last")]
+    assert (heard.answers, heard.errors) == ([], [])
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+async def test_a_refusal_of_many_refuses_each(sequence: int) -> None:
+    heard = Heard()
+    async with publisher(Broker([[(sequence, True, False)]]), heard) as (made, _):
+        made.publish(3, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+    assert heard.answers == [(3, False)]

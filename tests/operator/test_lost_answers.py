@@ -158,6 +158,19 @@ class Scripted(Api):
         return answer if isinstance(answer, dict) else {}
 
 
+class Recording(Scripted):
+    """Keeps what was sent."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.sent: list[Json] = []
+
+    async def request(self, method: str, path: str, *rest: Any, **named: Any) -> Json:
+        if rest:
+            self.sent.append(rest[0])
+        return await super().request(method, path, *rest, **named)
+
+
 MANIFEST = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "n", "name": "s"}}
 
 
@@ -189,10 +202,36 @@ def lease_of(api: Api, duration_s: int = 3) -> Lease:
 async def test_a_conflict_is_no_other_holder() -> None:
     """A gateway that sends a renewal twice makes one with ourselves."""
     conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
-    api = Scripted(held_by("me"), conflict, held_by("me"), {}, held_by("somebody"))
+    api = Scripted(held_by("me"), conflict, held_by("me"), held_by("me"), conflict)
+    api.answers.append(held_by("somebody"))
     with pytest.raises(LeaseLost, match="another holder"):
         await lease_of(api).keep()
-    assert api.asked == ["GET", "PUT", "GET", "PUT", "GET"]
+    # The third renewal knows what the second one left, and needs no look before.
+    assert api.asked == ["GET", "PUT", "GET", "PUT", "PUT", "GET"]
+
+
+async def test_a_lease_survives_more_failures_in_a_row_than_renewals_fit_in() -> None:
+    failures = [ApiError(503, "by the plan", "GET") for _ in range(4)]
+    api = Scripted(held_by("me"), held_by("me"), *failures, held_by("me"), held_by("me"))
+    conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
+    api.answers += [conflict, held_by("somebody")]
+    lease = lease_of(api, duration_s=4)
+    lease.is_held = True
+    with pytest.raises(LeaseLost, match="another holder"):
+        await lease.keep()
+    assert not api.answers, "it was renewed after the failures"
+    assert not lease.is_held
+
+
+async def test_a_renewal_keeps_when_the_lease_was_acquired() -> None:
+    acquired = "2026-01-01T00:00:00.000000Z"
+    held = {**held_by("me")["spec"], "acquireTime": acquired, "leaseTransitions": 3}
+    api = Recording({"metadata": {}, "spec": held}, held_by("somebody"))
+    with pytest.raises(LeaseLost):
+        await lease_of(api).keep()
+    (sent,) = api.sent
+    assert (sent["spec"]["acquireTime"], sent["spec"]["leaseTransitions"]) == (acquired, 3)
+    assert sent["spec"]["renewTime"] > acquired
 
 
 async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:

@@ -23,6 +23,7 @@ from brokerd_operator.specs import registry
 from tests.cluster_fixtures import Kubernetes
 from tests.operator.fake_broker import PASSWORD, USER
 from tests.operator.resources import resource
+from tests.operator.warm_operators import Forked, WarmOperators
 from tests.ports import free_ports
 
 #: Two busy cores and a full test run beside it.
@@ -135,9 +136,11 @@ class OperatorProcess:
     identity: str = "operator-a"
     role_binding: str = ""
     port: int = field(default_factory=lambda: free_ports(1)[0])
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     #: More settings, by the names of BROKERD_OPERATOR_ variables.
     settings: dict[str, str] = field(default_factory=dict)
+    #: Where it is forked off instead of being started with all its imports.
+    warm: WarmOperators | None = None
 
     def start(self) -> None:
         settings = {
@@ -155,6 +158,9 @@ class OperatorProcess:
         environment["KUBECONFIG"] = str(self.kubeconfig)
         root = Path(__file__).parents[2]
         environment["PYTHONPATH"] = f"{root}:{root / 'operator'}"
+        if self.warm is not None:
+            self.process = self.warm.start(environment, self.log)
+            return
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "brokerd_operator"],

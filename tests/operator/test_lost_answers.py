@@ -11,6 +11,7 @@ import pytest_asyncio
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.shell import Gone
+from brokerd_operator.sources import events
 from brokerd_operator.sources.api import Api, ApiError, Json
 from brokerd_operator.sources.lease import Lease, LeaseLost
 
@@ -242,3 +243,41 @@ async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:
         await lease_of(api).keep()
     # Renewed after a fifth of 3 s; others may begin 3 s after that.
     assert loop.time() - began < 0.6 + 3
+
+
+# ---- Events -----------------------------------------------------------------------------------
+
+
+def told(type_: str, number: int) -> Json:
+    involved = {"kind": "Queue", "namespace": "n", "name": f"q{number}"}
+    return events.event(involved, type_, "Applied", "text")
+
+
+async def test_of_too_many_events_the_newest_are_sent_and_warnings_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "WAITING_MAX", 3)
+    api = Recording()
+    teller = events.Teller(api)
+    for number in range(5):
+        teller.tell(told("Normal", number))
+    teller.tell(told("Warning", 9))
+    await teller.close()
+    sent = [item["involvedObject"]["name"] for item in api.sent]
+    assert sent == ["q9", "q2", "q3", "q4"]
+
+
+async def test_an_event_that_is_refused_or_hangs_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    api = Recording(ApiError(403, "the namespace is being terminated", "POST"), {}, 60.0)
+    teller = events.Teller(api)
+    for number in range(3):
+        teller.tell(told("Normal", number))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await teller.close()
+    assert loop.time() - began < 2 * events.CLOSE_S
+    assert len(api.sent) == 3

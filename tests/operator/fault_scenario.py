@@ -30,6 +30,8 @@ CLUSTER = "shop"
 #: Without a change for so long, a scenario that nobody disturbed has come to its end: the operator
 #: looks at its sessions each 5 s.
 REST_S = 8.0
+#: A look lists thirteen kinds or more: looking all the time keeps the API server from the rest.
+POLL_S = 0.3
 #: What a namespace is compared by. Events and what controllers keep for themselves tell of the way.
 KINDS = {
     **dict.fromkeys(registry.KINDS, naming.API_VERSION),
@@ -268,7 +270,7 @@ class Scenario:
             return not last
 
         try:
-            wait_for("all is well", is_well, deadline_s)
+            wait_for("all is well", is_well, deadline_s, POLL_S)
         except AssertionError as error:
             raise AssertionError(f"after {deadline_s} s: {last}") from error
 
@@ -276,6 +278,17 @@ class Scenario:
         """What the resources say now."""
         found = self.listed(*registry.KINDS)
         return {f"{body['kind']}/{body['metadata']['name']}": body.get("status") for body in found}
+
+    def let_go(self) -> None:
+        """Take all finalizers off."""
+        for body in self.listed(*registry.KINDS):
+            if body["metadata"].get("finalizers"):
+                path = path_of(KINDS[body["kind"]], body["kind"], self.space.name)
+                self.upstream.request(
+                    *("PATCH", f"{path}/{body['metadata']['name']}"),
+                    {"metadata": {"finalizers": None}},
+                    "application/merge-patch+json",
+                )
 
     def end_state(
         self, deadline_s: float, wanted: dict[str, Any] | None = None
@@ -299,7 +312,7 @@ class Scenario:
             return not orphans and (is_at_rest if wanted is None else found == wanted)
 
         with contextlib.suppress(AssertionError):
-            wait_for("the end", is_final, deadline_s)
+            wait_for("the end", is_final, deadline_s, POLL_S)
         return found, orphans
 
     def _snapshot(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:

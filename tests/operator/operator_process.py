@@ -30,7 +30,12 @@ from tests.ports import free_ports
 DEADLINE_S = 60.0
 
 
-def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+def wait_for(
+    what: str,
+    check: Callable[[], Any],
+    deadline_s: float = DEADLINE_S,
+    poll_s: float = 0.05,
+) -> Any:
     """Poll until the check gives something true; fails with `what`."""
     end = time.monotonic() + deadline_s
     pause = threading.Event()
@@ -39,7 +44,7 @@ def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S
         if found:
             return found
         assert time.monotonic() < end, f"timed out: {what}"
-        pause.wait(0.05)
+        pause.wait(poll_s)
 
 
 @dataclass

@@ -93,6 +93,8 @@ class World:
         if process is not None and process.poll() is None:
             self.operator.stop(signal.SIGKILL)
         self.proxy.upstream.request("DELETE", f"{NAMESPACES}/{self.space.name}")
+        # Nobody else takes them off, and a namespace that never ends is looked at again and again.
+        self.scenario.let_go()
         self.proxy.close()
         self.broker.close()
 

@@ -2,7 +2,8 @@
 
 In the first test everything breaks now and then, by a seed; FAULT_SEEDS=N takes N of them,
 FIRST_SEED=S the first one. The second kills the operator just before and just after each n-th of
-its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`).
+its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`);
+KILL_LANES=N of its scenarios run at a time.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ def serve(
     except config.ConfigError as error:
         click.echo(f"brokerd: {error}", err=True)
         sys.exit(EXIT_CONFIG)
+    for name in config.unknown(os.environ):
+        click.echo(f"brokerd: {name}: not known to this release, left out", err=True)
     # gRPC writes lines of its own to stderr otherwise, about streams that we handle.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # Imported here: `brokerd --help` must not pay for gRPC.

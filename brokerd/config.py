@@ -2,6 +2,9 @@
 
 Sources, later ones win: defaults, a TOML file (`--config`), environment variables
 `BROKERD_<SECTION>_<KEY>`, command-line flags.  Pure rooms get small config objects of their own.
+
+A name with `OPTIONAL_` before it is a setting for members that know it: who renders settings for
+members of several releases, as the operator does, marks what the older ones lack.
 """
 
 from __future__ import annotations
@@ -318,6 +321,10 @@ class BrokerConfig(_Section):
         return Path(state) / "brokerd" / self.node_name
 
 
+PREFIX = "BROKERD_"
+#: Before a name that older members may not know. It keeps their hands off: they read only names
+#: that begin with the prefix, and refuse those of them that they do not know.
+OPTIONAL = "OPTIONAL_"
 #: Sections whose name has an underscore must be tried before the shorter ones.
 _SECTIONS = sorted(BrokerConfig.model_fields, key=len, reverse=True)
 
@@ -330,7 +337,10 @@ def load(
     if file is not None:
         _merge_file(values, file)
     for name, text in environ.items():
-        if name.startswith("BROKERD_"):
+        if name.startswith(OPTIONAL + PREFIX) and _is_known(name.removeprefix(OPTIONAL)):
+            _merge_variable(values, name.removeprefix(OPTIONAL), text)
+    for name, text in environ.items():
+        if name.startswith(PREFIX):
             _merge_variable(values, name, text)
     for section, settings in flags.items():
         values[section].update({key: value for key, value in settings.items() if value is not None})
@@ -342,6 +352,26 @@ def load(
             for item in error.errors()
         ]
         raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(lines)) from error
+
+
+def unknown(environ: Mapping[str, str]) -> list[str]:
+    """Return the optional settings that this release does not know; they change nothing."""
+    return sorted(
+        name
+        for name in environ
+        if name.startswith(OPTIONAL + PREFIX) and not _is_known(name.removeprefix(OPTIONAL))
+    )
+
+
+def _is_known(name: str) -> bool:
+    rest = name.removeprefix(PREFIX).lower()
+    for section, found in BrokerConfig.model_fields.items():
+        kind = found.annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, _Section)
+        if rest.startswith(section + "_") and rest.removeprefix(section + "_") in kind.model_fields:
+            return True
+    return False
 
 
 def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
@@ -369,7 +399,7 @@ _OTHER_VARIABLES = frozenset(
 def _merge_variable(values: dict[str, dict[str, Any]], name: str, text: str) -> None:
     if name in _OTHER_VARIABLES:
         return
-    rest = name.removeprefix("BROKERD_").lower()
+    rest = name.removeprefix(PREFIX).lower()
     for section in _SECTIONS:
         if rest.startswith(section + "_"):
             key = rest.removeprefix(section + "_")

@@ -37,7 +37,9 @@ high_watermark = "0.5"
 ```
 
 The same in the environment: `BROKERD_NODE_DATA_DIR=/var/lib/brokerd` and
-`BROKERD_MEMORY_HIGH_WATERMARK=0.5`.
+`BROKERD_MEMORY_HIGH_WATERMARK=0.5`. With `OPTIONAL_` before its name
+(`OPTIONAL_BROKERD_MEMORY_HIGH_WATERMARK=0.5`) a setting that the member's release does not know is
+left out with a line in the log instead; the name without it wins over the name with it.
 """
 
 

@@ -51,5 +51,16 @@ def selftest_command(rights: str, ready_url: str, patience: float) -> None:
     sys.exit(selftest.run(needed, ready_url, patience))
 
 
+@main.command("let-go")
+@click.option("--binding", required=True, help="Name of the RoleBinding.")
+@click.option("--namespaces", required=True, help="Where it lies, comma separated.")
+@click.option("--cluster-role", default="", help="Name of a ClusterRole that goes with them.")
+def let_go_command(binding: str, namespaces: str, cluster_role: str) -> None:
+    """Let go of RoleBindings that are being deleted. What an uninstallation ends with."""
+    from brokerd_operator.sources import let_go
+
+    sys.exit(let_go.run(binding, tuple(namespaces.split(",")), cluster_role))
+
+
 if __name__ == "__main__":
     main()

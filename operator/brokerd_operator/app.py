@@ -127,6 +127,7 @@ class Operator:
             heartbeat.cancel()
             await asyncio.gather(heartbeat, return_exceptions=True)
             await self.lease.release()
+            await self.store.close()
             await runner.cleanup()
             self.api.close()
             self.lease_api.close()

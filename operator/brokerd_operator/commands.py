@@ -11,7 +11,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,12 @@ import rich.live
 from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.local import dry_run, export_topology, table
-from brokerd_operator.local.environment import RUNNING_FILE, Environment, default_data_dir
+from brokerd_operator.local.environment import (
+    RUNNING_FILE,
+    Environment,
+    ResourceState,
+    default_data_dir,
+)
 from brokerd_operator.local.errors import EmbeddedError
 
 #: sysexits.h EX_CONFIG
@@ -130,23 +135,57 @@ async def _follow(environment: Environment, console: rich.console.Console) -> in
             async for states in environment.changes():
                 for line in endpoints.opened():
                     console.print(line, highlight=False)
-                live.update(table.render(states), refresh=True)
+                live.update(_picture(states, _progress(environment, states)), refresh=True)
         return 0
-    shown: dict[tuple[str, str], str] = {}
-    was_ready = False
+    log = Log()
     async for states in environment.changes():
-        for state in states:
-            line = table.line(state)
-            if shown.get((state.kind, table.shown_name(state))) != line:
-                shown[state.kind, table.shown_name(state)] = line
-                click.echo(line)
-        for line in endpoints.opened():
+        for line in [*log.news(states, _progress(environment, states)), *endpoints.opened()]:
             click.echo(line)
-        is_ready = all(state.is_ready for state in states)
-        if is_ready and not was_ready:
+        if log.is_complete(states):
             click.echo("all resources are ready; Ctrl-C stops")
-        was_ready = is_ready
     return 0
+
+
+def _progress(environment: Environment, states: Sequence[ResourceState]) -> str:
+    members = {
+        name: (len(cluster.ready), len(cluster.members))
+        for name, cluster in environment.clusters.items()
+    }
+    return table.progress(states, members)
+
+
+def _picture(states: Sequence[ResourceState], progress: str) -> rich.console.RenderableType:
+    """The table; while brokers start, what there is to say and one line for all that waits."""
+    if not progress:
+        return table.render(states)
+    told = [state for state in states if not table.is_waiting(state)]
+    return rich.console.Group(*([table.render(told)] if told else []), progress)
+
+
+class Log:
+    """What a log has been told of the resources, so that it is told news only."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], str] = {}
+        self._progress = ""
+        self._was_ready = False
+
+    def news(self, states: Sequence[ResourceState], progress: str) -> list[str]:
+        """Lines to write now. While brokers start, what waits is one line and not one each."""
+        found = [progress] if progress not in ("", self._progress) else []
+        self._progress = progress
+        for state in states:
+            name, line = (state.kind, table.shown_name(state)), table.line(state)
+            if self._shown.get(name) == line or (progress and table.is_waiting(state)):
+                continue
+            self._shown[name] = line
+            found.append(line)
+        return found
+
+    def is_complete(self, states: Sequence[ResourceState]) -> bool:
+        """Whether all are ready that were not all ready before."""
+        was_ready, self._was_ready = self._was_ready, all(state.is_ready for state in states)
+        return self._was_ready and not was_ready
 
 
 class Endpoints:

@@ -47,3 +47,8 @@ def render(chart: Path, values: dict[str, Any], name: str = "r") -> list[dict[st
 
 def of_kind(items: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [item for item in items if item["kind"] == kind]
+
+
+def is_of_uninstallation(item: dict[str, Any]) -> bool:
+    """What Helm makes when everything else is deleted; it has an account of its own."""
+    return "post-delete" in (item["metadata"].get("annotations") or {}).values()

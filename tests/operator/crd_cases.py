@@ -404,6 +404,12 @@ REFUSED = (
         "env cannot set BROKERD_ variables",
     ),
     Case(
+        "operators-own-optional-variable",
+        "BrokerCluster",
+        {"podTemplate": {"env": [{"name": "OPTIONAL_BROKERD_NODE_NAME", "value": "x"}]}},
+        "env cannot set BROKERD_ variables",
+    ),
+    Case(
         "grant-for-nobody",
         "BrokerCluster",
         {"access": [{"namespaces": {}, "kinds": ["Queue"]}]},

@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import http.client
 import json
 import random
 import ssl
 import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
@@ -30,11 +31,11 @@ from aiohttp import web
 TIMEOUT_S = 300
 #: What the API server takes at most (3 MiB), and some more.
 BODY_MAX = 8 * 1024 * 1024
-#: Of the test's own reads.
-READ_TIMEOUT_S = 30
+#: Of the test's own requests.
+TIMEOUT_ONE_S = 30
+TRIES = 10
+PAUSE_S = 1.0
 CLOSING_S = 0.2
-READ_TRIES = 10
-READ_PAUSE_S = 1.0
 WRITES = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 #: Of a request, not of what it is about.
 HOP_HEADERS = frozenset(("host", "connection", "transfer-encoding", "content-length"))
@@ -162,12 +163,17 @@ class SeededFaults(Plan):
         return EventFault(is_doubled=kind == "doubled", delay_s=late_s)
 
 
-@dataclass(slots=True)
 class Upstream:
-    """The API server, as the kubeconfig names it."""
+    """The API server, past all faults, as the kubeconfig names it; much cheaper than kubectl.
 
-    url: str
-    context: ssl.SSLContext
+    Owns one connection for each thread that asks.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext) -> None:
+        self.url = url
+        self.context = context
+        self._of_thread = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
 
     @classmethod
     def of(cls, kubeconfig: Path, folder: Path) -> Upstream:
@@ -183,21 +189,52 @@ class Upstream:
         pair.unlink()
         return cls(cluster["server"], context)
 
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
     def get(self, path: str) -> dict[str, Any]:
-        """An object or a listing, past all faults; much cheaper than kubectl."""
-        url = f"{self.url}{path}"
+        """An object or a listing."""
+        found = self.request("GET", path)
+        assert found is not None, f"{path} does not exist"
+        return found
+
+    def request(
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
+    ) -> dict[str, Any] | None:
+        """The answer, None for what is not there; asks again while the server is too busy."""
         pause = threading.Event()
-        for _ in range(READ_TRIES - 1):
-            with contextlib.suppress(OSError):
+        for _ in range(TRIES):
+            try:
+                return self._ask(method, path, body, content_type)
+            except (OSError, http.client.HTTPException):
                 # 429 when everything else on the machine is busy as well.
-                return _read(url, self.context)
-            pause.wait(READ_PAUSE_S)
-        return _read(url, self.context)
+                self._connection().close()
+            pause.wait(PAUSE_S)
+        return self._ask(method, path, body, content_type)
 
+    def _connection(self) -> http.client.HTTPSConnection:
+        found: http.client.HTTPSConnection | None = getattr(self._of_thread, "connection", None)
+        if found is None:
+            found = http.client.HTTPSConnection(
+                urlsplit(self.url).netloc, context=self.context, timeout=TIMEOUT_ONE_S
+            )
+            self._of_thread.connection = found
+            self._connections.append(found)
+        return found
 
-def _read(url: str, context: ssl.SSLContext) -> dict[str, Any]:
-    with urllib.request.urlopen(url, context=context, timeout=READ_TIMEOUT_S) as answer:
-        found: dict[str, Any] = json.load(answer)
+    def _ask(self, method: str, path: str, body: Any, content_type: str) -> dict[str, Any] | None:
+        connection = self._connection()
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": content_type})
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status == 404:
+            return None
+        if answer.status == 429 or answer.status >= 500:
+            raise OSError(f"{method} {path}: {answer.status}")
+        assert answer.status < 300, f"{method} {path}: {said.decode()}"
+        found: dict[str, Any] = json.loads(said)
         return found
 
 
@@ -256,6 +293,7 @@ class FaultProxy:
         assert self._thread is not None
         self._thread.join()
         self._loop.close()
+        self.upstream.close()
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(60)

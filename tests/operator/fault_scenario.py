@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,11 @@ from tests.operator.operator_process import Namespace, of_connection, wait_for
 WELL = {"BrokerConnection": "Available", "BrokerCluster": "WaitingForMembers"}
 STRANGER = Identity("queue", "/", "strangers")
 CLUSTER = "shop"
+#: Without a change for so long, a scenario that nobody disturbed has come to its end: the operator
+#: looks at its sessions each 5 s.
+REST_S = 8.0
+#: A look lists thirteen kinds or more: looking all the time keeps the API server from the rest.
+POLL_S = 0.3
 #: What a namespace is compared by. Events and what controllers keep for themselves tell of the way.
 KINDS = {
     **dict.fromkeys(registry.KINDS, naming.API_VERSION),
@@ -68,6 +74,33 @@ OF_EVERY_NAMESPACE = ("ConfigMap/kube-root-ca.crt", "ServiceAccount/default")
 def cluster(**spec: Any) -> dict[str, Any]:
     body: dict[str, Any] = {"apiVersion": "brokerd.io/v1alpha1", "kind": "BrokerCluster"}
     return {**body, "metadata": {"name": CLUSTER}, "spec": {"replicas": 3, **spec}}
+
+
+@dataclass
+class QuickNamespace(Namespace):
+    """Without kubectl, whose starts would be most of the time of hundreds of scenarios."""
+
+    upstream: Upstream
+
+    def apply(self, *bodies: dict[str, Any]) -> None:
+        for body in bodies:
+            metadata = {**body["metadata"], "namespace": self.name}
+            spec = {
+                name: value for name, value in body.get("spec", {}).items() if value is not None
+            }
+            wanted = {**body, "metadata": metadata, **({"spec": spec} if spec else {})}
+            path = f"{self._path(body['kind'], metadata['name'])}?fieldManager=tests&force=true"
+            self.upstream.request("PATCH", path, wanted, "application/apply-patch+yaml")
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.upstream.request("GET", self._path(kind, name))
+
+    def delete(self, kind: str, name: str) -> None:
+        self.upstream.request("DELETE", self._path(kind, name))
+
+    def _path(self, kind: str, name: str) -> str:
+        named = {known.lower(): known for known in KINDS}[kind.lower()]
+        return path_of(KINDS[named], named, self.name, name)
 
 
 @dataclass
@@ -237,7 +270,7 @@ class Scenario:
             return not last
 
         try:
-            wait_for("all is well", is_well, deadline_s)
+            wait_for("all is well", is_well, deadline_s, POLL_S)
         except AssertionError as error:
             raise AssertionError(f"after {deadline_s} s: {last}") from error
 
@@ -246,38 +279,46 @@ class Scenario:
         found = self.listed(*registry.KINDS)
         return {f"{body['kind']}/{body['metadata']['name']}": body.get("status") for body in found}
 
-    def end_state(self, deadline_s: float, wanted: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Everything in the namespace once it stays as it is, or is as it was wanted.
+    def let_go(self) -> None:
+        """Take all finalizers off."""
+        for body in self.listed(*registry.KINDS):
+            if body["metadata"].get("finalizers"):
+                path = path_of(KINDS[body["kind"]], body["kind"], self.space.name)
+                self.upstream.request(
+                    *("PATCH", f"{path}/{body['metadata']['name']}"),
+                    {"metadata": {"finalizers": None}},
+                    "application/merge-patch+json",
+                )
 
-        What belongs to something that is gone waits for the garbage collector.
+    def end_state(
+        self, deadline_s: float, wanted: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Everything in the namespace once it is as it was wanted, or has stayed as it is for
+        REST_S, and which of it is orphaned: what belongs to something that is gone waits for the
+        garbage collector.
         """
-        before: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        orphans: list[str] = []
+        since_s = time.monotonic()
 
         def is_final() -> bool:
-            nonlocal before
-            last, before = before, self.snapshot()
-            is_same = before == (last if wanted is None else wanted)
-            return is_same and not self.orphans()
+            nonlocal found, orphans, since_s
+            # Both of one listing: an orphan that goes between two is in the first one's state.
+            bodies = self.listed(*KINDS)
+            last, found, orphans = found, self._snapshot(bodies), _orphans(bodies)
+            if found != last:
+                since_s = time.monotonic()
+            is_at_rest = time.monotonic() - since_s > REST_S
+            return not orphans and (is_at_rest if wanted is None else found == wanted)
 
         with contextlib.suppress(AssertionError):
-            wait_for("the end", is_final, deadline_s)
-        return before
+            wait_for("the end", is_final, deadline_s, POLL_S)
+        return found, orphans
 
-    def orphans(self) -> list[str]:
-        """Objects whose owner is gone."""
-        bodies = self.listed(*KINDS)
-        uids = {body["metadata"]["uid"] for body in bodies}
-        return [
-            f"{body['kind']}/{body['metadata']['name']}"
-            for body in bodies
-            for owner in body["metadata"].get("ownerReferences") or ()
-            if owner["uid"] not in uids
-        ]
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything in the namespace without what differs from run to run by its nature."""
+    def _snapshot(self, bodies: list[dict[str, Any]]) -> dict[str, Any]:
+        """Without what differs from run to run by its nature."""
         found = {}
-        for body in self.listed(*KINDS):
+        for body in bodies:
             name = f"{body['kind']}/{body['metadata']['name']}"
             if name not in OF_EVERY_NAMESPACE:
                 found[name] = self._plain(body)
@@ -297,3 +338,14 @@ class Scenario:
             dated = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME", named)
             return re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", dated)
         return value
+
+
+def _orphans(bodies: list[dict[str, Any]]) -> list[str]:
+    """Objects whose owner is gone."""
+    uids = {body["metadata"]["uid"] for body in bodies}
+    return [
+        f"{body['kind']}/{body['metadata']['name']}"
+        for body in bodies
+        for owner in body["metadata"].get("ownerReferences") or ()
+        if owner["uid"] not in uids
+    ]

@@ -23,13 +23,19 @@ from brokerd_operator.specs import registry
 from tests.cluster_fixtures import Kubernetes
 from tests.operator.fake_broker import PASSWORD, USER
 from tests.operator.resources import resource
+from tests.operator.warm_operators import Forked, WarmOperators
 from tests.ports import free_ports
 
 #: Two busy cores and a full test run beside it.
 DEADLINE_S = 60.0
 
 
-def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+def wait_for(
+    what: str,
+    check: Callable[[], Any],
+    deadline_s: float = DEADLINE_S,
+    poll_s: float = 0.05,
+) -> Any:
     """Poll until the check gives something true; fails with `what`."""
     end = time.monotonic() + deadline_s
     pause = threading.Event()
@@ -38,7 +44,7 @@ def wait_for(what: str, check: Callable[[], Any], deadline_s: float = DEADLINE_S
         if found:
             return found
         assert time.monotonic() < end, f"timed out: {what}"
-        pause.wait(0.05)
+        pause.wait(poll_s)
 
 
 @dataclass
@@ -135,9 +141,11 @@ class OperatorProcess:
     identity: str = "operator-a"
     role_binding: str = ""
     port: int = field(default_factory=lambda: free_ports(1)[0])
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
     #: More settings, by the names of BROKERD_OPERATOR_ variables.
     settings: dict[str, str] = field(default_factory=dict)
+    #: Where it is forked off instead of being started with all its imports.
+    warm: WarmOperators | None = None
 
     def start(self) -> None:
         settings = {
@@ -155,6 +163,9 @@ class OperatorProcess:
         environment["KUBECONFIG"] = str(self.kubeconfig)
         root = Path(__file__).parents[2]
         environment["PYTHONPATH"] = f"{root}:{root / 'operator'}"
+        if self.warm is not None:
+            self.process = self.warm.start(environment, self.log)
+            return
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "brokerd_operator"],

@@ -3,7 +3,9 @@
 A real API server, a real operator process and a fake broker behind a BrokerConnection, so that the
 figures are the operator's and the API server's. Prints a line of figures for each of: from the
 operator's start until all resources, which are there before it, are Ready; a restart with
-nothing to do; one changed spec until the broker has it, at rest.
+nothing to do; one changed spec until the broker has it, at rest. Wall time says something on a
+quiet machine only, so seconds of processor time stand beside it: of the operator, of the API server
+with its etcd, and of what the API server takes alone for as many status patches.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +38,8 @@ from tests.operator.operator_process import Namespace, OperatorProcess, of_conne
 NAMESPACE = "scale"
 QUEUES = f"{GROUP_PATH}/namespaces/{NAMESPACE}/queues"
 WRITERS = 4
+#: As many as the operator's requests at once.
+PATCHERS = 8
 CHANGES = 20
 CHANGE_PAUSE_S = 0.5
 DEADLINE_S = 900.0
@@ -69,22 +74,25 @@ def measure(api: Kubernetes, broker: BrokerThread, folder: Path, count: int) -> 
     upstream = Upstream.of(api.kubeconfig, folder)
     space.connect(broker.broker.address)
     create(upstream, count)
+    floor = patch_statuses(upstream, count)
     operator = OperatorProcess(api.kubeconfig, NAMESPACE, folder / "operator.log")
-    ready_s, peak = begin(operator, "status_writes", count)
+    first = begin(operator, upstream, "status_writes", count)
     settle(upstream, count)
     versions, writes = listed(upstream), broker.broker.writes
     operator.stop(signal.SIGKILL)
-    restart_s, again = begin(operator, "passes", count)
+    again = begin(operator, upstream, "passes", count)
     is_unwritten = listed(upstream) == versions and broker.broker.writes == writes
     change_ms = [change(upstream, broker, number) for number in range(CHANGES)]
     operator.stop()
     limit_s = 10 if count <= 1000 else 120
     print(f"count={count} load={os.getloadavg()[0]:.1f}")
-    print(f"all_ready_s={ready_s:.1f} limit={limit_s} memory_mib={peak:.0f} limit={MEMORY_MIB}")
-    print(f"restart_s={restart_s:.1f} limit=30 unwritten={is_unwritten} memory_mib={again:.0f}")
+    print(f"floor_s={floor.wall_s:.1f} api_cpu_s={floor.api_cpu_s:.1f}: as many status patches")
+    print(f"all_ready_s={first.wall_s:.1f} limit={limit_s} {first.text(count)} limit={MEMORY_MIB}")
+    print(f"restart_s={again.wall_s:.1f} limit=30 unwritten={is_unwritten} {again.text(count)}")
     median, worst = statistics.median(change_ms), max(change_ms)
     print(f"change_ms_median={median:.0f} change_ms_worst={worst:.0f} limit=200")
-    is_met = ready_s <= limit_s and peak <= MEMORY_MIB and restart_s <= 30 and median <= 200
+    is_met = first.wall_s <= limit_s and first.memory_mib <= MEMORY_MIB
+    is_met = is_met and again.wall_s <= 30 and median <= 200
     return is_met and is_unwritten
 
 
@@ -116,10 +124,71 @@ def _send(
     assert answer.status in (200, 201), said
 
 
-def begin(operator: OperatorProcess, name: str, count: int) -> tuple[float, float]:
-    """Start an operator. Seconds until a metric of queues is at its count and rests, and MiB."""
-    peak, last, changed_s = 0, 0.0, 0.0
-    began = time.monotonic()
+@dataclass(slots=True)
+class Taken:
+    """What something took; processor time is in seconds since its start."""
+
+    wall_s: float
+    cpu_s: float = 0.0
+    api_cpu_s: float = 0.0
+    memory_mib: float = 0.0
+
+    def text(self, count: int) -> str:
+        each_ms = 1000 * self.cpu_s / count
+        cpu = f"cpu_s={self.cpu_s:.1f} cpu_ms_each={each_ms:.2f} api_cpu_s={self.api_cpu_s:.1f}"
+        return f"{cpu} memory_mib={self.memory_mib:.0f}"
+
+
+def _api_cpu_s(upstream: Upstream) -> float:
+    """Processor time of the API server and its etcd until now."""
+    port = urlsplit(upstream.url).port
+    servers = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "kube-apiserver"
+        and f"--secure-port={port}" in process.info["cmdline"]
+    ]
+    (server,) = servers
+    etcd = next(
+        text.removeprefix("--etcd-servers=")
+        for text in server.info["cmdline"]
+        if text.startswith("--etcd-servers=")
+    )
+    stores = [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if process.info["name"] == "etcd" and any(etcd in text for text in process.info["cmdline"])
+    ]
+    return sum(_cpu_s(process) for process in (server, *stores))
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def patch_statuses(upstream: Upstream, count: int) -> Taken:
+    """How fast the API server takes a patch of the status of each resource, and nothing else."""
+    before, began = _api_cpu_s(upstream), time.monotonic()
+    patch = {"status": {"appliedHash": "none yet"}}
+
+    def some(first: int) -> None:
+        connection = _connection(upstream)
+        for number in range(first, count, PATCHERS):
+            path = f"{QUEUES}/q{number}/status"
+            _send(connection, "PATCH", path, patch, "application/merge-patch+json")
+        connection.close()
+
+    with ThreadPoolExecutor(PATCHERS) as threads:
+        list(threads.map(some, range(PATCHERS)))
+    return Taken(time.monotonic() - began, api_cpu_s=_api_cpu_s(upstream) - before)
+
+
+def begin(operator: OperatorProcess, upstream: Upstream, name: str, count: int) -> Taken:
+    """Start an operator; what it took until a metric of queues is at its count and rests."""
+    last = 0.0
+    taken = Taken(0.0)
+    api_before_s, began = _api_cpu_s(upstream), time.monotonic()
     operator.start()
     assert operator.process is not None
     process = psutil.Process(operator.process.pid)
@@ -128,10 +197,11 @@ def begin(operator: OperatorProcess, name: str, count: int) -> tuple[float, floa
         now_s = time.monotonic() - began
         found = _metric(operator, f'brokerd_operator_{name}_total{{kind="Queue"}}')
         if found != last:
-            last, changed_s = found, now_s
-        peak = max(peak, process.memory_info().rss)
-        if last >= count and now_s - changed_s > REST_S:
-            return changed_s, peak / MIB
+            last, taken.wall_s, taken.cpu_s = found, now_s, _cpu_s(process)
+            taken.api_cpu_s = _api_cpu_s(upstream) - api_before_s
+        taken.memory_mib = max(taken.memory_mib, process.memory_info().rss / MIB)
+        if last >= count and now_s - taken.wall_s > REST_S:
+            return taken
         assert now_s < DEADLINE_S, operator.log.read_text()[-2000:]
         pause.wait(0.2)
 

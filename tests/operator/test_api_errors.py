@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,21 @@ import pytest
 import yaml
 from brokerd_operator.sources.api import Api, ApiError
 
+MANAGED = {"metadata": {"name": "q", "managedFields": [{"manager": "kubectl"}]}}
+
 
 class Answers(http.server.BaseHTTPRequestHandler):
     """404 in plain text for a group, as kube-apiserver does it; 502 in HTML for all else."""
 
     def do_GET(self) -> None:
-        is_group = self.path == "/apis/no.such.group"
-        body = b"404 page not found\n" if is_group else b"<html>bad gateway</html>"
-        self.send_response(404 if is_group else 502)
+        status, body = 502, b"<html>bad gateway</html>"
+        if self.path == "/apis/no.such.group":
+            status, body = 404, b"404 page not found\n"
+        elif self.path.startswith("/queues"):
+            status = 200
+            found = MANAGED if self.path == "/queues/q" else {"items": [MANAGED], "metadata": {}}
+            body = json.dumps(found).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -60,3 +68,8 @@ def test_a_page_in_between_is_an_error_of_the_api(api: Api) -> None:
     with pytest.raises(ApiError) as caught:
         asyncio.run(api.get("/api/v1/pods"))
     assert caught.value.status == 502
+
+
+def test_who_wrote_which_field_is_not_kept(api: Api) -> None:
+    assert asyncio.run(api.get("/queues/q")) == {"metadata": {"name": "q"}}
+    assert asyncio.run(api.list("/queues"))[0] == [{"metadata": {"name": "q"}}]

@@ -167,7 +167,7 @@ def test_an_authority_of_seven_years_is_replaced_and_all_certificates_with_it(
     for secret in ("old-tls", "old-peer-tls"):
         assert data(namespace, secret)["ca.crt"] == held["ca.crt"] + held["previous.crt"]
     for reason in ("AuthorityMade", "AuthoritySwitched", "CertificateRenewed"):
-        assert of_cluster(namespace, "old", reason), reason
+        wait_for(reason, lambda reason=reason: of_cluster(namespace, "old", reason))
     assert valid(namespace, "old")["status"] == "True"
     with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
@@ -215,9 +215,8 @@ def test_a_users_certificate_that_expires_is_told_and_left_alone(
     assert "does not renew it" in valid(namespace, "users")["message"]
     assert data(namespace, "corp") == before
     assert not data(namespace, "users-tls")
-    assert of_cluster(namespace, "users", "CertificateExpiring") + of_cluster(
-        namespace, "users", "CertificateExpired"
-    )
+    reasons = ("CertificateExpiring", "CertificateExpired")
+    wait_for("an Event", lambda: any(of_cluster(namespace, "users", name) for name in reasons))
 
 
 def test_cert_manager_issues_where_the_spec_says_so(

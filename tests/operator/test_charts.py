@@ -14,7 +14,15 @@ from brokerd_operator.manifests import cluster
 from brokerd_operator.specs import registry
 
 from tests.cluster_fixtures import Kubernetes
-from tests.operator.charts import CLUSTER, OPERATOR, ROOT, helm, of_kind, render
+from tests.operator.charts import (
+    CLUSTER,
+    OPERATOR,
+    ROOT,
+    helm,
+    is_of_uninstallation,
+    of_kind,
+    render,
+)
 from tests.operator.test_manifests import all_on, pod_specs
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
@@ -98,11 +106,11 @@ def test_charts_pass_the_lint(chart: Path) -> None:
 def test_pods_of_the_chart_meet_the_restricted_profile(name: str) -> None:
     """SEC-29. The operator's, and those of `helm test`."""
     items = render(OPERATOR, MATRIX[name])
-    pods = [*pod_specs(of_kind(items, "Deployment"))]
+    pods = [*pod_specs(of_kind(items, "Deployment")), *pod_specs(of_kind(items, "Job"))]
     pods += [
         item["spec"] for item in [*of_kind(items, "Pod"), *of_kind(render(CLUSTER, {}), "Pod")]
     ]
-    assert len(pods) == 3
+    assert len(pods) == 3 + len(of_kind(items, "Job"))
     for pod in pods:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -146,7 +154,7 @@ def test_running_pods_are_resized_and_nothing_else_of_them_is_changed(
 
 def test_each_watched_namespace_has_its_binding() -> None:
     values = {"watchNamespaces": ["shop", "team-b", "brokerd-system"]}
-    items = render(OPERATOR, values)
+    items = [item for item in render(OPERATOR, values) if not is_of_uninstallation(item)]
     bindings = {
         (item["metadata"]["namespace"], item["metadata"]["name"]): item["roleRef"]
         for item in of_kind(items, "RoleBinding")
@@ -164,6 +172,28 @@ def test_each_watched_namespace_has_its_binding() -> None:
     values_of = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
     assert values_of["BROKERD_OPERATOR_ROLE_BINDING"] == f"{own}-watched"
     assert not of_kind(items, "ClusterRoleBinding")
+
+
+def test_what_an_uninstallation_runs_may_do_little() -> None:
+    """SEC-24. Only where others are watched; after the deletion, so that it stops none."""
+    for values in ({}, CLUSTER_WIDE):
+        assert not [item for item in render(OPERATOR, values) if is_of_uninstallation(item)]
+    items = render(OPERATOR, {"watchNamespaces": ["shop", "brokerd-system", "team-b"]})
+    found = [item for item in items if is_of_uninstallation(item)]
+    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"]
+    assert sorted(item["kind"] for item in found) == sorted(kinds)
+    (role,) = of_kind(found, "ClusterRole")
+    assert [
+        (rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in role["rules"]
+    ] == [
+        (["rolebindings"], ["r-brokerd-operator-watched"], ["get", "patch"]),
+        (["clusterroles"], ["brokerd-system-r-brokerd-operator-watched"], ["delete"]),
+    ]
+    ((container,),) = [pod["containers"] for pod in pod_specs(of_kind(found, "Job"))]
+    assert "--namespaces=shop,team-b" in container["args"]
+    for item in found:
+        policy = item["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+        assert policy == "before-hook-creation,hook-succeeded,hook-failed"
 
 
 def test_rights_of_the_lease_are_few() -> None:

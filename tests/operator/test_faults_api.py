@@ -2,11 +2,13 @@
 
 In the first test everything breaks now and then, by a seed; FAULT_SEEDS=N takes N of them,
 FIRST_SEED=S the first one. The second kills the operator just before and just after each n-th of
-its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`).
+its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`);
+KILL_LANES=N of its scenarios run at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import json
@@ -14,6 +16,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,15 +29,15 @@ from tests.operator.api_fixtures import api as api
 from tests.operator.api_fixtures import broker as broker
 from tests.operator.broker_thread import BrokerThread
 from tests.operator.fault_proxy import FaultProxy, GoneWatch, KilledAtWrite, Plan, SeededFaults
-from tests.operator.fault_scenario import Scenario
+from tests.operator.fault_scenario import REST_S, QuickNamespace, Scenario
 from tests.operator.operator_process import (
-    Namespace,
     OperatorProcess,
     of_connection,
     running,
     wait_for,
 )
 from tests.operator.resources import resource
+from tests.operator.warm_operators import WarmOperators
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(14_400)]
 
@@ -43,12 +47,21 @@ FIRST_SEED = int(os.environ.get("FIRST_SEED", "1"))
 KILL_EVERY = int(os.environ.get("KILL_EVERY", "0"))
 #: From the end of the faults until all is well. A pass that failed four times waits for 8 s.
 SETTLED_S = 30.0
-#: Without a change for so long, nothing is on its way: the operator looks at its sessions each 5 s.
-QUIET_S = 8.0
 #: Of a scenario's step with a kill in it, on two busy cores.
 STEP_S = 120.0
+#: From its last step until everything is as it was without a kill; the garbage collector may take
+#: its time.
+END_S = 60.0
 #: Between two steps while everything breaks.
 PAUSE_S = 1.5
+
+#: Between two looks whether the operator runs.
+POLL_S = 0.2
+#: What the operator's log says of an end that is no loss of its Lease.
+FAILED = "a task of the operator failed"
+NAMESPACES = "/api/v1/namespaces"
+#: Scenarios with a kill that run at a time: most of one is waiting.
+LANES = int(os.environ.get("KILL_LANES", "6"))
 
 _numbers = itertools.count(1)
 
@@ -57,40 +70,71 @@ _numbers = itertools.count(1)
 class World:
     """An operator behind a proxy, with a namespace and a broker of its own."""
 
-    space: Namespace
+    space: QuickNamespace
     broker: BrokerThread
     proxy: FaultProxy
     operator: OperatorProcess
+    starts: int = 1
     scenario: Scenario = field(init=False)
 
     def __post_init__(self) -> None:
         self.scenario = Scenario(self.space, self.broker, self.proxy.upstream)
 
     @classmethod
-    def made(cls, api: Kubernetes, folder: Path, plan: Plan) -> World:
+    def made(
+        cls, api: Kubernetes, folder: Path, plan: Plan, warm: WarmOperators | None = None
+    ) -> World:
         number = next(_numbers)
-        space = Namespace(api, f"faults-{os.getpid()}-{number}")
-        api.kubectl("create", "namespace", space.name)
+        name = f"faults-{os.getpid()}-{number}"
         proxy = FaultProxy(api.kubeconfig, folder / f"proxy-{number}", plan)
         proxy.start()
-        log = folder / f"operator-{number}.log"
-        return cls(space, BrokerThread(), proxy, OperatorProcess(proxy.kubeconfig, space.name, log))
+        body = {"metadata": {"name": name}}
+        proxy.upstream.request("POST", NAMESPACES, body)
+        operator = OperatorProcess(
+            proxy.kubeconfig, name, folder / f"operator-{number}.log", warm=warm
+        )
+        return cls(QuickNamespace(api, name, proxy.upstream), BrokerThread(), proxy, operator)
 
     def close(self) -> None:
         process = self.operator.process
         if process is not None and process.poll() is None:
             self.operator.stop(signal.SIGKILL)
+        self.proxy.upstream.request("DELETE", f"{NAMESPACES}/{self.space.name}")
+        # Nobody else takes them off, and a namespace that never ends is looked at again and again.
+        self.scenario.let_go()
         self.proxy.close()
         self.broker.close()
-        self.space.cluster.kubectl("delete", "namespace", self.space.name, "--wait=false")
 
     def begin_anew(self) -> None:
         """Kill the operator and start it again; its log goes on in another file."""
         assert self.operator.process is not None
         self.operator.process.kill()
         self.operator.process.wait()
-        self.operator.log = self.operator.log.with_name(f"again-{self.operator.log.name}")
+        log = self.operator.log
+        assert not log.exists() or FAILED not in log.read_text(), log.read_text()[-4000:]
+        self.starts += 1
+        self.operator.log = log.with_suffix(f".{self.starts}")
         self.operator.start()
+
+    @contextlib.contextmanager
+    def kept_running(self) -> Iterator[None]:
+        """As a Deployment does it: an operator that ended is begun anew, were it killed or has it
+        lost its Lease because the API server did not answer in time."""
+        is_over = threading.Event()
+
+        def keep() -> None:
+            while not is_over.wait(POLL_S):
+                process = self.operator.process
+                if process is not None and process.poll() is not None:
+                    self.begin_anew()
+
+        keeper = threading.Thread(target=keep)
+        keeper.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            keeper.join()
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
@@ -101,16 +145,15 @@ def test_everything_ends_as_asked_when_the_api_server_fails_meanwhile(
     world = World.made(api, tmp_path, plan)
     try:
         with running(world.operator):
-            for step in world.scenario.steps:
-                step()
-                threading.Event().wait(PAUSE_S)
-            plan.stop()
-            ended = time.monotonic()
-            world.scenario.settle(SETTLED_S)
-            print(f"seed={seed} well_after_s={time.monotonic() - ended:.1f} {dict(plan.done)}")
-            process = world.operator.process
-            assert process is not None
-            assert process.poll() is None, "it never ended by itself"
+            with world.kept_running():
+                for step in world.scenario.steps:
+                    step()
+                    threading.Event().wait(PAUSE_S)
+                plan.stop()
+                ended = time.monotonic()
+                world.scenario.settle(SETTLED_S)
+            taken_s = time.monotonic() - ended
+            print(f"seed={seed} well_after_s={taken_s:.1f} starts={world.starts} {dict(plan.done)}")
             _assert_at_rest(world)
     finally:
         world.close()
@@ -122,7 +165,7 @@ def _statuses_at_rest(world: World) -> dict[str, Any]:
     """
     seen = world.scenario.statuses()
     quiet_since = began = time.monotonic()
-    while time.monotonic() - quiet_since < QUIET_S:
+    while time.monotonic() - quiet_since < REST_S:
         assert time.monotonic() - began < SETTLED_S, "statuses do not come to rest"
         threading.Event().wait(0.5)
         if (now := world.scenario.statuses()) != seen:
@@ -169,66 +212,81 @@ def test_a_deletion_during_a_watch_that_ended_with_410_is_noticed(
 
 
 @pytest.fixture(scope="module")
+def warm() -> Iterator[WarmOperators]:
+    found = WarmOperators()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
 def undisturbed(
-    api: Kubernetes, tmp_path_factory: pytest.TempPathFactory
+    api: Kubernetes, warm: WarmOperators, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[int, dict[str, Any]]:
     """How many writes the scenario takes when nothing happens, and how it ends."""
     plan = KilledAtWrite(0, is_before=True, kill=lambda: None)
-    world = World.made(api, tmp_path_factory.mktemp("undisturbed"), plan)
+    world = World.made(api, tmp_path_factory.mktemp("undisturbed"), plan, warm)
     try:
         world.operator.start()
         for step in world.scenario.steps:
             step()
             world.scenario.settle(STEP_S)
-        return plan.count, world.scenario.end_state(STEP_S)
+        wanted, orphans = world.scenario.end_state(STEP_S)
+        assert not orphans
+        return plan.count, wanted
     finally:
         world.close()
 
 
 @pytest.mark.skipif(not KILL_EVERY, reason="takes minutes: make operator-faults")
 def test_killed_at_a_write_and_begun_anew_it_ends_in_the_same_state(
-    api: Kubernetes, undisturbed: tuple[int, dict[str, Any]], tmp_path: Path
+    api: Kubernetes,
+    warm: WarmOperators,
+    undisturbed: tuple[int, dict[str, Any]],
+    tmp_path: Path,
 ) -> None:
     total, wanted = undisturbed
-    failures = []
-    for number in range(1, total + 1, KILL_EVERY):
-        for is_before in (True, False):
-            said = _killed(api, tmp_path, number, is_before, wanted)
-            if said:
-                failures.append(said)
+    moments = list(itertools.product(range(1, total + 1, KILL_EVERY), (True, False)))
+    began = time.monotonic()
+
+    def one(moment: tuple[int, bool]) -> str:
+        return _killed(api, warm, tmp_path, moment, wanted)
+
+    with ThreadPoolExecutor(LANES) as lanes:
+        failures = list(filter(None, lanes.map(one, moments)))
+    print(f"kills={len(moments)} failed={len(failures)} s={time.monotonic() - began:.0f}")
     assert not failures, "\n".join(failures)
 
 
 def _killed(
-    api: Kubernetes, folder: Path, number: int, is_before: bool, wanted: dict[str, Any]
+    api: Kubernetes,
+    warm: WarmOperators,
+    folder: Path,
+    at_write: tuple[int, bool],
+    wanted: dict[str, Any],
 ) -> str:
     """The scenario with a kill at one write; what is wrong at its end."""
-    killed = threading.Event()
+    number, is_before = at_write
 
     def kill() -> None:
         assert world.operator.process is not None
         world.operator.process.kill()
-        killed.set()
 
     plan = KilledAtWrite(number, is_before=is_before, kill=kill)
-    world = World.made(api, folder, plan)
     began = time.monotonic()
-    reviver = threading.Thread(target=_revive, args=(world, killed))
+    world = World.made(api, folder, plan, warm)
     try:
         world.operator.start()
-        reviver.start()
-        for step in world.scenario.steps:
-            step()
-            world.scenario.settle(STEP_S)
-        found = world.scenario.end_state(STEP_S, wanted)
-        problem = ", ".join(world.scenario.orphans())
+        with world.kept_running():
+            for step in world.scenario.steps:
+                step()
+                world.scenario.settle(STEP_S)
+            found, orphans = world.scenario.end_state(END_S, wanted)
+        problem = ", ".join(orphans)
         if found != wanted:
             problem = _difference(wanted, found)
     except AssertionError as error:
         problem = str(error)
     finally:
-        killed.set()
-        reviver.join()
         world.close()
     moment = "before" if is_before else "after"
     at = f"{plan.at.method} {plan.at.path}" if plan.at is not None else "nothing"
@@ -237,12 +295,6 @@ def _killed(
         flush=True,
     )
     return problem and f"killed {moment} write {number} ({at}): {problem}"
-
-
-def _revive(world: World, killed: threading.Event) -> None:
-    killed.wait()
-    if isinstance(world.proxy.plan, KilledAtWrite) and world.proxy.plan.at is not None:
-        world.begin_anew()
 
 
 def _difference(wanted: dict[str, Any], found: dict[str, Any]) -> str:

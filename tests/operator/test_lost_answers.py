@@ -11,6 +11,7 @@ import pytest_asyncio
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.shell import Gone
+from brokerd_operator.sources import events
 from brokerd_operator.sources.api import Api, ApiError, Json
 from brokerd_operator.sources.lease import Lease, LeaseLost
 
@@ -158,6 +159,19 @@ class Scripted(Api):
         return answer if isinstance(answer, dict) else {}
 
 
+class Recording(Scripted):
+    """Keeps what was sent."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.sent: list[Json] = []
+
+    async def request(self, method: str, path: str, *rest: Any, **named: Any) -> Json:
+        if rest:
+            self.sent.append(rest[0])
+        return await super().request(method, path, *rest, **named)
+
+
 MANIFEST = {"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "n", "name": "s"}}
 
 
@@ -189,10 +203,36 @@ def lease_of(api: Api, duration_s: int = 3) -> Lease:
 async def test_a_conflict_is_no_other_holder() -> None:
     """A gateway that sends a renewal twice makes one with ourselves."""
     conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
-    api = Scripted(held_by("me"), conflict, held_by("me"), {}, held_by("somebody"))
+    api = Scripted(held_by("me"), conflict, held_by("me"), held_by("me"), conflict)
+    api.answers.append(held_by("somebody"))
     with pytest.raises(LeaseLost, match="another holder"):
         await lease_of(api).keep()
-    assert api.asked == ["GET", "PUT", "GET", "PUT", "GET"]
+    # The third renewal knows what the second one left, and needs no look before.
+    assert api.asked == ["GET", "PUT", "GET", "PUT", "PUT", "GET"]
+
+
+async def test_a_lease_survives_more_failures_in_a_row_than_renewals_fit_in() -> None:
+    failures = [ApiError(503, "by the plan", "GET") for _ in range(4)]
+    api = Scripted(held_by("me"), held_by("me"), *failures, held_by("me"), held_by("me"))
+    conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
+    api.answers += [conflict, held_by("somebody")]
+    lease = lease_of(api, duration_s=4)
+    lease.is_held = True
+    with pytest.raises(LeaseLost, match="another holder"):
+        await lease.keep()
+    assert not api.answers, "it was renewed after the failures"
+    assert not lease.is_held
+
+
+async def test_a_renewal_keeps_when_the_lease_was_acquired() -> None:
+    acquired = "2026-01-01T00:00:00.000000Z"
+    held = {**held_by("me")["spec"], "acquireTime": acquired, "leaseTransitions": 3}
+    api = Recording({"metadata": {}, "spec": held}, held_by("somebody"))
+    with pytest.raises(LeaseLost):
+        await lease_of(api).keep()
+    (sent,) = api.sent
+    assert (sent["spec"]["acquireTime"], sent["spec"]["leaseTransitions"]) == (acquired, 3)
+    assert sent["spec"]["renewTime"] > acquired
 
 
 async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:
@@ -203,3 +243,41 @@ async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:
         await lease_of(api).keep()
     # Renewed after a fifth of 3 s; others may begin 3 s after that.
     assert loop.time() - began < 0.6 + 3
+
+
+# ---- Events -----------------------------------------------------------------------------------
+
+
+def told(type_: str, number: int) -> Json:
+    involved = {"kind": "Queue", "namespace": "n", "name": f"q{number}"}
+    return events.event(involved, type_, "Applied", "text")
+
+
+async def test_of_too_many_events_the_newest_are_sent_and_warnings_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "WAITING_MAX", 3)
+    api = Recording()
+    teller = events.Teller(api)
+    for number in range(5):
+        teller.tell(told("Normal", number))
+    teller.tell(told("Warning", 9))
+    await teller.close()
+    sent = [item["involvedObject"]["name"] for item in api.sent]
+    assert sent == ["q9", "q2", "q3", "q4"]
+
+
+async def test_an_event_that_is_refused_or_hangs_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    api = Recording(ApiError(403, "the namespace is being terminated", "POST"), {}, 60.0)
+    teller = events.Teller(api)
+    for number in range(3):
+        teller.tell(told("Normal", number))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await teller.close()
+    assert loop.time() - began < 2 * events.CLOSE_S
+    assert len(api.sent) == 3

@@ -138,6 +138,29 @@ def test_member_is_configured_by_its_environment() -> None:
     assert loaded.secrets.key_file == "/etc/brokerd/keys/keys"
 
 
+#: What members of the first release know; it stays as it is.
+FIRST_SETTINGS = frozenset(
+    f"BROKERD_{name}"
+    for name in (
+        *("NODE_NAME", "NODE_DATA_DIR", "NODE_BIND", "LISTENERS_AMQP"),
+        *("CLUSTER_NAME", "CLUSTER_MEMBERS", "CLUSTER_ADDRESS"),
+        *("CLUSTER_WHEN_REMOVED", "CLUSTER_SECRET"),
+        *("AUTH_ADMIN_USER", "AUTH_ADMIN_PASSWORD_FILE"),
+        *("AUTH_CREATE_GUEST", "AUTH_OPERATOR_CA_FILE"),
+        *("TLS_CERT_FILE", "TLS_KEY_FILE", "TLS_CA_FILE"),
+        *("PEER_TLS_CERT_FILE", "PEER_TLS_KEY_FILE", "PEER_TLS_CA_FILE", "SECRETS_KEY_FILE"),
+        *("QUEUES_DEFAULT_TYPE", "TELEMETRY_INTERVAL_MS", "MEMORY_HIGH_WATERMARK"),
+    )
+)
+
+
+def test_members_of_an_earlier_image_are_given_no_setting_that_they_refuse() -> None:
+    """A newer one is rendered as OPTIONAL_BROKERD_…, which only members that know it read."""
+    rendered = {name for name in environment(all_on()) if name.startswith("BROKERD_")}
+    assert rendered <= FIRST_SETTINGS
+    assert len(rendered) > 15
+
+
 def test_pod_name_comes_before_what_refers_to_it() -> None:
     names = [item["name"] for item in members.environment(context())]
     assert names.index("POD_NAME") < names.index("BROKERD_NODE_NAME")

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -65,10 +68,14 @@ def _helm(kubernetes: Kubernetes, verb: str, *watched: str) -> None:
 def kubeconfig(installed: Kubernetes, tmp_path: Path) -> Path:
     """A kubeconfig of the chart's ServiceAccount."""
     token = installed.kubectl("-n", OWN, "create", "token", "r-brokerd-operator").strip()
-    found = yaml.safe_load(installed.kubeconfig.read_text())
+    return _kubeconfig(installed, token, tmp_path)
+
+
+def _kubeconfig(kubernetes: Kubernetes, token: str, folder: Path) -> Path:
+    found = yaml.safe_load(kubernetes.kubeconfig.read_text())
     for user in found["users"]:
         user["user"] = {"token": token}
-    file = tmp_path / "kubeconfig"
+    file = folder / "kubeconfig"
     file.write_text(json.dumps(found))
     return file
 
@@ -183,7 +190,7 @@ def test_what_an_uninstallation_without_an_operator_leaves_is_let_go_as_document
             if bindings.get(item["metadata"]["namespace"]) == item["metadata"]["name"]
         }
 
-    kube_api.helm("uninstall", "bye", f"--namespace={own}")
+    kube_api.helm("uninstall", "bye", f"--namespace={own}", "--no-hooks")
     assert left() == {held: True, other: False}
     page = (ROOT / "docs" / "operations.md").read_text()
     _, _, rest = page.partition("bindings stay Terminating")
@@ -200,9 +207,75 @@ def test_what_an_uninstallation_without_an_operator_leaves_is_let_go_as_document
         *("-n", other, "patch", "rolebinding", bindings[other], "--type=merge"),
         *("--patch", '{"metadata":{"finalizers":null}}'),
     )
-    kube_api.helm("uninstall", "stays", f"--namespace={own}")
+    kube_api.helm("uninstall", "stays", f"--namespace={own}", "--no-hooks")
     for name in (own, held, other):
         kube_api.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def test_an_uninstallation_without_an_operator_leaves_nothing_but_the_definitions(
+    kube_api: Kubernetes, tmp_path: Path
+) -> None:
+    """The chart's hook, with its own rights; the test plays the kubelet that runs its pod."""
+    own, held, gone = "nsop-hook", "nsop-hook-held", "nsop-hook-gone"
+    for name in (own, held, gone):
+        kube_api.kubectl("create", "namespace", name)
+    where = f"--namespace={own}"
+    kube_api.helm(
+        *("install", "hook", str(CHART), where),
+        *(
+            "--set=crds.create=false,rbac.aggregate=false",
+            f"--set=watchNamespaces={{{held},{gone}}}",
+        ),
+    )
+    patch = json.dumps({"metadata": {"finalizers": [rights.FINALIZER]}})
+    binding = "hook-brokerd-operator-watched"
+    kube_api.kubectl(
+        *("-n", held, "patch", "rolebinding", binding, "--type=merge", "--patch", patch)
+    )
+    kube_api.kubectl("delete", "namespace", gone)
+    with ThreadPoolExecutor(1) as thread:
+        uninstalling = thread.submit(kube_api.helm, "uninstall", "hook", where)
+        said = _play_kubelet(kube_api, own, tmp_path)
+        uninstalling.result(100)
+    assert f"{held}: let go" in said
+    assert f"{gone}: nothing to let go of" in said
+    kinds = "roles,rolebindings,serviceaccounts,jobs,deployments,services"
+    for namespace in (own, held):
+        found = kube_api.kubectl("-n", namespace, "get", kinds, "-o", "name")
+        assert "brokerd" not in found
+    of_cluster = kube_api.kubectl("get", "clusterroles,clusterrolebindings", "-o", "name")
+    assert "nsop-hook" not in of_cluster
+    for name in (own, held):
+        kube_api.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def _play_kubelet(kubernetes: Kubernetes, namespace: str, folder: Path) -> str:
+    """Run the one pod of a Job here, as its ServiceAccount; what it said."""
+
+    def pending() -> Any:
+        text = kubernetes.kubectl("-n", namespace, "get", "pods", "-o", "json")
+        return [item for item in json.loads(text)["items"] if "Job" in json.dumps(item)]
+
+    (pod,) = wait_for("the pod of the hook", pending)
+    account = pod["spec"]["serviceAccountName"]
+    token = kubernetes.kubectl("-n", namespace, "create", "token", account).strip()
+    environment = os.environ | {"KUBECONFIG": str(_kubeconfig(kubernetes, token, folder))}
+    (container,) = pod["spec"]["containers"]
+    done = subprocess.run(
+        [sys.executable, "-m", "brokerd_operator", *container["args"]],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    name = pod["metadata"]["name"]
+    ended = json.dumps({"status": {"phase": "Succeeded"}})
+    kubernetes.kubectl(
+        *("-n", namespace, "patch", "pod", name, "--subresource=status", "--type=merge"),
+        *("--patch", ended),
+    )
+    return done.stdout
 
 
 def _exists(kubernetes: Kubernetes, name: str) -> bool:

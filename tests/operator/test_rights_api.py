@@ -33,7 +33,7 @@ from brokerd_operator.specs import registry
 
 from tests.cluster_fixtures import CLUSTER, Kubernetes, api_down, api_up, require_binaries
 from tests.operator.broker_thread import BrokerThread
-from tests.operator.charts import OPERATOR, of_kind, render
+from tests.operator.charts import OPERATOR, is_of_uninstallation, of_kind, render
 from tests.operator.operator_process import (
     Namespace,
     OperatorProcess,
@@ -70,6 +70,7 @@ class Mode:
     def __post_init__(self) -> None:
         values = {"watchNamespaces": self.watch, "crds": {"create": False}}
         items = render(OPERATOR, {**values, "namespaceOverride": self.own})
+        items = [item for item in items if not is_of_uninstallation(item)]
         self.items = [item for item in items if not _is_for_people(item)]
 
     @property

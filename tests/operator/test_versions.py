@@ -269,6 +269,28 @@ def test_remembered_deletions_are_bounded() -> None:
     assert not versions.takes(names[2], Version("2", 2))
 
 
+def test_names_of_users_are_of_those_that_there_are() -> None:
+    """They are an index: a walk over all resources in each pass was most of the work of many."""
+    cache = ResourceCache()
+
+    def put(version: int, **spec: Any) -> None:
+        body = resource("User", "web", **spec)
+        body["metadata"] |= {"uid": "u", "resourceVersion": str(version), "generation": version}
+        cache.put(body)
+
+    put(1)
+    users = cache.users()
+    assert users == {"default/web": "web"}
+    put(2, name="webshop")
+    assert users == {"default/web": "webshop"}
+    put(3, name=7)
+    assert users == {}, "one that is invalid has no name"
+    put(4)
+    assert users == {"default/web": "web"}
+    cache.remove(Key("User", "default", "web"), Version("u", 5))
+    assert users == {}
+
+
 def test_deletion_that_is_no_news_wakes_nobody() -> None:
     cache = ResourceCache()
     assert cache.remove(KEY) is None

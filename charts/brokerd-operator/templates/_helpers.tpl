@@ -125,6 +125,23 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
+{{- /* Comma-separated: the watched namespaces but the release's own; empty where all are watched. */}}
+{{- define "brokerd-operator.foreign" -}}
+{{- if not (include "brokerd-operator.isClusterWide" .) }}
+{{- without (splitList "," (include "brokerd-operator.watched" .)) (include "brokerd-operator.namespace" .) | join "," }}
+{{- end }}
+{{- end }}
+
+{{- /* Of what a hook runs: not those of the operator's own pods, which its Service leads to. */}}
+{{- define "brokerd-operator.hookLabels" -}}
+app.kubernetes.io/name: brokerd-operator-uninstall
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: brokerd
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- /*
 What the operator does in a watched namespace, and no more: tests/operator/test_rights_api.py compares
 it with what the API server was asked for. Some verbs of pods, configmaps and services are handed on

@@ -7,8 +7,9 @@ the cached bodies name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from brokerd_operator.engine import keys
@@ -48,6 +49,8 @@ class ResourceCache:
         self._entries: dict[Key, Entry] = {}
         self._by_reference: dict[Reference, set[Key]] = {}
         self._by_claim: dict[Claim, set[Key]] = {}
+        #: Names in the broker of User resources, by namespace and name: every pass asks for them.
+        self._users: dict[str, str] = {}
         self._versions = Versions()
 
     def __len__(self) -> int:
@@ -82,6 +85,8 @@ class ResourceCache:
         woken = self._drop(key)
         entry = self._parse(key, body, signature)
         self._entries[key] = entry
+        if isinstance(entry.spec, UserSpec):
+            self._users[f"{key.namespace}/{key.name}"] = entry.spec.resolved_name(entry.meta)
         for reference in entry.references:
             self._by_reference.setdefault(reference, set()).add(key)
         for claim in entry.claims:
@@ -119,13 +124,9 @@ class ResourceCache:
                     return other
         return None
 
-    def users(self) -> dict[str, str]:
-        """Names in the broker of User resources."""
-        found = {}
-        for key, entry in self._entries.items():
-            if isinstance(entry.spec, UserSpec):
-                found[f"{key.namespace}/{key.name}"] = entry.spec.resolved_name(entry.meta)
-        return found
+    def users(self) -> Mapping[str, str]:
+        """Names in the broker of User resources, as they are now and will be."""
+        return MappingProxyType(self._users)
 
     def vhost_users(self, key: Key) -> Iterable[Key]:
         """Live resources in the virtual host of a Vhost resource."""
@@ -177,6 +178,8 @@ class ResourceCache:
         entry = self._entries.get(key)
         if entry is None:
             return set()
+        if key.kind == "User":
+            self._users.pop(f"{key.namespace}/{key.name}", None)
         woken: set[Key] = set()
         for reference in entry.references:
             _discard(self._by_reference, reference, key)

@@ -7,7 +7,7 @@ Rich on a terminal, plain lines elsewhere. For the command line only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import rich.console
 import rich.markup
@@ -17,6 +17,8 @@ from brokerd_operator.local.cluster import GUEST, LocalCluster
 from brokerd_operator.local.environment import ResourceState
 from brokerd_operator.local.ports import LOOPBACK
 
+#: Reasons of a BrokerCluster whose members are on their way.
+_STARTING = ("", "WaitingForMembers", "WaitingForBroker")
 _STYLES = {"True": "green", "False": "red", "Unknown": "yellow"}
 
 
@@ -55,6 +57,27 @@ def plain(states: Iterable[ResourceState]) -> list[str]:
         "  ".join([*(row[index].ljust(widths[index]) for index in range(4)), row[4]]).rstrip()
         for row in rows
     ]
+
+
+def is_waiting(state: ResourceState) -> bool:
+    """Whether a resource is not ready only because something else is not."""
+    waits = not state.reason or state.reason.startswith("Waiting")
+    return waits and not state.is_ready and not state.is_stalled
+
+
+def progress(states: Iterable[ResourceState], members: Mapping[str, tuple[int, int]]) -> str:
+    """One line while BrokerClusters start, in the place of all that waits for them; else empty.
+
+    `members` says of each cluster how many members are ready, and how many there are.
+    """
+    found = []
+    for state in states:
+        name = shown_name(state)
+        if state.kind != "BrokerCluster" or state.is_ready or state.reason not in _STARTING:
+            continue
+        ready, count = members.get(name, (0, 0))
+        found.append(f"{name} ({ready} of {count} members)" if count else name)
+    return f"waiting for {', '.join(found)}" if found else ""
 
 
 def line(state: ResourceState) -> str:

@@ -151,7 +151,12 @@ def _ports(context: Context) -> list[Manifest]:
 
 
 def environment(context: Context) -> list[Manifest]:
-    """The settings of a member, in the names of the broker's own configuration."""
+    """The settings of a member, in the names of the broker's own configuration.
+
+    A BrokerCluster may name an image of an earlier release, which refuses settings that it does not
+    know. So a setting that is not as old as the first release is rendered with `OPTIONAL_` before
+    its name: earlier members do not see it, or leave it out and say so.
+    """
     spec = context.spec
     settings = {
         "BROKERD_NODE_NAME": "$(POD_NAME)",

@@ -1,13 +1,31 @@
-"""Events as Kubernetes has them. For `kubernetes_store.py` and `places.py`."""
+"""Events as Kubernetes has them, and the teller of them. For `kubernetes_store.py` and `places.py`.
+
+Nothing depends on Events, so nobody waits for them: they are sent one after another beside the
+work, and where there are more than can be told, the newest ones are.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+from collections import deque
+
 from brokerd_operator.engine.status import now_text
-from brokerd_operator.sources.api import Json
+from brokerd_operator.sources.api import Api, ApiError, Json
+
+log = logging.getLogger(__name__)
 
 #: The operator, as `kubectl get events` names it.
 COMPONENT = "brokerd-operator"
 MESSAGE_MAX = 1024
+#: Events of each type that wait. Ten thousand resources that become ready at the same moment are no
+#: news that anybody reads one by one; client-go's recorder drops them as well (1,000 wait there).
+WAITING_MAX = 256
+#: Between two Events: the API server has better things to do.
+PAUSE_S = 0.05
+#: At the end of the process.
+CLOSE_S = 1.0
 #: The API server puts some characters of its own behind the name.
 NAME_MAX = 200
 
@@ -32,3 +50,47 @@ def event(involved: Json, type_: str, reason: str, message: str) -> Json:
         "lastTimestamp": now,
         "count": 1,
     }
+
+
+class Teller:
+    """Owns the Events that wait, and the task that sends them while there are some."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._warnings: deque[Json] = deque(maxlen=WAITING_MAX)
+        self._others: deque[Json] = deque(maxlen=WAITING_MAX)
+        self._task: asyncio.Task[None] | None = None
+        self._left_out = 0
+
+    def tell(self, told: Json) -> None:
+        """Send an Event soon; of too many the oldest ones are left out."""
+        waiting = self._warnings if told["type"] == "Warning" else self._others
+        self._left_out += len(waiting) == WAITING_MAX
+        waiting.append(told)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send())
+
+    async def close(self) -> None:
+        """Send what waits, as much as there is time for; nothing may be told after that."""
+        if self._task is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._task
+
+    async def _send(self) -> None:
+        while self._warnings or self._others:
+            told = (self._warnings or self._others).popleft()
+            try:
+                await self._api.create(told)
+            except ApiError as error:
+                # A namespace that goes takes none.
+                log.info("no Event %s of %s: %s", told["reason"], _shown(told), error)
+            await asyncio.sleep(PAUSE_S)
+        if self._left_out:
+            log.info("Events were left out count=%d", self._left_out)
+            self._left_out = 0
+
+
+def _shown(told: Json) -> str:
+    involved = told["involvedObject"]
+    return f"{involved['kind']} {involved['namespace']}/{involved['name']}"

@@ -26,7 +26,7 @@ from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.versions import version_of
 from brokerd_operator.manifests import naming
 from brokerd_operator.sources import rights
-from brokerd_operator.sources.api import Api, ApiError, path_of
+from brokerd_operator.sources.api import Api, ApiError, forget_managers, path_of
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.listing import Listing
 from brokerd_operator.sources.places import Places
@@ -240,8 +240,9 @@ class KubernetesSource:
         self, kind: str, place: str, seen: set[str]
     ) -> Callable[[str, dict[str, Any]], None]:
         def handler(type_: str, found: dict[str, Any]) -> None:
-            body = {**found, "kind": kind}
-            metadata = body["metadata"]
+            # A copy: kopf goes on with its own in another thread.
+            metadata = {**found["metadata"]}
+            body = forget_managers({**found, "kind": kind, "metadata": metadata})
             if not type_ and metadata["uid"] in seen:
                 # The API server has forgotten where the watch was (410), and kopf has listed
                 # anew. It does not tell which resources went meanwhile: a listing does.

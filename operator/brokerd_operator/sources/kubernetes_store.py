@@ -47,6 +47,7 @@ class KubernetesStore:
     ) -> None:
         self._api = api
         self._reads = reads
+        self._teller = events.Teller(api)
         #: Take what the API server answered: newer than what the watch has told so far.
         self._put = put
         self._remove = remove
@@ -61,6 +62,10 @@ class KubernetesStore:
         self._terminating: dict[str, tuple[bool, float]] = {}
         self._told: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self.status_writes = 0
+
+    async def close(self) -> None:
+        """After the last pass."""
+        await self._teller.close()
 
     def namespace_changed(self, body: Body, is_gone: bool) -> None:
         """News of a namespace (cluster-wide operators only)."""
@@ -191,12 +196,7 @@ class KubernetesStore:
             "uid": metadata.get("uid"),
             "resourceVersion": metadata.get("resourceVersion"),
         }
-        try:
-            await self._api.create(events.event(involved, type_, reason, message))
-        except ApiError as error:
-            # A namespace that goes takes no events; nothing depends on them.
-            if error.status not in (0, 403, 404, 409, 429) and error.status < 500:
-                raise
+        self._teller.tell(events.event(involved, type_, reason, message))
 
     # ---- Secrets ------------------------------------------------------------------------------
 

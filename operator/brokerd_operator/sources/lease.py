@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "coordination.k8s.io/v1"
 RETRY_S = 2.0
+#: After a renewal that failed: an API server that fails now and then gets many tries before the
+#: deadline, not three.
+RETRY_FAILED_S = 0.5
 
 
 class LeaseLost(Exception):
@@ -33,6 +36,9 @@ class Lease:
         self._path = path_of(API_VERSION, "Lease", namespace, name)
         #: What another holder wrote last, and when we saw it: clocks need not agree.
         self._seen: tuple[str, float] = ("", 0.0)
+        #: As our last claim left it. A renewal is then one request, and a conflict says that it is
+        #: not so any more.
+        self._claimed: Json | None = None
         self.is_held = False
 
     async def acquire(self) -> None:
@@ -53,8 +59,9 @@ class Lease:
         renewed = loop.time()
         # Stop before others may begin.
         deadline_s = self._duration_s * 2 / 3
+        pause_s = every_s = min(RETRY_S, self._duration_s / 5)
         while True:
-            await asyncio.sleep(min(RETRY_S, self._duration_s / 5))
+            await asyncio.sleep(pause_s)
             try:
                 began = loop.time()
                 # A request that hangs must neither outlast the Lease nor be the only try.
@@ -62,9 +69,10 @@ class Lease:
                 if not await self._try(min(left_s, self._duration_s / 3)):
                     self.is_held = False
                     raise LeaseLost(f"the lease {self._name} has another holder")
-                renewed = began
+                renewed, pause_s = began, every_s
             except (ApiError, TimeoutError) as error:
                 log.warning("lease was not renewed: %s", error or "no answer in time")
+                pause_s = min(RETRY_FAILED_S, every_s)
                 if loop.time() - renewed >= deadline_s:
                     self.is_held = False
                     raise LeaseLost(f"the lease {self._name} was not renewed in time") from error
@@ -95,18 +103,26 @@ class Lease:
             return await self._claim()
 
     async def _claim(self) -> bool:
-        live = await self._api.get(self._path)
+        # Whatever ends this try, the next one does not rely on what was known before.
+        live, self._claimed = self._claimed, None
         if live is None:
-            if await self._api.create(self._manifest(0)) is None:
+            live = await self._api.get(self._path)
+        if live is None:
+            self._claimed = await self._api.create(self._manifest())
+            if self._claimed is None:
                 raise ApiError(409, "somebody made it at the same time")
             return True
         spec = live.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         if holder not in ("", self._identity) and not self._is_expired(spec):
             return False
-        transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
-        live["spec"] = self._manifest(transitions)["spec"]
-        await self._api.request("PUT", self._path, live)
+        wanted = self._manifest()["spec"]
+        if holder == self._identity:
+            kept = ("acquireTime", "leaseTransitions")
+            wanted |= {name: spec[name] for name in kept if name in spec}
+        else:
+            wanted["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
+        self._claimed = await self._api.request("PUT", self._path, {**live, "spec": wanted})
         return True
 
     def _is_expired(self, spec: Json) -> bool:
@@ -117,7 +133,8 @@ class Lease:
             return False
         return now - self._seen[1] > int(spec.get("leaseDurationSeconds") or self._duration_s)
 
-    def _manifest(self, transitions: int) -> Json:
+    def _manifest(self) -> Json:
+        """A claim as of now, the first one."""
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "apiVersion": API_VERSION,
@@ -128,6 +145,6 @@ class Lease:
                 "leaseDurationSeconds": self._duration_s,
                 "acquireTime": now,
                 "renewTime": now,
-                "leaseTransitions": transitions,
+                "leaseTransitions": 0,
             },
         }

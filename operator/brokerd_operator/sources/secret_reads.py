@@ -16,8 +16,8 @@ from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 
 log = logging.getLogger(__name__)
 
-#: A change is seen after this time, or later where there are many Secrets.
-INTERVAL_S = 10.0
+#: A change is seen after this time, or later where there are more than thirty Secrets.
+INTERVAL_S = 3.0
 #: Between two reads: at most ten in a second.
 PAUSE_S = 0.1
 

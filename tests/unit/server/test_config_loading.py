@@ -94,3 +94,26 @@ def test_an_unknown_profile_or_switch_ends_the_start_with_a_sentence(
     with pytest.raises(config.ConfigError) as refused:
         config.load(None, environ, {})
     assert expected in str(refused.value)
+
+
+def test_an_optional_setting_of_a_later_release_changes_nothing_and_is_named() -> None:
+    given = {
+        "OPTIONAL_BROKERD_LIMITS_HEARTBEAT_S": "9",
+        "OPTIONAL_BROKERD_LIMITS_OF_TOMORROW": "1",
+        "OPTIONAL_BROKERD_TOMORROW_KEY": "1",
+        "OPTIONAL_OTHER": "1",
+    }
+    made = config.load(None, given, {})
+    assert made.limits.heartbeat_s == 9
+    assert config.unknown(given) == [
+        "OPTIONAL_BROKERD_LIMITS_OF_TOMORROW",
+        "OPTIONAL_BROKERD_TOMORROW_KEY",
+    ]
+
+
+def test_an_optional_setting_gives_way_to_a_plain_one_and_is_checked_as_one() -> None:
+    name = "BROKERD_PEER_TLS_CERT_FILE"
+    for given in ({name: "a", f"OPTIONAL_{name}": "b"}, {f"OPTIONAL_{name}": "b", name: "a"}):
+        assert config.load(None, given, {}).peer_tls.cert_file == "a"
+    with pytest.raises(config.ConfigError, match="heartbeat_s"):
+        config.load(None, {"OPTIONAL_BROKERD_LIMITS_HEARTBEAT_S": "often"}, {})

@@ -33,7 +33,7 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import logs
+from brokerd.server import logs, memory_release
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.alarm_monitor import AlarmMonitor
@@ -62,6 +62,7 @@ POLL_S = 0.1
 
 def run(config: BrokerConfig) -> int:
     """Run a member until it is told to stop; return the process's exit status."""
+    memory_release.settle_allocator()
     logs.set_up(config.log)
     _raise_descriptor_limit()
     try:

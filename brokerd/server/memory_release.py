@@ -1,9 +1,10 @@
 """Gives memory that is no longer used back to the system, so that an alarm ends with its cause.
 
 glibc keeps what was freed below the top of its arenas for later, and Python's collector looks at
-old objects so seldom that cycles which lived long stay.  Measured against jemalloc and against
-fewer arenas (docs/operations.md): malloc_trim gives back as much as the best, needs nothing in the
-image, and costs a few milliseconds when there is something to give.
+old objects so seldom that cycles which lived long stay.  Measured against jemalloc
+(docs/operations.md): malloc_trim gives back as much as the best, needs nothing in the image, and
+costs a few milliseconds when there is something to give.  It leaves the tops of all arenas but the
+first as they are, so there is only that one (`settle_allocator`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,28 @@ SHORT_EVERY_S = 1.0
 #: is short, when publishers wait anyway or soon will.
 TRIM_SHARE = 0.01
 COLLECT_SHARE = 0.05
+
+#: malloc.h's names for mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+#: Blocks from this size on are mappings of their own, gone when they are freed: the 16 MiB
+#: of a password's hash, large bodies.  Left to itself glibc raises this to the largest that was
+#: ever freed, 32 MiB at most, and twice that may then stay at the top of each arena.
+MAPPED_FROM_BYTES = 4 << 20
+
+
+def settle_allocator() -> None:
+    """Have glibc keep what it may give back where `malloc_trim` finds it: before the first thread.
+
+    One arena: threads that allocate at the same time hold the interpreter's lock anyway.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, MAPPED_FROM_BYTES)
 
 
 def _find_trim() -> Callable[[int], int] | None:

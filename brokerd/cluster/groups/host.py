@@ -221,6 +221,8 @@ class Host:
         driver = self._drivers.pop(uid, None)
         if driver is not None:
             driver.close()
+            # It may be this driver's own run that leads here.
+            self._loop.call_soon(driver.replica.close)
             self._group_clock.active.pop(uid, None)
             self._cleaning.moved.pop(uid, None)
             self._members.remove(driver)

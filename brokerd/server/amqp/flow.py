@@ -44,8 +44,13 @@ class ReadGate:
         return reason in self._reasons
 
     def close(self) -> None:
-        """The socket is gone: touch it no more."""
+        """The socket is gone: touch it no more, nor hold its connection, which holds this gate."""
         self._closed = True
+        self._pause = self._resume = _nothing
+
+
+def _nothing() -> None:
+    """There is no socket any more."""
 
 
 class ByteBudget:

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from brokerd.core import alarms
-from brokerd.server import memory_monitor, memory_release
+from brokerd.server import memory_breakdown, memory_monitor, memory_release
 
 if TYPE_CHECKING:
     from brokerd.server.broker import Broker
@@ -39,6 +39,17 @@ class AlarmMonitor:
         self._total: int | None = None
         #: Alarms that somebody has raised by hand; they stay until they are cleared by hand.
         self._forced: set[str] = set()
+        holders = memory_breakdown.Holders(
+            queues=broker.queues,
+            has_replica=broker.host.has_group,
+            connections=broker.connections.all,
+            consumers=broker.deliveries,
+            catalog=broker.view,
+            log_cache=broker.queues.caches.size_bytes,
+        )
+        self.breakdown = memory_breakdown.MemoryBreakdown(
+            holders, lambda: self._memory.sample().used
+        )
         self.memory_used = 0
         self.memory_limit = 0
         self.memory_total: int | None = None

@@ -145,6 +145,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Broker]:
         broker = Broker(config, profile, checker, host, groups, keys, rng)
         host.serve(broker.events)
         broker.queues.caches.limit_log_cache = wal.limit_cache
+        broker.queues.caches.log_cache_bytes = wal.cached_bytes
         joining = broker.joining
         bind = _peer_bind(config)
         try:
@@ -218,6 +219,7 @@ async def _open_doors(broker: Broker, began: float) -> Doors:
     broker.doors = doors
     gc.collect()
     gc.freeze()
+    await monitor.breakdown.started()
     # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8).
     gc.set_threshold(100_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)

@@ -56,15 +56,13 @@ class ClientConnection(asyncio.Protocol):
             amqp_config.Role.SERVER, config, self._wheel.now_ms()
         )
         self.sessions: dict[int, Session] = {}
-        self.user = ""
-        self.vhost = ""
+        self.user = self.vhost = ""
         self.tags: tuple[str, ...] = ()
         self.access = Access(self._view, "", "")
         self.tls = tls
         #: The name in the client's certificate; None: it has none.
         self.certificate_user: str | None = None
-        self.peer = ("?", 0)
-        self.sock = ("?", 0)
+        self.peer = self.sock = ("?", 0)
         self.connected_ms = services.clock_ms()
         self.uid = channels.identity.next_uid()
         self.is_open = False
@@ -75,8 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self.unconfirmed = ByteBudget(self.gate, "unconfirmed", self._limits.unconfirmed_bytes)
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._flush_scheduled = False
-        self._blocked_sent = False
+        self._flush_scheduled = self._blocked_sent = False
         #: When an alarm stopped this connection, on the counters' clock; None: it has not.
         self._blocked_since_us: int | None = None
         self._lost = False
@@ -93,8 +90,7 @@ class ClientConnection(asyncio.Protocol):
         self._untaken_bytes = 0
         #: What was last said of frames and bodies that have not come whole.
         self._held_bytes = 0
-        self.received_bytes = 0
-        self.sent_bytes = 0
+        self.received_bytes = self.sent_bytes = 0
 
     # ---- the socket -------------------------------------------------------------------------
 
@@ -175,6 +171,11 @@ class ClientConnection(asyncio.Protocol):
             session.writable(True)
         if self.write_paused_ms is None:
             self.gate.release("output")
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what has not come whole, and of what the client has not taken."""
+        return self.machine.held_bytes + self._buffered()
 
     @property
     def name(self) -> str:

@@ -194,7 +194,8 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )
             return
-        rows = maker(self._services, request.vhost)
+        made = maker(self._services, request.vhost)
+        rows = made if isinstance(made, list) else await made
         for start in range(0, len(rows) or 1, PAGE):
             page = rows[start : start + PAGE]
             yield admin_pb2.ListPage(rows=[json.dumps(row, separators=(",", ":")) for row in page])

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
+    from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.queue_leaders import QueueLeaders
@@ -244,6 +245,7 @@ class Monitor(Protocol):
     memory_limit: int
     disk_free: int
     disk_limit: int
+    breakdown: MemoryBreakdown
 
     def check(self) -> None:
         """Look now."""

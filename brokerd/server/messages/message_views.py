@@ -71,7 +71,13 @@ class BodyCaches:
         self._views = views
         #: Bounds the log's cache to so many bytes (None: as configured); set once there is a log.
         self.limit_log_cache: Callable[[int | None], None] = _no_log
+        #: Tells the bytes in the log's cache.
+        self.log_cache_bytes: Callable[[], int] = _no_bytes
         self.is_paging = False
+
+    def size_bytes(self) -> int:
+        """Return the bytes that both caches hold."""
+        return self._views.size_bytes + self.log_cache_bytes()
 
     def memory_seen(self, used: int, limit: int) -> None:
         """Act on what the process uses of what it may before the alarm (0: no limit)."""
@@ -81,6 +87,10 @@ class BodyCaches:
             self.is_paging = is_paging
             self.limit_log_cache(PAGING_BYTES_MAX if is_paging else None)
             self._views.limit(PAGING_BYTES_MAX if is_paging else VIEWS_BYTES_MAX)
+
+
+def _no_bytes() -> int:
+    return 0
 
 
 def _no_log(bytes_max: int | None) -> None:

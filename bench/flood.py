@@ -1,6 +1,6 @@
 """A flood in a small container: does the member live, and do consumers that come late get on?
 
-    python -m bench.flood [--minutes M] [--sizes 1024,…] [--queues quorum,…] [--memory MIB] [--out FILE]
+    python -m bench.flood [--minutes M] [--sizes 1024,…] [--queues quorum,…] [--memory MIB]
 
 One member in a cgroup (v1 or v2; root).  Two publishers with confirms send as fast as they are let;
 after a third of the time two consumers come.  What is printed for each size and type of queue: the
@@ -42,7 +42,7 @@ IN_FLIGHT_BYTES = 16 * MIB
 IN_FLIGHT_MIN = 4
 COUNT_MAX = 50_000_000
 #: Disk that a flood may take before it ends; what is left is for others.
-DISK_FREE_MIN = 8 << 30
+DISK_FREE_MIN = 20 << 30
 #: The watermark may be passed by this share, and consumers have this share of their rate.
 OVERSHOOT_MAX = 0.10
 RATE_MIN = 0.5
@@ -134,7 +134,7 @@ def flood(kind: str, size: int, seconds: float, limit_bytes: int) -> Seen:
                         load_programs.amqpload_running("publish", port, **many, **typed)
                     )
                 sample(cluster, seen, seconds / 3, is_alone=False)
-                taking = {"queue": QUEUE, "count": COUNT_MAX, "timeout": 3600, "prefetch": 200}
+                taking = {"queue": QUEUE, "count": COUNT_MAX, "prefetch": 200}
                 for _ in range(2):
                     # They outlive the publishers.
                     stack.enter_context(
@@ -223,4 +223,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(member() if sys.argv[1:2] == ["member"] else main())
+    if sys.argv[1:2] == ["member"]:
+        member()
+    else:
+        sys.exit(main())

@@ -588,6 +588,7 @@ class Host:
             self.keeper.look_again(self._drivers.values())
             self.remembrance.look()
             self._cleaning.collect(self._drivers)
+            self._volatile.clean()
         self.flush()
 
     def _tick_groups(self) -> None:

@@ -33,6 +33,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: of a password's hash, large bodies.  Left to itself glibc raises this to the largest that was
 #: ever freed, 32 MiB at most, and twice that may then stay at the top of each arena.
 MAPPED_FROM_BYTES = 4 << 20
+#: What may be free at the top of the heap between two releases, so that a stream of bodies does not
+#: give back and ask anew for each.
+TOP_BYTES_MAX = 32 << 20
 
 
 def settle_allocator() -> None:
@@ -47,7 +50,7 @@ def settle_allocator() -> None:
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, MAPPED_FROM_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, TOP_BYTES_MAX)
 
 
 def _find_trim() -> Callable[[int], int] | None:

@@ -16,6 +16,7 @@ SECONDS ?= 60
 KILLS ?= 500
 WRITER_KILLS ?= 2000
 CHAOS_SECONDS ?= 180
+MINUTES ?= 10
 BROKERS ?= brokerd
 FAULT_SEEDS ?= 30
 KILL_EVERY ?= 1
@@ -128,6 +129,9 @@ fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged l
 	$(BIN)/python -m tests.properties.wal_images --images $(IMAGES) --first-seed $(FIRST_SEED) || status=1; \
 	QUEUE_STEPS=$(QUEUE_STEPS) $(BIN)/pytest -q tests/properties/test_queue_machine.py || status=1; exit $$status
 
+flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB into a member of 512 MiB (root)
+	@$(BIN)/python -m bench.flood --minutes $(MINUTES)
+
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)
 
@@ -168,4 +172,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images e2e sbom bundle operator-faults e2e-nightly
+.PHONY: help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images e2e sbom bundle operator-faults e2e-nightly

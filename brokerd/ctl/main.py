@@ -40,7 +40,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "forget_cluster_node",
         "add_cluster_node",
     ),
-    "reports": ("status", "cluster_status", "report"),
+    "reports": ("status", "cluster_status", "report", "memory_breakdown"),
     "runtime": (
         "set_cluster_name",
         "set_vm_memory_high_watermark",

@@ -234,6 +234,41 @@ def cluster_status() -> None:
         _show_cluster(chosen, fields)
 
 
+#: Bytes of each unit, and the digits behind its point, as rabbitmq-diagnostics has them.
+_UNITS = {
+    "bytes": (1, 0),
+    "kb": (1_000, 4),
+    "mb": (1_000_000, 4),
+    "gb": (1_000_000_000, 4),
+}
+
+
+@click.command(cls=settings.Command)
+@click.option("--unit", type=click.Choice(list(_UNITS)), default="gb", help="Of amounts [gb].")
+def memory_breakdown(unit: str) -> None:
+    """Show where the memory of a member goes, largest part first."""
+    from brokerd.ctl.client import connect
+
+    chosen = settings.current()
+    with connect(chosen) as client:
+        found = {row["part"]: row["bytes"] for row in client.live_rows("memory")}
+        node = members.info(client).node
+    total = sum(found.values())
+    chosen.say(f"Reporting memory breakdown on node {node}...")
+    parts = sorted(found.items(), key=lambda part: -part[1])
+    if chosen.formatter_now() == "json":
+        shares = {
+            name: {"bytes": size, "percentage": round(100 * size / total, 2)}
+            for name, size in parts
+        }
+        click.echo(output.compact(shares))
+        return
+    factor, digits = _UNITS[unit]
+    for name, size in parts:
+        amount = f"{size / factor:.{digits}f}"
+        click.echo(f"{name}: {amount} {unit} ({100 * size / total:.2f}%)")
+
+
 #: What a report lists, each with all its columns.
 _LISTED = (
     columns.CONNECTIONS,

@@ -32,7 +32,7 @@ from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import composition, logs
+from brokerd.server import composition, logs, memory_release
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import cluster_name, keyring, member_states
@@ -58,6 +58,7 @@ POLL_S = 0.1
 
 def run(config: BrokerConfig) -> int:
     """Run a member until it is told to stop; return the process's exit status."""
+    memory_release.settle_allocator()
     logs.set_up(config.log)
     _raise_descriptor_limit()
     try:
@@ -204,6 +205,7 @@ async def _start(member: Member, began: float) -> None:
     lifecycle.has_started = True
     gc.collect()
     gc.freeze()
+    await fronts.monitor.breakdown.started()
     # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8).
     gc.set_threshold(100_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)

@@ -21,7 +21,7 @@ from brokerd.config import BrokerConfig
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import NodeId
-from brokerd.server import health, metrics, telemetry_hooks
+from brokerd.server import health, memory_breakdown, metrics, telemetry_hooks
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.connections import Connections
@@ -205,7 +205,7 @@ def _base(given: Given) -> Base:
     catalog = MemberCatalog(
         given.profile, process, host, groups, limits, given.keyring, tasks.spawn
     )
-    queues = MemberQueues(host, groups, limits.operation_timeout_ms, given.wal.limit_cache)
+    queues = MemberQueues(host, groups, limits.operation_timeout_ms, given.wal)
     return Base(
         config=config,
         profile=given.profile,
@@ -387,7 +387,16 @@ def _fronts(
     told = Told(
         *(base.queues.caches, access.unfinished, base.counters, base.host, access.alarms.set)
     )
-    monitor = AlarmMonitor(process.node, config, base.profile, view, told)
+    queues = base.queues
+    holders = memory_breakdown.Holders(
+        queues=queues,
+        has_replica=base.host.has_group,
+        connections=access.connections.all,
+        consumers=messages.deliveries,
+        catalog=view,
+        log_cache=queues.caches.size_bytes,
+    )
+    monitor = AlarmMonitor(process.node, config, base.profile, view, told, holders)
     endpoints = _endpoints(base, access, messages)
     federation_calls.serve(members.calls, endpoints.link_rows, endpoints.restart_link)
     runtime = MemberRuntime(

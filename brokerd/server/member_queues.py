@@ -19,7 +19,7 @@ from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
-from brokerd.server.messages.message_views import BodyCaches, MessageViews
+from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
 
 
 class MemberQueues:
@@ -30,11 +30,9 @@ class MemberQueues:
         host: Host,
         groups: GroupClient,
         timeout_ms: int,
-        limit_log_cache: Callable[[int | None], None],
+        log_cache: LogCache,
     ) -> None:
-        """timeout_ms: how long somebody who asks a queue's leader waits.  limit_log_cache: see
-        BodyCaches.
-        """
+        """timeout_ms: how long somebody who asks a queue's leader waits."""
         self.host = host
         self.groups = groups
         #: All queues known here; queue_groups.py changes it.
@@ -43,7 +41,7 @@ class MemberQueues:
         self.led: dict[int, int] = {}
         self._timeout_s = timeout_ms / 1000
         self._views = MessageViews(self._entry_data)
-        self.caches = BodyCaches(self._views, limit_log_cache)
+        self.caches = BodyCaches(self._views, log_cache)
 
     # ---- which there are ------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """Gives memory that is no longer used back to the system, so that an alarm ends with its cause.
 
 glibc keeps what was freed below the top of its arenas for later, and Python's collector looks at
-old objects so seldom that cycles which lived long stay.  Measured against jemalloc and against
-fewer arenas (docs/operations.md): malloc_trim gives back as much as the best, needs nothing in the
-image, and costs a few milliseconds when there is something to give.
+old objects so seldom that cycles which lived long stay.  Measured against jemalloc
+(docs/operations.md): malloc_trim gives back as much as the best, needs nothing in the image, and
+costs a few milliseconds when there is something to give.  It leaves the tops of all arenas but the
+first as they are, so there is only that one (`settle_allocator`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,38 @@ from collections.abc import Callable
 EVERY_S = 10.0
 SHORT_EVERY_S = 1.0
 #: Neither may take more than this share of the time.  Trimming goes on beside the event loop, but
-#: who needs memory waits for it; looking for cycles stops the loop, so it is done only while memory
-#: is short, when publishers wait anyway or soon will.
+#: who needs memory waits for it; looking for cycles stops the loop.
 TRIM_SHARE = 0.01
 COLLECT_SHARE = 0.05
+#: While memory is not short nobody shall notice it: so small a share, and not at all in a member
+#: where it takes longer than this, which has some thousand queues.
+QUIET_COLLECT_SHARE = 0.001
+QUIET_COLLECT_S = 0.05
+
+#: malloc.h's names for mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+#: Blocks from this size on are mappings of their own, gone when they are freed: the 16 MiB
+#: of a password's hash, large bodies.  Left to itself glibc raises this to the largest that was
+#: ever freed, 32 MiB at most, and twice that may then stay at the top of each arena.
+MAPPED_FROM_BYTES = 4 << 20
+#: What may be free at the top of the heap between two releases, so that a stream of bodies does not
+#: give back and ask anew for each.
+TOP_BYTES_MAX = 32 << 20
+
+
+def settle_allocator() -> None:
+    """Have glibc keep what it may give back where `malloc_trim` finds it: before the first thread.
+
+    One arena: threads that allocate at the same time hold the interpreter's lock anyway.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    mallopt(_M_ARENA_MAX, 1)
+    mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, TOP_BYTES_MAX)
 
 
 def _find_trim() -> Callable[[int], int] | None:
@@ -35,18 +64,21 @@ def _find_trim() -> Callable[[int], int] | None:
 
 
 class MemoryRelease:
-    """Told of each look at the memory; `_trim_from_s` and `_collect_from_s` say when it may act."""
+    """Told of each look at the memory; `_trim_from_s` says when it may act again."""
 
     def __init__(
         self,
         trim: Callable[[int], int] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
+        collect: Callable[[], object] = gc.collect,
     ) -> None:
         self._trim = trim or _find_trim()
         self._clock_s = clock_s
+        self._collect = collect
+        self._collect_took_s = 0.0
         self._trimmed_s = 0.0
         self._trim_from_s = 0.0
-        self._collect_from_s = 0.0
+        self._collected_s = 0.0
         self._running: asyncio.Future[None] | None = None
 
     def memory_seen(self, is_short: bool) -> None:
@@ -56,12 +88,17 @@ class MemoryRelease:
             return
         if now < max(self._trim_from_s, self._trimmed_s + (SHORT_EVERY_S if is_short else EVERY_S)):
             return
-        if is_short and now >= self._collect_from_s:
-            gc.collect()
-            self._collect_from_s = now + (self._clock_s() - now) / COLLECT_SHARE
+        if is_short or self._collect_took_s <= QUIET_COLLECT_S:
+            self._look_for_cycles(now, COLLECT_SHARE if is_short else QUIET_COLLECT_SHARE)
         self._trimmed_s = now
         if self._trim is not None:
             self._running = asyncio.get_running_loop().run_in_executor(None, self._run, self._trim)
+
+    def _look_for_cycles(self, now: float, share: float) -> None:
+        if now >= self._collected_s + self._collect_took_s / share:
+            self._collect()
+            self._collected_s = self._clock_s()
+            self._collect_took_s = self._collected_s - now
 
     def _run(self, trim: Callable[[int], int]) -> None:
         began = self._clock_s()

@@ -144,6 +144,7 @@ class _Figures(Collector):
         #: Over the Raft groups with a replica here.
         self._groups: Counter[str] = Counter()
         self._process: list[Metric] = []
+        self._memory: dict[str, int] = {}
 
     async def add_up(self) -> None:
         """Sum what is read queue by queue and group by group."""
@@ -165,6 +166,8 @@ class _Figures(Collector):
                 self._groups["leading"] += status.is_leader
                 self._groups["lagging"] += status.commit - status.applied
                 self._groups["damaged"] += status.is_damaged
+        if (monitor := sources.runtime.monitor) is not None:
+            self._memory = await monitor.breakdown.take()
         # It lists the open descriptors, which are many where the clients are.
         self._process = await asyncio.to_thread(lambda: list(_PROCESS.collect()))
 
@@ -322,6 +325,12 @@ class _Figures(Collector):
                 "Free space below which publishers are blocked.",
                 monitor.disk_limit,
             )
+        parts = GaugeMetricFamily(
+            "brokerd_memory_bytes", "Where the memory goes, estimated.", labels=["part"]
+        )
+        for part, size in self._memory.items():
+            parts.add_metric([part], size)
+        yield parts
         alarms = GaugeMetricFamily(
             "brokerd_alarm", "1 while this member's alarm is on.", labels=["resource"]
         )

@@ -25,7 +25,10 @@ ENTRY_OVERHEAD_BYTES = 200
 #: Records that lie back to back are fetched with one read of at most this size.
 READ_AHEAD_BYTES = 1 << 20
 #: Names of entries that are gone which the cache may hold beside as many as it has entries.
-STALE_MAX = 4096
+STALE_MAX = 64
+#: The catalog's entries, apart from the others: nobody is served from them but members that are a
+#: little behind, and what each declared queue leaves there would hold on to the memory around it.
+CATALOG_CACHE_BYTES = 64 << 10
 
 
 class EntryCache:

@@ -6,10 +6,15 @@ writer thread to hand anything to.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from brokerd.raft import membership
 from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
+
+_COMMAND = EntryKind.COMMAND
+#: Of the entries that are held, one in so many may be dead.
+DEAD_SHARE = 8
 
 
 class MemoryLog:
@@ -19,10 +24,20 @@ class MemoryLog:
     only the live ones.
     """
 
-    __slots__ = ("_configuration", "_entries", "_hard_state", "_last", "_snapshot", "damaged")
+    __slots__ = (
+        "_configuration",
+        "_emptied",
+        "_entries",
+        "_hard_state",
+        "_last",
+        "_snapshot",
+        "damaged",
+    )
 
     def __init__(self, configuration: Configuration | None = None) -> None:
         self._entries: dict[int, Entry] = {}
+        #: So many entries have lost their data (`empty_dead`).
+        self._emptied = 0
         self._last = 0
         self._hard_state = HardState()
         self._configuration = configuration or Configuration(())
@@ -113,6 +128,7 @@ class MemoryLog:
     def install_snapshot(self, snapshot: Snapshot, hard_state: HardState) -> None:
         """Replace everything by what a leader sent."""
         self._entries = {entry.index: entry for entry in snapshot.live}
+        self._emptied = 0
         self._snapshot = snapshot
         self._configuration = snapshot.configuration
         self._hard_state = hard_state
@@ -122,7 +138,7 @@ class MemoryLog:
         """Give the memory back: the group is gone."""
         self._entries.clear()
         self._snapshot = None
-        self._last = 0
+        self._last = self._emptied = 0
 
     def set_live(self, live: Sequence[tuple[int, int]]) -> None:
         """Forget the entries up to the snapshot that are in none of the [low, high) ranges."""
@@ -130,3 +146,21 @@ class MemoryLog:
         keep = {index for low, high in live for index in range(low, min(high, base))}
         for index in [index for index in self._entries if index < base and index not in keep]:
             del self._entries[index]
+        self._emptied = sum(1 for entry in self._entries.values() if not entry.data)
+
+    def empty_dead(self, live: Sequence[tuple[int, int]], applied: int) -> None:
+        """Take the data out of entries up to `applied` that are in none of the [low, high) ranges.
+
+        For a log that nobody else follows: what is applied is not read again.  It looks at all
+        entries, so not until one in eight is dead.
+        """
+        held = len(self._entries) - self._emptied
+        if held - sum(high - low for low, high in live) <= held // DEAD_SHARE:
+            return
+        lows = [low for low, _ in live]
+        for index, entry in self._entries.items():
+            at = bisect_right(lows, index) - 1
+            is_live = at >= 0 and index < live[at][1]
+            if entry.data and index <= applied and not is_live and entry.kind == _COMMAND:
+                self._entries[index] = Entry(index, entry.term, entry.kind, b"")
+                self._emptied += 1

@@ -38,13 +38,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerd.raft import membership
-from brokerd.raft.messages import Configuration, HardState, Snapshot
+from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, Snapshot
 from brokerd.storage import collection, doubts, records, recovery, snapshots, staging
 from brokerd.storage.collection import Collection, Ledger
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk, lock
 from brokerd.storage.errors import CorruptLog, DamagedEntry, StorageFailed
-from brokerd.storage.group_log import DecodeConfiguration, EntryCache, GroupLog
+from brokerd.storage.group_log import CATALOG_CACHE_BYTES, DecodeConfiguration, EntryCache, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 from brokerd.storage.staging import StagedChunk, Staging
@@ -81,6 +81,7 @@ class WriteAheadLog:
         self._lock_descriptor = lock_descriptor
         self._decode = decode
         self._cache = EntryCache(files.config.cache_bytes)
+        self._catalog_cache = EntryCache(CATALOG_CACHE_BYTES)
         self._groups: dict[int, GroupLog] = {}
         self._ledger = Ledger()
         #: Places of lost records of unknown groups: a group that is not known may have been there.
@@ -169,7 +170,8 @@ class WriteAheadLog:
                 self._files.disk.unlink(path)
 
     def _new_log(self, uid: int) -> GroupLog:
-        log = GroupLog(uid, self._files.read, self._read_snapshot, self._cache, self._decode)
+        cache = self._catalog_cache if uid == CATALOG_GROUP else self._cache
+        log = GroupLog(uid, self._files.read, self._read_snapshot, cache, self._decode)
         log.lost = set(self._lost)
         # Atomic, should the event loop and bootstrap meet here: both get the same log.
         return self._groups.setdefault(uid, log)
@@ -258,6 +260,10 @@ class WriteAheadLog:
         log = self._groups.get(uid)
         if log is not None:
             self._ledger.free(log.set_live(live))
+
+    def cached_bytes(self) -> int:
+        """Return the memory of recent entries."""
+        return self._cache.used_bytes + self._catalog_cache.used_bytes
 
     def limit_cache(self, bytes_max: int | None) -> None:
         """Bound the memory of recent entries, at once; None: as configured."""

@@ -38,8 +38,7 @@ class Asked:
         """The group, or its client, has answered."""
         done, self._done = self._done, None
         if done is not None:
-            if self.timer is not None:
-                self.timer.cancel()
+            self._let_go()
             done(status, reply)
 
     def late(self) -> None:
@@ -53,7 +52,13 @@ class Asked:
         """Nobody waits for it any more."""
         if self._done is not None:
             self._done = None
-            if self.timer is not None:
-                self.timer.cancel()
-            if self.withdrawn is not None:
-                self.withdrawn()
+            withdrawn = self.withdrawn
+            self._let_go()
+            if withdrawn is not None:
+                withdrawn()
+
+    def _let_go(self) -> None:
+        """Both refer to this object: it goes with its last user, not when cycles are looked for."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.withdrawn = None

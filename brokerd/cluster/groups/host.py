@@ -3,8 +3,7 @@
 Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
 run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
 (hot-path.md rule 1: batches form by what is there when the previous flush ends, no timers).
-The host decides nothing about consensus; it knows nodes, and which groups need the clock.
-Built by server/app.py; server/member_events.py implements HostEvents.
+The host decides nothing about consensus.  server/member_events.py implements HostEvents.
 """
 
 from __future__ import annotations
@@ -222,6 +221,8 @@ class Host:
         driver = self._drivers.pop(uid, None)
         if driver is not None:
             driver.close()
+            # It may be this driver's own run that leads here.
+            self._loop.call_soon(driver.replica.close)
             self._group_clock.active.pop(uid, None)
             self._cleaning.moved.pop(uid, None)
             self._members.remove(driver)
@@ -587,6 +588,7 @@ class Host:
             self.keeper.look_again(self._drivers.values())
             self.remembrance.look()
             self._cleaning.collect(self._drivers)
+            self._volatile.clean()
         self.flush()
 
     def _tick_groups(self) -> None:

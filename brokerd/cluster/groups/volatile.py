@@ -23,6 +23,8 @@ class VolatileStore:
     def __init__(self, wake: Callable[[Driver], None]) -> None:
         self._wake = wake
         self._logs: dict[int, MemoryLog] = {}
+        #: Groups with new entries since they were last cleaned.
+        self._moved: dict[int, Driver] = {}
 
     def open(self, uid: int, configuration: Configuration) -> MemoryLog:
         """Return a new, empty log."""
@@ -31,6 +33,7 @@ class VolatileStore:
 
     def close(self, uid: int) -> None:
         """Let a log go, and all that is in it: who refers to it goes later, if in a cycle."""
+        self._moved.pop(uid, None)
         log = self._logs.pop(uid, None)
         if log is not None:
             log.clear()
@@ -40,6 +43,7 @@ class VolatileStore:
     ) -> None:
         """Keep what a Persist action brings."""
         self._logs[driver.uid].append(hard_state, entries)
+        self._moved[driver.uid] = driver
         driver.persisted(token, entries)
         self._wake(driver)
 
@@ -48,3 +52,14 @@ class VolatileStore:
         self._logs[driver.uid].save_snapshot(action.snapshot, action.live_indexes)
         driver.inputs.append(SnapshotSaved(action.snapshot.index))
         self._wake(driver)
+
+    def clean(self) -> None:
+        """Let go of what no machine needs any more; every few seconds.
+
+        A snapshot comes after so many bytes of commands, and a queue that is only emptied has few:
+        its bodies would stay, and an alarm with them that keeps the next ones away.
+        """
+        moved, self._moved = self._moved, {}
+        for uid, driver in moved.items():
+            live = driver.machine.live_indexes()
+            self._logs[uid].empty_dead(live, driver.replica.applied_index)

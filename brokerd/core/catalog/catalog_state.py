@@ -6,7 +6,6 @@ asked against; only `catalog_changes.py` and `catalog_machine.py` change it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +21,7 @@ from brokerd.core.catalog.catalog_objects import (
     Record,
     User,
 )
+from brokerd.core.catalog.past_changes import PastChanges
 
 #: How many changes WatchTopology can resume over.
 CHANGES_MAX = 10_000
@@ -63,7 +63,6 @@ class CatalogState:
 
     __slots__ = (
         "_changes",
-        "_compacted_revision",
         "_entries",
         "_exclusive",
         "_loose_headers",
@@ -82,7 +81,7 @@ class CatalogState:
         #: Rises when users or permissions change; only for this process.
         self.access_revision = 0
         self.vhosts: dict[str, VhostTopology] = {}
-        self._changes: deque[TopologyChanged] = deque(maxlen=changes_max)
+        self._changes = PastChanges(changes_max)
         self.reset()
 
     def reset(self) -> None:
@@ -105,9 +104,7 @@ class CatalogState:
             kind: {} for kind in names.KINDS if kind not in ("exchange", "queue", "binding")
         }
         self._exclusive: dict[ConnectionId, dict[tuple[str, str], Queue]] = {}
-        self._changes.clear()
-        #: Changes up to this revision are no longer (all) in the log.
-        self._compacted_revision = 0
+        self._changes.clear(0)
 
     # Reading.
 
@@ -202,15 +199,7 @@ class CatalogState:
         """Return the changes after a revision, oldest first; None if the log no longer reaches
         back that far: list again.
         """
-        if revision < self._compacted_revision:
-            return None
-        newer: list[TopologyChanged] = []
-        for change in reversed(self._changes):
-            if change.revision <= revision:
-                break
-            newer.append(change)
-        newer.reverse()
-        return newer
+        return self._changes.since(revision)
 
     # Changing; for catalog_changes.py and catalog_machine.py only.
 
@@ -283,16 +272,13 @@ class CatalogState:
 
     def log_change(self, change: TopologyChanged) -> None:
         """Remember a change for `changes_since`."""
-        changes = self._changes
-        if len(changes) == changes.maxlen:
-            self._compacted_revision = changes[0].revision
-        changes.append(change)
+        self._changes.add(change)
         self.revision = change.revision
 
     def forget_changes(self, revision: int) -> None:
         """Start the log of changes anew behind a snapshot."""
-        self._changes.clear()
-        self.revision = self._compacted_revision = revision
+        self._changes.clear(revision)
+        self.revision = revision
 
     def check_invariants(self) -> None:
         """Assert what must hold between the parts."""

@@ -148,6 +148,10 @@ class QueueMachine(QueueIntake):
         """
         return not self.store.ready and self.consumers.could_take(0)
 
+    def memory_bytes(self) -> int:
+        """Estimate what the messages take beside their bodies."""
+        return self.store.memory_bytes()
+
     def consumer_rows(self) -> list[dict[str, Any]]:
         """Return one row per registered consumer, in order of registration."""
         rows = [

@@ -18,6 +18,12 @@ from brokerd.core.ranges import Pieces, RangeSet
 
 __all__ = ["Block", "Entry", "Place", "Span", "Store", "append_run", "runs_of"]
 
+#: An entry with its span, and its place in the dict; a row of a block (queue_lanes.py); a row of
+#: the table of the log (storage/entry_table.py).
+ENTRY_BYTES = 380
+PACKED_BYTES = 40
+TABLE_ROW_BYTES = 16
+
 
 class Place(IntEnum):
     """Where a returned message goes."""
@@ -105,6 +111,12 @@ class Store:
     def live_indexes(self) -> list[Range]:
         """Return the log indexes of all entries that are alive; kept, not gathered."""
         return self._live.ranges()
+
+    def memory_bytes(self) -> int:
+        """Estimate what entries and their spans take, and their rows in the log's table."""
+        alive = self._live.count()
+        unpacked = len(self.entries)
+        return alive * (PACKED_BYTES + TABLE_ROW_BYTES) + unpacked * (ENTRY_BYTES - PACKED_BYTES)
 
     def release(self, span: Span) -> None:
         """These messages have left the queue for good."""

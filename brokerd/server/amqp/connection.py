@@ -59,14 +59,12 @@ class ClientConnection(asyncio.Protocol):
             amqp_config.Role.SERVER, config, self._wheel.now_ms()
         )
         self.sessions: dict[int, Session] = {}
-        self.user = ""
-        self.vhost = ""
+        self.user = self.vhost = ""
         self.tags: tuple[str, ...] = ()
         self.access = Access(self._view, "", "")
         self.tls = tls
         self._login = ClientLogin(services.authenticator, tls)
-        self.peer = ("?", 0)
-        self.sock = ("?", 0)
+        self.peer = self.sock = ("?", 0)
         self.connected_ms = services.clock_ms()
         self.uid = channels.identity.next_uid()
         self.is_open = False
@@ -93,8 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._untaken_bytes = 0
         #: What was last said of frames and bodies that have not come whole.
         self._held_bytes = 0
-        self.received_bytes = 0
-        self.sent_bytes = 0
+        self.received_bytes = self.sent_bytes = 0
 
     # ---- the socket -------------------------------------------------------------------------
 
@@ -164,6 +161,11 @@ class ClientConnection(asyncio.Protocol):
             session.writable(True)
         if self.write_paused_ms is None:
             self.gate.release("output")
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what has not come whole, and of what the client has not taken."""
+        return self.machine.held_bytes + self._buffered()
 
     @property
     def name(self) -> str:

@@ -81,8 +81,13 @@ class ReadGate:
         return self._flow_ms is not None and self._now_ms() - self._flow_ms < FLOW_SHOWN_MS
 
     def close(self) -> None:
-        """The socket is gone: touch it no more."""
+        """The socket is gone: touch it no more, nor hold its connection, which holds this gate."""
         self._closed = True
+        self._pause = self._resume = _nothing
+
+
+def _nothing() -> None:
+    """There is no socket any more."""
 
 
 class ByteBudget:

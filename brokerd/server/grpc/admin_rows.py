@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
@@ -19,6 +19,7 @@ from brokerd.core.catalog import policy
 from brokerd.core.catalog.catalog_objects import Binding, Exchange, Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
 from brokerd.server.grpc import admin_client_rows
@@ -66,6 +67,7 @@ def _queue_figures(services: AdminServices, queue: Queue) -> Row:
     alive = services.groups.alive() | {NodeId(services.node)}
     messages = overview["ready"] + overview["unacked"] + overview["dl_pending"]
     size = overview["ready_bytes"] + overview["unacked_bytes"]
+    memory = memory_breakdown.queue_bytes(machine, is_durable=queue.durable)
     leader = status.leader or ""
     return {
         "leader": leader,
@@ -83,6 +85,7 @@ def _queue_figures(services: AdminServices, queue: Queue) -> Row:
         "message_bytes_unacknowledged": overview["unacked_bytes"],
         "message_bytes_persistent": size if queue.durable else 0,
         "consumers": overview["consumers"],
+        "memory": memory,
         "counters": overview["counters"],
         "as_of": "leader" if status.is_leader else "follower",
     } | _chosen_consumers(machine)
@@ -339,6 +342,13 @@ def status(services: AdminServices, _: str) -> list[Row]:
     ]
 
 
+async def memory(services: AdminServices, _: str) -> list[Row]:
+    """One row per part of this member's memory (memory_breakdown.py)."""
+    monitor = services.runtime.monitor
+    found = await monitor.breakdown.take() if monitor else {}
+    return [{"part": part, "bytes": size} for part, size in found.items()]
+
+
 def _listeners(services: AdminServices) -> list[Row]:
     config = services.objects.config
     is_open = services.runtime.endpoints is not None and services.runtime.endpoints.is_open
@@ -362,7 +372,8 @@ def _listeners(services: AdminServices) -> list[Row]:
     ]
 
 
-MAKERS: dict[str, Callable[[AdminServices, str], list[Row]]] = {
+MAKERS: dict[str, Callable[[AdminServices, str], list[Row] | Awaitable[list[Row]]]] = {
+    "memory": memory,
     "variables": variables,
     "tracing": tracing,
     "status": status,

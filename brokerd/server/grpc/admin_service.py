@@ -196,7 +196,8 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         if request.kind in (ALL_LINKS, ALL_SHOVELS):
             rows = await self._all_links(request.kind == ALL_SHOVELS, request.vhost)
         elif maker is not None:
-            rows = maker(self._services, request.vhost)
+            made = maker(self._services, request.vhost)
+            rows = made if isinstance(made, list) else await made
         else:
             known = ", ".join(sorted((*admin_rows.MAKERS, ALL_LINKS, ALL_SHOVELS)))
             await context.abort(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
+    from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.reply_to import Replies
@@ -275,6 +276,11 @@ class Monitor(Protocol):
     @property
     def disk_limit(self) -> int:
         """Return below how many free bytes publishers are blocked."""
+        ...
+
+    @property
+    def breakdown(self) -> MemoryBreakdown:
+        """Return what tells where the memory goes."""
         ...
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from brokerd.core.message import Content
 from brokerd.core.queue import effects, queue_commands
@@ -61,17 +62,32 @@ class MessageViews:
             self._size -= len(oldest.data)
 
 
+class LogCache(Protocol):
+    """Recent entries of the log in memory."""
+
+    def limit_cache(self, bytes_max: int | None) -> None:
+        """Bound it; None: to what is configured."""
+        ...
+
+    def cached_bytes(self) -> int:
+        """Return how many bytes it holds."""
+        ...
+
+
 class BodyCaches:
     """All bodies in memory that stand in the log as well: given back when memory runs short.
 
     They are read from the log again to be delivered (replication.md §2.7).
     """
 
-    def __init__(self, views: MessageViews, limit_log_cache: Callable[[int | None], None]) -> None:
-        """limit_log_cache(bytes) bounds the log's cache; None: to what is configured."""
+    def __init__(self, views: MessageViews, log: LogCache) -> None:
         self._views = views
-        self._limit_log_cache = limit_log_cache
+        self._log = log
         self.is_paging = False
+
+    def size_bytes(self) -> int:
+        """Return the bytes that both caches hold."""
+        return self._views.size_bytes + self._log.cached_bytes()
 
     def memory_seen(self, used: int, limit: int) -> None:
         """Act on what the process uses of what it may before the alarm (0: no limit)."""
@@ -79,5 +95,5 @@ class BodyCaches:
         is_paging = bool(limit) and is_short
         if is_paging != self.is_paging:
             self.is_paging = is_paging
-            self._limit_log_cache(PAGING_BYTES_MAX if is_paging else None)
+            self._log.limit_cache(PAGING_BYTES_MAX if is_paging else None)
             self._views.limit(PAGING_BYTES_MAX if is_paging else VIEWS_BYTES_MAX)

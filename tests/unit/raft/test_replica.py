@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -526,3 +528,18 @@ def test_a_large_state_is_not_written_again_before_the_log_has_grown_by_as_much(
         assert 10 * (following - index - 1) < max(1, before - 20)
     cluster.restart("a")
     assert cluster.replicas[A]._saved_bytes == sizes[-1]
+
+
+def test_a_closed_replica_goes_with_its_last_user() -> None:
+    """A member whose queues are deleted gets their memory back without Python's collector."""
+    cluster = Cluster()
+    cluster.elect("a")
+    replica = cluster.replicas.pop(A)
+    left = weakref.ref(replica._node)
+    gc.disable()
+    try:
+        replica.close()
+        del replica
+        assert left() is None
+    finally:
+        gc.enable()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.profiles import profile
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.server import cgroups
 from brokerd.server.alarm_monitor import AlarmMonitor, Told
 from brokerd.server.cgroups import Found
+from brokerd.server.memory_breakdown import Holders
 
 MIB = 1024 * 1024
 
@@ -27,11 +31,25 @@ class Deaf:
     memory_seen = set_watermark = alarm = set_liveness = hear
 
 
+class NoQueues:
+    led = ()
+
+    def queue_uids(self) -> Sequence[int]:
+        return ()
+
+    def queue_of(self, uid: int) -> Queue | None:
+        return None
+
+    def machine(self, uid: int) -> QueueMachine:
+        raise LookupError(uid)
+
+
 @pytest.fixture
 def monitor() -> AlarmMonitor:
-    return AlarmMonitor(
-        "n0", BrokerConfig(), profile(), CatalogMachine().state, Told(*[Deaf()] * 4, Deaf().hear)
-    )
+    catalog = CatalogMachine().state
+    holders = Holders(NoQueues(), lambda _: False, list, (), catalog, lambda: 0)
+    told = Told(*[Deaf()] * 4, Deaf().hear)
+    return AlarmMonitor("n0", BrokerConfig(), profile(), catalog, told, holders)
 
 
 async def test_watermark_follows_the_limit_of_the_control_group(

@@ -81,6 +81,16 @@ class Leaders:
         return self.is_known
 
 
+class NoLog:
+    """Nothing is kept of it."""
+
+    def limit_cache(self, bytes_max: int | None) -> None:
+        return
+
+    def cached_bytes(self) -> int:
+        return 0
+
+
 class Member:
     def __init__(self) -> None:
         self.replicas, self.leaders = Replicas(), Leaders()
@@ -88,7 +98,7 @@ class Member:
             cast(Host, self.replicas),
             cast(GroupClient, self.leaders),
             timeout_ms=2500,
-            limit_log_cache=lambda _: None,
+            log_cache=NoLog(),
         )
         self.queues.records[UID] = Queue("/", "q", SPEC, UID, [NodeId("n0")])
 

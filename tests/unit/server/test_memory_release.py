@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 
-from brokerd.server.memory_release import EVERY_S, SHORT_EVERY_S, TRIM_SHARE, MemoryRelease
+from brokerd.server.memory_release import (
+    EVERY_S,
+    QUIET_COLLECT_S,
+    QUIET_COLLECT_SHARE,
+    SHORT_EVERY_S,
+    TRIM_SHARE,
+    MemoryRelease,
+)
 
 
 class Clock:
@@ -57,6 +64,38 @@ def test_it_takes_a_small_share_of_the_time() -> None:
         clock.now_s += 1
         await seen(release, True)
         assert clock.trims == 2
+
+    asyncio.run(run())
+
+
+def test_cycles_are_looked_for_where_nobody_notices_or_where_memory_is_short() -> None:
+    async def run() -> None:
+        clock = Clock()
+        took_s, collected = QUIET_COLLECT_S, 0
+
+        def collect() -> None:
+            nonlocal collected
+            collected += 1
+            clock.now_s += took_s
+
+        release = MemoryRelease(clock.trim, lambda: clock.now_s, collect)
+        await seen(release, False)
+        assert collected == 1
+        clock.now_s += QUIET_COLLECT_S / QUIET_COLLECT_SHARE - 1
+        await seen(release, False)
+        assert collected == 1
+        took_s = 0.3
+        clock.now_s += EVERY_S
+        await seen(release, False)
+        assert collected == 2
+        # It has many queues now: a stop of this length is noticed.
+        clock.now_s += 1000 * EVERY_S
+        await seen(release, False)
+        assert collected == 2
+        await seen(release, True)
+        clock.now_s += SHORT_EVERY_S
+        await seen(release, True)
+        assert collected == 3
 
     asyncio.run(run())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.raft import membership
-from brokerd.raft.messages import Configuration, EntryKind, HardState, NodeId, Snapshot
+from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, NodeId, Snapshot
 from brokerd.raft.storage import LogStorage
 from brokerd.storage.memory import MemoryLog
 from tests.unit.storage.builders import THREE, entry
@@ -98,3 +98,30 @@ def test_memory_gives_back_what_it_was_given() -> None:
     assert log.snapshot_state() == snapshot
     assert log.snapshot() == Snapshot(2, 1, THREE, b"state", [entry(1)])
     assert log.entries(3, 4, 1) == [entry(3)]
+
+
+def test_what_is_dead_loses_its_data_before_a_snapshot_comes() -> None:
+    """A volatile queue that was emptied kept its bodies, and an alarm with them."""
+    log = filled(20)
+    log.empty_dead([(1, 20)], 20)
+    assert log.entry_data(20) == entry(20).data, "one of twenty is not worth a look"
+    log.empty_dead([(3, 5), (9, 10), (19, 20)], 18)
+    kept = [index for index in range(1, 21) if log.entry_data(index)]
+    assert kept == [3, 4, 9, 19, 20], "20 is not applied yet"
+    assert [log.term(index) for index in (1, 20)] == [1, 1]
+    log.empty_dead([(3, 5), (9, 10), (19, 20)], 20)
+    assert not log.entry_data(20)
+    log.save_snapshot(Snapshot(10, 1, THREE, b"state"), [(3, 4)])
+    log.append(None, [entry(21), entry(22)])
+    log.empty_dead([], 22)
+    assert not any(log.entry_data(index) for index in range(1, 23))
+    log.clear()
+    log.empty_dead([], 0)
+
+
+def test_who_belongs_to_the_group_stays() -> None:
+    log = MemoryLog(THREE)
+    data = membership.encode_configuration(Configuration((NodeId("a"),)))
+    log.append(None, [entry(1), Entry(2, 1, EntryKind.CONFIG, data)])
+    log.empty_dead([], 2)
+    assert log.initial_state()[1] == Configuration((NodeId("a"),))

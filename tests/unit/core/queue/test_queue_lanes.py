@@ -336,3 +336,15 @@ def test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes(
         tracemalloc.stop()
     assert machine.overview()["ready"] == count
     assert used / count < 100
+
+
+def test_a_packed_message_is_estimated_at_a_few_bytes() -> None:
+    queue = QueueDriver()
+    assert queue.machine.memory_bytes() == 0
+    queue.publish(b"x")
+    near_an_end = queue.machine.memory_bytes()
+    for _ in range(queue_lanes.UNPACKED_MIN + queue_lanes.BLOCK_SPANS):
+        queue.publish(b"x")
+    count = 1 + queue_lanes.UNPACKED_MIN + queue_lanes.BLOCK_SPANS
+    packed = near_an_end * count - queue.machine.memory_bytes()
+    assert packed > queue_lanes.BLOCK_SPANS * near_an_end * 0.8

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from brokerd.server.amqp.flow import FLOW_SHOWN_MS, ByteBudget, ReadGate
 
 
@@ -78,3 +81,25 @@ def test_a_budget_pauses_above_its_limit_and_resumes_at_half() -> None:
     assert done == ["pause"]
     budget.give(1)
     assert done == ["pause", "resume"]
+
+
+def test_a_closed_gate_lets_go_of_its_connection() -> None:
+    """The connection holds the gate: thousands of closed ones would wait for Python's collector."""
+
+    class Connection:
+        def __init__(self) -> None:
+            self.gate = ReadGate(self.pause, self.pause)
+
+        def pause(self) -> None:
+            """Nothing to pause."""
+
+    connection = Connection()
+    left = weakref.ref(connection)
+    gc.disable()
+    try:
+        connection.gate.close()
+        connection.gate.open()
+        del connection
+        assert left() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,183 @@
+"""Where a member's memory goes: estimates by part, from counts that its machines keep anyway.
+
+Nothing is noted per message.  What one object costs stands below, as `python -m bench.memory`
+measures it; what no part accounts for is said to be `other`, so that the sum is what the process
+uses, unless the estimates are too high.  Asked by listings, metrics and telemetry; built by app.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from brokerd.server.slices import in_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sized
+
+    from brokerd.core.catalog.catalog_objects import Queue, Record
+    from brokerd.core.queue.queue_machine import QueueMachine
+
+#: An idle queue with its replica and log, bytes; `bench.memory`, 10,000 of each type.
+QUEUE_BYTES = 14_300
+#: What telemetry remembers of a queue led here: its last row.
+QUEUE_ROW_BYTES = 1_100
+#: An AMQP connection after its login, uvloop's part included.
+CONNECTION_BYTES = 5_900
+CHANNEL_BYTES = 5_200
+CONSUMER_BYTES = 2_600
+#: A record of the catalog: a queue, an exchange, a binding, with its place in the indexes.
+RECORD_BYTES = 1_300
+#: What a member uses when it has opened its doors and holds nothing, at most; what it uses beyond
+#: that at its start was read from its disk.
+CODE_BYTES_MAX = 96 << 20
+
+#: In the order in which they are shown.
+PARTS = (
+    "code",
+    "classic_queues",
+    "quorum_queues",
+    "connections",
+    "channels",
+    "log_cache",
+    "catalog",
+    "telemetry",
+    "allocated_unused",
+    "other",
+)
+#: Counted one by one; what is left is the interpreter's and the allocator's.
+_HELD = PARTS[1:-2]
+_RECORDS = ("queue", "exchange", "binding", "user", "policy", "parameter", "permission")
+
+
+class Queues(Protocol):
+    """The queues, and those that have a replica here."""
+
+    @property
+    def led(self) -> Sized:
+        """Return those whose leader is here."""
+        ...
+
+    def queue_uids(self) -> Sequence[int]:
+        """Return the uids of all queues."""
+        ...
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Return the catalog's record, None if the queue is deleted."""
+        ...
+
+    def machine(self, uid: int) -> QueueMachine:
+        """Return the state of a queue that has a replica here."""
+        ...
+
+
+class Connection(Protocol):
+    """An AMQP connection."""
+
+    @property
+    def sessions(self) -> Sized:
+        """Return its channels."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes of what has not come whole, and of what its client has not taken."""
+        ...
+
+
+class Catalog(Protocol):
+    """The catalog as this member sees it."""
+
+    def records(self, kind: str, vhost: str | None = None) -> Collection[Record]:
+        """Return the objects of a kind."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Holders:
+    """Who holds what, each as it says itself."""
+
+    queues: Queues
+    has_replica: Callable[[int], bool]
+    connections: Callable[[], Sequence[Connection]]
+    consumers: Sized
+    catalog: Catalog
+    #: Bytes of recent log entries, and of parsed messages, that are kept.
+    log_cache: Callable[[], int]
+
+
+def queue_bytes(machine: QueueMachine, *, is_durable: bool) -> int:
+    """Estimate what a queue takes at this member; one that is not durable has its bodies here."""
+    bodies = 0 if is_durable else machine.store.ready_bytes + machine.unacked_bytes
+    return QUEUE_BYTES + machine.memory_bytes() + bodies
+
+
+class MemoryBreakdown:
+    """State: what the code took when the member began to serve."""
+
+    def __init__(self, holders: Holders, resident: Callable[[], int]) -> None:
+        """resident: what the process uses, bytes."""
+        self._holders = holders
+        self._resident = resident
+        self._unused = _find_unused()
+        self._code_bytes = CODE_BYTES_MAX
+
+    async def started(self) -> None:
+        """The member holds what it found on its disk and nothing else: the rest is the code."""
+        held = await self._held()
+        self._code_bytes = min(max(0, self._resident() - sum(held.values())), CODE_BYTES_MAX)
+
+    async def take(self) -> dict[str, int]:
+        """Return the bytes of each of PARTS; looks at the queues some at a time."""
+        held = await self._held()
+        used = self._resident()
+        left = max(0, used - self._code_bytes - sum(held.values()))
+        # It asks each arena for its free blocks, which may be many.
+        unused = min(left, await asyncio.to_thread(self._unused))
+        found = {"code": self._code_bytes, **held, "allocated_unused": unused}
+        return found | {"other": left - unused}
+
+    async def _held(self) -> dict[str, int]:
+        holders = self._holders
+        found = dict.fromkeys(_HELD, 0)
+        queues = holders.queues
+        async for uids in in_slices(queues.queue_uids()):
+            for uid in filter(holders.has_replica, uids):
+                queue = queues.queue_of(uid)
+                if queue is not None:
+                    size = queue_bytes(queues.machine(uid), is_durable=queue.durable)
+                    found[f"{queue.type}_queues"] += size
+        opened = holders.connections()
+        found["connections"] = sum(CONNECTION_BYTES + one.held_bytes for one in opened)
+        channels = sum(len(one.sessions) for one in opened)
+        found["channels"] = channels * CHANNEL_BYTES + len(holders.consumers) * CONSUMER_BYTES
+        found["log_cache"] = holders.log_cache()
+        records = sum(len(holders.catalog.records(kind, None)) for kind in _RECORDS)
+        found["catalog"] = records * RECORD_BYTES
+        found["telemetry"] = len(queues.led) * QUEUE_ROW_BYTES
+        return found
+
+
+class _Mallinfo2(ctypes.Structure):
+    """malloc.h's struct mallinfo2."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _find_unused() -> Callable[[], int]:
+    """Return what tells glibc's free bytes; 0 with another C library, or one before 2.33."""
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError):
+        return lambda: 0
+    mallinfo2.argtypes, mallinfo2.restype = [], _Mallinfo2
+    return lambda: int(mallinfo2().fordblks)

@@ -1,0 +1,119 @@
+"""Where a member's memory goes: parts that add up to what the process uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brokerd.core.catalog.catalog_objects import Queue, Record
+from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.server import memory_breakdown
+from brokerd.server.memory_breakdown import (
+    CHANNEL_BYTES,
+    CODE_BYTES_MAX,
+    CONNECTION_BYTES,
+    PARTS,
+    QUEUE_BYTES,
+    Holders,
+    MemoryBreakdown,
+)
+from brokerd.server.slices import SLICE
+from tests.unit.core.queue_driver import QueueDriver
+
+MIB = 1 << 20
+
+
+@dataclass
+class Connection:
+    held_bytes: int = 0
+    sessions: tuple[int, ...] = ()
+
+
+@dataclass
+class Member:
+    """Holds what a test gives it."""
+
+    machines: dict[int, QueueMachine] = field(default_factory=dict)
+    durable: bool = True
+    type: str = "quorum"
+    led: dict[int, int] = field(default_factory=dict)
+    opened: list[Connection] = field(default_factory=list)
+    used: int = 80 * MIB
+    cached: int = 0
+
+    def queue_uids(self) -> list[int]:
+        return list(self.machines)
+
+    def queue_of(self, uid: int) -> Queue | None:
+        spec = {"type": self.type, "durable": self.durable, "auto_delete": False}
+        return Queue("/", f"q{uid}", spec | {"arguments": {}, "settings": {}}, uid, ["n0"])
+
+    def machine(self, uid: int) -> QueueMachine:
+        return self.machines[uid]
+
+    def records(self, _kind: str, _vhost: str | None = None) -> list[Record]:
+        return []
+
+    def breakdown(self) -> MemoryBreakdown:
+        holders = Holders(
+            queues=self,
+            has_replica=self.machines.__contains__,
+            connections=lambda: self.opened,
+            consumers=(),
+            catalog=self,
+            log_cache=lambda: self.cached,
+        )
+        return MemoryBreakdown(holders, lambda: self.used)
+
+
+async def test_parts_add_up_to_what_the_process_uses() -> None:
+    member = Member()
+    breakdown = member.breakdown()
+    await breakdown.started()
+    member.used = 200 * MIB
+    member.cached = 50 * MIB
+    member.opened = [Connection(held_bytes=3 * MIB, sessions=(1, 2)), Connection()]
+    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE + 1))
+    found = await breakdown.take()
+    assert tuple(found) == PARTS
+    assert found["code"] == 80 * MIB
+    assert found["log_cache"] == 50 * MIB
+    assert found["connections"] == 2 * CONNECTION_BYTES + 3 * MIB
+    assert found["channels"] == 2 * CHANNEL_BYTES
+    assert found["quorum_queues"] == len(member.machines) * QUEUE_BYTES
+    assert sum(found.values()) == 200 * MIB
+
+
+async def test_what_a_member_read_from_its_disk_is_no_code() -> None:
+    member = Member(used=900 * MIB, cached=60 * MIB)
+    breakdown = member.breakdown()
+    await breakdown.started()
+    assert (await breakdown.take())["code"] == CODE_BYTES_MAX
+
+
+async def test_estimates_that_are_too_high_leave_nothing_for_the_rest() -> None:
+    member = Member()
+    breakdown = member.breakdown()
+    await breakdown.started()
+    member.cached = 20 * MIB
+    found = await breakdown.take()
+    assert found["allocated_unused"] == found["other"] == 0
+    assert sum(found.values()) == 100 * MIB
+
+
+def test_a_queue_without_a_disk_holds_its_bodies_and_one_with_a_disk_does_not() -> None:
+    queue = QueueDriver()
+    queue.publish(*[b"x" * 1000] * 50)
+    durable = memory_breakdown.queue_bytes(queue.machine, is_durable=True)
+    volatile = memory_breakdown.queue_bytes(queue.machine, is_durable=False)
+    assert durable > QUEUE_BYTES
+    assert volatile - durable >= 50_000
+
+
+def test_a_deep_queue_costs_a_few_bytes_for_each_message() -> None:
+    """Packed (queue_lanes.py); as they are near the ends."""
+    queue = QueueDriver()
+    queue.publish(b"x")
+    one = queue.machine.memory_bytes()
+    for _ in range(1500):
+        queue.publish(b"x")
+    assert 40 < queue.machine.memory_bytes() / 1500 < one

@@ -198,7 +198,7 @@ class Telemetry:
                 "rss": monitor.memory_used,
                 "mem_limit": monitor.memory_total,
                 "wm_bytes": monitor.memory_limit,
-                "wm_state": int(monitor.memory_used > monitor.memory_limit),
+                "wm_state": int("memory" in broker.alarms.on(broker.node)),
                 "disk_free": monitor.disk_free,
                 "disk_limit": monitor.disk_limit,
             }

@@ -66,7 +66,9 @@ class Throttle:
         self._unblocked()
         unopened, self._unopened = self._unopened, {}
         for channel in unopened:
-            connection.open_channel(channel)
+            # One that is refused costs the connection.
+            if connection.is_open:
+                connection.open_channel(channel)
         if connection.gate.release(ALARM):
             connection.publishes_resumed()
 

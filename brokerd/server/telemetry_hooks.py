@@ -14,6 +14,7 @@ import grpc
 from brokerd import __version__
 from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.config import BrokerConfig
+from brokerd.core.alarms import AlarmSet
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.federation.link_rows import LinkRows
@@ -71,6 +72,8 @@ class Memory(Protocol):
 class Runtime(Protocol):
     """The running member."""
 
+    alarms: AlarmSet
+
     @property
     def monitor(self) -> Memory | None:
         """Return who watches memory and disk, None before the member has started."""
@@ -105,6 +108,7 @@ class Telemetry:
         self._config = config.telemetry
         self._callers = callers
         self._sources = sources
+        self._node = identity.node
         self._writer = SegmentWriter(
             config.data_dir / "telemetry",
             Identity(
@@ -198,7 +202,7 @@ class Telemetry:
                 "rss": monitor.memory_used,
                 "mem_limit": monitor.memory_total,
                 "wm_bytes": monitor.memory_limit,
-                "wm_state": int("memory" in broker.alarms.on(broker.node)),
+                "wm_state": int("memory" in sources.runtime.alarms.on(self._node)),
                 "disk_free": monitor.disk_free,
                 "disk_limit": monitor.disk_limit,
             }

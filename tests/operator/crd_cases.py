@@ -20,18 +20,7 @@ class Case:
     metadata_name: str = "thing"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change of a resource that was right before."""
-
-    id: str
-    kind: str
-    old: dict[str, Any]
-    new: dict[str, Any]
-    message: str = ""
-
-
-def _arg(name: str, **value: Any) -> dict[str, Any]:
+def arg(name: str, **value: Any) -> dict[str, Any]:
     return {"name": name, **value}
 
 
@@ -49,7 +38,7 @@ ACCEPTED = (
     Case("default-exchange-as-dlx", "Queue", {"deadLetter": {"exchange": ""}}),
     Case("dead-letter-key-alone", "Queue", {"deadLetter": {"routingKey": "k"}}),
     Case("unlimited-deliveries", "Queue", {"deliveryLimit": -1}),
-    Case("argument", "Queue", {"arguments": [_arg("x-a", json="[1]"), _arg("x-b", number=0.5)]}),
+    Case("argument", "Queue", {"arguments": [arg("x-a", json="[1]"), arg("x-b", number=0.5)]}),
     Case("empty-key", "Binding", {"routingKeys": [""]}),
     Case("policy-for-all", "Policy", {"definition": {"alternateExchange": "a", "maxLength": 1}}),
     Case(
@@ -144,7 +133,7 @@ REFUSED = (
     Case(
         "alternate-exchange-twice",
         "Exchange",
-        {"alternateExchange": "a", "arguments": [_arg("alternate-exchange", string="b")]},
+        {"alternateExchange": "a", "arguments": [arg("alternate-exchange", string="b")]},
         "alternateExchange and the argument alternate-exchange exclude each other",
     ),
     Case(
@@ -153,18 +142,18 @@ REFUSED = (
         {"federation": {"upstream": "a", "all": True}},
         "exactly one of upstream, upstreamSet and all must be set",
     ),
-    Case("no-value", "Exchange", {"arguments": [_arg("x-a")]}, EXACTLY_ONE_VALUE),
-    Case("no-value-of-queue", "Queue", {"arguments": [_arg("x-a")]}, EXACTLY_ONE_VALUE),
+    Case("no-value", "Exchange", {"arguments": [arg("x-a")]}, EXACTLY_ONE_VALUE),
+    Case("no-value-of-queue", "Queue", {"arguments": [arg("x-a")]}, EXACTLY_ONE_VALUE),
     Case(
         "two-values",
         "Binding",
-        {"arguments": [_arg("a", integer=1, string="1")]},
+        {"arguments": [arg("a", integer=1, string="1")]},
         EXACTLY_ONE_VALUE,
     ),
     Case(
         "policy-extra-without-value",
         "Policy",
-        {"definition": {"extra": [_arg("a")]}},
+        {"definition": {"extra": [arg("a")]}},
         EXACTLY_ONE_VALUE,
     ),
     Case("reserved-queue-name", "Queue", {"name": "amq.gen"}, "reserved for the broker"),
@@ -200,13 +189,13 @@ REFUSED = (
     Case(
         "queue-type-argument",
         "Queue",
-        {"arguments": [_arg("x-queue-type", string="classic")]},
+        {"arguments": [arg("x-queue-type", string="classic")]},
         "use the field type in place of the argument x-queue-type",
     ),
     Case(
         "setting-twice",
         "Queue",
-        {"messageTTL": "1s", "arguments": [_arg("x-message-ttl", integer=5)]},
+        {"messageTTL": "1s", "arguments": [arg("x-message-ttl", integer=5)]},
         SAME_MEANING,
     ),
     Case(
@@ -214,7 +203,7 @@ REFUSED = (
         "Queue",
         {
             "deadLetter": {"exchange": "a"},
-            "arguments": [_arg("x-dead-letter-routing-key", string="k")],
+            "arguments": [arg("x-dead-letter-routing-key", string="k")],
         },
         SAME_MEANING,
     ),
@@ -442,7 +431,7 @@ REFUSED = (
     Case(
         "argument-twice",
         "Queue",
-        {"arguments": [_arg("x", integer=1), _arg("x", integer=2)]},
+        {"arguments": [arg("x", integer=1), arg("x", integer=2)]},
         "spec.arguments[1]",
     ),
     Case("too-many-members", "BrokerCluster", {"replicas": 10}, "spec.replicas"),
@@ -462,161 +451,4 @@ REFUSED = (
     Case("cron", "BrokerCluster", {"telemetry": {"schedule": "every day"}}, "telemetry.schedule"),
     Case("empty-policy", "Policy", {"definition": {}}, "spec.definition"),
     Case("list-for-object", "Queue", {"deadLetter": []}, "spec.deadLetter"),
-)
-
-REF = {"name": "prod"}
-CLASSIC = {"type": "classic"}
-TOPOLOGY_WITH_VHOST = (
-    "Exchange",
-    "Queue",
-    "Binding",
-    "Policy",
-    "OperatorPolicy",
-    "FederationUpstream",
-    "FederationUpstreamSet",
-    "Shovel",
-    "Permission",
-    "TopicPermission",
-)
-TOPOLOGY_WITH_NAME = (
-    "Exchange",
-    "Queue",
-    "Policy",
-    "OperatorPolicy",
-    "FederationUpstream",
-    "FederationUpstreamSet",
-    "Shovel",
-    "Vhost",
-    "User",
-)
-TOPOLOGY = tuple(dict.fromkeys([*TOPOLOGY_WITH_VHOST, *TOPOLOGY_WITH_NAME]))
-
-TRANSITIONS_ACCEPTED = (
-    Change("queue-settings", "Queue", {"maxLength": 1}, {"maxLength": 2, "messageTTL": "1s"}),
-    Change("queue-policies", "Queue", {}, {"deletionPolicy": "Retain", "driftPolicy": "Report"}),
-    Change(
-        "queue-replacement",
-        "Queue",
-        {},
-        {**CLASSIC, "onImmutableChange": "RecreateIfEmpty", "durable": False},
-    ),
-    Change(
-        "arguments-in-another-order",
-        "Queue",
-        {"arguments": [_arg("a", integer=1), _arg("b", integer=2)]},
-        {"arguments": [_arg("b", integer=2), _arg("a", integer=1)]},
-    ),
-    Change(
-        "alternate-exchange", "Exchange", {"alternateExchange": "a"}, {"alternateExchange": "b"}
-    ),
-    Change("keys", "Binding", {"routingKeys": ["a"]}, {"routingKeys": ["b", "c"]}),
-    Change("binding-arguments", "Binding", {}, {"arguments": [_arg("a", integer=1)]}),
-    Change("scale", "BrokerCluster", {"replicas": 3}, {"replicas": 5}),
-    Change("grow", "BrokerCluster", {"storage": {"size": "1Gi"}}, {"storage": {"size": "2Gi"}}),
-    Change("policy", "Policy", {"priority": 1}, {"priority": 2, "applyTo": "queues"}),
-)
-
-TRANSITIONS_REFUSED = (
-    *(
-        Change(
-            f"broker-of-{kind}", kind, {}, {"brokerRef": {"name": "b"}}, "brokerRef is immutable"
-        )
-        for kind in TOPOLOGY
-    ),
-    *(
-        Change(
-            f"broker-namespace-of-{kind}",
-            kind,
-            {},
-            {"brokerRef": {**REF, "namespace": "b"}},
-            "brokerRef.namespace is immutable",
-        )
-        for kind in TOPOLOGY
-    ),
-    *(
-        Change(f"vhost-of-{kind}", kind, {}, {"vhost": "/b"}, "vhost is immutable")
-        for kind in TOPOLOGY_WITH_VHOST
-    ),
-    *(
-        Change(f"name-of-{kind}", kind, {"name": "a"}, {"name": "b"}, "name is immutable")
-        for kind in TOPOLOGY_WITH_NAME
-    ),
-    Change("name-removed", "Queue", {"name": "a"}, {}, "name is immutable"),
-    Change("name-added", "Queue", {}, {"name": "thing"}, "name is immutable"),
-    Change("exchange-type", "Exchange", {}, {"type": "topic"}, "type is immutable; delete"),
-    Change("exchange-durable", "Exchange", {}, {"durable": False}, "durable is immutable; delete"),
-    Change(
-        "exchange-auto", "Exchange", {}, {"autoDelete": True}, "autoDelete is immutable; delete"
-    ),
-    Change(
-        "exchange-internal", "Exchange", {}, {"internal": True}, "internal is immutable; delete"
-    ),
-    Change(
-        "exchange-arguments",
-        "Exchange",
-        {},
-        {"arguments": [_arg("a", integer=1)]},
-        "arguments are immutable; delete",
-    ),
-    Change("queue-type", "Queue", {}, CLASSIC, "type is immutable unless"),
-    Change(
-        "queue-durable",
-        "Queue",
-        CLASSIC,
-        {**CLASSIC, "durable": False},
-        "durable and autoDelete are immutable unless",
-    ),
-    Change(
-        "queue-priority",
-        "Queue",
-        {**CLASSIC, "maxPriority": 1},
-        {**CLASSIC, "maxPriority": 2},
-        "maxPriority is immutable unless",
-    ),
-    Change(
-        "queue-single",
-        "Queue",
-        {},
-        {"singleActiveConsumer": True},
-        "singleActiveConsumer is immutable unless",
-    ),
-    Change(
-        "queue-arguments",
-        "Queue",
-        {"arguments": [_arg("a", integer=1)]},
-        {"arguments": [_arg("a", integer=2)]},
-        "arguments are immutable unless",
-    ),
-    Change("binding-source", "Binding", {}, {"source": "b"}, "source is immutable"),
-    Change(
-        "binding-destination",
-        "Binding",
-        {},
-        {"destination": {"name": "orders", "kind": "Exchange"}},
-        "destination is immutable",
-    ),
-    Change("permission-user", "Permission", {}, {"user": "b"}, "user is immutable"),
-    Change("topic-user", "TopicPermission", {}, {"user": "b"}, "user is immutable"),
-    Change("topic-exchange", "TopicPermission", {}, {"exchange": "b"}, "exchange is immutable"),
-    Change(
-        "topic-user-ref",
-        "TopicPermission",
-        {"user": None, "userRef": {"name": "a"}},
-        {"user": None, "userRef": {"name": "b"}},
-        "userRef is immutable",
-    ),
-    Change(
-        "permission-user-ref",
-        "Permission",
-        {"user": None, "userRef": {"name": "a"}},
-        {"user": None, "userRef": {"name": "b"}},
-        "userRef is immutable",
-    ),
-    Change(
-        "storage-class",
-        "BrokerCluster",
-        {},
-        {"storage": {"className": "fast"}},
-        "storage.className is immutable",
-    ),
 )

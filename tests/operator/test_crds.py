@@ -20,7 +20,8 @@ from brokerd_operator.validation import (
     crd_directory,
 )
 
-from tests.operator.crd_cases import ACCEPTED, REFUSED, TRANSITIONS_ACCEPTED, TRANSITIONS_REFUSED
+from tests.operator.crd_cases import ACCEPTED, REFUSED
+from tests.operator.crd_transitions import TRANSITIONS_ACCEPTED, TRANSITIONS_REFUSED
 from tests.operator.resources import MINIMAL, resource
 
 FILES = sorted(crd_directory().glob("*.yaml"))

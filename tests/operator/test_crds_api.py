@@ -12,12 +12,8 @@ from brokerd_operator.validation import crd_directory
 from kubernetes import client, config
 
 from tests.cluster_fixtures import Kubernetes
-from tests.operator.crd_cases import (
-    ACCEPTED,
-    REFUSED,
-    TRANSITIONS_ACCEPTED,
-    TRANSITIONS_REFUSED,
-)
+from tests.operator.crd_cases import ACCEPTED, REFUSED
+from tests.operator.crd_transitions import TRANSITIONS_ACCEPTED, TRANSITIONS_REFUSED
 from tests.operator.resources import MINIMAL, resource
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]

@@ -93,6 +93,7 @@ class Publisher:
     """Owns the channel's enqueue numbers per queue (duplicate detection, replication.md §2.6).
 
     Invariant: batches of one queue are sent in order, numbers without gaps from 1.
+    In one piece: each batch touches nearly all of it.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Calls:
         for node in links:
             self._node = node
             self._handlers[node] = {}
-            federation_calls.serve(self, *self._of(node))  # type: ignore[arg-type]
+            federation_calls.serve(self, *self._of(node))
 
     def _of(self, node: str) -> Any:
         def restart(link_id: str) -> bool:

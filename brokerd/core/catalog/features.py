@@ -29,7 +29,7 @@ RETURNING_MEMBERS = "returning_members"
 DEFAULT_DELIVERY_LIMIT = "default_delivery_limit"
 SEALED_SECRETS = "sealed_secrets"
 PASSWORD_OVERLAP = "password_overlap"
-FEDERATION_EXCHANGES = "federation_exchanges"
+UPSTREAM_EXCHANGES = "upstream_exchange_type"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -65,7 +65,7 @@ FEATURES = (
         "a user's password before the present one is still right for a while",
     ),
     Feature(
-        FEDERATION_EXCHANGES,
+        UPSTREAM_EXCHANGES,
         "0.1.0",
         "links of other brokers may declare exchanges of the type x-federation-upstream",
     ),

@@ -8,6 +8,7 @@ import pytest
 from brokerd_operator.specs import registry
 from brokerd_operator.specs.model import (
     ClusterAddress,
+    DesiredObject,
     Identity,
     Inputs,
     Invalid,

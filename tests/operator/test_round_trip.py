@@ -285,8 +285,8 @@ async def listed(broker: FakeBroker) -> list[ObservedObject]:
 
 
 def without_secrets(identity: Identity, spec: dict[str, Any]) -> dict[str, Any]:
-    if identity.name.startswith("federation-upstream/"):
-        value = {key: item for key, item in spec["value"].items() if key != "uri"}
+    if identity.name.startswith(("federation-upstream/", "shovel/")):
+        value = {key: item for key, item in spec["value"].items() if not key.endswith("uri")}
         return {**spec, "value": value}
     return {key: value for key, value in spec.items() if not key.startswith("password")}
 

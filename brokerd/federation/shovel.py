@@ -136,7 +136,7 @@ def link_id(vhost: str, name: str) -> str:
     return f"shovel {vhost}:{name}"
 
 
-def parse(vhost: str, name: str, value: Any, reconnect_delay_ms: int = 5000) -> Shovel:
+def parse(vhost: str, name: str, value: Any) -> Shovel:
     """Read a shovel parameter.  Raises UpstreamError, whose text names the key."""
     if not isinstance(value, dict):
         raise UpstreamError("the definition must be a table")
@@ -160,8 +160,7 @@ def parse(vhost: str, name: str, value: Any, reconnect_delay_ms: int = 5000) -> 
     source, destination = _end("src", found), _end("dest", found)
     if source.queue is None and source.exchange is None:
         raise UpstreamError("must specify 'src-exchange' or 'src-queue'")
-    fields = {"reconnect_delay_ms": reconnect_delay_ms} | found
-    result = Shovel(vhost, name, source, destination, **fields)
+    result = Shovel(vhost, name, source, destination, **found)
     if result.ack_mode == "no-ack" and isinstance(result.delete_after, int):
         raise UpstreamError("cannot specify 'no-ack' and numerical 'delete-after'")
     return result

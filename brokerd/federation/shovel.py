@@ -148,14 +148,12 @@ def parse(vhost: str, name: str, value: Any) -> Shovel:
         reader = _READERS.get(key)
         if reader is None:
             raise UpstreamError(f"unknown key '{_short(key)}'")
-        if item is None:
-            continue
         try:
-            known = reader[1](item)
+            known = None if item is None else reader[1](item)
         except UpstreamError as error:
             raise UpstreamError(f"{key}: {error}") from None
-        # The name of today counts where the old one is there as well.
-        if reader[0] and (key not in _LEGACY or reader[0] not in found):
+        # The name of today counts where the old one is there as well; null counts as absent.
+        if item is not None and reader[0] and (key not in _LEGACY or reader[0] not in found):
             found[reader[0]] = known
     source, destination = _end("src", found), _end("dest", found)
     if source.queue is None and source.exchange is None:

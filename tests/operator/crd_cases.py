@@ -141,6 +141,11 @@ SHOVELS: tuple[tuple[str, dict[str, Any], str], ...] = (
         "the URIs of uriSecretRef name their own",
     ),
     ("key-of-queue", {"source": {"queue": "a", "exchangeKey": "k"}}, "exchangeKey goes with an"),
+    (
+        "argument",
+        {"source": {"queue": "a", "queueArguments": [{"name": "x"}]}},
+        "exactly one of string, integer and boolean must be set",
+    ),
     ("sometime", {"source": {"queue": "a", "deleteAfter": "sometime"}}, "deleteAfter must be"),
     ("counts", {"source": {"queue": "a", "deleteAfter": 5}, "ackMode": "no-ack"}, "needs ack"),
 )

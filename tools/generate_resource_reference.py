@@ -63,7 +63,7 @@ ANNOTATIONS = (
     ),
     (
         'brokerd.io/confirm: "GENERATION"',
-        "Queue",
+        "Queue, FederationUpstream, FederationUpstreamSet",
         "Consent to a change that loses something (`ConfirmationRequired`), for this generation"
         " only.",
     ),

@@ -22,8 +22,6 @@ from brokerd.federation.upstream import Upstream
 CHECK_INTERVAL_S = 90.0
 #: Binding changes that come together are sent together.
 BINDING_DELAY_S = 0.02
-#: How old the figure of what waits upstream may be.
-BACKLOG_INTERVAL_S = 5.0
 CONSUMER_TAG = "federation-link"
 
 
@@ -37,9 +35,7 @@ class ExchangeSource:
         self._propagated = link_bindings.Propagated()
         self._bindings_changed = False
         self._next_check = 0.0
-        self._next_look = 0.0
-        #: Messages that waited upstream when it was last looked; None: it never was.
-        self._backlog: int | None = None
+        self._backlog = upstream_side.Backlog()
         self._names: upstream_side.Names | None = None
         self._ends: link_bindings.Ends | None = None
         self._connection: Connection | None = None
@@ -85,22 +81,9 @@ class ExchangeSource:
             if not await upstream_side.exchange_exists(self._connection, internal):
                 raise ClientError(f"the internal exchange '{internal}' is gone")
             self._next_check = loop.time() + CHECK_INTERVAL_S
-        if loop.time() >= self._next_look:
-            self._next_look = loop.time() + BACKLOG_INTERVAL_S
-            self._look()
-        return max(0.0, min(self._next_check, self._next_look) - loop.time())
-
-    def _look(self) -> None:
-        """Ask how much waits upstream.  Not waited for: while the link's reading is held nobody
-        reads the answer.
-        """
-        assert self._names is not None
         assert self._commands is not None
-
-        def looked(count: int) -> None:
-            self._backlog = count
-
-        upstream_side.ask_backlog(self._commands, self._names.queue, looked)
+        next_look_s = self._backlog.look(self._commands, self._names.queue)
+        return max(0.0, min(self._next_check - loop.time(), next_look_s))
 
     def changed(self) -> None:
         """See Source: the downstream exchange's bindings are (perhaps) others now."""
@@ -113,7 +96,7 @@ class ExchangeSource:
 
     def figures(self) -> dict[str, Any]:
         """See Source."""
-        return {"bindings": len(self._propagated), "backlog": self._backlog}
+        return {"bindings": len(self._propagated), "backlog": self._backlog.count}
 
     async def _propagate(self) -> None:
         """Bring the upstream bindings up to date (R-FX-7..R-FX-10)."""

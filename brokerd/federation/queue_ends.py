@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokerd.federation import upstream_side
+from brokerd.federation.client import Channel
 from brokerd.federation.ends import Intake, Listener, Peer, Session
 from brokerd.federation.errors import ClientError
 from brokerd.federation.ports import FederatedQueue, Publisher, Topology
@@ -27,21 +28,26 @@ class QueueSource:
     def __init__(self, federated: FederatedQueue, upstream: Upstream) -> None:
         self._federated = federated
         self._upstream = upstream
+        self._backlog = upstream_side.Backlog()
+        self._channel: Channel | None = None
 
     async def prepare(self, session: Session) -> Intake:
         """See Source; an upstream without consumer priorities is an error (R-FQ-7)."""
         connection = session.peer.connection
-        capabilities = connection.machine.server_properties.get("capabilities")
-        if not (isinstance(capabilities, dict) and capabilities.get(_CAPABILITY) is True):
+        if not connection.machine.server_has(_CAPABILITY):
             raise ClientError(f"the upstream lacks the capability {_CAPABILITY}")
         queue = self._upstream.queue_name(self._federated.queue)
         await upstream_side.ensure_queue(connection, queue, self._federated)
+        self._channel = session.channel
         tag = self._upstream.consumer_tag or f"{CONSUMER_TAG_PREFIX}{self._upstream.name}"
         return Intake(queue, tag, {"x-priority": PRIORITY})
 
     async def follow(self) -> float | None:
-        """See Source: there is nothing to follow; a queue that is deleted cancels the consumer."""
-        return None
+        """See Source: only the figure of what waits.  A queue that was deleted costs the channel,
+        and the next session declares it.
+        """
+        assert self._channel is not None
+        return self._backlog.look(self._channel, self._upstream.queue_name(self._federated.queue))
 
     def changed(self) -> None:
         """See Source."""
@@ -51,7 +57,7 @@ class QueueSource:
 
     def figures(self) -> dict[str, Any]:
         """See Source."""
-        return {}
+        return {"backlog": self._backlog.count}
 
 
 class LocalQueue:

@@ -76,6 +76,8 @@ class Supervisor:
         self._removals: set[asyncio.Task[None]] = set()
         #: Definitions that cannot be used, as rows.
         self._problems: list[dict[str, Any]] = []
+        #: (vhost, upstream) of those that are there: this member may lack the key of a URI, say.
+        self._unusable: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
         self._revision = -1
         self._resync_at = 0.0
@@ -195,7 +197,11 @@ class Supervisor:
                 # Its queue, with what waits there, is for its successor, here or elsewhere
                 # (R-FX-17); one of another name of this cluster may be another cluster's by now.
                 after = configured.get(link_id)
-                is_removed = after is None or after.needs_new_queue(wanted)
+                key = (wanted.federated.vhost, wanted.upstream.name)
+                if after is None:
+                    is_removed = key not in self._unusable
+                else:
+                    is_removed = after.needs_new_queue(wanted)
                 self._end(link_id, link, is_removed=is_removed)
         for link_id, wanted in here.items():
             if link_id in self._links:
@@ -276,6 +282,7 @@ class Supervisor:
         configured: dict[str, _Wanted] = {}
         problems: list[tuple[dict[str, Any], Federated | FederatedQueue]] = []
         parameters: dict[str, tuple[Any, Any]] = {}
+        self._unusable = set()
         self._queues = topology.federated_queues()
         self._led = self._led_now()
         objects: list[Federated | FederatedQueue] = [*topology.federated_exchanges(), *self._queues]
@@ -294,9 +301,10 @@ class Supervisor:
                 upstream = each.of_queue() if is_queue else each.of_exchange()
                 wanted = _Wanted(federated, upstream, topology.cluster_name)
                 configured[_link_id(federated, upstream)] = wanted
-            problems += [
-                (_problem_row(topology.node, federated, problem), federated) for problem in wrong
-            ]
+            for problem in wrong:
+                problems.append((_problem_row(topology.node, federated, problem), federated))
+                if problem.upstream in parameters[vhost][0]:
+                    self._unusable.add((vhost, problem.upstream))
         found_shovels, wrong_shovels = self._shovels()
         configured |= found_shovels
         self._problems = [

@@ -25,6 +25,8 @@ _UNKNOWN_TYPE = frozenset({spec.COMMAND_INVALID, spec.PRECONDITION_FAILED, spec.
 #: How long a consumer of ours may take to be gone from the upstream queue.
 LOOK_S = 0.25
 LOOKS_MAX = 12
+#: How old the figure of what waits upstream may be.
+BACKLOG_INTERVAL_S = 5.0
 _HEAD = struct.Struct(">BHI")
 _WIDE = struct.Struct(">cq")
 
@@ -90,19 +92,32 @@ def in_use(queue: str) -> ClientError:
     )
 
 
-def ask_backlog(channel: Channel, queue: str, told: Callable[[int], None]) -> None:
-    """Ask how many messages wait in the upstream queue, those under way not counted.
+class Backlog:
+    """How many messages wait in a link's upstream queue, those under way not counted."""
 
-    told(count) is called with the answer; a channel that ends tells nobody.
-    """
+    def __init__(self) -> None:
+        #: None: nobody has answered yet.
+        self.count: int | None = None
+        self._next_look = 0.0
 
-    def answered(future: asyncio.Future[methods.Method]) -> None:
+    def look(self, channel: Channel, queue: str) -> float:
+        """Ask, if it is time to; return in how many seconds it is time again.
+
+        The answer is not waited for: while the link's reading is held nobody reads it.
+        """
+        now = asyncio.get_running_loop().time()
+        if now >= self._next_look:
+            self._next_look = now + BACKLOG_INTERVAL_S
+            request = methods.QueueDeclare(queue=queue, passive=True)
+            channel.ask(request).add_done_callback(self._answered)
+        return self._next_look - now
+
+    def _answered(self, future: asyncio.Future[methods.Method]) -> None:
+        # A channel that ends tells nobody.
         if not future.cancelled() and future.exception() is None:
             answer = future.result()
             assert isinstance(answer, methods.QueueDeclareOk)
-            told(answer.message_count)
-
-    channel.ask(methods.QueueDeclare(queue=queue, passive=True)).add_done_callback(answered)
+            self.count = answer.message_count
 
 
 async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:

@@ -99,6 +99,10 @@ def test_nothing_moves_without_a_consumer_and_get_does_not_pull(pair: Pair) -> N
         while time.monotonic() < deadline:
             assert down.basic_get("waiting")[0] is None
         assert consumer_rows(pair.upstream, "waiting") == []
+        eventually(
+            lambda: wait_queue_link(pair.downstream, "waiting")["backlog"] == 5,
+            "the listing says what waits",
+        )
         # A consumer below 0, another broker's link say, is no demand either.
         low = {"x-priority": -1}
         with worker(pair.orders.amqp_port, "waiting", arguments=low) as consumer:

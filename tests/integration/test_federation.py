@@ -214,11 +214,18 @@ def test_wrong_credentials_are_said(pair: Pair) -> None:
 
 
 def test_a_definition_that_cannot_be_used_is_listed(pair: Pair) -> None:
-    """R-FED-2."""
-    follow(pair, "strange", max_hops=0)
+    """R-FED-2: what only shows when the link connects, or depends on what else is there."""
+    follow(pair, "strange", uri=uri(pair.warehouse.amqp_port, query="?heartbeat=often"))
     row = pair.downstream.wait_link("strange", "error")
-    assert row["error"] == "max-hops must be a number from 1 to 255"
+    assert "heartbeat must be a number" in row["error"]
     assert row["upstream"] == "strange"
+    pair.downstream.delete("parameter", "federation-upstream/strange")
+
+    def errors() -> list[str]:
+        rows = pair.downstream.rows("links")
+        return [row["error"] for row in rows if row["exchange"] == "strange"]
+
+    eventually(lambda: errors() == ["there is no upstream of this name"], "the link is told")
 
 
 def test_two_exchanges_that_follow_each_other_see_each_message_once(pair: Pair) -> None:

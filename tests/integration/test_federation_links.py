@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.config import CLUSTER_NAME
 from tests.integration.federation_rig import Admin, admin, amqp, uri
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.test_brokerctl import Ctl
@@ -78,10 +79,12 @@ def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: 
     """R-FED-8, R-FX-2: their names differ, so do their upstream queues."""
     for name in ("up", "east", "west"):
         (tmp_path / name).mkdir()
+    # As good as none: the tests' members have names otherwise.
+    unnamed = {"BROKERD_CLUSTER_NAME": CLUSTER_NAME}
     with (
-        cluster(tmp_path / "up", 1) as (up,),
-        cluster(tmp_path / "east", 1) as (east,),
-        cluster(tmp_path / "west", 1) as (west,),
+        cluster(tmp_path / "up", 1, **unnamed) as (up,),
+        cluster(tmp_path / "east", 1, **unnamed) as (east,),
+        cluster(tmp_path / "west", 1, **unnamed) as (west,),
         admin(up) as upstream,
     ):
         for member in (east, west):
@@ -93,6 +96,7 @@ def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: 
             eventually(lambda at=member: depth(at) == 200, "all messages at each")
         found = [name for name in upstream.objects("queue") if name.startswith("federation: ")]
         assert len(found) == 2
+        assert not any(name.endswith(f"-> {CLUSTER_NAME}") for name in found)
 
 
 def test_a_link_does_not_share_its_queue_with_another_cluster_of_its_name(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
                 "channel-use-mode": "single",
                 "exchange": "x",
                 "queue": "q",
+                "consumer-tag": "orders",
                 "expires": 60_000,
                 "message-ttl": 1_500,
                 "ca-certificates": PEM,
@@ -412,8 +413,8 @@ def test_every_exported_resource_is_valid_and_has_a_name_of_its_own() -> None:
             "no field for queue-version, so it is left out",
         ),
         (
-            ("parameter", "/", "federation-upstream/u", {"value": {"consumer-tag": "c"}}),
-            "consumer-tag has no field",
+            ("parameter", "/", "federation-upstream/u", {"value": {"ha-policy": "c"}}),
+            "ha-policy has no field",
         ),
         (
             (

@@ -152,7 +152,7 @@ def _check_new_exchange(state: CatalogState, vhost: str, name: str, spec: Json) 
 
 def check_federation_type(state: CatalogState, arguments: Json) -> Refused | None:
     """Refuse an exchange of a link that cannot be, or that not all members know (R-FX-4)."""
-    if features.FEDERATION_EXCHANGES not in state.enabled_features:
+    if features.UPSTREAM_EXCHANGES not in state.enabled_features:
         # RabbitMQ's downstream side falls back to fanout on 503 only (3.10.8, tried).
         text = f"unknown exchange type '{federation_type.TYPE}'"
         return Refused(refusals.COMMAND_INVALID, text, True)

@@ -30,7 +30,7 @@ DEFAULT_DELIVERY_LIMIT = "default_delivery_limit"
 SEALED_SECRETS = "sealed_secrets"
 PASSWORD_OVERLAP = "password_overlap"
 SHOVELS = "shovels"
-FEDERATION_EXCHANGES = "federation_exchanges"
+UPSTREAM_EXCHANGES = "upstream_exchange_type"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -71,7 +71,7 @@ FEATURES = (
         "parameters of the component shovel run shovels, and their passwords are not listed",
     ),
     Feature(
-        FEDERATION_EXCHANGES,
+        UPSTREAM_EXCHANGES,
         "0.1.0",
         "links of other brokers may declare exchanges of the type x-federation-upstream",
     ),

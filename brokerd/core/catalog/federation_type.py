@@ -3,7 +3,7 @@ which messages it takes (R-FX-4, R-FX-12).
 
 Pure.  A link of another broker declares one here and binds it as its exchange at home is bound; it
 hands everything to its queue, but for what has been there already or has come too far.  Members
-before the feature flag `federation_exchanges` know no such type.
+before the feature flag `upstream_exchange_type` know no such type.
 """
 
 from __future__ import annotations

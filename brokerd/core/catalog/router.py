@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokerd.core.catalog import federation_type, names, policy
-from brokerd.core.catalog.bindings import Destination
+from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
 
@@ -151,11 +151,7 @@ class Router:
         while work:
             exchange = work.pop()
             found: dict[Destination, None] = {}
-            index = topology.bindings.index(exchange.name)
-            if exchange.type == federation_type.TYPE:
-                result.checks_hops = True
-                if not federation_type.takes(exchange.arguments, headers):
-                    index = None
+            index = _index(topology, exchange, headers, result)
             if index is not None:
                 if index.needs_headers and headers is None:
                     result.needs_headers = True
@@ -189,3 +185,17 @@ class Router:
         # R-RT-3: names that lead nowhere are dropped, and do not trigger an alternate.
         result.queues = tuple(queues[name] for name in targets if name in queues)
         return result
+
+
+def _index(
+    topology: VhostTopology,
+    exchange: Exchange,
+    headers: Mapping[str, Any] | None,
+    result: RouteResult,
+) -> ExchangeIndex | None:
+    """Return the bindings of an exchange, None where the message goes by none of them."""
+    if exchange.type == federation_type.TYPE:
+        result.checks_hops = True
+        if not federation_type.takes(exchange.arguments, headers):
+            return None
+    return topology.bindings.index(exchange.name)

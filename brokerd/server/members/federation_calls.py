@@ -6,16 +6,22 @@ Each link runs on one member (R-FED-7); the others are asked by member_calls.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.server.members import ports
-from brokerd.server.members.member_calls import MemberCalls
+from brokerd.server.members.member_calls import Handler
 from brokerd.server.members.ports import Json
 
 
-def serve(
-    calls: MemberCalls, rows: Callable[[], list[Json]], restart: Callable[[str], bool]
-) -> None:
+class Answers(Protocol):
+    """Who answers other members' questions (member_calls.py)."""
+
+    def serve(self, name: str, handler: Handler) -> None:
+        """Answer questions of this name by `handler`."""
+        ...
+
+
+def serve(calls: Answers, rows: Callable[[], list[Json]], restart: Callable[[str], bool]) -> None:
     """Answer other members' questions.  restart(id) tells whether the link runs here."""
 
     async def links(_: Json) -> Json:

@@ -7,7 +7,7 @@ a message for the sake of the few queues that are federated.  For federation_por
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -26,8 +26,8 @@ class Queues(Protocol):
         """Tell whether the queue's leader is here."""
         ...
 
-    def machine(self, uid: int) -> QueueMachine:
-        """Return the state of a queue that has a replica here."""
+    def led_queues(self, uids: Sequence[int]) -> Sequence[tuple[object, QueueMachine]]:
+        """Return those of these queues whose leader is here, with their state."""
         ...
 
 
@@ -83,7 +83,7 @@ class QueueDemand:
 
     def wants(self, uid: int) -> bool:
         """Say what a queue wants now; nothing, where another member leads it."""
-        return self._queues.leads(uid) and self._queues.machine(uid).wants_messages()
+        return any(machine.wants_messages() for _, machine in self._queues.led_queues([uid]))
 
     def _arm(self) -> None:
         if self._timer is None and self._watches:
@@ -92,6 +92,7 @@ class QueueDemand:
 
     def _look(self) -> None:
         self._timer = None
+        # First: a listener that fails must not end the looks for all others.
+        self._arm()
         for watch in list(self._watches):
             watch.check()
-        self._arm()

@@ -305,6 +305,7 @@ _UPSTREAM_FIELDS = {
     "queue-type": "queueType",
     "exchange": "exchange",
     "queue": "queue",
+    "consumer-tag": "consumerTag",
     "resource-cleanup-mode": "resourceCleanupMode",
     "channel-use-mode": "channelUseMode",
 }

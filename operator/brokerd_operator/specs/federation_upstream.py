@@ -88,6 +88,7 @@ class FederationUpstreamSpec(TopologySpec):
     tls: UpstreamTls | None = None
     exchange: str | None = None
     queue: str | None = None
+    consumer_tag: str | None = None
     prefetch_count: int = 1000
     ack_mode: Literal["on-confirm", "on-publish", "no-ack"] = "on-confirm"
     max_hops: int = 1
@@ -102,7 +103,10 @@ class FederationUpstreamSpec(TopologySpec):
     def problem(self, meta: Meta) -> Invalid | None:
         vhosts = (("endpoints.vhost", item.vhost) for item in self.endpoints)
         return super().problem(meta) or name_problem(
-            ("exchange", self.exchange), ("queue", self.queue), *vhosts
+            ("exchange", self.exchange),
+            ("queue", self.queue),
+            ("consumerTag", self.consumer_tag),
+            *vhosts,
         )
 
     def references(self, meta: Meta) -> tuple[Reference, ...]:
@@ -149,6 +153,7 @@ class FederationUpstreamSpec(TopologySpec):
                 {
                     "exchange": self.exchange,
                     "queue": self.queue,
+                    "consumer-tag": self.consumer_tag,
                     "expires": self.expires,
                     "message-ttl": self.message_ttl,
                     "ca-certificates": authorities,

@@ -66,4 +66,5 @@ def test_a_link_that_never_was_is_a_row_with_its_error() -> None:
         "error": "uri is missing",
     }
     (row,) = LinkRows().rows([problem], 0, 10)
+    assert (row["exchange"], row["queue"]) == ("x", "")
     assert (row["state"], row["err"], row["in"], row["hops"]) == ("error", "uri is missing", 0, [])

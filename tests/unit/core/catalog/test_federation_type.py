@@ -18,7 +18,7 @@ SPEC = {"type": KIND, "durable": True, "auto_delete": True, "internal": True}
 @pytest.fixture
 def catalog() -> CatalogDriver:
     found = CatalogDriver()
-    found.view.enabled_features = frozenset({features.FEDERATION_EXCHANGES})
+    found.view.enabled_features = frozenset({features.UPSTREAM_EXCHANGES})
     return found
 
 
@@ -33,7 +33,7 @@ def test_one_is_declared_once_all_members_know_the_type() -> None:
     assert (refused.code, refused.connection_level) == (503, True)
     reply = catalog.put("exchange", "x A", SPEC | {"arguments": ARGUMENTS})
     assert (reply["code"], reply["amqp"]) == ("REFUSED", 503)
-    catalog.view.enabled_features = frozenset({features.FEDERATION_EXCHANGES})
+    catalog.view.enabled_features = frozenset({features.UPSTREAM_EXCHANGES})
     created = catalog.exchange("x A", KIND, arguments=ARGUMENTS)
     assert created.spec["type"] == KIND
     assert catalog.put("exchange", "x B", SPEC | {"arguments": ARGUMENTS})["code"] == "OK"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -23,10 +24,9 @@ class Queues:
         """See queue_demand.Queues."""
         return self.is_led and uid == 1
 
-    def machine(self, uid: int) -> QueueMachine:
+    def led_queues(self, uids: Sequence[int]) -> Sequence[tuple[object, QueueMachine]]:
         """See queue_demand.Queues."""
-        assert self.is_led
-        return self.queue.machine
+        return [(None, self.queue.machine) for uid in uids if self.leads(uid)]
 
 
 class Heard:
@@ -72,6 +72,27 @@ async def test_a_queue_that_is_led_elsewhere_wants_nothing_here() -> None:
     watch.check()
     assert heard.all == [True, False]
     watch.close()
+
+
+async def test_a_listener_that_fails_does_not_end_the_looks_of_others() -> None:
+    queues, heard = Queues(), Heard()
+    demand = QueueDemand(queues)
+
+    def fails(is_wanted: bool) -> None:
+        if is_wanted:
+            raise RuntimeError("a defect")
+
+    bad = demand.watch(1, fails)
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    good = demand.watch(1, heard)
+    await heard.next()
+    queues.queue.consume("a")
+    assert await heard.next()
+    assert [type(failure) for failure in failures] == [RuntimeError]
+    bad.close()
+    good.close()
 
 
 async def test_a_closed_watch_is_told_nothing_and_leaves_no_timer() -> None:

@@ -136,7 +136,7 @@ def link_id(vhost: str, name: str) -> str:
     return f"shovel {vhost}:{name}"
 
 
-def parse(vhost: str, name: str, value: Any, reconnect_delay_ms: int = 5000) -> Shovel:
+def parse(vhost: str, name: str, value: Any) -> Shovel:
     """Read a shovel parameter.  Raises UpstreamError, whose text names the key."""
     if not isinstance(value, dict):
         raise UpstreamError("the definition must be a table")
@@ -148,20 +148,17 @@ def parse(vhost: str, name: str, value: Any, reconnect_delay_ms: int = 5000) -> 
         reader = _READERS.get(key)
         if reader is None:
             raise UpstreamError(f"unknown key '{_short(key)}'")
-        if item is None:
-            continue
         try:
-            known = reader[1](item)
+            known = None if item is None else reader[1](item)
         except UpstreamError as error:
             raise UpstreamError(f"{key}: {error}") from None
-        # The name of today counts where the old one is there as well.
-        if reader[0] and (key not in _LEGACY or reader[0] not in found):
+        # The name of today counts where the old one is there as well; null counts as absent.
+        if item is not None and reader[0] and (key not in _LEGACY or reader[0] not in found):
             found[reader[0]] = known
     source, destination = _end("src", found), _end("dest", found)
     if source.queue is None and source.exchange is None:
         raise UpstreamError("must specify 'src-exchange' or 'src-queue'")
-    fields = {"reconnect_delay_ms": reconnect_delay_ms} | found
-    result = Shovel(vhost, name, source, destination, **fields)
+    result = Shovel(vhost, name, source, destination, **found)
     if result.ack_mode == "no-ack" and isinstance(result.delete_after, int):
         raise UpstreamError("cannot specify 'no-ack' and numerical 'delete-after'")
     return result

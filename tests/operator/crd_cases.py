@@ -120,6 +120,24 @@ ACCEPTED = (
 EXACTLY_ONE_VALUE = "exactly one of string, integer, boolean, number and json must be set"
 SAME_MEANING = "an argument and the field of the same meaning exclude each other"
 
+#: What is wrong with a Shovel: name of the case, fields, part of the refusal.
+SHOVELS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("from-two", {"source": {"queue": "a", "exchange": "b"}}, "exactly one of queue and exchange"),
+    ("to-two", {"destination": {"queue": "a", "exchange": "b"}}, "at most one of queue and"),
+    (
+        "vhost-and-uri",
+        {"source": {"queue": "a", "vhost": "v", "uriSecretRef": {"name": "b"}}},
+        "the URIs of uriSecretRef name their own",
+    ),
+    ("key-of-queue", {"source": {"queue": "a", "exchangeKey": "k"}}, "exchangeKey goes with an"),
+    (
+        "argument",
+        {"source": {"queue": "a", "queueArguments": [{"name": "x"}]}},
+        "exactly one of string, integer and boolean must be set",
+    ),
+    ("sometime", {"source": {"queue": "a", "deleteAfter": "sometime"}}, "deleteAfter must be"),
+    ("counts", {"source": {"queue": "a", "deleteAfter": 5}, "ackMode": "no-ack"}, "needs ack"),
+)
 REFUSED = (
     Case("reserved-name", "Exchange", {"name": "amq.mine"}, "reserved for the broker"),
     Case(
@@ -301,42 +319,7 @@ REFUSED = (
         {"name": "all"},
         "the set all is made by the broker itself",
     ),
-    Case(
-        "shovel-from-two",
-        "Shovel",
-        {"source": {"queue": "a", "exchange": "b"}},
-        "exactly one of queue and exchange must be set",
-    ),
-    Case(
-        "shovel-to-two",
-        "Shovel",
-        {"destination": {"queue": "a", "exchange": "b"}},
-        "at most one of queue and exchange may be set",
-    ),
-    Case(
-        "shovel-vhost-and-uri",
-        "Shovel",
-        {"source": {"queue": "a", "vhost": "v", "uriSecretRef": {"name": "b"}}},
-        "the URIs of uriSecretRef name their own",
-    ),
-    Case(
-        "shovel-key-of-queue",
-        "Shovel",
-        {"source": {"queue": "a", "exchangeKey": "k"}},
-        "exchangeKey goes with an exchange",
-    ),
-    Case(
-        "shovel-ends-sometime",
-        "Shovel",
-        {"source": {"queue": "a", "deleteAfter": "sometime"}},
-        "deleteAfter must be never, queue-length or a number",
-    ),
-    Case(
-        "shovel-counts-without-acks",
-        "Shovel",
-        {"source": {"queue": "a", "deleteAfter": 5}, "ackMode": "no-ack"},
-        "a number of messages for deleteAfter needs acknowledgements",
-    ),
+    *(Case(f"shovel-{name}", "Shovel", spec, text) for name, spec, text in SHOVELS),
     Case(
         "delete-root-vhost",
         "Vhost",

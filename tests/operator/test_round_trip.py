@@ -91,6 +91,28 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
         {"value": [{"upstream": "east", "exchange": "y", "queue": "z", "max-hops": 2}]},
     ),
     (
+        "parameter",
+        "/",
+        "shovel/mover",
+        {
+            "value": {
+                "src-exchange": "in",
+                "src-exchange-key": "k",
+                "src-queue-args": {"x-expires": 5},
+                "src-consumer-args": {"x-priority": -1},
+                "src-prefetch-count": 7,
+                "src-delete-after": 12,
+                "dest-queue": "out",
+                "dest-queue-args": {"x-queue-type": "quorum"},
+                "dest-add-forward-headers": True,
+                "dest-add-timestamp-header": True,
+                "dest-publish-properties": {"app_id": "a", "delivery_mode": 2},
+                "ack-mode": "on-publish",
+                "reconnect-delay": 0.25,
+            }
+        },
+    ),
+    (
         "operator_policy",
         "/",
         "bounds",
@@ -264,8 +286,8 @@ async def listed(broker: FakeBroker) -> list[ObservedObject]:
 
 
 def without_secrets(identity: Identity, spec: dict[str, Any]) -> dict[str, Any]:
-    if identity.name.startswith("federation-upstream/"):
-        value = {key: item for key, item in spec["value"].items() if key != "uri"}
+    if identity.name.startswith(("federation-upstream/", "shovel/")):
+        value = {key: item for key, item in spec["value"].items() if not key.endswith("uri")}
         return {**spec, "value": value}
     return {key: value for key, value in spec.items() if not key.startswith("password")}
 
@@ -285,6 +307,10 @@ def secrets_for(exported: Export) -> list[dict[str, Any]]:
         elif "credentialsSecretRef" in spec:
             user = spec.get("name", body["metadata"]["name"])
             name, data = spec["credentialsSecretRef"]["name"], {"username": user, "password": "p"}
+        elif body["kind"] == "Shovel":
+            ends = [spec[end]["uriSecretRef"]["name"] for end in ("source", "destination")]
+            found += [secret(end, {"uri": "amqp://u:p@east"}, exported) for end in ends]
+            continue
         else:
             continue
         found.append(secret(name, data, exported))
@@ -399,7 +425,11 @@ def test_every_exported_resource_is_valid_and_has_a_name_of_its_own() -> None:
             ),
             "prefetch-count has no field",
         ),
-        (("parameter", "/", "shovel/s", {"value": {}}), "parameter shovel/s has no resource kind"),
+        (("parameter", "/", "odd/s", {"value": {}}), "parameter odd/s has no resource kind"),
+        (
+            ("parameter", "/", "shovel/s", {"value": {"src-protocol": "amqp091", "odd": 1}}),
+            "Shovel s: odd has no field",
+        ),
         (("strange", "/", "s", {}), "strange s has no resource kind"),
     ],
 )

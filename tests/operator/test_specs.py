@@ -286,6 +286,126 @@ def test_topic_permission_with_a_wrong_pattern_is_invalid(field: str) -> None:
     assert found.reason == "InvalidPattern"
 
 
+def test_upstream_of_a_cluster_takes_its_address_and_administrator() -> None:
+    spec = parse("FederationUpstream", exchange="stock", reconnectDelay="1500ms")
+    assert spec.references(META) == (Reference("BrokerCluster", "default", "warehouse"),)
+    assert isinstance(registry.desired(spec, META), Waiting)
+    (found,) = registry.desired(spec, META, WAREHOUSE)  # type: ignore[misc]
+    assert found.identity == Identity("parameter", "/", "federation-upstream/thing")
+    assert found.write_only == ("value.uri",)
+    assert found.spec["value"] == {
+        "uri": "amqp://admin:p%40ss%2F1@10.0.0.1:5672",
+        "exchange": "stock",
+        "prefetch-count": 1000,
+        "ack-mode": "on-confirm",
+        "max-hops": 1,
+        "reconnect-delay": 1.5,
+        "trust-user-id": False,
+        "queue-type": "classic",
+        "resource-cleanup-mode": "default",
+        "channel-use-mode": "multiple",
+    }
+
+
+def test_upstream_with_hosts_quotes_vhost_and_addresses() -> None:
+    inputs = Inputs(secrets={"default/login": {"username": b"u", "password": b"p"}})
+    (found,) = desired(
+        "FederationUpstream",
+        inputs,
+        credentialsSecretRef={"name": "login"},
+        endpoints=[{"host": "::1", "vhost": "/"}, {"host": "b.example", "tls": True}],
+    )
+    assert found.spec["value"]["uri"] == ["amqp://u:p@[::1]:5672/%2F", "amqps://u:p@b.example:5671"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"amqp://a\namqps://b/v\n", ["amqp://a", "amqps://b/v"]),
+        (b"amqp://a , amqp://b", ["amqp://a", "amqp://b"]),
+        (b"http://a", None),
+        (b"", None),
+        (b"amqp://[", None),
+        (b"\xff", None),
+    ],
+)
+def test_upstream_secret_holds_one_or_more_uris(text: bytes, expected: list[str] | None) -> None:
+    spec = parse("FederationUpstream", endpoints=None, uriSecretRef={"name": "s"})
+    found = registry.desired(spec, META, Inputs(secrets={"default/s": {"uri": text}}))
+    if expected is None:
+        assert isinstance(found, Invalid)
+        assert "amqp://a" not in found.message
+    else:
+        assert isinstance(found, tuple)
+        assert found[0].spec["value"]["uri"] == expected
+
+
+CA = b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+OLD_CA = CA.replace(b"MIIB", b"MIIA")
+KEY = b"-----BEGIN PRIVATE KEY-----\nMIIC\n-----END PRIVATE KEY-----\n"
+
+
+def with_ca(data: dict[str, bytes] | None, **ref: str) -> object:
+    """The objects of an upstream with a URI, whose authorities are in the Secret `trust`."""
+    spec = parse(
+        "FederationUpstream",
+        endpoints=None,
+        uriSecretRef={"name": "s"},
+        tls={"caSecretRef": {"name": "trust", **ref}},
+    )
+    assert Reference("Secret", "default", "trust") in spec.references(META)
+    secrets = {"default/s": {"uri": b"amqps://a"}}
+    if data is not None:
+        secrets["default/trust"] = data
+    return registry.desired(spec, META, Inputs(secrets=secrets))
+
+
+def test_authorities_of_an_upstream_come_from_a_secret_without_what_else_is_there() -> None:
+    found = with_ca({"ca.crt": KEY + b"# ours\r\n" + CA + OLD_CA + CA, "bundle": OLD_CA})
+    assert isinstance(found, tuple)
+    assert found[0].spec["value"]["ca-certificates"] == (CA + OLD_CA).decode()
+    found = with_ca({"bundle": OLD_CA}, key="bundle")
+    assert isinstance(found, tuple)
+    assert found[0].spec["value"]["ca-certificates"] == OLD_CA.decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "WaitingForSecret"),
+        ({"tls.crt": CA}, "WaitingForSecret"),
+        ({"ca.crt": b""}, "InvalidSpec"),
+        ({"ca.crt": KEY}, "InvalidSpec"),
+        ({"ca.crt": b"\xff"}, "InvalidSpec"),
+        ({"ca.crt": CA.replace(b"MIIB", b"A" * 65_536)}, "InvalidSpec"),
+    ],
+)
+def test_authorities_that_cannot_be_used_say_why(
+    data: dict[str, bytes] | None, reason: str
+) -> None:
+    found = with_ca(data)
+    assert isinstance(found, Waiting | Invalid)
+    assert found.reason == reason
+    assert "trust" in found.message or "65536" in found.message
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_authorities_of_a_named_cluster_are_trusted_where_it_has_tls(is_tls: bool) -> None:
+    spec = parse("FederationUpstream")
+    clusters = {"default/warehouse": ClusterAddress(("h:1",), "u", "p", is_tls, CA)}
+    (found,) = registry.desired(spec, META, Inputs(clusters=clusters))  # type: ignore[misc]
+    assert found.spec["value"]["uri"] == f"amqp{'s' if is_tls else ''}://u:p@h:1"
+    assert found.spec["value"].get("ca-certificates") == (CA.decode() if is_tls else None)
+
+
+def test_upstream_set_lists_members_with_overrides() -> None:
+    (found,) = desired(
+        "FederationUpstreamSet", upstreams=[{"name": "b"}, {"name": "a", "maxHops": 2}]
+    )
+    assert found.identity == Identity("parameter", "/", "federation-upstream-set/thing")
+    assert found.spec == {"value": [{"upstream": "a", "max-hops": 2}, {"upstream": "b"}]}
+
+
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [

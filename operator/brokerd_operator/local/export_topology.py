@@ -274,6 +274,8 @@ def _parameter(item: ObservedObject, result: Export, name: str) -> Built:
             for entry in value
         ]
         return "FederationUpstreamSet", {"name": own, "upstreams": upstreams}
+    if component == "shovel" and isinstance(value, dict):
+        return "Shovel", {"name": own} | _shovel(own, value, result, name)
     if component != "federation-upstream" or not isinstance(value, dict):
         result.notes.append(f"parameter {item.name} has no resource kind")
         return None
@@ -320,6 +322,48 @@ def _upstream(name: str, value: JsonObject, result: Export) -> JsonObject:
     known = {"uri", "reconnect-delay", "ca-certificates", *_UPSTREAM_FIELDS, *_UPSTREAM_DURATIONS}
     for key in sorted(set(value) - known):
         result.notes.append(f"FederationUpstream {name}: {key} has no field")
+    return found
+
+
+#: Per end: key of the parameter behind its prefix to field.
+_SHOVEL_END_FIELDS = {
+    "queue": "queue",
+    "exchange": "exchange",
+    "exchange-key": "exchangeKey",
+    "prefetch-count": "prefetchCount",
+    "delete-after": "deleteAfter",
+    "add-forward-headers": "addForwardHeaders",
+    "add-timestamp-header": "addTimestampHeader",
+}
+_SHOVEL_TABLES = {"queue-args": "queueArguments", "consumer-args": "consumerArguments"}
+
+
+def _shovel(own: str, value: JsonObject, result: Export, name: str) -> JsonObject:
+    """Listings leave URIs out: each end gets a Secret."""
+    found: JsonObject = {}
+    known = {"ack-mode", "reconnect-delay", "src-protocol", "dest-protocol"}
+    for prefix, place in (("src", "source"), ("dest", "destination")):
+        secret = f"{name}-{prefix}-uri"
+        result.notes.append(f"Shovel {own}: make the Secret {secret} with the key uri")
+        end: JsonObject = {"uriSecretRef": {"name": secret}}
+        for old, new in _SHOVEL_END_FIELDS.items():
+            if value.get(f"{prefix}-{old}") is not None:
+                end[new] = value[f"{prefix}-{old}"]
+        for old, new in _SHOVEL_TABLES.items():
+            if table := value.get(f"{prefix}-{old}"):
+                end[new] = [_argument(key, item) for key, item in sorted(table.items())]
+        known |= {f"{prefix}-{old}" for old in (*_SHOVEL_END_FIELDS, *_SHOVEL_TABLES, "uri")}
+        found[place] = end
+    properties = value.get("dest-publish-properties") or {}
+    if properties:
+        written = {_camel(key): item for key, item in properties.items()}
+        found["destination"]["publishProperties"] = written
+    if value.get("ack-mode") is not None:
+        found["ackMode"] = value["ack-mode"]
+    if value.get("reconnect-delay") is not None:
+        found["reconnectDelay"] = f"{round(float(value['reconnect-delay']) * 1000)}ms"
+    for key in sorted(set(value) - known - {"dest-publish-properties"}):
+        result.notes.append(f"Shovel {own}: {key} has no field")
     return found
 
 

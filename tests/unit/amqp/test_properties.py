@@ -227,3 +227,10 @@ def test_given_fields_replace_and_all_others_keep_their_bytes() -> None:
         properties.with_fields(properties.EMPTY, {"timestamp": 7, "content_type": "t"})
         == BasicProperties(timestamp=7, content_type="t").encode()
     )
+
+
+def test_a_user_id_can_be_taken_away_and_nothing_else_goes() -> None:
+    """R-PUB-3: another broker's users are not ours."""
+    raw = BasicProperties(message_id="m", user_id="guest", app_id="a").encode()
+    assert properties.without_user_id(raw) == BasicProperties(message_id="m", app_id="a").encode()
+    assert properties.without_user_id(properties.EMPTY) is properties.EMPTY

@@ -42,6 +42,21 @@ def test_the_least_definition_has_rabbitmqs_defaults() -> None:
     assert "secret" not in repr(found)
 
 
+def test_a_shovel_is_a_definition_of_a_link() -> None:
+    """Null counts as absent, as in definitions of upstreams."""
+    found = parsed(src_delete_after="queue-length", dest_exchange=None)
+    assert found.link_id == "shovel /:s"
+    assert found.addresses == found.source.addresses
+    assert found.delete_after == "queue-length"
+
+
+def test_properties_alone_leave_headers_as_they_are() -> None:
+    made = parsed(dest_publish_properties={"app_id": "a"})
+    raw = BasicProperties(headers={"o": 1}).encode()
+    after = made.forwarded("c", "a", "b", raw, 5)
+    assert after == BasicProperties(headers={"o": 1}, app_id="a").encode()
+
+
 def test_all_keys_are_read() -> None:
     found = parsed(
         src_queue=None,

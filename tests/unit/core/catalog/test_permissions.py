@@ -145,3 +145,14 @@ def test_cache_of_patterns_is_bounded() -> None:
     for number in range(patterns.CACHE_SIZE_MAX + 10):
         patterns.matches(f"^{number}$", "x")
     assert len(patterns._compiled) <= patterns.CACHE_SIZE_MAX
+
+
+def test_the_broker_itself_may_do_everything(catalog: CatalogDriver) -> None:
+    """What a shovel does here without a user needs no permission, to resources or to topics."""
+    catalog.put("exchange", "t", {"type": "topic"})
+    own = permissions.Unlimited(catalog.view, VHOST, "")
+    for permission in permissions.PERMISSIONS:
+        assert own.check(permission, "queue", "q") is None
+    assert own.check_any("queue", "q") is None
+    topology = catalog.view.vhosts[VHOST]
+    assert own.check_topic("write", topology.exchanges["t"], ["k"]) is None

@@ -216,7 +216,7 @@ async def test_a_lease_survives_more_failures_in_a_row_than_renewals_fit_in() ->
     api = Scripted(held_by("me"), held_by("me"), *failures, held_by("me"), held_by("me"))
     conflict = ApiError(409, "the object has been modified", "PUT", "Conflict")
     api.answers += [conflict, held_by("somebody")]
-    lease = lease_of(api, duration_s=4)
+    lease = lease_of(api, duration_s=6)
     lease.is_held = True
     with pytest.raises(LeaseLost, match="another holder"):
         await lease.keep()

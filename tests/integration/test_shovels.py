@@ -318,8 +318,8 @@ def test_brokerctl_shows_restarts_and_deletes_a_shovel(ends: Ends) -> None:
     eventually(lambda: row()["messages_moved"] == 0, "another one runs")
     ends.wait("by hand")
     text = "Shovel with the given name was not found"
-    assert text in brokerctl("restart_shovel", "nobody", status=69)
-    assert text in brokerctl("delete_shovel", "nobody", status=69)
+    assert text in brokerctl("restart_shovel", "no-such", status=69)
+    assert text in brokerctl("delete_shovel", "no-such", status=69)
     brokerctl("delete_shovel", "by hand")
     eventually(lambda: ends.row("by hand") is None, "it has ended")
     refused = brokerctl("set_parameter", "shovel", "by hand", '{"src-uri": "amqp://"}', status=69)

@@ -88,7 +88,7 @@ def test_a_closed_gate_lets_go_of_its_connection() -> None:
 
     class Connection:
         def __init__(self) -> None:
-            self.gate = ReadGate(self.pause, self.pause)
+            self.gate = ReadGate(self.pause, self.pause, lambda: 0)
 
         def pause(self) -> None:
             """Nothing to pause."""

@@ -27,6 +27,19 @@ def run(index: int) -> Run:
     return Run(index - 1, 1, index, 0, 0, 0)
 
 
+class Limits:
+    """A log's cache that remembers how it was bounded."""
+
+    def __init__(self) -> None:
+        self.told: list[int | None] = []
+
+    def limit_cache(self, bytes_max: int | None) -> None:
+        self.told.append(bytes_max)
+
+    def cached_bytes(self) -> int:
+        return 0
+
+
 def read(log: WriteAheadLog, index: int) -> bytes | None:
     data = log.log(GROUP).entry_data(index)
     return None if data is None else data[STAMP_BYTES:]
@@ -36,7 +49,7 @@ def test_bodies_are_paged_out_and_read_back_for_delivery(tmp_path: Path) -> None
     """design/replication.md §2.7"""
     log = open_log(tmp_path, small(segment_bytes=1 << 20, cache_bytes=64 << 20))
     views = MessageViews(lambda uid, index: read(log, index))
-    caches = BodyCaches(views, log.limit_cache)
+    caches = BodyCaches(views, log)
     for index in range(1, 81):
         put(log, GROUP, Entry(index, 1, 0, bytes(STAMP_BYTES) + command(index, 100_000)))
         assert views.contents(GROUP, run(index)) is not None
@@ -75,14 +88,14 @@ def test_paging_begins_before_the_alarm_and_ends_well_below(
     seen: list[tuple[int, int]], is_paging: bool
 ) -> None:
     """A limit of 0 is none (R-MEM-7)."""
-    limits: list[int | None] = []
-    caches = BodyCaches(MessageViews(lambda uid, index: None), limits.append)
+    log = Limits()
+    caches = BodyCaches(MessageViews(lambda uid, index: None), log)
     for used, limit in seen:
         caches.memory_seen(used, limit)
     assert caches.is_paging is is_paging
-    told = list(limits)
+    told = list(log.told)
     caches.memory_seen(*seen[-1])
-    assert limits == told
+    assert log.told == told
 
 
 def test_one_entry_is_kept_however_large() -> None:

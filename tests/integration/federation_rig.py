@@ -1,4 +1,4 @@
-"""What federation tests do with brokers: an Admin client, connections, addresses."""
+"""What federation tests do with brokers: two of them, an Admin client, connections, addresses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import base64
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import pika
+import pytest
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.members import Member, eventually
+from tests.integration.members import Member, cluster, eventually
+from tests.rabbitmq_node import FEDERATION, RabbitNode, rabbit_node
 
 #: No answer within this time fails a test.
 CALL_SECONDS = 60.0
+#: What the RabbitMQ of `ends` is called.
+RABBIT_CLUSTER = "warehouse-on-rabbit"
 
 
 class Admin:
@@ -167,3 +172,50 @@ def take(channel: Any, queue: str) -> tuple[Any, Any, bytes]:
 
     answer: tuple[Any, Any, bytes] = eventually(got, f"a message in {queue}")
     return answer
+
+
+@dataclass
+class Pair:
+    """Two clusters and an Admin client of each."""
+
+    warehouse: Member
+    orders: Member
+    upstream: Admin
+    downstream: Admin
+
+
+@contextlib.contextmanager
+def brokerd_pair(folders: pytest.TempPathFactory, **settings: str) -> Iterator[Pair]:
+    """Run two clusters of one member each; settings: of the downstream."""
+    up = cluster(folders.mktemp("up"), 1, BROKERD_CLUSTER_NAME="warehouse")
+    down = cluster(folders.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders", **settings)
+    with (
+        up as (warehouse,),
+        down as (orders,),
+        admin(warehouse) as upstream,
+        admin(orders) as downstream,
+    ):
+        yield Pair(warehouse, orders, upstream, downstream)
+
+
+@dataclass
+class Ends:
+    """A RabbitMQ and a brokerd."""
+
+    rabbit: RabbitNode
+    member: Member
+    admin: Admin
+
+
+@contextlib.contextmanager
+def rabbit_and_brokerd(folders: pytest.TempPathFactory) -> Iterator[Ends]:
+    """Run a RabbitMQ with the vhost `up`, and a brokerd."""
+    with (
+        rabbit_node(folders.mktemp("rabbit") / "node", FEDERATION) as node,
+        cluster(folders.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders") as (member,),
+        admin(member) as client,
+    ):
+        node.control("set_cluster_name", RABBIT_CLUSTER)
+        node.control("add_vhost", "up")
+        node.control("set_permissions", "-p", "up", "guest", ".*", ".*", ".*")
+        yield Ends(node, member, client)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pika
@@ -18,35 +17,18 @@ from tests.integration.federated_queue_rig import (
     wait_queue_link,
     worker,
 )
-from tests.integration.federation_rig import Admin, admin, amqp, uri
-from tests.integration.members import Member, cluster, eventually
+from tests.integration.federation_rig import Pair, amqp, brokerd_pair, uri
+from tests.integration.members import Member, eventually
 
 pytestmark = pytest.mark.timeout(300)
 
 QUORUM = {"x-queue-type": "quorum"}
 
 
-@dataclass
-class Pair:
-    """Two clusters and an Admin client of each."""
-
-    warehouse: Member
-    orders: Member
-    upstream: Admin
-    downstream: Admin
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    up = cluster(tmp_path_factory.mktemp("up"), 1, BROKERD_CLUSTER_NAME="warehouse")
-    down = cluster(tmp_path_factory.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders")
-    with (
-        up as (warehouse,),
-        down as (orders,),
-        admin(warehouse) as upstream,
-        admin(orders) as downstream,
-    ):
-        yield Pair(warehouse, orders, upstream, downstream)
+    with brokerd_pair(tmp_path_factory) as found:
+        yield found
 
 
 def declare(member: Member, queue: str, arguments: dict[str, Any] | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pika
@@ -17,33 +16,23 @@ from tests.integration.federated_queue_rig import (
     wait_queue_link,
     worker,
 )
-from tests.integration.federation_rig import Admin, admin, amqp, uri
-from tests.integration.members import Member, cluster, eventually
-from tests.rabbitmq_node import FEDERATION, RabbitNode, rabbit_node
+from tests.integration.federation_rig import (
+    RABBIT_CLUSTER,
+    Ends,
+    amqp,
+    rabbit_and_brokerd,
+    uri,
+)
+from tests.integration.members import eventually
 
-CLUSTER = "warehouse-on-rabbit"
 QUORUM = {"x-queue-type": "quorum"}
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 
-@dataclass
-class Ends:
-    """A RabbitMQ and a brokerd."""
-
-    rabbit: RabbitNode
-    member: Member
-    admin: Admin
-
-
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
-    with (
-        rabbit_node(tmp_path_factory.mktemp("rabbit") / "node", FEDERATION) as node,
-        cluster(tmp_path_factory.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders") as (member,),
-        admin(member) as client,
-    ):
-        node.control("set_cluster_name", CLUSTER)
-        yield Ends(node, member, client)
+    with rabbit_and_brokerd(tmp_path_factory) as found:
+        yield found
 
 
 def declare(port: int, queue: str, arguments: dict[str, Any]) -> None:
@@ -85,7 +74,7 @@ def test_messages_move_here_from_rabbitmq(ends: Ends, kind: str) -> None:
         assert "-1" in line
         headers = consumer.got[0][1].headers
         assert headers["x-original-exchange"] == ""
-        assert headers["x-received-from"][0]["cluster-name"] == CLUSTER
+        assert headers["x-received-from"][0]["cluster-name"] == RABBIT_CLUSTER
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pika
 import pytest
 
-from tests.integration.federation_rig import Admin, admin, amqp, take, uri
-from tests.integration.members import Member, cluster, eventually
+from tests.integration.federation_rig import Admin, Pair, amqp, brokerd_pair, take, uri
+from tests.integration.members import eventually
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@dataclass
-class Pair:
-    """Two clusters and an Admin client of each."""
-
-    warehouse: Member
-    orders: Member
-    upstream: Admin
-    downstream: Admin
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    up = cluster(tmp_path_factory.mktemp("up"), 1, BROKERD_CLUSTER_NAME="warehouse")
-    settings = {"BROKERD_CLUSTER_NAME": "orders", "BROKERD_TELEMETRY_INTERVAL_MS": "200"}
-    down = cluster(tmp_path_factory.mktemp("down"), 1, **settings)
-    with (
-        up as (warehouse,),
-        down as (orders,),
-        admin(warehouse) as upstream,
-        admin(orders) as downstream,
-    ):
-        yield Pair(warehouse, orders, upstream, downstream)
+    with brokerd_pair(tmp_path_factory, BROKERD_TELEMETRY_INTERVAL_MS="200") as found:
+        yield found
 
 
 def names_of(broker: Admin, kind: str) -> set[str]:

@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
-from tests.integration.federation_rig import Admin, admin, amqp, take, uri
+from tests.integration.federation_rig import (
+    RABBIT_CLUSTER,
+    Admin,
+    Ends,
+    admin,
+    amqp,
+    rabbit_and_brokerd,
+    take,
+    uri,
+)
 from tests.integration.members import Member, cluster, eventually
-from tests.rabbitmq_node import FEDERATION, RabbitNode, rabbit_node
+from tests.rabbitmq_node import RabbitNode
 
-CLUSTER = "warehouse-on-rabbit"
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
-
-
-@dataclass
-class Ends:
-    """A RabbitMQ and a brokerd."""
-
-    rabbit: RabbitNode
-    member: Member
-    admin: Admin
 
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
-    with (
-        rabbit_node(tmp_path_factory.mktemp("rabbit") / "node", FEDERATION) as node,
-        cluster(tmp_path_factory.mktemp("down"), 1, BROKERD_CLUSTER_NAME="orders") as (member,),
-        admin(member) as client,
-    ):
-        node.control("set_cluster_name", CLUSTER)
-        node.control("add_vhost", "up")
-        node.control("set_permissions", "-p", "up", "guest", ".*", ".*", ".*")
-        yield Ends(node, member, client)
+    with rabbit_and_brokerd(tmp_path_factory) as found:
+        yield found
 
 
 def follow(ends: Ends, exchange: str, kind: str = "topic", /, **definition: Any) -> None:
@@ -69,7 +60,7 @@ def test_messages_come_from_rabbitmq(ends: Ends) -> None:
             method, properties, body = take(down, "stock")
             assert (method.routing_key, body) == (f"key.{i}", b"%d" % i)
         (entry,) = properties.headers["x-received-from"]
-        assert entry["cluster-name"] == CLUSTER
+        assert entry["cluster-name"] == RABBIT_CLUSTER
         assert entry["vhost"] == "/"
 
 
@@ -218,7 +209,7 @@ def test_names_arguments_and_headers_are_those_of_rabbitmqs_own_links(ends: Ends
                     "uri": f"amqp://127.0.0.1:{ends.rabbit.amqp_port}/up",
                     "exchange": "fx",
                     "redelivered": False,
-                    "cluster-name": CLUSTER,
+                    "cluster-name": RABBIT_CLUSTER,
                     "vhost": "up",
                 }
             ],

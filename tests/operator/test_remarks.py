@@ -353,6 +353,7 @@ def everything(bench: Bench) -> None:
     bench.add("TopicPermission", "web", user="web", exchange="a")
     bench.add("FederationUpstream", "east", endpoints=None, uriSecretRef={"name": "uri"})
     bench.add("FederationUpstreamSet", "set", upstreams=[{"name": "east"}])
+    bench.add("Shovel", "moves")
     bench.add("Policy", "one", pattern="^q")
     bench.add("Policy", "two", pattern="^q")
     bench.add("OperatorPolicy", "op", pattern="^none")
@@ -435,8 +436,8 @@ async def test_restart_with_all_kinds_writes_nothing(tmp_path: Path) -> None:
             await settled(second)
             assert written == []
             assert second.store.events == []
-        # A User and an upstream hide their secrets, so nobody can know that they are the same.
-        assert broker.writes == writes + 2
+        # A User, an upstream and a shovel hide their secrets: nobody can know that they are the same.
+        assert broker.writes == writes + 3
     finally:
         await broker.stop()
 

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
+from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import AddressError
 from brokerd.cluster.groups import formation
 from brokerd.cluster.groups.formation import Course
@@ -104,12 +105,29 @@ class Member(ports.Catalog, Protocol):
         ...
 
 
+class Ask(Protocol):
+    """Asks another node what it knows of this one (cluster/peer/join_request.py)."""
+
+    async def __call__(
+        self,
+        config: HostConfig,
+        node: NodeId,
+        incarnation: int,
+        peer: NodeId,
+        address: str,
+        enquiry: peer_pb2.Enquiry,
+    ) -> peer_pb2.Description:
+        """Return its answer; join_request.NoAnswer if there is none."""
+        ...
+
+
 class Joining:
     """State: what is remembered, and the course that was taken."""
 
-    def __init__(self, member: Member, host: Host) -> None:
+    def __init__(self, member: Member, host: Host, ask: Ask = join_request.ask) -> None:
         self._member = member
         self._host = host
+        self._ask_node = ask
         self._config = member.config
         self._node = host.node
         self._peers = configured(self._config)
@@ -229,7 +247,7 @@ class Joining:
             address=self.address, cluster_uid=self._kept.cluster_uid, has_data=self.has_data
         )
         try:
-            return await join_request.ask(
+            return await self._ask_node(
                 self._host.config, self._node, self._host.incarnation, node, address, question
             )
         except join_request.NoAnswer as error:

@@ -6,7 +6,6 @@ Used by app.py (SIGTERM) and by the Admin service (Drain).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Collection
 from typing import Protocol
@@ -65,7 +64,7 @@ async def hand_over(member: Member, timeout_s: float, avoid: Collection[NodeId] 
     if member.failure is not None:
         return 0
     host = member.host
-    clock = time.monotonic
+    clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
     waiting = deque(transferable(member, avoid))
     #: When each that is on its way was asked first.

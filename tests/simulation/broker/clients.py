@@ -50,7 +50,7 @@ class _Client:
     def attach(self) -> None:
         """Begin a life on some member that is up, or try again soon."""
         world = self.world
-        candidates = [member for member in world.members.values() if member.is_up]
+        candidates = [member for member in world.members.values() if member.takes_clients]
         if self.is_alive or not world.is_open:
             return
         if not candidates:

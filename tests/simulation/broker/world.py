@@ -64,7 +64,7 @@ class BrokerWorld:
         self, seed: int, trace: Callable[[str], None] | None = None, profile: str | None = None
     ) -> None:
         self.rng = random.Random(seed)
-        self.scenario = Scenario.of_seed(self.rng, profile)
+        self.scenario = self._new_scenario(profile)
         self.kernel = Kernel()
         self.oracle = Oracle()
         self.is_open = True
@@ -108,6 +108,9 @@ class BrokerWorld:
             for i in range(self.rng.choice((1, 2)))
         ]
 
+    def _new_scenario(self, profile: str | None) -> Scenario:
+        return Scenario.of_seed(self.rng, profile)
+
     def _new_queues(self, names: list[NodeId], has_default_limit: bool) -> dict[int, SimQueue]:
         scenario = self.scenario
         queues: dict[int, SimQueue] = {}
@@ -142,6 +145,10 @@ class BrokerWorld:
             recycled_segments_max=1,
             cache_bytes=self._cache_bytes,
         )
+
+    def group_of(self, log_uid: int) -> int:
+        """Return the group of a log."""
+        return log_uid
 
     # ---- record ---------------------------------------------------------------------------------
 
@@ -213,6 +220,14 @@ class BrokerWorld:
     def _nemesis(self) -> None:
         if not self.is_chaotic:
             return
+        choices = self._faults()
+        if choices:
+            self.rng.choice(choices)()
+        self._look_at_live_entries()
+        self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
+
+    def _faults(self) -> list[Callable[[], None]]:
+        """Return what may go wrong next."""
         scenario = self.scenario
         choices: list[Callable[[], None]] = []
         if scenario.partitions:
@@ -235,10 +250,7 @@ class BrokerWorld:
             choices += [self._change_members] * 3
         if scenario.clock_jumps:
             choices.append(self._jump)
-        if choices:
-            self.rng.choice(choices)()
-        self._look_at_live_entries()
-        self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
+        return choices
 
     def _partition(self) -> None:
         kind = self.rng.choice(sorted(PARTITIONS))
@@ -473,7 +485,8 @@ class BrokerWorld:
             self.kernel.outside.kill()
             shutil.rmtree(root)
 
-    def _run(self, root: Path) -> None:
+    def _populate(self, root: Path) -> None:
+        """Make the members and have them start, and the clients come."""
         for node in self._names:
             self.members[node] = SimMember(self, node, root)
             self.wires.add(node, self.members[node])
@@ -482,6 +495,9 @@ class BrokerWorld:
             self.kernel.after(self.rng.randrange(100), member.start)
         for client in [*self.publishers, *self.consumers]:
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
+
+    def _run(self, root: Path) -> None:
+        self._populate(root)
         heal_ms = self.scenario.chaos_ms
         self.kernel.after(500, self._nemesis)
         self.lies.schedule(heal_ms, root)
@@ -499,6 +515,7 @@ class BrokerWorld:
         self.is_publishing = False
         self._look_at_live_entries()
         self._drain()
+        self._examine()
         self.oracle.on_end()
         self._compare_replicas()
 
@@ -530,6 +547,9 @@ class BrokerWorld:
                 # A slow consumer may take minutes for what the faults have piled up.
                 end_ms = self.kernel.now_ms + DRAIN_MS
         self.oracle.require(False, f"after {DRAIN_MS} ms of rest: {obstacle}")
+
+    def _examine(self) -> None:
+        """All is at rest: see what else must hold."""
 
     def _obstacle(self) -> str | None:
         """Return what is still in a queue, or who lags behind; None: all is at rest."""

@@ -177,6 +177,7 @@ class Broker:
             ending=(leaders.forget, self.stuck.forget, letters.stop),
             ended=(hub.group_gone,),
             changed=leaders.update_options,
+            loaded=letters.topology_changed,
         )
         queues = self.queues
         return QueueGroups(self.host, self.groups, self.view, queues.records, queues.led, listeners)
@@ -348,7 +349,6 @@ class Broker:
                 self.leaders.update_options(uid)
             self.membership.wake_all()
             self.revocation.all_changed()
-            self.dead_letterer.topology_changed()
             self.catalog_writer.applied()
 
         asyncio.get_running_loop().call_soon(reload)

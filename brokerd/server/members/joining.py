@@ -197,6 +197,8 @@ class Joining:
                 return
             if course is Course.REFILL:
                 await self._join(answers)
+                # Somebody may remove it before it has started.
+                self.watch()
                 return
             self._check(course, answers)
             self._wait_for("the cluster: no member of it answers yet")
@@ -211,7 +213,9 @@ class Joining:
         )
         log.info("joining the cluster of %s with an empty disk", ", ".join(sorted(best.members)))
         # Remembered first: a crash from here on must not make this disk a trusted one.
-        self._kept = cluster_file.Remembered(best.cluster_uid, dict(best.members), True)
+        self._kept = cluster_file.Remembered(
+            best.cluster_uid, dict(sorted(best.members.items())), True
+        )
         cluster_file.save(self._config.data_dir, self._kept)
         member = self._member
         member.refill.begin()
@@ -304,7 +308,7 @@ class Joining:
         known = self.peers()
         for answer in answers.values():
             if answer.standing == Standing.MEMBER:
-                known |= {NodeId(name): where for name, where in answer.members.items()}
+                known |= {NodeId(name): where for name, where in sorted(answer.members.items())}
         if known != self.peers():
             self._member.spawn(self._host.set_peers(known))
 
@@ -334,7 +338,7 @@ class Joining:
         return found if self._member.doors is not None else self.peers() | found
 
     def watch(self) -> None:
-        """From now on notice a removal (a member that had data does so from its start)."""
+        """From now on notice a removal (who has data, or joins, does so before it has started)."""
         if not self.has_data:
             self.has_data = True
             self._member.spawn(self._watch())

@@ -146,6 +146,10 @@ class BrokerWorld:
             cache_bytes=self._cache_bytes,
         )
 
+    def may_consume(self, uid: int) -> bool:
+        """Tell whether a queue's consumers may come."""
+        return True
+
     def group_of(self, log_uid: int) -> int:
         """Return the group of a log."""
         return log_uid
@@ -485,6 +489,9 @@ class BrokerWorld:
             self.kernel.outside.kill()
             shutil.rmtree(root)
 
+    def _first_fault_ms(self) -> int:
+        return 500
+
     def _populate(self, root: Path) -> None:
         """Make the members and have them start, and the clients come."""
         for node in self._names:
@@ -499,7 +506,7 @@ class BrokerWorld:
     def _run(self, root: Path) -> None:
         self._populate(root)
         heal_ms = self.scenario.chaos_ms
-        self.kernel.after(500, self._nemesis)
+        self.kernel.after(self._first_fault_ms(), self._nemesis)
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self._run_until(heal_ms)
@@ -562,7 +569,7 @@ class BrokerWorld:
             driver = host.driver_of(uid)
             assert driver is not None
             left = (machine.store.ready, machine.unacked, machine.letters.count)
-            if any(left):
+            if any(left) and (self.may_consume(uid) or any(left[1:])):
                 return f"queue {uid} holds ready, unacked, letters: {left}"
             wanted = driver.replica.applied_index
             if wanted < max(self.oracle.ledgers[uid].applied, default=0):

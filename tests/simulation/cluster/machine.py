@@ -79,6 +79,7 @@ class WatchedHost(Host):
             machine = WatchedQueue(machine.name, world.oracle, self.node, uid, machine.options)
         super().open_group(uid, members, machine, volatile=volatile, log_uid=log_uid)
         self.member.uids.add(uid)
+        self._loop.call_soon(self.member.look_at_opened, uid)
 
     def close_group(self, uid: int, *, forget: bool) -> None:
         """See Host: what is removed on purpose is promised no more."""

@@ -52,6 +52,8 @@ class ClusterMember(SimMember):
         #: What earlier disks of this member acknowledged, by log: until its group lets go of it, no
         #: vote may leave that does not know it (G8).
         self._lost: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
+        #: It was taken out of the cluster once, and may hear of it late.
+        self.was_removed = False
 
     # ---- as the world sees it -------------------------------------------------------------------
 
@@ -73,6 +75,11 @@ class ClusterMember(SimMember):
     def is_refilling(self) -> bool:
         """Tell whether the member would be doubted when it starts again."""
         return cluster_file.load(self.data_dir).is_refilling
+
+    @property
+    def has_lost_something(self) -> bool:
+        """Tell whether an earlier disk of this member acknowledged what this one may not hold."""
+        return bool(self._lost)
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -142,6 +149,12 @@ class ClusterMember(SimMember):
             driver = self.host.driver_of(uid)
             if driver is not None and driver.error is None and driver.trust.may_vote:
                 self._look_at_lost(uid, "may vote")
+
+    def look_at_opened(self, uid: int) -> None:
+        """A group was opened, and whoever doubts it has done so."""
+        driver = self.host.driver_of(uid) if self.is_up else None
+        if driver is not None and driver.error is None and driver.trust.may_vote:
+            self._look_at_lost(uid, "may vote from its start on")
 
     def _look_at_lost(self, uid: int, what: str) -> None:
         log_uid = self.log_of(uid)

@@ -142,6 +142,7 @@ class Process:
             ending=(leaders.forget, self.stuck.forget, letters.stop),
             ended=(hub.group_gone,),
             changed=leaders.update_options,
+            loaded=letters.topology_changed,
         )
         self.queue_groups = QueueGroups(
             host, groups, self.view, queues.records, queues.led, listeners
@@ -275,7 +276,6 @@ class Process:
             for uid in list(self.leaders.led):
                 self.leaders.update_options(uid)
             self.membership.wake_all()
-            self.dead_letterer.topology_changed()
             self.catalog_writer.applied()
 
         asyncio.get_running_loop().call_soon(reload)
@@ -310,6 +310,7 @@ class Process:
         self.doors = self
         self.members_changed()
         self.world.record("serving", self.node, self.incarnation)
+        self.world.on_serving(self.member)
 
     async def _introduce(self) -> None:
         """Write the first objects of a new cluster, and what this start changes of an old one."""

@@ -146,6 +146,8 @@ async def move_replica(process: Process, queue: Queue, rng: random.Random) -> No
         work = replica_changes.grow_member(process, node, queues=[queue], timeout_s=CHANGE_S)
     elif len(wanted) > VOTERS_MIN and set(wanted) == set(queue.members):
         node = rng.choice(sorted(wanted))
+        if not process.world.may_take_out(queue.uid, node):
+            return
         work = replica_changes.shrink_member(process, node, queues=[queue], timeout_s=CHANGE_S)
     else:
         return
@@ -182,7 +184,11 @@ async def _remove_member(process: Process, node: NodeId) -> None:
     safe = [
         queue
         for queue in view.queues()
-        if len({*queue.members} - {node}) >= VOTERS_MIN or node not in queue.members
+        if node not in queue.members
+        or (
+            len({*queue.members} - {node}) >= VOTERS_MIN
+            and process.world.may_take_out(queue.uid, node)
+        )
     ]
     await replica_changes.shrink_member(process, node, queues=safe, timeout_s=CHANGE_S)
     for _ in range(5):

@@ -42,6 +42,8 @@ PASSING_UID = 1_000
 ASK_TIMEOUT_MS = 3_000
 #: How often what is to be done by somebody is tried again.
 AGAIN_MS = 300
+#: So long may it take until a member is out of a group, or the wish has failed.
+TAKES_OUT_MS = 25_000
 #: No group has fewer voters, and no cluster fewer members.
 VOTERS_MIN = 3
 #: What people ask for at rest takes at most so long.
@@ -84,6 +86,8 @@ class ClusterWorld(BrokerWorld):
         self.leaving: set[NodeId] = set()
         self._resting: NodeId | None = None
         self._is_wiped = False
+        #: By queue, whom somebody takes out of it, and since when.
+        self._taken_out: dict[int, tuple[str, int]] = {}
         #: The queue that was kept is emptied now.
         self._is_emptying = False
         self._cluster_ids: set[str] = set()
@@ -363,6 +367,17 @@ class ClusterWorld(BrokerWorld):
                 queue = self.rng.choice(queues)
                 work = administration.move_replica(process, queue, self.rng)
                 self.run_on(process, work, f"move {queue.name}")
+
+    def may_take_out(self, uid: int, node: str) -> bool:
+        """Tell whether a member may be taken out of a queue's group now: two people who each see
+        four members and take out one would leave two.
+        """
+        now_ms = self.kernel.now_ms
+        taken, since_ms = self._taken_out.get(uid, (node, now_ms))
+        if taken != node and now_ms - since_ms < TAKES_OUT_MS:
+            return False
+        self._taken_out[uid] = node, now_ms
+        return True
 
     def _declare_or_delete(self) -> None:
         process = self.somebody()

@@ -13,7 +13,6 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,6 +33,7 @@ from tests.simulation.broker.kernel import Kernel
 from tests.simulation.broker.lies import Lies
 from tests.simulation.broker.member import SimMember
 from tests.simulation.broker.oracle import Ledger, Oracle
+from tests.simulation.broker.queues import SimQueue
 from tests.simulation.broker.scenario import Scenario
 from tests.simulation.broker.streams import Wires
 from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
@@ -41,20 +41,6 @@ from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
 RESUME_MS = 5_000
 #: With publishers silent, consumers must have emptied every queue so soon after that.
 DRAIN_MS = 40_000
-
-
-@dataclass(slots=True)
-class SimQueue:
-    """A quorum queue, as the catalog would describe it."""
-
-    uid: int
-    name: str
-    founders: list[str]
-    options: QueueOptions
-    targets: tuple[int, ...] = ()
-    vhost: str = "/"
-    #: Who belongs to it now.
-    members: list[str] = field(default_factory=list)
 
 
 class BrokerWorld:

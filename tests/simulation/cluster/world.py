@@ -25,9 +25,10 @@ from brokerd.rpc.v1 import peer_pb2
 from brokerd.server.catalog import member_states
 from brokerd.server.members import quorum_calls
 from tests.simulation.broker.oracle import Ledger
-from tests.simulation.broker.world import BrokerWorld, SimQueue
+from tests.simulation.broker.queues import SimQueue
+from tests.simulation.broker.world import BrokerWorld
 from tests.simulation.checkers import Violation
-from tests.simulation.cluster import administration
+from tests.simulation.cluster import administration, rest
 from tests.simulation.cluster.member import ClusterMember
 from tests.simulation.cluster.process import Process
 from tests.simulation.cluster.scenario import ClusterScenario
@@ -527,45 +528,9 @@ class ClusterWorld(BrokerWorld):
                 return f"{node} does not serve"
         for node in inside:
             process = self.members[node].broker
-            obstacle = self._obstacle_at(process, inside)
+            obstacle = rest.obstacle_at(self, process, inside)
             if obstacle is not None:
                 return obstacle
-        return None
-
-    def _obstacle_at(self, process: Process, inside: list[NodeId]) -> str | None:
-        node, view, host = process.node, process.view, process.host
-        if sorted(view.members()) != inside:
-            return f"the catalog at {node} knows {sorted(view.members())}, there are {inside}"
-        missing = [name for name in self.acknowledged if view.setting(name) is None]
-        if missing:
-            return f"the catalog at {node} lacks {missing}, which were acknowledged"
-        status = host.status_of(CATALOG_GROUP)
-        if sorted(status.members.voters) != inside or status.members.learners:
-            return f"the catalog's group is {status.members}, the members are {inside}"
-        if status.is_damaged:
-            return f"the catalog at {node} is damaged"
-        if host.alive() != set(inside):
-            return f"{node} hears {sorted(host.alive())}"
-        if self.members[node].is_refilling:
-            return f"{node} counts as one that is being refilled"
-        if process.membership.stuck:
-            return f"{node} cannot change groups: {process.membership.stuck}"
-        held = {CATALOG_GROUP}
-        for queue in view.queues():
-            if queue.membership.wanted is not None or queue.membership.returning:
-                return f"{queue.name} at {node} wants {queue.membership}"
-            if queue.type == "quorum" and len(queue.members) < min(VOTERS_MIN, len(inside)):
-                return f"{queue.name} at {node} has {queue.members} only"
-            if node in queue.members:
-                held.add(queue.uid)
-                group = host.status_of(queue.uid).members if host.has_group(queue.uid) else None
-                if group is None or set(group.voters) != set(queue.members) or group.learners:
-                    return f"{queue.name} at {node} is {group}, its record {queue.members}"
-            target = min(self.scenario.target_size, len(set(inside) - {*queue.membership.excluded}))
-            if len(queue.members) < target:
-                return f"{queue.name} at {node} has {queue.members}, its target size is {target}"
-        if set(host.groups()) != held:
-            return f"{node} holds {sorted(host.groups())}, its records are {sorted(held)}"
         return None
 
     # ---- the examination ------------------------------------------------------------------------

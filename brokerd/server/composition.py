@@ -295,6 +295,7 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
         ending=(leaders.forget, members.stuck.forget, letters.stop),
         ended=(hub.group_gone,),
         changed=leaders.update_options,
+        loaded=letters.topology_changed,
     )
     queues, view = base.queues, base.catalog.view
     return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)

@@ -98,9 +98,7 @@ class Host:
         self._late_work = LateWork(self.wake)
         self._members = MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
-        self._ticked_ms = 0
-        self._heartbeat_at_ms = 0
-        self._collect_at_ms = 0
+        self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
         self._has_failed = False
         self._peers_lock = asyncio.Lock()
 
@@ -274,6 +272,11 @@ class Host:
         """Return the leader as the replica here knows it."""
         driver = self._drivers.get(uid)
         return None if driver is None else driver.leader
+
+    def term_of(self, uid: int) -> int | None:
+        """Return the newest term that the replica here knows; None: there is none."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.term
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""

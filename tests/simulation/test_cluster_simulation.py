@@ -1,0 +1,59 @@
+"""The whole cluster in the simulator: members come, go and lose their disks; planted bugs show."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.cluster.mutants import CI, MUTANTS, hunt
+from tests.simulation.cluster.scenario import PROFILES
+from tests.simulation.cluster.world import ClusterWorld
+from tests.simulation.run import main, quiet, run_seed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sixty_seeds_of_the_cluster_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    """G1 to G9, R-QQ-23: catalog, joining, membership, refill, repair and leaders together."""
+    arguments = ["--world", "cluster", "--seeds", "60", "--processes", "2"]
+    assert main(arguments) == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_each_profile_founds_a_cluster_and_uses_it(profile: str) -> None:
+    world = run_seed(7, world="cluster", profile=profile)
+    assert isinstance(world, ClusterWorld)
+    assert world.oracle.confirmed
+    assert world.acknowledged
+    assert any(ledger.settled for ledger in world.oracle.ledgers.values())
+
+
+@pytest.mark.slow
+def test_a_seed_is_the_same_in_every_process() -> None:
+    """Nothing depends on the order of a set of names."""
+    command = [sys.executable, "-m", "tests.simulation.run", "--world", "cluster", "--trace"]
+    lasts = []
+    for number in ("1", "2"):
+        run = subprocess.run(
+            [*command, "--profile", "fair", "--seed", "2"],
+            env=os.environ | {"PYTHONHASHSEED": number},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lasts.append(run.stdout.splitlines()[-1])
+    assert "digest" in lasts[0]
+    assert lasts[0] == lasts[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", sorted(CI))
+def test_simulator_finds_planted_bug(name: str) -> None:
+    """The others are hunted by `make sim-nightly`."""
+    with quiet():
+        assert hunt(name) is not None, f"{name} survived {MUTANTS[name][2]} seeds"

@@ -27,7 +27,7 @@ from brokerd.core.queue import (
     queue_snapshot,
 )
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
-from brokerd.core.queue.dead_letters import Letter
+from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import (
@@ -193,7 +193,7 @@ class QueueMachine(QueueIntake):
         nodes = self.query_consumer_nodes().union(self.senders.nodes())
         return nodes | {key.node for key, _, _ in self.enqueuers.rows()}
 
-    def query_letters_taken(self) -> list[Letter]:
+    def query_letters_taken(self) -> list[DeadSpan]:
         """Return the dead letters that a worker has taken and not settled, in death order."""
         return self.letters.held()
 

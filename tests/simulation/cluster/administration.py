@@ -83,7 +83,7 @@ async def _declare_first(process: Process) -> None:
         if process.queue_of(uid) is None:
             world.uid_of_next_queue = uid
             spec = _spec(process, uid)
-            reply = await topology.create_queue(process, VHOST, name, spec, cause="admin")
+            reply = await topology.create_queue(process.objects, VHOST, name, spec, cause="admin")
             # Somebody else may have declared it meanwhile, with other members.
             _expect(process, reply)
     if world.scenario.dead_letters:
@@ -102,7 +102,7 @@ def is_bound(process: Process) -> bool:
 
 
 def _bindings(process: Process) -> list[str]:
-    rows = process.catalog.objects("binding", VHOST)
+    rows = process.built.base.catalog.machine.objects("binding", VHOST)
     return [row["name"] for row in rows if row["spec"]["source"] == "dlx"]
 
 
@@ -121,7 +121,7 @@ def _expect(process: Process, reply: dict[str, Any]) -> None:
 async def declare_passing(process: Process, uid: int) -> None:
     """Declare a queue that no client uses."""
     spec = SPEC | {"arguments": QUORUM | {"x-delivery-limit": -1}}
-    work = topology.create_queue(process, VHOST, f"passing{uid}", spec, cause="admin")
+    work = topology.create_queue(process.objects, VHOST, f"passing{uid}", spec, cause="admin")
     await quietly(work)
     if process.view.queue(VHOST, f"passing{uid}") is not None:
         process.world.on_declared(uid)
@@ -132,7 +132,9 @@ async def delete_passing(process: Process, uid: int) -> None:
     queue = process.queue_of(uid)
     if queue is None:
         return
-    work = topology.delete_queue(process, queue, if_empty=False, if_unused=False, cause="admin")
+    work = topology.delete_queue(
+        process.objects, queue, if_empty=False, if_unused=False, cause="admin"
+    )
     process.world.on_deleted(uid)
     await quietly(work)
 
@@ -143,12 +145,16 @@ async def move_replica(process: Process, queue: Queue, rng: random.Random) -> No
     outside = sorted(set(process.view.members()) - {*wanted})
     if outside and (len(wanted) <= VOTERS_MIN or rng.random() < 0.5):
         node = rng.choice(outside)
-        work = replica_changes.grow_member(process, node, queues=[queue], timeout_s=CHANGE_S)
+        work = replica_changes.grow_member(
+            process.cluster, node, queues=[queue], timeout_s=CHANGE_S
+        )
     elif len(wanted) > VOTERS_MIN and set(wanted) == set(queue.members):
         node = rng.choice(sorted(wanted))
         if not process.world.may_take_out(queue.uid, node):
             return
-        work = replica_changes.shrink_member(process, node, queues=[queue], timeout_s=CHANGE_S)
+        work = replica_changes.shrink_member(
+            process.cluster, node, queues=[queue], timeout_s=CHANGE_S
+        )
     else:
         return
     await quietly(work)
@@ -179,7 +185,7 @@ async def _remove_member(process: Process, node: NodeId) -> None:
         others = sorted(set(view.members()) - {*queue.wanted_members, node})
         if node in queue.wanted_members and len(rest) < VOTERS_MIN and others:
             await replica_changes.grow_member(
-                process, others[0], queues=[queue], timeout_s=CHANGE_S
+                process.cluster, others[0], queues=[queue], timeout_s=CHANGE_S
             )
     safe = [
         queue
@@ -190,7 +196,7 @@ async def _remove_member(process: Process, node: NodeId) -> None:
             and process.world.may_take_out(queue.uid, node)
         )
     ]
-    await replica_changes.shrink_member(process, node, queues=safe, timeout_s=CHANGE_S)
+    await replica_changes.shrink_member(process.cluster, node, queues=safe, timeout_s=CHANGE_S)
     for _ in range(5):
         if node not in view.members():
             return
@@ -209,4 +215,4 @@ async def set_maintenance(process: Process, node: NodeId, *, is_on: bool) -> Non
 async def rebalance(process: Process) -> None:
     """Spread leaders over the members that do not rest."""
     resting = member_states.resting(process.view)
-    await quorum_calls.rebalance(process, list(process.view.queues()), resting, CHANGE_S)
+    await quorum_calls.rebalance(process.cluster, list(process.view.queues()), resting, CHANGE_S)

@@ -1,4 +1,4 @@
-"""The real catalog, and the host that opens the groups of queues, watched."""
+"""The real catalog, and the host that opens the groups, watched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from zlib import crc32
 from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.machine import Meta, Outcome
-from brokerd.core.profiles import Profile
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
@@ -20,20 +19,30 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.member import ClusterMember
 
 
-class WatchedCatalog(CatalogMachine):
-    """A CatalogMachine that tells the oracle what it does."""
+class WatchedCatalog:
+    """A raft.machine.Machine: a member's CatalogMachine, that tells the oracle what it does."""
 
-    def __init__(self, profile: Profile, oracle: Oracle, node: NodeId) -> None:
-        super().__init__(profile)
+    realise_everywhere = CatalogMachine.realise_everywhere
+    may_lose_last = CatalogMachine.may_lose_last
+
+    def __init__(self, machine: CatalogMachine, oracle: Oracle, node: NodeId) -> None:
+        self._machine = machine
         self._oracle = oracle
         self._node = node
         self._applied_index = 0
+        self.became_leader = machine.became_leader
+        self.live_indexes = machine.live_indexes
+        self.next_deadline_ms = machine.next_deadline_ms
+        self.tick_command = machine.tick_command
+        self.overview = machine.overview
+        self.check_invariants = machine.check_invariants
 
     def apply(self, meta: Meta, command: bytes) -> Outcome:
-        """See CatalogMachine: every member comes to the same."""
-        outcome = super().apply(meta, command)
+        """See Machine: every member comes to the same."""
+        outcome = self._machine.apply(meta, command)
         self._applied_index = meta.index
-        found = (meta.term, crc32(command), crc32(outcome.reply), self.state.revision)
+        revision = self._machine.state.revision
+        found = (meta.term, crc32(command), crc32(outcome.reply), revision)
         known = self._oracle.ledgers[CATALOG_GROUP].applied.setdefault(meta.index, found)
         self._oracle.require(
             known == found,
@@ -42,23 +51,24 @@ class WatchedCatalog(CatalogMachine):
         return outcome
 
     def snapshot(self) -> bytes:
-        """See CatalogMachine."""
-        data = super().snapshot()
+        """See Machine."""
+        data = self._machine.snapshot()
         if self._applied_index:
             self._oracle.on_snapshot(self._node, CATALOG_GROUP, self._applied_index, data)
         return data
 
     def restore(self, data: bytes) -> None:
-        """See CatalogMachine."""
-        super().restore(data)
+        """See Machine."""
+        self._machine.restore(data)
         self._applied_index = 0
         self._oracle.require(
-            super().snapshot() == data, f"{self._node}: a snapshot does not bring the catalog back"
+            self._machine.snapshot() == data,
+            f"{self._node}: a snapshot does not bring the catalog back",
         )
 
 
 class WatchedHost(Host):
-    """A Host whose queues tell the oracle what they do; it notes which log is whose."""
+    """A Host whose catalog and queues tell the oracle what they do; it notes which log is whose."""
 
     member: ClusterMember
 
@@ -77,6 +87,8 @@ class WatchedHost(Host):
         world.logs[log_uid or uid] = uid
         if isinstance(machine, QueueMachine):
             machine = WatchedQueue(machine.name, world.oracle, self.node, uid, machine.options)
+        elif isinstance(machine, CatalogMachine):
+            machine = WatchedCatalog(machine, world.oracle, self.node)
         super().open_group(uid, members, machine, volatile=volatile, log_uid=log_uid)
         self.member.uids.add(uid)
         self._loop.call_soon(self.member.look_at_opened, uid)

@@ -46,6 +46,8 @@ class ClusterMember(SimMember):
                     "address": address_of(node),
                     "secret": "of the simulation",
                 },
+                # Nobody logs in.
+                "auth": {"create_guest": False},
                 "queues": {"disconnected_timeout_ms": 2_000},
             }
         )
@@ -89,10 +91,10 @@ class ClusterMember(SimMember):
         return host
 
     def _begin(self, host: Host) -> Any:
+        assert self.wal is not None
         self.uids = set()
-        self.broker = process = Process(self, host)
-        host.serve(process.events)
-        process.spawn(process.serve())
+        self.broker = process = Process(self, host, self.wal)
+        process.spawn(process.run())
         return process
 
     def start(self) -> None:

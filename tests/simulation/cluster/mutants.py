@@ -17,10 +17,11 @@ from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import CatalogWriter
 from brokerd.server.catalog.topology import Placement
-from brokerd.server.members import leadership, repair
+from brokerd.server.members import repair
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Joining
+from brokerd.server.members.leadership import Leadership
 from brokerd.server.members.refill import Refill
 from brokerd.server.members.repair import Repair
 from brokerd.server.messages.dlx_worker import DeadLetterer, Worker
@@ -143,7 +144,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 60),
     "leaver-goes-at-once": ([(CatalogMembers, "_may_go", _goes_at_once)], "fair", 40),
     "leaders-where-members-rest": ([(Placement, "__init__", _place_anywhere)], "rests", 30),
-    "nothing-handed-over": ([(leadership, "transferable", _none_of_them)], "rests", 10),
+    "nothing-handed-over": ([(Leadership, "transferable", _none_of_them)], "rests", 10),
     "leaders-not-spread": ([(placement, "balanced_leaders", _none_of_them)], "rests", 20),
     "letters-without-route-dropped": ([(Worker, "_round", _drop_without_route)], "rests", 20),
     "refused-letters-forgotten": ([(DeadLetterer, "topology_changed", _nothing)], "rests", 20),

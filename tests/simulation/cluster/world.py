@@ -123,10 +123,6 @@ class ClusterWorld(BrokerWorld):
         """See BrokerWorld."""
         return self.logs.get(log_uid, log_uid)
 
-    def clock_ms(self) -> int:
-        """Return the wall clock."""
-        return 1_000_000 + self.kernel.now_ms
-
     async def ask(
         self,
         config: HostConfig,
@@ -571,7 +567,9 @@ class ClusterWorld(BrokerWorld):
             self.oracle.require(max(spread) - min(spread) <= 1, f"leaders are spread so: {counts}")
 
     async def _rebalanced(self, process: Process) -> tuple[int, int]:
-        return await quorum_calls.rebalance(process, list(process.view.queues()), set(), 10.0)
+        return await quorum_calls.rebalance(
+            process.cluster, list(process.view.queues()), set(), 10.0
+        )
 
     def _leads_nothing(self, node: NodeId) -> bool:
         host = self.members[node].host

@@ -285,7 +285,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
         kept_aside=KeptAside(this, host, groups, calls, spawn),
         stuck=StuckQueues(cluster, deliveries, groups),
         refill=refill,
-        repair=Repair(cluster, host, host.refilling.lacking, spawn),
+        repair=Repair(cluster, host, host.refilling, refill.nudge, spawn),
         catalog_members=CatalogMembers(catalog, host, leadership.hand_over),
         joining=Joining(config, host, groups, catalog, refill, base.lifecycle, spawn, ask),
     )

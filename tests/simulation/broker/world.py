@@ -475,6 +475,10 @@ class BrokerWorld:
             self.kernel.outside.kill()
             shutil.rmtree(root)
 
+    def _resume_ms(self) -> int:
+        """Return how long after all is healed clients may wait for their first confirm."""
+        return RESUME_MS
+
     def _first_fault_ms(self) -> int:
         return 500
 
@@ -496,14 +500,15 @@ class BrokerWorld:
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self._run_until(heal_ms)
-        while self.kernel.now_ms < heal_ms + RESUME_MS and any(
+        resume_ms = self._resume_ms()
+        while self.kernel.now_ms < heal_ms + resume_ms and any(
             publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers
         ):
             self._run_until(self.kernel.now_ms + 100)
         for publisher in self.publishers:
             self.oracle.require(
                 publisher.confirmed_at_ms > heal_ms,
-                f"{publisher.name} got no confirm within {RESUME_MS} ms after heal (G9)",
+                f"{publisher.name} got no confirm within {resume_ms} ms after heal (G9)",
             )
         self.is_publishing = False
         self._look_at_live_entries()

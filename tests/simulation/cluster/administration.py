@@ -180,7 +180,7 @@ async def _remove_member(process: Process, node: NodeId) -> None:
     if node not in view.members():
         await process.write(catalog_commands.set_setting(catalog_commands.member_state(node), None))
         return
-    for queue in view.queues():
+    for queue in list(view.queues()):
         rest = {*queue.wanted_members} - {node}
         others = sorted(set(view.members()) - {*queue.wanted_members, node})
         if node in queue.wanted_members and len(rest) < VOTERS_MIN and others:

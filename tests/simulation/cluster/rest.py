@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.catalog import member_states
+from tests.simulation.cluster import administration
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.process import Process
@@ -12,6 +14,20 @@ if TYPE_CHECKING:
 
 #: No group has fewer voters, and no cluster fewer members.
 VOTERS_MIN = 3
+
+
+def put_right(world: ClusterWorld, process: Process) -> str | None:
+    """Have taken back what somebody wrote whom nobody heard before somebody else found all well;
+    return what it was.
+    """
+    if world.scenario.dead_letters and not administration.is_bound(process):
+        world.run_on(process, administration.quietly(administration.bind(process)), "bind")
+        return f"at {process.node} dead letters have no way"
+    for node in sorted(member_states.resting(process.view)):
+        work = administration.set_maintenance(process, node, is_on=False)
+        world.run_on(process, work, f"maintenance {node} ends")
+        return f"at {process.node} {node} rests"
+    return None
 
 
 def obstacle_at(world: ClusterWorld, process: Process, inside: list[NodeId]) -> str | None:

@@ -22,7 +22,7 @@ from brokerd.core.catalog import catalog_commands
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.catalog import member_states
+from brokerd.server.catalog.catalog_writer import SYNC_S
 from brokerd.server.members import quorum_calls
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
@@ -49,6 +49,9 @@ TAKES_OUT_MS = 25_000
 VOTERS_MIN = 3
 #: What people ask for at rest takes at most so long.
 EXAM_MS = 20_000
+#: Whoever founds a cluster changes the catalog so many times, and waits each time for those who are
+#: heard and have not joined yet.
+FOUNDING_CHANGES = 3
 
 
 class ClusterWorld(BrokerWorld):
@@ -92,6 +95,8 @@ class ClusterWorld(BrokerWorld):
         #: The queue that was kept is emptied now.
         self._is_emptying = False
         self._cluster_ids: set[str] = set()
+        #: Somebody has let clients in.
+        self._is_founded = False
 
     def _new_scenario(self, profile: str | None) -> ClusterScenario:
         return ClusterScenario.of_seed(self.rng, profile)
@@ -394,6 +399,7 @@ class ClusterWorld(BrokerWorld):
 
     def on_serving(self, member: ClusterMember) -> None:
         """A member lets clients in: one with a new disk may end before it has filled all of it."""
+        self._is_founded = True
         if self.is_chaotic and member.has_lost_something and self.strikes(0.5):
             self.kernel.after(self.rng.random() * 40, self._crash, member, 50)
 
@@ -470,6 +476,10 @@ class ClusterWorld(BrokerWorld):
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
         self.kernel.after(AGAIN_MS, self._declare_first)
 
+    def _resume_ms(self) -> int:
+        founding_ms = 0 if self._is_founded else round(FOUNDING_CHANGES * SYNC_S * 1000)
+        return super()._resume_ms() + founding_ms
+
     def _first_fault_ms(self) -> int:
         return self.scenario.calm_ms
 
@@ -481,22 +491,6 @@ class ClusterWorld(BrokerWorld):
                 return
             self.run_on(process, administration.declare_first(process), "declare")
         self.kernel.after(AGAIN_MS, self._declare_first)
-
-    def _heal(self) -> None:
-        super()._heal()
-        if self._resting is not None:
-            self._end_rest()
-
-    def _end_rest(self) -> None:
-        """Nobody rests any more, as soon as somebody can say so."""
-        process = self.somebody()
-        if process is not None and self._resting is not None:
-            if not member_states.state_of(process.view, self._resting):
-                self._resting = None
-                return
-            work = administration.set_maintenance(process, self._resting, is_on=False)
-            self.run_on(process, work, f"maintenance {self._resting} ends")
-        self.kernel.after(AGAIN_MS, self._end_rest)
 
     def _run_until(self, end_ms: int) -> None:
         super()._run_until(end_ms)
@@ -512,11 +506,10 @@ class ClusterWorld(BrokerWorld):
         """Return what is not yet as the catalog says; None: all is."""
         if self.leaving:
             return f"{sorted(self.leaving)} still leave"
-        process = self.somebody() if self.scenario.dead_letters else None
-        if process is not None and not administration.is_bound(process):
-            # Whoever took it away was not heard before somebody else found it there.
-            self.run_on(process, administration.quietly(administration.bind(process)), "bind")
-            return f"at {process.node} dead letters have no way"
+        process = self.somebody()
+        obstacle = None if process is None else rest.put_right(self, process)
+        if obstacle is not None:
+            return obstacle
         inside = sorted(node for node, member in self.members.items() if not member.is_out)
         for node in inside:
             process = self.members[node].broker

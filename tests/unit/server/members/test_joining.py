@@ -15,8 +15,9 @@ from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.members import cluster_file, joining
-from brokerd.server.members.joining import Joining, Removed
+from brokerd.server.members.joining import Ask, Joining, Removed
 
 NEW = NodeId("new")
 Standing = peer_pb2.Description.Standing
@@ -68,24 +69,32 @@ class Host:
         return None
 
 
+class Catalog:
+    """Of a member that knows nothing yet."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine()
+        self.view = self.machine.state
+
+
 class Member:
     """A member that starts."""
 
     def __init__(self, data_dir: Path) -> None:
+        self.host = Host()
         self.config = BrokerConfig.model_validate(
             {
                 "node": {"name": "new", "data_dir": str(data_dir)},
                 "cluster": {"members": "a=a:1,b=b:1", "address": "new:1", "secret": "s"},
             }
         )
-        self.catalog = CatalogMachine()
-        self.view = self.catalog.state
-        self.stopping = asyncio.Event()
-        self.removed: Exception | None = None
-        self.groups = Groups()
+        self.lifecycle = Lifecycle()
         self.refill = Refill()
-        self.doors: object | None = None
         self.tasks: list[asyncio.Task[None]] = []
+
+    def joining(self, ask: Ask) -> Joining:
+        parts: Any = (self.config, self.host, Groups(), Catalog(), self.refill, self.lifecycle)
+        return Joining(*parts, self.spawn, ask)
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -131,13 +140,13 @@ def described(standing: Standing.ValueType) -> peer_pb2.Description:
 
 async def test_a_member_without_data_joins_and_is_doubted(tmp_path: Path) -> None:
     """G8: the disk is new, the cluster is not; a crash makes it no trusted one."""
-    member, host, cluster = Member(tmp_path), Host(), Cluster()
+    member, cluster = Member(tmp_path), Cluster()
     cluster.answers[False] = described(Standing.MEMBER)
-    finding = Joining(member, host, cluster.ask)
+    finding = member.joining(cluster.ask)
     await finding.settle()
     assert member.refill.is_on
     assert member.refill.opened_here == [(CATALOG_GROUP, 0)]
-    assert host.voters == []
+    assert member.host.voters == []
     assert cluster_file.load(tmp_path).is_refilling
     await member.end()
 
@@ -147,15 +156,15 @@ async def test_a_member_that_is_removed_while_it_joins_hears_of_it(
 ) -> None:
     """Its catalog has no leader any more, and nobody else would tell it."""
     monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
-    member, host, cluster = Member(tmp_path), Host(), Cluster()
+    member, cluster = Member(tmp_path), Cluster()
     cluster.answers[False] = described(Standing.MEMBER)
-    finding = Joining(member, host, cluster.ask)
+    finding = member.joining(cluster.ask)
     await finding.settle()
     cluster.answers[True] = described(Standing.REMOVED)
     async with asyncio.timeout(10):
-        await member.stopping.wait()
-    assert isinstance(member.removed, Removed)
-    assert "was removed from the cluster" in str(member.removed)
+        await member.lifecycle.stopping.wait()
+    assert isinstance(member.lifecycle.removal, Removed)
+    assert "was removed from the cluster" in str(member.lifecycle.removal)
     await member.end()
 
 
@@ -164,9 +173,9 @@ async def test_a_member_that_joins_never_asks_again_as_one_without_data(
 ) -> None:
     """Whoever has no data and asks is made a member: a removed one would be one again."""
     monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
-    member, host, cluster = Member(tmp_path), Host(), Cluster()
+    member, cluster = Member(tmp_path), Cluster()
     cluster.answers[False] = cluster.answers[True] = described(Standing.MEMBER)
-    finding = Joining(member, host, cluster.ask)
+    finding = member.joining(cluster.ask)
     await finding.settle()
     before = len(cluster.questions)
     async with asyncio.timeout(10):

@@ -91,7 +91,7 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._drivers: dict[int, Driver] = {}
         self._dirty: list[Driver] = []
-        self._is_flush_scheduled = False
+        self._is_flush_scheduled = self._has_failed = False
         #: What is to be called before the flush under way hands over; None: none is under way.
         self._at_end: list[Callable[[], None]] | None = None
         self._group_clock = group_clock.GroupClock()
@@ -99,16 +99,12 @@ class Host:
         self._members = MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
         self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
-        self._has_failed = False
         self._peers_lock = asyncio.Lock()
 
     # ---- life -----------------------------------------------------------------------------------
 
     async def start(
-        self,
-        peers: Mapping[NodeId, str],
-        bind: str,
-        describe: peer_service.Describe | None = None,
+        self, peers: Mapping[NodeId, str], bind: str, describe: peer_service.Describe | None = None
     ) -> None:
         """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial;
         answer nodes that start and ask by `describe`.  OSError: an address cannot be bound."""

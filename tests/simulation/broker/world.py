@@ -53,9 +53,8 @@ class BrokerWorld:
         self.scenario = self._new_scenario(profile)
         self.kernel = Kernel()
         self.oracle = Oracle()
-        self.is_open = True
-        self.is_publishing = True
-        self.is_chaotic = True
+        self.is_open = self.is_publishing = self.is_chaotic = True
+        self.resume_ms = RESUME_MS
         self._trace = trace
         self._digest = hashlib.blake2b(digest_size=16)
         scenario = self.scenario
@@ -475,10 +474,6 @@ class BrokerWorld:
             self.kernel.outside.kill()
             shutil.rmtree(root)
 
-    def _resume_ms(self) -> int:
-        """Return how long after all is healed clients may wait for their first confirm."""
-        return RESUME_MS
-
     def _first_fault_ms(self) -> int:
         return 500
 
@@ -500,15 +495,14 @@ class BrokerWorld:
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self._run_until(heal_ms)
-        resume_ms = self._resume_ms()
-        while self.kernel.now_ms < heal_ms + resume_ms and any(
+        while self.kernel.now_ms < heal_ms + self.resume_ms and any(
             publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers
         ):
             self._run_until(self.kernel.now_ms + 100)
         for publisher in self.publishers:
             self.oracle.require(
                 publisher.confirmed_at_ms > heal_ms,
-                f"{publisher.name} got no confirm within {resume_ms} ms after heal (G9)",
+                f"{publisher.name} got no confirm within {self.resume_ms} ms after heal (G9)",
             )
         self.is_publishing = False
         self._look_at_live_entries()

@@ -476,9 +476,10 @@ class ClusterWorld(BrokerWorld):
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
         self.kernel.after(AGAIN_MS, self._declare_first)
 
-    def _resume_ms(self) -> int:
-        founding_ms = 0 if self._is_founded else round(FOUNDING_CHANGES * SYNC_S * 1000)
-        return super()._resume_ms() + founding_ms
+    def _heal(self) -> None:
+        super()._heal()
+        if not self._is_founded:
+            self.resume_ms += round(FOUNDING_CHANGES * SYNC_S * 1000)
 
     def _first_fault_ms(self) -> int:
         return self.scenario.calm_ms

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.members import cluster_file
 from tests.simulation.cluster.mutants import CI, MUTANTS, hunt
 from tests.simulation.cluster.scenario import PROFILES
 from tests.simulation.cluster.world import ClusterWorld
@@ -30,6 +33,46 @@ def test_each_profile_founds_a_cluster_and_uses_it(profile: str) -> None:
     assert world.oracle.confirmed
     assert world.acknowledged
     assert any(ledger.settled for ledger in world.oracle.ledgers.values())
+
+
+def test_a_founder_with_an_empty_disk_votes_when_it_is_told_to(tmp_path: Path) -> None:
+    """G8: its disk is lost while a new voter is not refilled, and the others stop: two of four
+    have no vote.  The last resort elects one of the two that are whole.
+    """
+    with quiet():
+        world = ClusterWorld(3, None, "fair")
+        world.is_chaotic = world.lies.is_on = False
+        world._populate(tmp_path)
+        world._run_until(6_000)
+        lost, *whole = [world.members[node] for node in world.founders]
+        newcomer = world.members[NodeId("n3")]
+        newcomer.is_out = False
+        newcomer.start()
+        world._run_until(12_000)
+        voters = whole[0].host.status_of(CATALOG_GROUP).members.voters
+        assert set(voters) == {*world.founders, newcomer.id}
+        for member in (lost, newcomer, *whole):
+            member.crash()
+        kept = cluster_file.load(newcomer.data_dir)
+        kept.is_refilling = True
+        cluster_file.save(newcomer.data_dir, kept)
+        lost.lose_disk()
+        # What follows is no longer promised.
+        lost.leave()
+        for member in (lost, newcomer, *whole):
+            member.start()
+        world._run_until(30_000)
+        assert not world.serving()
+        lost.crash()
+        lost.empty_disk()
+        cluster = lost.config.cluster.model_copy(update={"vote_with_empty_disk": True})
+        lost.config = lost.config.model_copy(update={"cluster": cluster})
+        lost.start()
+        world._run_until(60_000)
+        assert {process.node for process in world.serving()} == set(voters)
+        assert all(
+            process.host.status_of(CATALOG_GROUP).is_doubted is False for process in world.serving()
+        )
 
 
 @pytest.mark.slow

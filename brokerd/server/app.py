@@ -1,7 +1,7 @@
 """One member from start to stop; composition.py builds it.
 
-Order of the start: log, peers, the cluster (joining.py), catalog leader, topology, listeners.  AMQP
-clients are let in only when this member knows the topology as of its start.
+Order of the start: log, peers, catalog and topology (start.py), listeners.  AMQP clients are let in
+only when this member knows the topology as of its start.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import random
 import resource
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import uvloop
 
@@ -30,15 +27,13 @@ from brokerd.cluster.groups.group_clock import wall_clock_ms
 from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
-from brokerd.core.catalog import catalog_commands, features
-from brokerd.raft.messages import CATALOG_GROUP, NodeId
-from brokerd.server import composition, logs, memory_release
+from brokerd.raft.messages import NodeId
+from brokerd.server import composition, logs, memory_release, start
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.catalog import cluster_name, keyring, member_states
-from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.composition import Given, Member
-from brokerd.server.members import identity, kept_catalog, repair
+from brokerd.server.catalog import keyring
+from brokerd.server.composition import Fronts, Given, Member
+from brokerd.server.members import identity, kept_catalog
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
 from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
@@ -53,7 +48,6 @@ EXIT_DISK = 74
 EXIT_AGAIN = 75
 #: A stopping member hands its leaderships over for at most this long.
 STOP_SECONDS = 15.0
-POLL_S = 0.1
 
 
 def run(config: BrokerConfig) -> int:
@@ -82,19 +76,19 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
-    async with _member(config) as member:
+    async with _member(config) as (member, fronts):
         lifecycle = member.base.lifecycle
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lifecycle.stopping.set)
-        starting = loop.create_task(_start(member, began))
+        starting = loop.create_task(_start(member, fronts, began))
         stopping = loop.create_task(lifecycle.stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             # A start that failed raises here and ends the process.
             starting.result()
             await stopping
-            await _stop(member)
+            await _stop(member, fronts)
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -113,7 +107,7 @@ async def _serve(config: BrokerConfig) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _member(config: BrokerConfig) -> AsyncIterator[Member]:
+async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
     """Build everything that the start needs; tear it down in reverse."""
     node = NodeId(config.node_name)
     incarnation = identity.claim(config.data_dir, node, time.time_ns() // 1_000_000)
@@ -138,17 +132,16 @@ async def _member(config: BrokerConfig) -> AsyncIterator[Member]:
         groups = GroupClient(host, rng, incarnation=incarnation)
         keys = keyring.load(config)
         member = composition.build(Given(config, profile, wal, host, groups, checker, keys, rng))
+        fronts = composition.build_fronts(member)
         host.serve(member.events)
-        joining = member.members.joining
         bind = _peer_bind(config)
         try:
-            await host.start({}, bind, joining.describe)
+            await host.start({}, bind, member.members.joining.describe)
         except OSError as error:
             raise ListenError(f"cannot listen on {bind} for peers: {error}") from error
-        known = wal.log(CATALOG_GROUP)
-        await joining.open_if_data(bool(known.initial_state()[1].voters or known.last_index()))
+        await start.open_catalog(member, wal)
         try:
-            yield member
+            yield member, fronts
         finally:
             await member.members.leadership.hand_over(STOP_SECONDS)
             member.base.tasks.cancel()
@@ -186,8 +179,8 @@ def _peer_bind(config: BrokerConfig) -> str:
     return f"{host}:{port}"
 
 
-async def _start(member: Member, began: float) -> None:
-    base, fronts = member.base, member.fronts
+async def _start(member: Member, fronts: Fronts, began: float) -> None:
+    base = member.base
     config, lifecycle = base.config, base.lifecycle
     # Admin and health answer while the member is still waiting for a majority.
     await fronts.grpc.start(config)
@@ -196,7 +189,7 @@ async def _start(member: Member, began: float) -> None:
             await fronts.http.start(config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
-    await _join(member)
+    await start.join(member)
     lifecycle.health.started = True
     fronts.monitor.check()
     base.tasks.spawn(fronts.monitor.run())
@@ -212,8 +205,7 @@ async def _start(member: Member, began: float) -> None:
     print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
 
 
-async def _stop(member: Member) -> None:
-    fronts = member.fronts
+async def _stop(member: Member, fronts: Fronts) -> None:
     # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
     await fronts.endpoints.shut()
     await member.members.leadership.hand_over(STOP_SECONDS)
@@ -221,104 +213,3 @@ async def _stop(member: Member) -> None:
     await fronts.grpc.stop()
     await fronts.telemetry.close()
     await fronts.http.cleanup()
-
-
-async def _join(member: Member) -> None:
-    """Find the cluster, wait for the catalog, make its first objects, open this member's queues."""
-    base, members = member.base, member.members
-    joining, catalog, spawn = members.joining, base.catalog, base.tasks.spawn
-    spawn(members.kept_aside.watch())
-    await joining.settle()
-    base.lifecycle.waits_for("a majority of the members")
-    spawn(members.catalog_members.run())
-    while not (catalog.view.cluster_id or joining.may_found):  # noqa: ASYNC110
-        # The catalog comes from its leader, and nothing tells when it is here.
-        await asyncio.sleep(POLL_S)
-    waiting = spawn(_wait_with_contradiction(member))
-    await _write_start(member)
-    waiting.cancel()
-    operations = joining.first_records()
-    # Maintenance ends with the restart that it was for.
-    if member_states.state_of(catalog.view, base.process.node) == member_states.MAINTENANCE:
-        setting = catalog_commands.member_state(base.process.node)
-        operations.append(catalog_commands.set_setting(setting, None))
-    if operations:
-        await catalog.write({"do": "batch", "operations": operations})
-    member.catalog_events.load()
-    if members.refill.is_on:
-        base.lifecycle.health.reason = "the disk of this member was empty and is being refilled"
-    await members.refill.started()
-    spawn(repair.watch(members.repair))
-    spawn(members.stuck.run())
-    joining.watch()
-
-
-async def _write_start(member: Member) -> None:
-    """Have the catalog know that this member runs; found the cluster if nobody has."""
-    base, catalog = member.base, member.base.catalog
-    while True:
-        try:
-            if not catalog.view.cluster_id:
-                await catalog.write(await _bootstrap(base.config, base.checker))
-            started = await catalog.write(
-                catalog_commands.node_started(
-                    base.process.node, base.process.incarnation, features.names()
-                )
-            )
-            if started["code"] == catalog_commands.REFUSED:
-                raise ConfigError(f"{started['text']}; start the version that it ran before")
-            return
-        except Unavailable:
-            if not member.members.kept_aside.is_catalog_contradicted:
-                log.info("waiting for a majority of the members to answer")
-
-
-async def _wait_with_contradiction(member: Member) -> None:
-    """A start with a catalog that its leader contradicts waits until somebody decides: probes shall
-    not end this member, and its replicas of queues are as good as ever.
-    """
-    while not member.members.kept_aside.is_catalog_contradicted:  # noqa: ASYNC110
-        # Nothing tells of it here.
-        await asyncio.sleep(POLL_S)
-    health = member.base.lifecycle.health
-    health.started = True
-    health.reason = "the catalog here is contradicted (brokerctl list_kept_aside)"
-    log.error("not ready: %s", health.reason)
-    member.catalog_events.load()
-
-
-async def _bootstrap(config: BrokerConfig, checker: PasswordChecker) -> dict[str, Any]:
-    """Return the operation that makes a new cluster; of several proposers the first one wins."""
-    settings = config.auth
-    users = []
-    if settings.create_guest:
-        users.append(
-            {
-                "name": "guest",
-                "tags": ["administrator"],
-                "password_hash": await checker.hash("guest"),
-            }
-        )
-    password = settings.admin_password
-    if settings.admin_password_file:
-        try:
-            # Once, at the first start, from a small file.
-            password = Path(settings.admin_password_file).read_text().rstrip("\n")  # noqa: ASYNC240
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read auth.admin_password_file {settings.admin_password_file}: "
-                f"{error.strerror}"
-            ) from error
-    if settings.admin_user:
-        if not password:
-            raise ConfigError("auth.admin_user needs auth.admin_password or …_password_file")
-        users.append(
-            {
-                "name": settings.admin_user,
-                "tags": ["administrator"],
-                "password_hash": await checker.hash(password),
-            }
-        )
-    cluster_id = os.urandom(16).hex()
-    name = cluster_name.founding(config.cluster.name, config.node_name, cluster_id)
-    return catalog_commands.bootstrap(cluster_id, name, users, features=features.names())

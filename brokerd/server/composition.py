@@ -1,7 +1,8 @@
 """Composition root: builds the parts of one member in order; nothing is assigned afterwards.
 
-What all stand on, who may come in, messages, members, what the host tells, what outsiders connect
-to.  app.py gives what is open already (log, host) and moves the member on from start to stop.
+What all stand on, who may come in, messages, members, what the host tells; and, apart, what
+outsiders connect to.  app.py gives what is open already (log, host) and moves the member on from
+start to stop.  The simulator (tests/simulation/cluster) builds its members here, too.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import functools
 import random
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.cluster.peer import join_request
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.config import BrokerConfig
@@ -52,7 +55,7 @@ from brokerd.server.member_queues import MemberQueues
 from brokerd.server.members import federation_calls, kept_aside, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
-from brokerd.server.members.joining import Joining
+from brokerd.server.members.joining import Ask, Joining
 from brokerd.server.members.kept_aside import KeptAside
 from brokerd.server.members.leadership import Leadership
 from brokerd.server.members.member_calls import MemberCalls
@@ -71,7 +74,7 @@ from brokerd.server.messages.unfinished import Unfinished
 from brokerd.server.process import Process
 from brokerd.server.queue_groups import Listeners, QueueGroups
 from brokerd.server.runtime import MemberRuntime
-from brokerd.server.tasks import Tasks
+from brokerd.server.tasks import Tasks, log_failure
 from brokerd.server.timers import DeadlineWheel
 from brokerd.server.variables import Variables
 from brokerd.storage.wal import WriteAheadLog
@@ -92,6 +95,10 @@ class Given:
     keyring: Keyring
     #: Of host and groups, too.
     rng: random.Random
+    #: How other nodes are asked what they know of this one.
+    ask: Ask = join_request.ask
+    #: Told why a background task ended, None if it did not fail.
+    task_ended: Callable[[BaseException | None], None] = log_failure
 
 
 @dataclass(slots=True, frozen=True)
@@ -173,33 +180,32 @@ class Fronts:
 
 @dataclass(slots=True, frozen=True)
 class Member:
-    """One member, built."""
+    """One member, built, but for its fronts."""
 
     base: Base
     access: Access
     messages: Messages
     members: Members
+    queue_groups: QueueGroups
     catalog_events: CatalogEvents
     #: For the host.
     events: MemberEvents
-    fronts: Fronts
 
 
 def build(given: Given) -> Member:
     """Build a member; ConfigError if what is configured makes no sense."""
     base = _base(given)
     access = _access(base)
-    messages, members = _rooms(base)
+    messages, members = _rooms(base, given.ask)
     queue_groups = _queue_groups(base, messages, members)
     catalog_events = _catalog_events(base, access, messages, members, queue_groups)
     events = MemberEvents(_told(base, access, messages, members, catalog_events))
-    fronts = _fronts(base, access, messages, members, queue_groups)
-    return Member(base, access, messages, members, catalog_events, events, fronts)
+    return Member(base, access, messages, members, queue_groups, catalog_events, events)
 
 
 def _base(given: Given) -> Base:
     config, host, groups = given.config, given.host, given.groups
-    tasks = Tasks()
+    tasks = Tasks(given.task_ended)
     process = Process(config.node_name, host.incarnation, groups)
     limits = config.limits
     catalog = MemberCatalog(
@@ -247,7 +253,7 @@ def _access(base: Base) -> Access:
     )
 
 
-def _rooms(base: Base) -> tuple[Messages, Members]:
+def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     routing = MemberRouting(view, base.profile, base.counters)
@@ -279,9 +285,9 @@ def _rooms(base: Base) -> tuple[Messages, Members]:
         kept_aside=KeptAside(this, host, groups, calls, spawn),
         stuck=StuckQueues(cluster, deliveries, groups),
         refill=refill,
-        repair=Repair(cluster, host, host.refilling.lacking, spawn),
+        repair=Repair(cluster, host, host.refilling, refill.nudge, spawn),
         catalog_members=CatalogMembers(catalog, host, leadership.hand_over),
-        joining=Joining(config, host, groups, catalog, refill, base.lifecycle, spawn),
+        joining=Joining(config, host, groups, catalog, refill, base.lifecycle, spawn, ask),
     )
     return messages, members
 
@@ -295,6 +301,7 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
         ending=(leaders.forget, members.stuck.forget, letters.stop),
         ended=(hub.group_gone,),
         changed=leaders.update_options,
+        loaded=letters.topology_changed,
     )
     queues, view = base.queues, base.catalog.view
     return QueueGroups(base.host, base.groups, view, queues.records, queues.led, listeners)
@@ -380,9 +387,9 @@ def _received(
 # ---- what outsiders connect to ------------------------------------------------------------------
 
 
-def _fronts(
-    base: Base, access: Access, messages: Messages, members: Members, queue_groups: QueueGroups
-) -> Fronts:
+def build_fronts(member: Member) -> Fronts:
+    """Build what outsiders connect to."""
+    base, access, messages, members = member.base, member.access, member.messages, member.members
     config, process, view = base.config, base.process, base.catalog.view
     told = Told(
         *(base.queues.caches, access.unfinished, base.counters, base.host, access.alarms.set)
@@ -418,7 +425,7 @@ def _fronts(
         view=view,
         host=base.host,
         queues=base.queues,
-        queue_groups=queue_groups,
+        queue_groups=member.queue_groups,
         routing=messages.routing,
         deliveries=messages.deliveries,
         connections=access.connections,

@@ -36,6 +36,8 @@ class Listeners:
     ended: Sequence[OfGroup]
     #: A queue that is led here may be another one now.
     changed: OfGroup
+    #: All queues are open of which the catalog knows after a start or an installed snapshot.
+    loaded: Callable[[], None]
 
 
 class QueueGroups:
@@ -76,6 +78,8 @@ class QueueGroups:
         if not self._host.status_of(CATALOG_GROUP).is_damaged:
             # Queues that were deleted, and groups that let go of this member, while it was away.
             self._host.forget_logs(())
+        # What found no queue until now, since no change told of it, finds one.
+        self._listeners.loaded()
 
     def topology_changed(self, change: TopologyChanged) -> None:
         """A queue was declared, deleted, or its members are others."""

@@ -85,8 +85,8 @@ class FaultyDisk(Disk):
             raise OSError(self.faults.error, os.strerror(self.faults.error))
         # No real sync: the tests look at what was asked for, and the page cache survives them.
         self.syncs += 1
-        path = self.paths[descriptor]
-        self.unsynced = [write for write in self.unsynced if write.path != path]
+        path = str(self.paths[descriptor])
+        self.unsynced = [write for write in self.unsynced if str(write.path) != path]
 
     def rename(self, old: Path, new: Path) -> None:
         if self._strikes("rename_fails_at"):

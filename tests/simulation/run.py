@@ -18,9 +18,15 @@ from contextlib import contextmanager
 from tests.simulation import mutants
 from tests.simulation.broker import mutants as broker_mutants
 from tests.simulation.broker.world import BrokerWorld
+from tests.simulation.cluster import mutants as cluster_mutants
+from tests.simulation.cluster.world import ClusterWorld
 from tests.simulation.world import World
 
-WORLDS: dict[str, Callable[..., World | BrokerWorld]] = {"core": World, "broker": BrokerWorld}
+WORLDS: dict[str, Callable[..., World | BrokerWorld]] = {
+    "core": World,
+    "broker": BrokerWorld,
+    "cluster": ClusterWorld,
+}
 #: The machine that this runs on is shared: more workers would only be in the way.
 PROCESSES_MAX = 2
 PROGRESS_S = 15.0
@@ -110,9 +116,9 @@ def _run_mutants(wanted: str) -> int:
     """Return 1 if a planted bug is missed: then the simulator has a blind spot."""
     every = [(mutants, name) for name in mutants.MUTANTS]
     every += [(broker_mutants, name) for name in broker_mutants.MUTANTS]
-    chosen = {"all": {name for _, name in every}, "ci": mutants.CI | broker_mutants.CI}.get(
-        wanted, set(wanted.split(","))
-    )
+    every += [(cluster_mutants, name) for name in cluster_mutants.MUTANTS]
+    soon = mutants.CI | broker_mutants.CI | cluster_mutants.CI
+    chosen = {"all": {name for _, name in every}, "ci": soon}.get(wanted, set(wanted.split(",")))
     missed = []
     for room, name in every:
         if name not in chosen:

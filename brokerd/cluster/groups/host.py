@@ -91,26 +91,20 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._drivers: dict[int, Driver] = {}
         self._dirty: list[Driver] = []
-        self._is_flush_scheduled = False
+        self._is_flush_scheduled = self._has_failed = False
         #: What is to be called before the flush under way hands over; None: none is under way.
         self._at_end: list[Callable[[], None]] | None = None
         self._group_clock = group_clock.GroupClock()
         self._late_work = LateWork(self.wake)
         self._members = MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
-        self._ticked_ms = 0
-        self._heartbeat_at_ms = 0
-        self._collect_at_ms = 0
-        self._has_failed = False
+        self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
         self._peers_lock = asyncio.Lock()
 
     # ---- life -----------------------------------------------------------------------------------
 
     async def start(
-        self,
-        peers: Mapping[NodeId, str],
-        bind: str,
-        describe: peer_service.Describe | None = None,
+        self, peers: Mapping[NodeId, str], bind: str, describe: peer_service.Describe | None = None
     ) -> None:
         """Listen on `bind` ("host:port", port 0 for any; several separated by commas) and dial;
         answer nodes that start and ask by `describe`.  OSError: an address cannot be bound."""
@@ -274,6 +268,11 @@ class Host:
         """Return the leader as the replica here knows it."""
         driver = self._drivers.get(uid)
         return None if driver is None else driver.leader
+
+    def term_of(self, uid: int) -> int | None:
+        """Return the newest term that the replica here knows; None: there is none."""
+        driver = self._drivers.get(uid)
+        return None if driver is None else driver.term
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""

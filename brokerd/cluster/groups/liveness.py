@@ -39,7 +39,7 @@ class Liveness:
         """Take the others' names; new ones have the time of a suspicion to be heard.  Return the
         ones that were up and are no members any more, with their incarnations.
         """
-        wanted = set(nodes)
+        wanted = dict.fromkeys(nodes)
         gone = [
             (node, state.incarnation)
             for node, state in self._nodes.items()

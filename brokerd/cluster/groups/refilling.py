@@ -64,6 +64,15 @@ class Refilling:
             self._look(driver, driver.replica.term)
         return [driver.uid for driver in lacking if driver.trust.needs_repair]
 
+    def waiting(self) -> list[int]:
+        """Return the groups whose replica here has no vote until their leader says something."""
+        return [
+            driver.uid
+            for driver in self._host.drivers()
+            if not (driver.trust.may_vote or driver.trust.needs_repair or driver.is_contradicted)
+            and driver.error is None
+        ]
+
     def contradicted(self) -> list[int]:
         """Return the groups whose replica here has stopped, since a leader contradicts it."""
         return [driver.uid for driver in self._host.drivers() if driver.is_contradicted]

@@ -27,6 +27,7 @@ from brokerd.core.queue import (
     queue_snapshot,
 )
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
+from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import (
@@ -79,8 +80,7 @@ class QueueMachine(QueueIntake):
         if self.deleted is not None:
             return [effects.QueueDeleted(self.deleted)]
         # Automatic acknowledgement settles when handing out: nothing could be sent again.
-        consumers = tuple(c.id for c in self.consumers.rows() if c.registered and not c.no_ack)
-        begun: list[Any] = [effects.LeadershipBegun(consumers)]
+        begun: list[Any] = [effects.LeadershipBegun(tuple(self.query_resuming_consumers()))]
         return [*begun, effects.DeadLettersWaiting()] if self.letters.count else begun
 
     def snapshot(self) -> bytes:
@@ -172,6 +172,30 @@ class QueueMachine(QueueIntake):
             if consumer.registered
         ]
         return sorted(rows, key=lambda row: int(row["order"]))
+
+    # -- questions of others, who look at nothing else (rabbit_fifo has such, too) -----------
+
+    def query_resuming_consumers(self) -> list[ConsumerId]:
+        """Return the consumers that ask by RESUME for what got lost on the way to them."""
+        return [c.id for c in self.consumers.rows() if c.registered and not c.no_ack]
+
+    def query_is_registered(self, consumer_id: ConsumerId) -> bool:
+        """Tell whether a consumer gets messages, now or when there are some."""
+        consumer = self.consumers.get(consumer_id)
+        return consumer is not None and consumer.registered
+
+    def query_consumer_nodes(self) -> set[str]:
+        """Return the nodes of all consumers, of those that are gone and hold messages, too."""
+        return {consumer.id.node for consumer in self.consumers.rows()}
+
+    def query_client_nodes(self) -> set[str]:
+        """Return the nodes whose channels consume from this queue or have sent to it."""
+        nodes = self.query_consumer_nodes().union(self.senders.nodes())
+        return nodes | {key.node for key, _, _ in self.enqueuers.rows()}
+
+    def query_letters_taken(self) -> list[DeadSpan]:
+        """Return the dead letters that a worker has taken and not settled, in death order."""
+        return self.letters.held()
 
     # -- once -------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class CatalogWriter:
         try:
             async with asyncio.timeout(SYNC_S):
                 while not future.done() and (others := self._syncs[token][0] & self._host.alive()):
-                    for node in others:
+                    for node in sorted(others):
                         self._host.send_delivery(
                             node, CATALOG_GROUP, 0, delivery_codec.DeliveryKind.SYNC, payload
                         )

@@ -21,6 +21,15 @@ def resting(view: CatalogState) -> set[NodeId]:
     return {NodeId(node) for node in view.members() if state_of(view, node)}
 
 
+def holds_replicas(view: CatalogState, node: str) -> bool:
+    """Tell whether a quorum queue's group still counts on a member, or is to."""
+    return any(
+        node in queue.members or node in queue.wanted_members
+        for queue in view.queues()
+        if queue.type == "quorum"
+    )
+
+
 def is_leaving(view: CatalogState, node: str) -> bool:
     """Tell whether a member is on its way out."""
     return state_of(view, node) == LEAVING

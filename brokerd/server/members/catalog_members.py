@@ -71,7 +71,7 @@ class CatalogMembers:
             return None
         status = host.status_of(CATALOG_GROUP)
         members = [NodeId(name) for name in view.members()]
-        wanted = [node for node in members if not member_states.is_leaving(view, node)]
+        wanted = [node for node in members if not self._may_go(node)]
         # Before the first member is on the list nobody is to be taken out of the group.
         if not status.is_leader or not wanted or status.applied < status.commit:
             return None
@@ -87,6 +87,14 @@ class CatalogMembers:
             {node: status.last - lag for node, lag in status.lag.items()},
         )
         return membership_steps.next_step(group)
+
+    def _may_go(self, node: NodeId) -> bool:
+        """Tell whether a member is on its way out, and nobody needs it any more: the others stop
+        talking to who is off the list, and a queue's group would have a voter less than it counts.
+        """
+        view = self._catalog.view
+        is_leaving = member_states.is_leaving(view, node)
+        return is_leaving and not member_states.holds_replicas(view, node)
 
     async def _do(self, step: Step) -> None:
         host = self._host

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import AddressError
 from brokerd.cluster.groups import formation
 from brokerd.cluster.groups.formation import Course
@@ -101,6 +102,22 @@ class Lifecycle(Protocol):
         ...
 
 
+class Ask(Protocol):
+    """Asks another node what it knows of this one (cluster/peer/join_request.py)."""
+
+    async def __call__(
+        self,
+        config: HostConfig,
+        node: NodeId,
+        incarnation: int,
+        peer: NodeId,
+        address: str,
+        enquiry: peer_pb2.Enquiry,
+    ) -> peer_pb2.Description:
+        """Return its answer; join_request.NoAnswer if there is none."""
+        ...
+
+
 class Joining:
     """State: what is remembered, and the course that was taken."""
 
@@ -113,6 +130,7 @@ class Joining:
         refill: Refill,
         lifecycle: Lifecycle,
         spawn: ports.Spawn,
+        ask: Ask = join_request.ask,
     ) -> None:
         """ConfigError if the peers that are configured make no sense."""
         self._config = config
@@ -122,6 +140,7 @@ class Joining:
         self._refill = refill
         self._lifecycle = lifecycle
         self._spawn = spawn
+        self._ask_node = ask
         self._node = host.node
         self._peers = configured(self._config)
         self._founders = _founders(self._config, self._peers)
@@ -186,6 +205,8 @@ class Joining:
                 return
             if course is Course.REFILL:
                 await self._join(answers)
+                # Somebody may remove it before it has started.
+                self.watch()
                 return
             self._check(course, answers)
             self._wait_for("the cluster: no member of it answers yet")
@@ -200,7 +221,9 @@ class Joining:
         )
         log.info("joining the cluster of %s with an empty disk", ", ".join(sorted(best.members)))
         # Remembered first: a crash from here on must not make this disk a trusted one.
-        self._kept = cluster_file.Remembered(best.cluster_uid, dict(best.members), True)
+        self._kept = cluster_file.Remembered(
+            best.cluster_uid, dict(sorted(best.members.items())), True
+        )
         cluster_file.save(self._config.data_dir, self._kept)
         self._refill.begin()
         await self._host.set_peers(self.peers())
@@ -235,7 +258,7 @@ class Joining:
             address=self.address, cluster_uid=self._kept.cluster_uid, has_data=self.has_data
         )
         try:
-            return await join_request.ask(
+            return await self._ask_node(
                 self._host.config, self._node, self._host.incarnation, node, address, question
             )
         except join_request.NoAnswer as error:
@@ -290,7 +313,7 @@ class Joining:
         known = self.peers()
         for answer in answers.values():
             if answer.standing == Standing.MEMBER:
-                known |= {NodeId(name): where for name, where in answer.members.items()}
+                known |= {NodeId(name): where for name, where in sorted(answer.members.items())}
         if known != self.peers():
             self._spawn(self._host.set_peers(known))
 
@@ -325,7 +348,7 @@ class Joining:
         self._spawn(self._host.set_peers(addresses))
 
     def watch(self) -> None:
-        """From now on notice a removal (a member that had data does so from its start)."""
+        """From now on notice a removal (who has data, or joins, does so before it has started)."""
         if not self.has_data:
             self.has_data = True
             self._spawn(self._watch())

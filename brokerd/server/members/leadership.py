@@ -6,7 +6,6 @@ Used by app.py (SIGTERM) and by the Admin service (Drain).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -41,7 +40,7 @@ class Leadership:
         if self._has_failed():
             return 0
         host = self._host
-        clock = time.monotonic
+        clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         waiting = deque(self.transferable(avoid))
         #: When each that is on its way was asked first.

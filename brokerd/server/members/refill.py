@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -96,8 +96,7 @@ class Refill:
     async def _run(self) -> None:
         """Wait until all are refilled, and remember it."""
         while left := self.left():
-            for uid in left[:NUDGES_MAX]:
-                self._nudge(uid)
+            self.nudge(left)
             await asyncio.sleep(POLL_S)
         kept = cluster_file.load(self._data_dir)
         kept.is_refilling = False
@@ -105,13 +104,14 @@ class Refill:
         log.info("refilled: this member votes in all of its %d groups", len(self._doubted))
         self._doubted.clear()
 
-    def _nudge(self, uid: int) -> None:
+    def nudge(self, uids: Sequence[int]) -> None:
         """A quiet group sends nothing; what its leader says of a command that changes nothing lets
         the replica here see that it holds everything (cluster/groups/trust.py).
         """
-        command = (
-            catalog_commands.encode_batch([])
-            if uid == CATALOG_GROUP
-            else queue_commands.encode_tick()
-        )
-        self._send_nudge(uid, command)
+        for uid in uids[:NUDGES_MAX]:
+            command = (
+                catalog_commands.encode_batch([])
+                if uid == CATALOG_GROUP
+                else queue_commands.encode_tick()
+            )
+            self._send_nudge(uid, command)

@@ -1,6 +1,7 @@
 """A replica that has lost messages for good leaves its queue's group and comes back with a new log.
 
-A damaged replica gives up its vote and is refilled by its leader (cluster/groups/trust.py).
+A damaged replica gives up its vote and is refilled by its leader (cluster/groups/trust.py), which
+is reminded where nothing else is said.
 Entries below its snapshot come with no command any more, and Raft has no way to ask for them:
 without this the replica would wait, without a vote, until the last of these messages is settled.
 The way out is the one that people have, `delete_member` and `add_member`, as one wish in the
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from brokerd.core.catalog.catalog_objects import Queue
@@ -48,6 +49,18 @@ class Catalog(ports.Catalog, ports.Queues, Protocol):
     """The catalog, and its queues by their groups."""
 
 
+class Damaged(Protocol):
+    """Replicas here that have lost something (cluster/groups/refilling.py)."""
+
+    def waiting(self) -> list[int]:
+        """Return the groups whose replica here has no vote until their leader says something."""
+        ...
+
+    def lacking(self) -> list[int]:
+        """Return the groups in which only another log would help the replica here."""
+        ...
+
+
 class Repair:
     """State: how many looks ago each group's replica lacked messages first; those that are being
     made anew.
@@ -57,13 +70,15 @@ class Repair:
         self,
         catalog: Catalog,
         host: ports.Replicas,
-        lacking: Callable[[], list[int]],
+        damaged: Damaged,
+        nudge: Callable[[Sequence[int]], None],
         spawn: ports.Spawn,
     ) -> None:
-        """lacking: returns the groups in which only another log would help the replica here."""
+        """nudge: has leaders of groups say something (refill.py)."""
         self._catalog = catalog
         self._host = host
-        self._lacking = lacking
+        self._damaged = damaged
+        self._nudge = nudge
         self._spawn = spawn
         self._looks: dict[int, int] = {}
         self._working: set[int] = set()
@@ -71,8 +86,9 @@ class Repair:
         self._said: set[int] = set()
 
     def look(self) -> None:
-        """Have made anew what still lacks messages."""
-        found = [uid for uid in self._lacking() if self._is_queue(uid)]
+        """Have made anew what still lacks messages, and refilled what can be."""
+        self._nudge(self._damaged.waiting())
+        found = [uid for uid in self._damaged.lacking() if self._is_queue(uid)]
         self._said.intersection_update(found)
         self._looks = {uid: self._looks.get(uid, 0) + 1 for uid in found}
         for uid, looks in self._looks.items():

@@ -261,7 +261,7 @@ class Worker:
             await queues.ask_queue(self._uid, command)
         by_number = {letter.run.first: letter for letter in known}
         found = []
-        for taken in queues.machine(self._uid).letters.held():
+        for taken in queues.machine(self._uid).query_letters_taken():
             run = taken.span.run()
             for i in range(run.length):
                 single = run._replace(first=run.first + i, length=1, position=run.position + i)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Protocol
 
+from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.config import QueueConfig
 from brokerd.core.catalog import catalog_commands, policy
@@ -21,7 +22,6 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages import ports
@@ -44,34 +44,6 @@ UPDATES_MAX = 25
 REMIND_S = 2.0
 
 
-class Applying(Protocol):
-    """How far a replica is."""
-
-    @property
-    def applied_index(self) -> int:
-        """Return the last entry that its machine has applied."""
-        ...
-
-    @property
-    def last_index(self) -> int:
-        """Return the last entry of its log."""
-        ...
-
-
-class Driver(Protocol):
-    """A replica here."""
-
-    @property
-    def term(self) -> int:
-        """Return the newest term that it knows."""
-        ...
-
-    @property
-    def replica(self) -> Applying:
-        """Return how far it is."""
-        ...
-
-
 class Replicas(ports.Members, Protocol):
     """The replicas of this member, and the other members."""
 
@@ -79,8 +51,12 @@ class Replicas(ports.Members, Protocol):
         """Tell whether a group has a replica here."""
         ...
 
-    def driver_of(self, uid: int) -> Driver | None:
-        """Return a group's replica here."""
+    def status_of(self, uid: int) -> GroupStatus:
+        """Return a replica's state; KeyError if it is not here."""
+        ...
+
+    def term_of(self, uid: int) -> int | None:
+        """Return the newest term that the replica here knows; None: there is none."""
         ...
 
     def leader_of(self, uid: int) -> NodeId | None:
@@ -310,7 +286,7 @@ class QueueLeaders:
         and what the last incarnation held would stay with it for ever (R-ACK-8).
         """
         alive = self._replicas.alive()
-        for node in sorted(_client_nodes(self._queues.machine(uid)).union(others)):
+        for node in sorted(self._queues.machine(uid).query_client_nodes().union(others)):
             if node == self._node:
                 command = queue_commands.encode_node_up(node, self._incarnation)
             elif NodeId(node) in alive and node in self._nodes:
@@ -320,8 +296,10 @@ class QueueLeaders:
             self.propose(uid, command)
 
     def _is_behind(self, uid: int) -> bool:
-        driver = self._replicas.driver_of(uid)
-        return driver is not None and driver.replica.applied_index < driver.replica.last_index
+        if not self._replicas.has_group(uid):
+            return False
+        status = self._replicas.status_of(uid)
+        return status.applied < status.last
 
     def heard(self, uid: int, term: int, is_announced: bool) -> None:
         """A leader of a group without replica here has sent something."""
@@ -347,8 +325,8 @@ class QueueLeaders:
         A cut network may hold back what it sent until the cut has healed.  By then its successor
         has sent the same again (RESUME), and the client may have settled it.
         """
-        driver = self._replicas.driver_of(uid)
-        return term < (self._heard_terms.get(uid, 0) if driver is None else driver.term)
+        known = self._replicas.term_of(uid)
+        return term < (self._heard_terms.get(uid, 0) if known is None else known)
 
     def node_changed(self, node: NodeId, incarnation: int, up: bool) -> None:
         """A member is heard again, or suspected."""
@@ -356,7 +334,7 @@ class QueueLeaders:
             self._nodes[node] = incarnation
         for uid in list(self.led):
             # A command on its way may be the node's first, and be applied after its death.
-            if self._is_behind(uid) or node in _client_nodes(self._queues.machine(uid)):
+            if self._is_behind(uid) or node in self._queues.machine(uid).query_client_nodes():
                 command = (
                     queue_commands.encode_node_up(node, incarnation)
                     if up
@@ -379,8 +357,8 @@ class QueueLeaders:
         Until then they get nothing, or it would come before what was lost (G3).
         """
         for uid in self.led:
-            consumers = self._queues.machine(uid).consumers.of_node(node)
-            unsure = [c.id for c in consumers if c.registered and not c.no_ack]
+            consumers = self._queues.machine(uid).query_resuming_consumers()
+            unsure = [consumer for consumer in consumers if consumer.node == node]
             if unsure:
                 self._unsure.setdefault(uid, set()).update(unsure)
                 self._remind_later()
@@ -404,10 +382,9 @@ class QueueLeaders:
                 del self._unsure[uid]
                 continue
             log.info("%d consumers have not resumed group=%x", len(unsure), uid)
-            consumers = self._queues.machine(uid).consumers
+            machine = self._queues.machine(uid)
             for consumer_id in sorted(unsure):
-                consumer = consumers.get(consumer_id)
-                if consumer is None or not consumer.registered:
+                if not machine.query_is_registered(consumer_id):
                     unsure.discard(consumer_id)
                 elif NodeId(consumer_id.node) in alive:
                     self._send_parts(uid, term, consumer_id, [])
@@ -479,7 +456,7 @@ class QueueLeaders:
         self._wake_members(uid)
         payload = delivery_codec.encode(ConsumerId("", 0, 0, ""), [])
         kind = delivery_codec.DeliveryKind.MESSAGES
-        for node in {consumer.id.node for consumer in self._queues.machine(uid).consumers.rows()}:
+        for node in self._queues.machine(uid).query_consumer_nodes():
             if node not in queue.members:
                 self._replicas.send_delivery(NodeId(node), uid, term, kind, payload)
 
@@ -500,13 +477,6 @@ class QueueLeaders:
                     "queue", queue.vhost, queue.name, uid=uid, cause=effect.cause
                 )
             )
-
-
-def _client_nodes(machine: QueueMachine) -> set[str]:
-    """Return the nodes whose channels consume from this queue or have sent to it."""
-    nodes = {consumer.id.node for consumer in machine.consumers.rows()}
-    nodes.update(machine.senders.nodes())
-    return nodes | {key.node for key, _, _ in machine.enqueuers.rows()}
 
 
 _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Message bodies: most are small, some fill a good part of a log segment.
 PADDINGS = (0, 0, 20, 200, 1_500)
+#: A content header's properties: none.
+HEADER = b"\x00\x00"
 
 
 class _Client:
@@ -50,10 +52,10 @@ class _Client:
     def attach(self) -> None:
         """Begin a life on some member that is up, or try again soon."""
         world = self.world
-        candidates = [member for member in world.members.values() if member.is_up]
+        candidates = [member for member in world.members.values() if member.takes_clients]
         if self.is_alive or not world.is_open:
             return
-        if not candidates:
+        if not candidates or not self._may_begin():
             world.kernel.after(100, self.attach)
             return
         self.home = world.rng.choice(candidates)
@@ -61,6 +63,9 @@ class _Client:
         self.life += 1
         with self.home.loop.entered():
             self._begin()
+
+    def _may_begin(self) -> bool:
+        return True
 
     def _begin(self) -> None:
         raise AssertionError("each kind has its own")
@@ -115,7 +120,7 @@ class SimPublisher(_Client):
             body = b"%s.%d/%d/%s" % (self.name.encode(), self.life, self._number, padding)
             world.oracle.published.add((queue.uid, body))
             self._open[self._number] = (body, queue.uid)
-            publisher.add([queue], [(("", queue.name), b"", body, b"")], self._number)
+            publisher.add([queue], [(("", queue.name), HEADER, body, b"")], self._number)
         publisher.flush()
 
     def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
@@ -149,6 +154,9 @@ class SimConsumer(_Client):
         self._held: dict[int, int] = {}
         self._settled: set[int] = set()
         self._newest = -1
+
+    def _may_begin(self) -> bool:
+        return self.world.may_consume(self.uid)
 
     def _begin(self) -> None:
         broker = self.broker

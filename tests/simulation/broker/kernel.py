@@ -104,10 +104,12 @@ class MemberLoop:
         """The process ends: no callback runs any more, no coroutine goes on."""
         self.is_dead = True
         tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            coroutine = task.get_coro()
-            if not task.done() and coroutine is not None:
-                coroutine.close()
+        # What they clean up finds a loop, though nothing comes of it any more.
+        with self.entered():
+            for task in tasks:
+                coroutine = task.get_coro()
+                if not task.done() and coroutine is not None:
+                    coroutine.close()
 
     # ---- as asyncio.AbstractEventLoop -----------------------------------------------------------
 
@@ -155,7 +157,10 @@ class MemberLoop:
         task = asyncio.Task(coro, loop=self._self, name=name)
         # A crash leaves them pending; that is what a crash does.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        self._tasks.append(task)
+        if self.is_dead:
+            coro.close()
+        else:
+            self._tasks.append(task)
         return task
 
     def get_debug(self) -> bool:

@@ -130,7 +130,7 @@ class Lies:
 
     def _others(self) -> list[SimMember]:
         members = self._world.members.values()
-        return [member for member in members if member is not self._victim]
+        return [each for each in members if each is not self._victim and not each.is_out]
 
     def _put_back(self) -> None:
         """The victim gets the copy once others know on their disks that it is too old: all of them

@@ -13,8 +13,15 @@ from tests.simulation.broker.oracle import Oracle
 class WatchedQueue(QueueMachine):
     """A QueueMachine that tells the oracle what it does."""
 
-    def __init__(self, name: str, oracle: Oracle, node: NodeId, uid: int) -> None:
-        super().__init__(name, QueueOptions(queue_type="quorum"))
+    def __init__(
+        self,
+        name: str,
+        oracle: Oracle,
+        node: NodeId,
+        uid: int,
+        options: QueueOptions | None = None,
+    ) -> None:
+        super().__init__(name, options or QueueOptions(queue_type="quorum"))
         self._oracle = oracle
         self._node = node
         self._uid = uid

@@ -81,8 +81,6 @@ class SimLetters:
         world = self._broker.world
         (_, header, body, notes) = self._broker.contents(uid, letter.run)[0]
         targets = tuple(world.queues[each] for each in world.queues[uid].targets)
-        for target in targets:
-            world.oracle.published.add((target.uid, body))
         return targets, (("dlx", "dead"), header, body, notes)
 
     def stop(self, uid: int) -> None:
@@ -103,13 +101,13 @@ class SimLetters:
 class SimBroker:
     """The broker of one process life, as host, leaders, hub and workers see it."""
 
-    def __init__(self, member: SimMember, host_of: Callable[[SimBroker], Host]) -> None:
+    def __init__(self, member: SimMember, host: Host) -> None:
         self.world = member.world
         self.node = member.id
         self.incarnation = member.incarnation
         self._member = member
         self._last_uid = 0
-        self.host = host_of(self)
+        self.host = host
         self.groups = GroupClient(
             self.host,
             member.rng,
@@ -235,6 +233,9 @@ class SimBroker:
 class SimMember:
     """A member with its disk; `broker` is None while its process is down."""
 
+    #: What its groups run on.
+    host_type: type[Host] = Host
+
     def __init__(self, world: BrokerWorld, node: NodeId, root: Path) -> None:
         self.world = world
         self.id = node
@@ -249,6 +250,8 @@ class SimMember:
         self.wal: WriteAheadLog | None = None
         self.broker: SimBroker | None = None
         self.is_slow = False
+        #: It is no member of the cluster now.
+        self.is_out = False
         #: Damage may happen here and nowhere else: only a majority's disks must survive (G1).
         self.is_victim = False
         self.skew_ms = 0
@@ -276,7 +279,12 @@ class SimMember:
 
     def is_damaged(self, uid: int) -> bool:
         """Tell whether the log lost something of a group and was not refilled since."""
-        return self.wal is not None and self.wal.log(uid).damaged
+        return self.wal is not None and self.wal.log(self.log_of(uid)).damaged
+
+    def log_of(self, uid: int) -> int:
+        """Return what the log calls a group that is open here."""
+        driver = self.host.driver_of(uid) if self.is_up else None
+        return uid if driver is None else driver.log_uid
 
     def on_vote(self, uid: int) -> None:
         """A vote leaves."""
@@ -321,21 +329,38 @@ class SimMember:
         )
         self._look_for_broken_promises(self.wal)
         with self.loop.entered():
-            self.broker = SimBroker(self, partial(self._new_host, self.wal))
-            for uid in sorted(self.uids):
-                self.open_group(uid)
-            host = self.broker.host
-            others = [node for node in self.world.members if node != self.id]
-            host.liveness.set_nodes(others, host.now_ms())
+            host = self._new_host(self.wal)
+            self.broker = self._begin(host)
             host._ticked_ms = host.now_ms()
             host._tick()
         self.world.wires.started(self.id)
         self.world.on_started(self)
 
+    def _begin(self, host: Host) -> Any:
+        """Build the rooms of a new process, and open what is here."""
+        self.broker = broker = SimBroker(self, host)
+        host.serve(broker)
+        for uid in sorted(self.uids):
+            self.open_group(uid)
+        others = [node for node in self.world.members if node != self.id]
+        host.liveness.set_nodes(others, host.now_ms())
+        return broker
+
+    def admits(self, node: NodeId) -> bool:
+        """Tell whether streams with another member may stand."""
+        return True
+
+    @property
+    def takes_clients(self) -> bool:
+        """Tell whether clients can connect."""
+        return self.is_up
+
     def _look_for_broken_promises(self, wal: WriteAheadLog) -> None:
         """White box: what was on disk is there, or known to be damaged (G8)."""
         require = self.world.oracle.require
         for uid, (base, terms, promised) in self._promised.items():
+            if not self._is_kept(uid, wal):
+                continue
             log = wal.log(uid)
             where = f"{self.id}, queue {uid}"
             wanted = self._committed(uid, base, terms)
@@ -349,13 +374,17 @@ class SimMember:
             )
             require(is_same, f"{where}: was {promised}, is {found} after a restart")
 
+    def _is_kept(self, log_uid: int, wal: WriteAheadLog) -> bool:
+        """Tell whether what was promised of a group still binds this member."""
+        return True
+
     def _committed(self, uid: int, base: int, terms: dict[int, int | None]) -> int:
         """Return the last entry that was on disk and is the group's for ever.
 
         What was not committed may have been overwritten by a write under way; others may have
         committed something else there since.
         """
-        applied = self.world.oracle.ledgers[uid].applied
+        applied = self.world.oracle.ledgers[self.world.group_of(uid)].applied
         return max([base, *(at for at, term in terms.items() if applied.get(at, (0,))[0] == term)])
 
     def _look_at_refilled(self, wal: WriteAheadLog) -> None:
@@ -384,7 +413,7 @@ class SimMember:
         self._look_at_refilled(self.wal)
         for uid in sorted(self.uids):
             driver = self.host.driver_of(uid)
-            if driver is None or driver.error is not None or self.wal.log(uid).damaged:
+            if driver is None or driver.error is not None or self.is_damaged(uid):
                 continue
             if driver.replica.applied_index < max(
                 self.world.oracle.ledgers[uid].applied, default=0
@@ -401,7 +430,7 @@ class SimMember:
                         f"{self.id}: entry {index} of queue {uid} is live, its log has it not",
                     )
 
-    def _new_host(self, wal: WriteAheadLog, broker: SimBroker) -> Host:
+    def _new_host(self, wal: WriteAheadLog) -> Host:
         queues: list[SimWriteQueue] = []
 
         def new_queue(*arguments: Any) -> SimWriteQueue:
@@ -410,7 +439,7 @@ class SimMember:
             return queue
 
         with mock.patch.object(write_queue, "WriteQueue", new_queue):
-            host = Host(
+            host = self.host_type(
                 self.id,
                 self.incarnation,
                 wal,
@@ -418,8 +447,7 @@ class SimMember:
                 self.rng,
                 self._clock_ms,
             )
-        host.serve(broker)
-        host.transport = SimTransport(self.id, self.world.wires, host, self.on_vote)  # type: ignore[assignment]
+        host.transport = SimTransport(self.id, self.world.wires, host, self.on_vote)
         self._writes = queues[0]
         return host
 

@@ -180,10 +180,6 @@ def _deliver_at_once(leaders: QueueLeaders, uid: int, term: int, effect: Any) ->
 _deliver = QueueLeaders._deliver
 
 
-def _propose_once(leaders: QueueLeaders, uid: int, command: bytes, *, first: bool = False) -> None:
-    leaders._replicas.propose(uid, command, lambda *_: None, first=first)
-
-
 def _propose_last(
     driver: Driver, command: bytes, done: Any, now_ms: int, *, first: bool, is_lazy: bool
 ) -> None:
@@ -288,7 +284,6 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "order",
         60,
     ),
-    "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "consumers", 100),
     "options-among-the-rest": ([(Driver, "propose", _propose_last)], "order", 60),
     "consumers-do-not-resume": (
         [(DeliveryHub, "leader_changed", _resume_with_nothing)],
@@ -341,20 +336,27 @@ def hunt(name: str) -> tuple[int, str] | None:
 
     A seed that fails without the bug as well has found something else, and does not count.
     """
-    _, profile, budget = MUTANTS[name]
+    return hunt_in(BrokerWorld, MUTANTS[name])
+
+
+def hunt_in(
+    world: type[BrokerWorld], mutant: tuple[list[Plant], str, int]
+) -> tuple[int, str] | None:
+    """See hunt."""
+    plants, profile, budget = mutant
     for seed in range(1, budget + 1):
-        with planted(name):
-            failure = _failure(seed, profile)
-        if failure is not None and _failure(seed, profile) is None:
+        with planted_all(plants):
+            failure = _failure(world, seed, profile)
+        if failure is not None and _failure(world, seed, profile) is None:
             return seed, failure
     return None
 
 
-def _failure(seed: int, profile: str) -> str | None:
+def _failure(world: type[BrokerWorld], seed: int, profile: str) -> str | None:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        BrokerWorld(seed, profile=profile).run()
+        world(seed, profile=profile).run()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
@@ -365,11 +367,18 @@ def _failure(seed: int, profile: str) -> str | None:
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """Plant a bug for the length of a with-block."""
+    with planted_all(MUTANTS[name][0]):
+        yield
+
+
+@contextmanager
+def planted_all(plants: list[Plant]) -> Iterator[None]:
+    """Plant these."""
     undo: list[Callable[[], None]] = []
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        for owner, attribute, replacement in MUTANTS[name][0]:
+        for owner, attribute, replacement in plants:
             undo.append(_replace(owner, attribute, replacement))
         yield
     finally:

@@ -75,7 +75,7 @@ class Oracle:
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}
         self.violation: Violation | None = None
-        #: (queue, body) as published by clients; dead letters are added as they are buried.
+        #: (queue, body) as published by clients.
         self.published: set[tuple[int, bytes]] = set()
         self.confirmed: set[tuple[int, bytes]] = set()
         self.leader_of_term: dict[tuple[int, int], NodeId] = {}
@@ -196,7 +196,7 @@ class Oracle:
         # simulation has a limit that refuses the rear.
         for offset, content in enumerate(view.contents(view.count - count, count)):
             body = content[2]
-            self.require((uid, body) in self.published, f"queue {uid}: {body!r} is invented (G2)")
+            self.require(self._is_known(uid, body), f"queue {uid}: {body!r} is invented (G2)")
             ledger.messages[first + offset] = Place(body, index)
             ledger.numbers.setdefault(body, []).append(first + offset)
             if view.first_sequence:
@@ -208,6 +208,12 @@ class Oracle:
                     f"queue {uid}: {body[:20]!r} came after {last} of the same channel (G3)",
                 )
                 ledger.newest[publisher] = sequence
+
+    def _is_known(self, uid: int, body: bytes) -> bool:
+        """Tell whether a client sent a message here, or it may have come as a dead letter."""
+        return (uid, body) in self.published or any(
+            uid in source.targets and body in source.numbers for source in self.ledgers.values()
+        )
 
     def _gone(self, ledger: Ledger, number: int) -> None:
         index = ledger.messages[number].index

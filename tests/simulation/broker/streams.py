@@ -49,6 +49,10 @@ class End(Protocol):
         """Return how often it was started."""
         ...
 
+    def admits(self, node: NodeId) -> bool:
+        """Tell whether another member is one of those that it talks to."""
+        ...
+
     def enter(self, function: object, *arguments: object) -> None:
         """Call a function on the member's loop, soon."""
         ...
@@ -126,8 +130,12 @@ class Wires:
         if (sender, to) in self.muted:
             self.kernel.after(RETRANSMIT_MS, self._dial, sender, to, life)
             return
-        if not peer.is_up:
-            member.enter(member.host.peer_refused, to)
+        if not member.admits(to):
+            self.kernel.after(REDIAL_MS, self._dial, sender, to, life)
+            return
+        if not (peer.is_up and peer.admits(sender)):
+            if not peer.is_up:
+                member.enter(member.host.peer_refused, to)
             self.kernel.after(REDIAL_MS + self.rng.random() * 100, self._dial, sender, to, life)
             return
         wire.epoch += 1
@@ -260,7 +268,11 @@ class SimTransport:
         self._liveness = peer_pb2.PeerFrame(liveness=peer_pb2.Liveness()).SerializeToString()
 
     async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
-        """Everybody is dialled from the start."""
+        """Everybody is dialled from the start, and let in if both ends name each other."""
+        for node in self._wires.members:
+            if node != self._node and node not in peers:
+                self._wires.break_off(self._node, node)
+                self._wires.break_off(node, self._node)
 
     def break_off(self, node: NodeId) -> None:
         """See GrpcTransport."""

@@ -13,7 +13,6 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,6 +33,7 @@ from tests.simulation.broker.kernel import Kernel
 from tests.simulation.broker.lies import Lies
 from tests.simulation.broker.member import SimMember
 from tests.simulation.broker.oracle import Ledger, Oracle
+from tests.simulation.broker.queues import SimQueue
 from tests.simulation.broker.scenario import Scenario
 from tests.simulation.broker.streams import Wires
 from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
@@ -43,20 +43,6 @@ RESUME_MS = 5_000
 DRAIN_MS = 40_000
 
 
-@dataclass(slots=True)
-class SimQueue:
-    """A quorum queue, as the catalog would describe it."""
-
-    uid: int
-    name: str
-    founders: list[str]
-    options: QueueOptions
-    targets: tuple[int, ...] = ()
-    vhost: str = "/"
-    #: Who belongs to it now.
-    members: list[str] = field(default_factory=list)
-
-
 class BrokerWorld:
     """One simulated cluster.  `trace` gets a line per event."""
 
@@ -64,12 +50,11 @@ class BrokerWorld:
         self, seed: int, trace: Callable[[str], None] | None = None, profile: str | None = None
     ) -> None:
         self.rng = random.Random(seed)
-        self.scenario = Scenario.of_seed(self.rng, profile)
+        self.scenario = self._new_scenario(profile)
         self.kernel = Kernel()
         self.oracle = Oracle()
-        self.is_open = True
-        self.is_publishing = True
-        self.is_chaotic = True
+        self.is_open = self.is_publishing = self.is_chaotic = True
+        self.resume_ms = RESUME_MS
         self._trace = trace
         self._digest = hashlib.blake2b(digest_size=16)
         scenario = self.scenario
@@ -108,6 +93,9 @@ class BrokerWorld:
             for i in range(self.rng.choice((1, 2)))
         ]
 
+    def _new_scenario(self, profile: str | None) -> Scenario:
+        return Scenario.of_seed(self.rng, profile)
+
     def _new_queues(self, names: list[NodeId], has_default_limit: bool) -> dict[int, SimQueue]:
         scenario = self.scenario
         queues: dict[int, SimQueue] = {}
@@ -142,6 +130,14 @@ class BrokerWorld:
             recycled_segments_max=1,
             cache_bytes=self._cache_bytes,
         )
+
+    def may_consume(self, uid: int) -> bool:
+        """Tell whether a queue's consumers may come."""
+        return True
+
+    def group_of(self, log_uid: int) -> int:
+        """Return the group of a log."""
+        return log_uid
 
     # ---- record ---------------------------------------------------------------------------------
 
@@ -213,6 +209,14 @@ class BrokerWorld:
     def _nemesis(self) -> None:
         if not self.is_chaotic:
             return
+        choices = self._faults()
+        if choices:
+            self.rng.choice(choices)()
+        self._look_at_live_entries()
+        self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
+
+    def _faults(self) -> list[Callable[[], None]]:
+        """Return what may go wrong next."""
         scenario = self.scenario
         choices: list[Callable[[], None]] = []
         if scenario.partitions:
@@ -235,10 +239,7 @@ class BrokerWorld:
             choices += [self._change_members] * 3
         if scenario.clock_jumps:
             choices.append(self._jump)
-        if choices:
-            self.rng.choice(choices)()
-        self._look_at_live_entries()
-        self.kernel.after(self.rng.randrange(50, 700), self._nemesis)
+        return choices
 
     def _partition(self) -> None:
         kind = self.rng.choice(sorted(PARTITIONS))
@@ -473,7 +474,11 @@ class BrokerWorld:
             self.kernel.outside.kill()
             shutil.rmtree(root)
 
-    def _run(self, root: Path) -> None:
+    def _first_fault_ms(self) -> int:
+        return 500
+
+    def _populate(self, root: Path) -> None:
+        """Make the members and have them start, and the clients come."""
         for node in self._names:
             self.members[node] = SimMember(self, node, root)
             self.wires.add(node, self.members[node])
@@ -482,23 +487,27 @@ class BrokerWorld:
             self.kernel.after(self.rng.randrange(100), member.start)
         for client in [*self.publishers, *self.consumers]:
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
+
+    def _run(self, root: Path) -> None:
+        self._populate(root)
         heal_ms = self.scenario.chaos_ms
-        self.kernel.after(500, self._nemesis)
+        self.kernel.after(self._first_fault_ms(), self._nemesis)
         self.lies.schedule(heal_ms, root)
         self.kernel.after(heal_ms, self._heal)
         self._run_until(heal_ms)
-        while self.kernel.now_ms < heal_ms + RESUME_MS and any(
+        while self.kernel.now_ms < heal_ms + self.resume_ms and any(
             publisher.confirmed_at_ms <= heal_ms for publisher in self.publishers
         ):
             self._run_until(self.kernel.now_ms + 100)
         for publisher in self.publishers:
             self.oracle.require(
                 publisher.confirmed_at_ms > heal_ms,
-                f"{publisher.name} got no confirm within {RESUME_MS} ms after heal (G9)",
+                f"{publisher.name} got no confirm within {self.resume_ms} ms after heal (G9)",
             )
         self.is_publishing = False
         self._look_at_live_entries()
         self._drain()
+        self._examine()
         self.oracle.on_end()
         self._compare_replicas()
 
@@ -531,6 +540,9 @@ class BrokerWorld:
                 end_ms = self.kernel.now_ms + DRAIN_MS
         self.oracle.require(False, f"after {DRAIN_MS} ms of rest: {obstacle}")
 
+    def _examine(self) -> None:
+        """All is at rest: see what else must hold."""
+
     def _obstacle(self) -> str | None:
         """Return what is still in a queue, or who lags behind; None: all is at rest."""
         for uid, queue in self.queues.items():
@@ -542,7 +554,7 @@ class BrokerWorld:
             driver = host.driver_of(uid)
             assert driver is not None
             left = (machine.store.ready, machine.unacked, machine.letters.count)
-            if any(left):
+            if any(left) and (self.may_consume(uid) or any(left[1:])):
                 return f"queue {uid} holds ready, unacked, letters: {left}"
             wanted = driver.replica.applied_index
             if wanted < max(self.oracle.ledgers[uid].applied, default=0):

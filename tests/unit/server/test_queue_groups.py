@@ -131,6 +131,7 @@ class Member:
             ending=(tell("ending"),),
             ended=(tell("ended"),),
             changed=tell("changed"),
+            loaded=lambda: self.said.append("loaded"),
         )
         self.records: dict[int, Queue] = {}
         self.queues = QueueGroups(
@@ -228,11 +229,20 @@ def test_what_the_catalog_does_not_know_after_a_start_ends_and_its_log_goes() ->
     member.said.clear()
     member.catalog.records = {}
     member.queues.load()
-    assert member.said == ["ending 7", "close 7", "forget 7", "ended 7", "forget logs"]
+    assert member.said == ["ending 7", "close 7", "forget 7", "ended 7", "forget logs", "loaded"]
+
+
+def test_what_waits_for_queues_hears_when_all_are_open() -> None:
+    """R-ALO-6: a snapshot brings no changes; letters that found no queue are tried again."""
+    member = Member()
+    member.catalog.records = {"q": record("n1")}
+    member.queues.load()
+    assert member.said[-1] == "loaded"
+    assert "opened 7 of 1" in member.said[:-1]
 
 
 def test_no_log_goes_by_the_word_of_a_damaged_catalog() -> None:
     member = Member()
     member.host.is_catalog_damaged = True
     member.queues.load()
-    assert member.said == []
+    assert member.said == ["loaded"]

@@ -58,6 +58,7 @@ class FakeDriver:
     log_uid: int = UID
     is_closed: bool = False
     is_volatile: bool = False
+    is_contradicted: bool = False
     error: Exception | None = None
 
     def catch_up(self) -> None:
@@ -266,6 +267,21 @@ def test_a_replica_that_only_another_log_helps_is_named_for_repair(
     assert bed.host.steps == []
     bed.driver.error = OSError("stopped")
     assert bed.refilling.lacking() == []
+
+
+def test_a_replica_that_its_leader_can_refill_waits_for_it(wal: WriteAheadLog) -> None:
+    bed = Bed(wal, applied_index=8, target=8)
+    assert bed.refilling.waiting() == [UID]
+    bed.driver.is_contradicted = True
+    assert bed.refilling.waiting() == [], "it waits for somebody's word"
+    bed.driver.is_contradicted = False
+    bed.driver.error = OSError("stopped")
+    assert bed.refilling.waiting() == []
+    bed.driver.error = None
+    bed.trust.handle(trust.RefillRecorded())
+    assert bed.refilling.waiting() == [], "it votes"
+    bed.trust.handle(trust.LogForgotten())
+    assert bed.refilling.waiting() == [], "only another log helps"
 
 
 def test_a_member_with_a_new_disk_doubts_what_it_opens(wal: WriteAheadLog) -> None:

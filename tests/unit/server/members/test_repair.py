@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -61,7 +62,12 @@ class Bench:
         monkeypatch.setattr(repair, "renew_member", self._renew)
         monkeypatch.setattr(repair, "POLL_S", 0.0)
         self.tasks = Tasks()
-        self.repair = repair.Repair(self, self.host, self.lacking, self.tasks.spawn)
+        #: Whose leaders were reminded, look by look.
+        self.nudged: list[Sequence[int]] = []
+        self.repair = repair.Repair(self, self.host, self, self.nudged.append, self.tasks.spawn)
+
+    def waiting(self) -> list[int]:
+        return [] if self.is_lacking else [UID]
 
     def lacking(self) -> list[int]:
         return [UID] if self.is_lacking else []
@@ -170,6 +176,14 @@ async def test_a_queue_that_is_deleted_meanwhile_is_let_be(
     assert "whole again" not in caplog.text
 
 
+async def test_the_leader_of_a_replica_that_can_be_refilled_is_reminded(bench: Bench) -> None:
+    """In a quiet group nobody would say anything that the replica could see its own state by."""
+    bench.is_lacking = False
+    await bench.look(2)
+    assert bench.nudged == [[UID], [UID]]
+    assert bench.wishes == 0
+
+
 async def test_many_replicas_are_made_anew_at_the_same_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +191,8 @@ async def test_many_replicas_are_made_anew_at_the_same_time(
     begun: list[int] = []
     uids = list(range(3 * repair.AT_ONCE))
     monkeypatch.setattr(bench, "queue_of", lambda uid: queue(uid, "q", "n1"))
-    many = repair.Repair(bench, bench.host, lambda: uids, bench.tasks.spawn)
+    monkeypatch.setattr(bench, "lacking", lambda: uids)
+    many = repair.Repair(bench, bench.host, bench, bench.nudged.append, bench.tasks.spawn)
     may_end = asyncio.Event()
 
     async def renew(self: repair.Repair, uid: int) -> None:

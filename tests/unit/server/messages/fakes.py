@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import Queue
@@ -20,6 +21,7 @@ from brokerd.server.messages.delivery import DeliveryHub, Part
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver
+from tests.unit.server.members.fakes import status
 
 Json = dict[str, Any]
 CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")
@@ -90,27 +92,12 @@ class Routing:
         self.warnings.append(text)
 
 
-class Replica:
-    """How far a replica is."""
-
-    def __init__(self) -> None:
-        self.applied_index = 9
-        self.last_index = 9
-
-
-class Driver:
-    """A replica in term 3."""
-
-    def __init__(self) -> None:
-        self.term = 3
-        self.replica = Replica()
-
-
 class Replicas:
     """One replica for all groups; notes what is proposed to it and sent to other members."""
 
     def __init__(self) -> None:
-        self.driver: Driver | None = Driver()
+        #: In term 3, with nothing to catch up with.
+        self.status: GroupStatus | None = status(term=3)
         self.others = {NodeId("n0")}
         self.proposed: list[bytes] = []
         #: What went before all that waits: options.
@@ -123,10 +110,14 @@ class Replicas:
         return self.others
 
     def has_group(self, uid: int) -> bool:
-        return True
+        return self.status is not None
 
-    def driver_of(self, uid: int) -> Driver | None:
-        return self.driver
+    def status_of(self, uid: int) -> GroupStatus:
+        assert self.status is not None
+        return self.status
+
+    def term_of(self, uid: int) -> int | None:
+        return None if self.status is None else self.status.term
 
     def leader_of(self, uid: int) -> NodeId | None:
         return None

@@ -24,6 +24,7 @@ from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages import queue_leaders
 from brokerd.server.messages.queue_leaders import QueueLeaders
+from tests.unit.server.members.fakes import status
 from tests.unit.server.messages import fakes
 from tests.unit.server.messages.fakes import CONTENT
 
@@ -96,7 +97,7 @@ def test_only_the_leader_of_the_newest_term_is_delivered() -> None:
 def test_nodes_without_a_replica_know_a_succeeded_leader_by_what_came_since() -> None:
     """R-QQ-10"""
     rig = Rig()
-    rig.replicas.driver = None
+    rig.replicas.status = None
     assert not rig.leaders.is_stale(UID, 1)
     rig.leaders.heard(UID, 2, is_announced=True)
     assert rig.leaders.is_stale(UID, 1)
@@ -110,7 +111,7 @@ def test_a_replica_that_stood_in_vain_before_it_left_does_not_make_the_leader_st
     rig = Rig()
     rig.leaders.leader_changed(UID, NodeId("n1"), 3, False)
     rig.leaders.leader_changed(UID, None, 4, False)
-    rig.replicas.driver = None
+    rig.replicas.status = None
     rig.leaders.replica_closed(UID)
     assert rig.leaders.is_stale(UID, 2)
     assert not rig.leaders.is_stale(UID, 3)
@@ -297,7 +298,6 @@ def test_a_queue_with_commands_on_their_way_hears_of_nodes_that_it_does_not_know
     rig.leads(term=3)
     rig.leaders.node_changed(NodeId("n5"), 2, True)
     assert rig.replicas.proposed == []
-    assert rig.replicas.driver is not None
-    rig.replicas.driver.replica.last_index = 10
+    rig.replicas.status = status(term=3, last=10, applied=9)
     rig.leaders.node_changed(NodeId("n5"), 3, True)
     assert rig.replicas.proposed == [encode_node_up("n5", 3)]

@@ -1,0 +1,589 @@
+"""The whole cluster simulated: members that find each other, and the rooms that keep them together.
+
+As ../broker/world.py, with the real catalog and all that follows it.  Three members found the
+cluster, clients declare, and then members come and go, lose their disks, rest; replicas move.
+After everything is healed the cluster must come to what the catalog says, and what was acknowledged
+must be in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.peer import join_request
+from brokerd.core import profiles
+from brokerd.core.catalog import catalog_commands
+from brokerd.core.queue_options import QueueOptions
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.catalog.catalog_writer import SYNC_S
+from brokerd.server.members import quorum_calls
+from tests.simulation.broker.oracle import Ledger
+from tests.simulation.broker.queues import SimQueue
+from tests.simulation.broker.world import BrokerWorld
+from tests.simulation.checkers import Violation
+from tests.simulation.cluster import administration, rest
+from tests.simulation.cluster.member import ClusterMember
+from tests.simulation.cluster.process import Process
+from tests.simulation.cluster.scenario import ClusterScenario
+
+VHOST = "/"
+DEAD_UID = 100
+#: Is emptied at the end only, so that what was lost of it on a disk is missed.
+KEPT_UID = 200
+CLASSIC_UID = 300
+#: Of queues that come and go; no client uses them.
+PASSING_UID = 1_000
+ASK_TIMEOUT_MS = 3_000
+#: How often what is to be done by somebody is tried again.
+AGAIN_MS = 300
+#: So long may it take until a member is out of a group, or the wish has failed.
+TAKES_OUT_MS = 25_000
+#: No group has fewer voters, and no cluster fewer members.
+VOTERS_MIN = 3
+#: What people ask for at rest takes at most so long.
+EXAM_MS = 20_000
+#: Whoever founds a cluster changes the catalog so many times, and waits each time for those who are
+#: heard and have not joined yet.
+FOUNDING_CHANGES = 3
+
+
+class ClusterWorld(BrokerWorld):
+    """One simulated cluster from its founding on."""
+
+    scenario: ClusterScenario
+    members: dict[NodeId, ClusterMember]
+
+    def __init__(
+        self, seed: int, trace: Callable[[str], None] | None = None, profile: str | None = None
+    ) -> None:
+        super().__init__(seed, trace, profile)
+        manners = random.Random(f"cluster {seed}")
+        if self.scenario.classic:
+            # What a queue of one member says is refused while so many of its commands are under
+            # way; and its disk is the only one.
+            raft = replace(self.host_config.raft, proposals_max=4)
+            self.host_config = replace(self.host_config, raft=raft)
+            self.lies.is_on = False
+        if self.scenario.joins or self.scenario.leaves:
+            self.lies.is_on = False
+        self.profile = profiles.profile()
+        self.founders = self._names[: self.scenario.founders]
+        self.victim = manners.choice(self.founders)
+        #: Log -> group.
+        self.logs: dict[int, int] = {}
+        self.uid_of_next_queue = 0
+        #: Those that clients use.
+        self.first_queues = list(self.queues)
+        self._next_passing = PASSING_UID
+        self.oracle.ledgers[CATALOG_GROUP] = Ledger()
+        #: Settings that somebody was told are in the catalog.
+        self.acknowledged: dict[str, int] = {}
+        self._written = 0
+        #: Whom somebody takes out of the cluster now; it is tried again until it is done.
+        self.leaving: set[NodeId] = set()
+        self._resting: NodeId | None = None
+        self._is_wiped = False
+        #: By queue, whom somebody takes out of it, and since when.
+        self._taken_out: dict[int, tuple[str, int]] = {}
+        #: The queue that was kept is emptied now.
+        self._is_emptying = False
+        self._cluster_ids: set[str] = set()
+        #: Somebody has let clients in.
+        self._is_founded = False
+
+    def _new_scenario(self, profile: str | None) -> ClusterScenario:
+        return ClusterScenario.of_seed(self.rng, profile)
+
+    def _new_queues(self, names: list[NodeId], _: bool) -> dict[int, SimQueue]:
+        scenario = self.scenario
+        queues = {}
+        for number in range(scenario.queue_count):
+            is_dying = scenario.dead_letters and number == 0
+            uid = number + 10
+            options = QueueOptions(queue_type="quorum")
+            targets = (DEAD_UID,) if is_dying else ()
+            queues[uid] = SimQueue(uid, f"q{uid}", [], options, targets)
+        if scenario.keeps:
+            queues[KEPT_UID] = SimQueue(KEPT_UID, "kept", [], QueueOptions(queue_type="quorum"))
+        if scenario.classic:
+            queues[CLASSIC_UID] = SimQueue(CLASSIC_UID, "classic", [], QueueOptions())
+        if scenario.dead_letters:
+            queues[DEAD_UID] = SimQueue(DEAD_UID, "dead", [], QueueOptions(queue_type="quorum"))
+        return queues
+
+    def may_consume(self, uid: int) -> bool:
+        """See BrokerWorld."""
+        return uid != KEPT_UID or self._is_emptying
+
+    # ---- services for members -------------------------------------------------------------------
+
+    def group_of(self, log_uid: int) -> int:
+        """See BrokerWorld."""
+        return self.logs.get(log_uid, log_uid)
+
+    async def ask(
+        self,
+        config: HostConfig,
+        node: NodeId,
+        incarnation: int,
+        peer: NodeId,
+        address: str,
+        enquiry: peer_pb2.Enquiry,
+    ) -> peer_pb2.Description:
+        """See joining.Ask: over the same wires as all else, on a stream of its own."""
+        asker, asked = self.members[node], self.members[peer]
+        future: asyncio.Future[peer_pb2.Description] = asyncio.get_running_loop().create_future()
+
+        def question() -> None:
+            if self._is_cut(node, peer):
+                return
+            if not asked.is_up:
+                self._back(asker, incarnation, future, None)
+                return
+            asked.enter(start)
+
+        def start() -> None:
+            if asked.broker is not None:
+                asked.broker.spawn(answer(asked.broker))
+
+        async def answer(process: Process) -> None:
+            description = await process.joining.describe(node, enquiry)
+            self.record("described", peer, node, description.standing)
+            delay_ms = 0.1 + self.rng.random() * self.scenario.delay_ms_max
+            if not self._is_cut(node, peer):
+                self.kernel.after(delay_ms, self._back, asker, incarnation, future, description)
+
+        self.kernel.after(0.1 + self.rng.random() * self.scenario.delay_ms_max, question)
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
+                return await future
+        except TimeoutError as error:
+            raise join_request.NoAnswer("no answer in time") from error
+
+    def _is_cut(self, one: NodeId, other: NodeId) -> bool:
+        cut = self.wires.blocked | self.wires.muted
+        return bool({(one, other), (other, one)} & cut)
+
+    def _back(
+        self,
+        asker: ClusterMember,
+        incarnation: int,
+        future: asyncio.Future[peer_pb2.Description],
+        answer: peer_pb2.Description | None,
+    ) -> None:
+        def arrive() -> None:
+            if future.done():
+                return
+            if answer is None:
+                future.set_exception(join_request.NoAnswer("connection refused"))
+            else:
+                future.set_result(answer)
+
+        if asker.incarnation == incarnation:
+            asker.enter(arrive)
+
+    def process_ended(self, member: ClusterMember, removed: Exception | None) -> None:
+        """A process has ended by itself: it is no member, as it was told."""
+        self.record("ended", member.id, str(removed))
+        self.kernel.after(0, self._removed, member, member.incarnation, removed)
+
+    def _removed(self, member: ClusterMember, incarnation: int, removed: Exception | None) -> None:
+        if member.incarnation != incarnation or not member.is_up:
+            return
+        was_to = member.id in self.leaving or member.was_removed
+        self.oracle.require(was_to, f"{member.id} ends, and nobody has removed it: {removed}")
+        member.crash(cuts_power=False)
+        member.leave()
+        member.empty_disk()
+        self.start_later(member, 500)
+
+    def on_written(self, process: Process, reply: dict[str, Any]) -> None:
+        """A change of the catalog was answered: whoever asked sees it, and so do all others."""
+        revision = reply.get("revision") or 0
+        self.oracle.require(
+            process.view.revision >= revision,
+            f"{process.node} was answered with revision {revision} and sees "
+            f"{process.view.revision}",
+        )
+        if not self._is_fair:
+            return
+        for node in sorted(process.host.alive()):
+            other = self.members[node].broker
+            if other is not None and other.is_serving and other.host.is_peer(process.node):
+                self.oracle.require(
+                    other.view.revision >= revision,
+                    f"{process.node} was answered with revision {revision}, {node} is up and sees "
+                    f"{other.view.revision}",
+                )
+
+    @property
+    def _is_fair(self) -> bool:
+        scenario = self.scenario
+        return not (scenario.crashes or scenario.partitions or scenario.mutes or scenario.breaks)
+
+    # ---- who is there ---------------------------------------------------------------------------
+
+    def serving(self) -> list[Process]:
+        """Return the processes that let clients in."""
+        found = [member.broker for member in self.members.values() if member.is_up]
+        return [process for process in found if process.is_serving]
+
+    def somebody(self) -> Process | None:
+        """Return one of them."""
+        found = self.serving()
+        return self.rng.choice(found) if found else None
+
+    def run_on(
+        self, process: Process, work: Coroutine[Any, Any, None], what: str = ""
+    ) -> asyncio.Task[None]:
+        """Have a member do something; it dies with the process."""
+        self.record("ask", process.node, what)
+        with process.member.loop.entered():
+            return process.spawn(work)
+
+    # ---- what goes wrong, and what people do ----------------------------------------------------
+
+    def on_started(self, member: Any) -> None:
+        """See BrokerWorld.  Which disks must hold what depends on the members of the moment."""
+
+    def _faults(self) -> list[Callable[[], None]]:
+        scenario = self.scenario
+        self._follow()
+        choices = super()._faults()
+        if scenario.joins:
+            choices.append(self._join)
+        if scenario.leaves:
+            choices.append(self._leave)
+        if scenario.wipes:
+            choices += [self._wipe] * 2
+        if scenario.moves:
+            choices += [self._move] * 2
+        if scenario.declares:
+            choices.append(self._declare_or_delete)
+        if scenario.unbinds and scenario.dead_letters:
+            choices.append(self._unbind)
+        if scenario.rests:
+            choices += [self._rest, self._spread]
+        choices.append(self._write)
+        return choices
+
+    def _follow(self) -> None:
+        """Queues' members, as the newest view has them."""
+        process = max(self.serving(), key=lambda each: each.view.revision, default=None)
+        for queue in self.queues.values():
+            record = None if process is None else process.queue_of(queue.uid)
+            if record is not None:
+                queue.members = list(record.members)
+
+    def _crash(self, member: ClusterMember, down_ms: int | None = None) -> None:
+        classic = self.queues.get(CLASSIC_UID)
+        if classic is None or member.id not in classic.members:
+            # What a queue of one member has only just heard may be lost with its process (ADR 23).
+            super()._crash(member, down_ms)
+
+    def _transfer(self) -> None:
+        if all(queue.members for queue in self.queues.values()):
+            super()._transfer()
+
+    def _join(self) -> None:
+        outside = [member for member in self.members.values() if member.is_out]
+        if outside:
+            member = self.rng.choice(outside)
+            self.record("join", member.id)
+            member.is_out = False
+            member.start()
+
+    def _leave(self) -> None:
+        process = self.somebody()
+        if process is None or self.leaving:
+            return
+        members = sorted(process.view.members())
+        if len(members) <= VOTERS_MIN:
+            return
+        node = NodeId(self.rng.choice(members))
+        self.leaving.add(node)
+        self.record("leave", node)
+        self._go_on_leaving(node)
+
+    def _go_on_leaving(self, node: NodeId) -> None:
+        """Have somebody take a member out, again and again until it is done."""
+        if node not in self.leaving:
+            return
+        others = [process for process in self.serving() if process.node != node]
+        if others:
+            process = self.rng.choice(others)
+            self.run_on(process, administration.remove_member(process, node), f"remove {node}")
+        self.kernel.after(2_500, self._go_on_leaving, node)
+
+    def on_left(self, node: NodeId) -> None:
+        """A member is off the list."""
+        if node not in self.leaving:
+            return
+        self.record("left", node)
+        self.leaving.discard(node)
+        member = self.members[node]
+        member.was_removed = True
+        is_back = self.rng.random() < 0.5
+        if is_back and self.rng.random() < 0.5:
+            # It hears of its removal, and begins anew.
+            return
+        member.crash(cuts_power=False)
+        member.leave()
+        member.empty_disk()
+        member.is_out = not is_back
+        self.start_later(member, self.rng.choice((50, 1_000)))
+
+    def _wipe(self) -> None:
+        """The victim's disk is lost, where nobody else is needed to make up for it."""
+        member = self.members[self.victim]
+        if self._is_wiped or member.is_out or member.id in self.leaving or not self._is_strong():
+            return
+        self._is_wiped = True
+        member.crash()
+        member.lose_disk()
+        self.record("wipe", member.id)
+        self.start_later(member, self.rng.choice((50, 500, 2_000)))
+
+    def _is_strong(self) -> bool:
+        """Tell whether each group has three voters, so that two others know what one knows."""
+        for uid in [CATALOG_GROUP, *self.queues]:
+            leader = self._leader(uid)
+            if leader is None:
+                return False
+            if len(leader.host.driver_of(uid).replica.configuration.voters) < VOTERS_MIN:
+                return False
+        return True
+
+    def _move(self) -> None:
+        process = self.somebody()
+        if process is not None:
+            queues = [each for each in process.view.queues() if each.uid in self.queues]
+            if queues:
+                queue = self.rng.choice(queues)
+                work = administration.move_replica(process, queue, self.rng)
+                self.run_on(process, work, f"move {queue.name}")
+
+    def may_take_out(self, uid: int, node: str) -> bool:
+        """Tell whether a member may be taken out of a queue's group now: two people who each see
+        four members and take out one would leave two.
+        """
+        now_ms = self.kernel.now_ms
+        taken, since_ms = self._taken_out.get(uid, (node, now_ms))
+        if taken != node and now_ms - since_ms < TAKES_OUT_MS:
+            return False
+        self._taken_out[uid] = node, now_ms
+        return True
+
+    def _declare_or_delete(self) -> None:
+        process = self.somebody()
+        passing = [uid for uid in self.queues if uid >= PASSING_UID]
+        if process is None:
+            return
+        if len(passing) < 3 and self.rng.random() < 0.7:
+            uid = self._next_passing
+            self._next_passing += 1
+            self.oracle.ledgers[uid] = Ledger()
+            self.uid_of_next_queue = uid
+            work = administration.declare_passing(process, uid)
+            self.run_on(process, work, f"declare {uid}")
+        elif passing:
+            uid = self.rng.choice(passing)
+            self.run_on(process, administration.delete_passing(process, uid), f"delete {uid}")
+
+    def on_serving(self, member: ClusterMember) -> None:
+        """A member lets clients in: one with a new disk may end before it has filled all of it."""
+        self._is_founded = True
+        if self.is_chaotic and member.has_lost_something and self.strikes(0.5):
+            self.kernel.after(self.rng.random() * 40, self._crash, member, 50)
+
+    def on_declared(self, uid: int) -> None:
+        """A queue that no client uses is there."""
+        self.queues[uid] = SimQueue(uid, f"passing{uid}", [], QueueOptions(queue_type="quorum"))
+
+    def on_deleted(self, uid: int) -> None:
+        """It is there no more."""
+        self.queues.pop(uid, None)
+
+    def _rest(self) -> None:
+        process = self.somebody()
+        if process is None:
+            return
+        node = self._resting
+        self._resting = None if node else NodeId(self.rng.choice(sorted(process.view.members())))
+        about = node or self._resting
+        work = administration.set_maintenance(process, about, is_on=node is None)
+        self.run_on(process, work, f"maintenance {about} {node is None}")
+
+    def _spread(self) -> None:
+        process = self.somebody()
+        if process is not None:
+            self.run_on(process, administration.rebalance(process), "rebalance")
+
+    def _unbind(self) -> None:
+        process = self.somebody()
+        if process is not None:
+            self.run_on(process, administration.unbind(process), "unbind")
+        self.kernel.after(700, self._bind_again)
+
+    def _bind_again(self) -> None:
+        """The way is there again as soon as somebody can say so."""
+        process = self.somebody()
+        if process is not None and administration.is_bound(process):
+            return
+        if process is not None:
+            self.run_on(process, administration.quietly(administration.bind(process)), "bind")
+        self.kernel.after(AGAIN_MS, self._bind_again)
+
+    def _write(self) -> None:
+        process = self.somebody()
+        if process is not None:
+            self._written += 1
+            self.run_on(process, self._write_one(process, self._written), f"write {self._written}")
+
+    async def _write_one(self, process: Process, number: int) -> None:
+        name = f"sim{number}"
+        reply = await administration.quietly(
+            process.write(catalog_commands.set_setting(name, number))
+        )
+        if reply is None:
+            return
+        # Sent twice, since an answer was lost, it changes nothing the second time.
+        is_done = reply["code"] in (catalog_commands.OK, catalog_commands.UNCHANGED)
+        self.oracle.require(is_done, f"setting: {reply}")
+        self.record("written", process.node, number)
+        self.acknowledged[name] = number
+        self.oracle.require(
+            process.view.setting(name) == number, f"{process.node} does not see its own {name}"
+        )
+
+    # ---- running --------------------------------------------------------------------------------
+
+    def _populate(self, root: Path) -> None:
+        for node in self._names:
+            self.members[node] = ClusterMember(self, node, root)
+            self.wires.add(node, self.members[node])
+        for node, member in self.members.items():
+            member.is_out = node not in self.founders
+            self.kernel.after(self.rng.randrange(300), member.start)
+        for client in [*self.publishers, *self.consumers]:
+            self.kernel.after(100 + self.rng.randrange(500), client.attach)
+        self.kernel.after(AGAIN_MS, self._declare_first)
+
+    def _heal(self) -> None:
+        super()._heal()
+        if not self._is_founded:
+            self.resume_ms += round(FOUNDING_CHANGES * SYNC_S * 1000)
+
+    def _first_fault_ms(self) -> int:
+        return self.scenario.calm_ms
+
+    def _declare_first(self) -> None:
+        process = self.somebody()
+        if process is not None:
+            missing = [uid for uid in self.first_queues if process.queue_of(uid) is None]
+            if not missing:
+                return
+            self.run_on(process, administration.declare_first(process), "declare")
+        self.kernel.after(AGAIN_MS, self._declare_first)
+
+    def _run_until(self, end_ms: int) -> None:
+        super()._run_until(end_ms)
+        ids = {member.broker.view.cluster_id for member in self.members.values() if member.is_up}
+        self._cluster_ids |= ids - {""}
+        self.oracle.require(len(self._cluster_ids) <= 1, f"two clusters: {self._cluster_ids}")
+
+    def _obstacle(self) -> str | None:
+        self._follow()
+        return self._obstacle_of_cluster() or super()._obstacle()
+
+    def _obstacle_of_cluster(self) -> str | None:
+        """Return what is not yet as the catalog says; None: all is."""
+        if self.leaving:
+            return f"{sorted(self.leaving)} still leave"
+        process = self.somebody()
+        obstacle = None if process is None else rest.put_right(self, process)
+        if obstacle is not None:
+            return obstacle
+        inside = sorted(node for node, member in self.members.items() if not member.is_out)
+        for node in inside:
+            process = self.members[node].broker
+            if process is None or not process.is_serving:
+                return f"{node} does not serve"
+        for node in inside:
+            process = self.members[node].broker
+            obstacle = rest.obstacle_at(self, process, inside)
+            if obstacle is not None:
+                return obstacle
+        return None
+
+    # ---- the examination ------------------------------------------------------------------------
+
+    def _examine(self) -> None:
+        """All is at rest: members rest and leaders spread as they are told to."""
+        if self.scenario.keeps:
+            self._is_emptying = True
+            self._drain()
+        if self.scenario.rests:
+            self._rest_at_rest()
+
+    def _rest_at_rest(self) -> None:
+        process = self.serving()[0]
+        node = self.rng.choice(sorted(process.view.members()))
+        self._do(process, administration.set_maintenance(process, node, is_on=True))
+        self._wait(lambda: self._leads_nothing(node), f"{node} rests and still leads")
+        uid = self._next_passing
+        self.oracle.ledgers[uid] = Ledger()
+        self.uid_of_next_queue = uid
+        self._do(process, administration.declare_passing(process, uid))
+        members = process.queue_of(uid).members
+        self.oracle.require(members[0] != node, f"a new queue is for {node} to lead, which rests")
+        self.oracle.require(len(members) >= VOTERS_MIN, f"a new queue has only {members}")
+        self._do(process, administration.set_maintenance(process, node, is_on=False))
+        # What it was told to give away it may still be giving.
+        self._run_until(self.kernel.now_ms + 1_500)
+        moved, left = self._do(process, self._rebalanced(process))
+        self.oracle.require(left == 0, f"{left} leaders did not move, {moved} did")
+        counts = dict.fromkeys(sorted(process.view.members()), 0)
+        for each in self.queues:
+            leader = self._leader(each)
+            self.oracle.require(leader is not None, f"queue {each} has no leader after that")
+            counts[leader.id] += 1
+        can_lead = {name for queue in process.view.queues() for name in queue.members}
+        spread = [count for name, count in counts.items() if name in can_lead]
+        if all(set(queue.members) == can_lead for queue in process.view.queues()):
+            self.oracle.require(max(spread) - min(spread) <= 1, f"leaders are spread so: {counts}")
+
+    async def _rebalanced(self, process: Process) -> tuple[int, int]:
+        return await quorum_calls.rebalance(
+            process.cluster, list(process.view.queues()), set(), 10.0
+        )
+
+    def _leads_nothing(self, node: NodeId) -> bool:
+        host = self.members[node].host
+        return not any(host.leader_of(uid) == node for uid in host.groups())
+
+    def _wait(self, is_so: Callable[[], bool], text: str) -> None:
+        end_ms = self.kernel.now_ms + EXAM_MS
+        while not is_so():
+            self.oracle.require(self.kernel.now_ms < end_ms, text)
+            self._run_until(self.kernel.now_ms + 100)
+
+    def _do(self, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
+        found: list[Any] = []
+
+        async def run() -> None:
+            found.append(await work)
+
+        self.run_on(process, run(), "examine")
+        self._wait(lambda: bool(found), "somebody waits for an answer at rest")
+        return found[0]
+
+
+__all__ = ["ClusterWorld", "Violation"]

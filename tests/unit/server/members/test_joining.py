@@ -1,0 +1,185 @@
+"""A member that finds its cluster by asking: what it does with the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.peer import join_request
+from brokerd.config import BrokerConfig
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.lifecycle import Lifecycle
+from brokerd.server.members import cluster_file, joining
+from brokerd.server.members.joining import Ask, Joining, Removed
+
+NEW = NodeId("new")
+Standing = peer_pb2.Description.Standing
+
+
+class Groups:
+    """The way to groups' leaders."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, list[NodeId]] = {}
+
+    def set_members(self, uid: int, members: Any) -> None:
+        self.members[uid] = list(members)
+
+
+class Refill:
+    """Notes what is doubted."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.opened_here: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        self.is_on = True
+
+    def opened(self, uid: int, member_count: int) -> None:
+        self.opened_here.append((uid, member_count))
+
+
+class Host:
+    """The replicas here: no leader is known."""
+
+    node = NEW
+    incarnation = 1
+    config = HostConfig()
+
+    def __init__(self) -> None:
+        self.peers: dict[NodeId, str] = {}
+        self.voters: list[NodeId] | None = None
+
+    async def set_peers(self, peers: dict[NodeId, str]) -> None:
+        self.peers = dict(peers)
+
+    def open_group(self, uid: int, voters: list[NodeId], _machine: object) -> None:
+        assert uid == CATALOG_GROUP
+        self.voters = voters
+
+    def leader_of(self, _uid: int) -> NodeId | None:
+        return None
+
+
+class Catalog:
+    """Of a member that knows nothing yet."""
+
+    def __init__(self) -> None:
+        self.machine = CatalogMachine()
+        self.view = self.machine.state
+
+
+class Member:
+    """A member that starts."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.host = Host()
+        self.config = BrokerConfig.model_validate(
+            {
+                "node": {"name": "new", "data_dir": str(data_dir)},
+                "cluster": {"members": "a=a:1,b=b:1", "address": "new:1", "secret": "s"},
+            }
+        )
+        self.lifecycle = Lifecycle()
+        self.refill = Refill()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def joining(self, ask: Ask) -> Joining:
+        parts: Any = (self.config, self.host, Groups(), Catalog(), self.refill, self.lifecycle)
+        return Joining(*parts, self.spawn, ask)
+
+    def spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.append(task)
+        return task
+
+    async def end(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+class Cluster:
+    """What the others answer, by whether the one that asks has data."""
+
+    def __init__(self) -> None:
+        self.answers: dict[bool, peer_pb2.Description] = {}
+        self.questions: list[peer_pb2.Enquiry] = []
+
+    async def ask(
+        self,
+        config: HostConfig,
+        node: NodeId,
+        incarnation: int,
+        peer: NodeId,
+        address: str,
+        enquiry: peer_pb2.Enquiry,
+    ) -> peer_pb2.Description:
+        self.questions.append(enquiry)
+        answer = self.answers.get(enquiry.has_data)
+        if answer is None:
+            raise join_request.NoAnswer("nobody listens")
+        return answer
+
+
+def described(standing: Standing.ValueType) -> peer_pb2.Description:
+    members = {"a": "a:1", "b": "b:1", "new": "new:1"}
+    return peer_pb2.Description(
+        standing=standing, cluster_uid="uid", revision=7, members=members, voters=["a", "b"]
+    )
+
+
+async def test_a_member_without_data_joins_and_is_doubted(tmp_path: Path) -> None:
+    """G8: the disk is new, the cluster is not; a crash makes it no trusted one."""
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = described(Standing.MEMBER)
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    assert member.refill.is_on
+    assert member.refill.opened_here == [(CATALOG_GROUP, 0)]
+    assert member.host.voters == []
+    assert cluster_file.load(tmp_path).is_refilling
+    await member.end()
+
+
+async def test_a_member_that_is_removed_while_it_joins_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its catalog has no leader any more, and nobody else would tell it."""
+    monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = described(Standing.MEMBER)
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    cluster.answers[True] = described(Standing.REMOVED)
+    async with asyncio.timeout(10):
+        await member.lifecycle.stopping.wait()
+    assert isinstance(member.lifecycle.removal, Removed)
+    assert "was removed from the cluster" in str(member.lifecycle.removal)
+    await member.end()
+
+
+async def test_a_member_that_joins_never_asks_again_as_one_without_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no data and asks is made a member: a removed one would be one again."""
+    monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = cluster.answers[True] = described(Standing.MEMBER)
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    before = len(cluster.questions)
+    async with asyncio.timeout(10):
+        while len(cluster.questions) < before + 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert all(question.has_data for question in cluster.questions[before:])
+    await member.end()

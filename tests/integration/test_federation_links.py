@@ -99,6 +99,84 @@ def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: 
         assert not any(name.endswith(f"-> {CLUSTER_NAME}") for name in found)
 
 
+def test_a_name_that_was_made_outlives_restarts(tmp_path: Path) -> None:
+    """R-FED-8: a link that started anew under another name would leave what waits upstream."""
+    for name in ("up", "down"):
+        (tmp_path / name).mkdir()
+    with (
+        cluster(tmp_path / "up", 1) as (up,),
+        cluster(tmp_path / "down", 1, BROKERD_CLUSTER_NAME=CLUSTER_NAME) as (down,),
+        admin(up) as upstream,
+    ):
+        follow(down, up)
+        with admin(down) as client:
+            client.wait_link("stock")
+        name = upstream_queue(upstream)
+        down.kill()
+        publish(up, 20)
+        down.start()
+        down.wait_ready()
+        eventually(lambda: depth(down) == 20, "what waited upstream")
+        assert upstream_queue(upstream) == name
+        # One that is given stays, too, however the member ends.
+        brokerctl(down, "set_cluster_name", "shop")
+        eventually(lambda: "federation: stock -> shop" in upstream.objects("queue"), "its queue")
+        with amqp(up.amqp_port) as channel:
+
+            def consumers() -> int:
+                answer = channel.queue_declare("federation: stock -> shop", passive=True)
+                return int(answer.method.consumer_count)
+
+            eventually(consumers, "the link has bound and consumes")
+        assert down.stop() == 0
+        publish(up, 20)
+        down.start()
+        down.wait_ready()
+        eventually(lambda: depth(down) == 40, "what waited upstream")
+        with admin(down) as client:
+            client.wait_link("stock")
+        found = {name for name in upstream.objects("queue") if name.startswith("federation: ")}
+        assert found == {name, "federation: stock -> shop"}
+
+
+def test_a_shovel_of_an_upstreams_name_is_another_thing(pair: Pair) -> None:
+    """Each is listed, restarted, changed and deleted without the other."""
+    follow(pair.down, pair.up)
+    link = pair.downstream.wait_link("stock")
+    shovel = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+
+    def shovels() -> list[str]:
+        return [row["status"] for row in pair.downstream.rows("shovels")]
+
+    def local_connections() -> list[str]:
+        return [row["local_connection"] for row in pair.downstream.rows("links")]
+
+    pair.downstream.put("parameter", "shovel/up", {"value": shovel})
+    eventually(lambda: shovels() == ["running"], "the shovel runs")
+    brokerctl(pair.down, "restart_shovel", "up")
+    eventually(lambda: shovels() == ["running"], "the shovel runs again")
+    brokerctl(pair.down, "delete_shovel", "up")
+    eventually(lambda: not shovels(), "the shovel is gone")
+    assert local_connections() == [link["local_connection"]]
+
+    pair.downstream.put("parameter", "shovel/up", {"value": shovel})
+    eventually(lambda: shovels() == ["running"], "the shovel runs")
+    brokerctl(pair.down, "restart_federation_link", link["id"])
+    after = eventually(
+        lambda: next(
+            (row for row in pair.downstream.rows("links") if row["status"] == "running"), None
+        ),
+        "the link runs again",
+    )
+    name = upstream_queue(pair.upstream)
+    # The link cleans up after itself, and the shovel of its name runs on.
+    pair.downstream.delete("policy", "federate-up")
+    eventually(lambda: name not in pair.upstream.objects("queue"), "the link has cleaned up")
+    pair.downstream.delete("parameter", "federation-upstream/up")
+    assert shovels() == ["running"]
+    assert after["upstream"] == pair.downstream.rows("shovels")[0]["upstream"] == "up"
+
+
 def test_a_link_does_not_share_its_queue_with_another_cluster_of_its_name(tmp_path: Path) -> None:
     """R-FED-8: an error with the reason, and removing that link leaves the other's queue."""
     for name in ("up", "east", "west"):

@@ -165,8 +165,8 @@ def test_deletion_leaves_a_queue_with_messages_behind(
 def test_a_shovel_that_has_done_its_work_says_so(
     connected: Namespace, broker: BrokerThread
 ) -> None:
-    """A member deletes the definition with the cause auto-delete; the API server's defaults make
-    no difference to what was written.
+    """A member deletes the definition with the cause auto-delete; the same spec again is no wish
+    for another one.
     """
     done = Identity("parameter", "/", "shovel/mover")
     source = {"queue": "a", "deleteAfter": "queue-length"}
@@ -174,7 +174,7 @@ def test_a_shovel_that_has_done_its_work_says_so(
     connected.apply(shovel)
     connected.wait_reason("shovel", "mover", "Applied")
     value = broker.broker.objects[done]["value"]
-    assert (value["src-delete-after"], value["src-uri"]) == ("queue-length", "amqp://")
+    assert (value["src-delete-after"], value["src-uri"]) == ("queue-length", "amqp:///%2F")
     broker.do(broker.broker.remove, done, "auto-delete")
     connected.wait_reason("shovel", "mover", "Expired")
     connected.apply(shovel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,38 @@ def test_a_name_that_was_made_outlives_restarts(tmp_path: Path) -> None:
             client.wait_link("stock")
         found = {name for name in upstream.objects("queue") if name.startswith("federation: ")}
         assert found == {name, "federation: stock -> shop"}
+
+
+def test_a_switch_over_that_a_crash_has_cut_short_loses_nothing(pair: Pair) -> None:
+    """R-FX-5: both internal exchanges are there, and the new one has no bindings yet."""
+    follow(pair.down, pair.up)
+    pair.downstream.wait_link("stock")
+    name = upstream_queue(pair.upstream)
+    pair.down.kill()
+    present = {each for each in pair.upstream.objects("exchange") if each.startswith(name)}
+    (new,) = {f"{name} A", f"{name} B"} - present
+    is_running = threading.Event()
+
+    def wait_running() -> None:
+        pair.down.start()
+        pair.down.wait_ready()
+        with admin(pair.down) as client:
+            client.wait_link("stock")
+        is_running.set()
+
+    with amqp(pair.up.amqp_port) as channel:
+        channel.exchange_declare(new, "fanout", durable=True)
+        waiter = threading.Thread(target=wait_running)
+        waiter.start()
+        count = 0
+        while not is_running.is_set():
+            channel.basic_publish("stock", "k", b"%d" % count)
+            count += 1
+        waiter.join()
+    eventually(lambda: depth(pair.down) == count, f"all {count} messages")
+    with admin(pair.up) as client:
+        after = {each for each in client.objects("exchange") if each.startswith(name)}
+    assert len(after) == 1
 
 
 def test_a_shovel_of_an_upstreams_name_is_another_thing(pair: Pair) -> None:

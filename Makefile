@@ -133,6 +133,9 @@ fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged l
 flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB into a member of 512 MiB (root)
 	@$(BIN)/python -m bench.flood --minutes $(MINUTES)
 
+federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted
+	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED)
+
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)
 
@@ -173,4 +176,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images e2e sbom bundle operator-faults e2e-nightly
+.PHONY: federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images e2e sbom bundle operator-faults e2e-nightly

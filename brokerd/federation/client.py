@@ -82,6 +82,9 @@ class Channel:
         self.on_ended: Callable[[ClientError], None] | None = None
         #: (tag, multiple, confirmed)
         self.on_confirm: Callable[[int, bool, bool], None] | None = None
+        #: channel.flow: whether the peer takes messages on this channel, and who hears of changes.
+        self.is_flowing = True
+        self.on_flow: Callable[[], None] | None = None
         #: A mandatory message came back: its exchange, its routing key and why.
         self.on_return: Callable[[methods.BasicReturn], None] | None = None
         self._connection = connection
@@ -156,8 +159,12 @@ class Channel:
             if self.on_ended is not None:
                 self.on_ended(ChannelClosed("consumer cancelled by the upstream"))
         elif isinstance(method, methods.ChannelFlow):
-            # Old brokers ask for a pause; what we send here is small.
+            # Before and not after what goes on, and behind what was published: the peer may close
+            # for a message that follows the answer to a pause (R-OLD-1).
             self.cast(methods.ChannelFlowOk(method.active))
+            self.is_flowing = method.active
+            if self.on_flow is not None:
+                self.on_flow()
         elif self._waiting:
             future = self._waiting.popleft()
             if not future.done():

@@ -23,6 +23,8 @@ CHECK_INTERVAL_S = 90.0
 #: Binding changes that come together are sent together.
 BINDING_DELAY_S = 0.02
 CONSUMER_TAG = "federation-link"
+#: Letters of the internal exchange: the first start takes B (R-FX-4).
+_SECOND, _FIRST = upstreams.SUFFIXES
 
 
 class ExchangeSource:
@@ -51,21 +53,41 @@ class ExchangeSource:
             commands = self._commands = await connection.open_channel()
             session.watch(commands)
         await upstream_side.declare_queue(session.channel, names.queue, self._upstream)
-        suffix, old = await upstream_side.choose_suffix(connection, names)
+        present = await upstream_side.present_suffixes(connection, names)
+        if len(present) > 1:
+            present = [await self._finish_switch(session.peer)]
+        old = present[0] if present else None
+        suffix = _FIRST if old != _FIRST else _SECOND
         arguments = upstreams.internal_exchange_arguments(
             self._upstream.max_hops, self._topology.cluster_name, self._federated.vhost
         )
         await upstream_side.declare_internal_exchange(
             session.connect, commands, names, suffix, arguments
         )
-        self._ends = self._ends_at(session.peer, suffix)
-        self._propagated = link_bindings.Propagated()
-        await self._propagate()
+        await self._fill(session.peer, suffix)
         if old is not None:
             await upstream_side.delete_internal(commands, names.internal(old))
         self._next_check = asyncio.get_running_loop().time() + CHECK_INTERVAL_S
         # Exclusive: whoever else consumed from it would take messages away (R-FED-8).
         return Intake(names.queue, CONSUMER_TAG, exclusive=True)
+
+    async def _finish_switch(self, peer: Peer) -> str:
+        """A crash has left both internal exchanges, and either may lack bindings: one gets all of
+        them before the other goes (R-FX-5).  It may have more than are wanted, so that it is the
+        old one of the switch-over that follows.  Return its letter.
+        """
+        assert self._names is not None
+        assert self._commands is not None
+        await upstream_side.bind_queue(self._commands, self._names, _FIRST)
+        await self._fill(peer, _FIRST)
+        await upstream_side.delete_internal(self._commands, self._names.internal(_SECOND))
+        return _FIRST
+
+    async def _fill(self, peer: Peer, suffix: str) -> None:
+        """Give an internal exchange all bindings that are wanted."""
+        self._ends = self._ends_at(peer, suffix)
+        self._propagated = link_bindings.Propagated()
+        await self._propagate()
 
     async def follow(self) -> float | None:
         """See Source: bindings follow, and R-FX-6."""

@@ -2,7 +2,8 @@
 
 Implements `ports.Publisher` over one channel of `client.Connection`.  Confirms are collected and
 reported once per read of the socket.  What is under way is bounded by the link (link_state.py
-IN_FLIGHT_*), in every ack mode: nothing counts as taken over before the broker has said so.
+IN_FLIGHT_*), in every ack mode: nothing counts as taken over before the broker has said so.  So is
+what waits here while the broker has asked for a pause with channel.flow (R-OLD-1).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from brokerd.amqp import methods
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Listener
 from brokerd.federation.errors import ClientError
+
+#: What a listing says of a broker that has sent channel.flow(active=false): it gives no reason.
+PAUSED = "channel.flow"
 
 
 class RemotePublisher:
@@ -43,31 +47,64 @@ class RemotePublisher:
         self._oldest = 1
         self._numbers: dict[int, int] = {}
         self._decided: list[tuple[int, bool]] = []
+        #: The reason of connection.blocked, "" without one.
+        self._blocked = ""
+        #: (number, exchange, routing key, header, body) of what came during a pause, in order.
+        self._held: list[tuple[int, str, str, bytes, bytes]] = []
 
     async def start(self) -> None:
         """Ask for confirms, and listen.  Raises ClientError."""
+        # A broker that is short of memory may have said so since the channel is open.
+        self._connection.on_blocked = self._blocks
+        self._channel.on_flow = self._flow_changed
+        if not self._channel.is_flowing:
+            self._tell_blocked()
         await self._channel.call(methods.ConfirmSelect())
         self._channel.on_confirm = self._confirmed
         self._channel.on_return = self._returned
         self._channel.on_ended = self._listener.failed
         self._connection.on_read = self._report
-        self._connection.on_blocked = self._listener.blocked
 
     def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
         """See Publisher."""
-        self._sequence += 1
-        self._numbers[self._sequence] = number
-        self._channel.publish(self._exchange(), routing_key, header, body, self._mandatory)
+        exchange = self._exchange()
+        if self._channel.is_flowing:
+            self._send(number, exchange, routing_key, header, body)
+        else:
+            self._held.append((number, exchange, routing_key, header, body))
 
     def flush(self) -> None:
         """See Publisher."""
         self._connection.flush()
 
     def close(self) -> None:
-        """See Publisher: what was published before still goes out."""
-        self._channel.on_confirm = self._channel.on_return = self._channel.on_ended = None
+        """See Publisher: what was published before still goes out, but for what a pause holds."""
+        channel = self._channel
+        channel.on_confirm = channel.on_return = channel.on_ended = channel.on_flow = None
         self._connection.on_read = self._connection.on_blocked = None
         self._connection.leave()
+
+    def _send(
+        self, number: int, exchange: str, routing_key: str, header: bytes, body: bytes
+    ) -> None:
+        self._sequence += 1
+        self._numbers[self._sequence] = number
+        self._channel.publish(exchange, routing_key, header, body, self._mandatory)
+
+    def _blocks(self, reason: str) -> None:
+        self._blocked = reason
+        self._tell_blocked()
+
+    def _flow_changed(self) -> None:
+        if self._channel.is_flowing:
+            held, self._held = self._held, []
+            for message in held:
+                self._send(*message)
+        self._tell_blocked()
+
+    def _tell_blocked(self) -> None:
+        """Either is enough for the link to stop consuming."""
+        self._listener.blocked(self._blocked or ("" if self._channel.is_flowing else PAUSED))
 
     def _confirmed(self, sequence: int, multiple: bool, is_taken: bool) -> None:
         if not multiple:

@@ -153,22 +153,22 @@ async def ensure_queue(connection: Connection, name: str, federated: FederatedQu
     await channel.close()
 
 
-async def choose_suffix(connection: Connection, names: Names) -> tuple[str, str | None]:
-    """Return the letter to use now and the one to delete afterwards (R-FX-4, R-FX-5).
+async def present_suffixes(connection: Connection, names: Names) -> list[str]:
+    """Return the letters whose internal exchanges are there (R-FX-4).
 
-    What is there says it, so that a link that moved to another member goes on alternating.  Both
-    are there after a crash in the middle: then B is made anew.
+    What is there says which one is next, so that a link that moved to another member goes on
+    alternating.  Both are there after a crash in the middle of a switch-over.
     """
-    has_a = await exchange_exists(connection, names.internal("A"))
-    has_b = await exchange_exists(connection, names.internal("B"))
-    if has_a and has_b:
-        channel = await connection.open_channel()
-        await channel.call(methods.ExchangeDelete(exchange=names.internal("B")))
-        await channel.close()
-        return "B", "A"
-    if has_b:
-        return "A", "B"
-    return "B", "A" if has_a else None
+    return [
+        suffix
+        for suffix in upstreams.SUFFIXES
+        if await exchange_exists(connection, names.internal(suffix))
+    ]
+
+
+async def bind_queue(channel: Channel, names: Names, suffix: str) -> None:
+    """R-FX-4: what the internal exchange gets goes to the link's queue."""
+    await channel.call(methods.QueueBind(queue=names.queue, exchange=names.internal(suffix)))
 
 
 async def declare_internal_exchange(
@@ -197,7 +197,7 @@ async def declare_internal_exchange(
     if not is_known:
         purpose: Table = {upstreams.INTERNAL_PURPOSE: upstreams.PURPOSE}
         await channel.call(_internal(name, "fanout", purpose))
-    await channel.call(methods.QueueBind(queue=names.queue, exchange=name))
+    await bind_queue(channel, names, suffix)
     return is_known
 
 

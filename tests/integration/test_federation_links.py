@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,116 @@ def test_two_downstreams_with_default_settings_get_every_message_each(tmp_path: 
         found = [name for name in upstream.objects("queue") if name.startswith("federation: ")]
         assert len(found) == 2
         assert not any(name.endswith(f"-> {CLUSTER_NAME}") for name in found)
+
+
+def test_a_name_that_was_made_outlives_restarts(tmp_path: Path) -> None:
+    """R-FED-8: a link that started anew under another name would leave what waits upstream."""
+    for name in ("up", "down"):
+        (tmp_path / name).mkdir()
+    with (
+        cluster(tmp_path / "up", 1) as (up,),
+        cluster(tmp_path / "down", 1, BROKERD_CLUSTER_NAME=CLUSTER_NAME) as (down,),
+        admin(up) as upstream,
+    ):
+        follow(down, up)
+        with admin(down) as client:
+            client.wait_link("stock")
+        name = upstream_queue(upstream)
+        down.kill()
+        publish(up, 20)
+        down.start()
+        down.wait_ready()
+        eventually(lambda: depth(down) == 20, "what waited upstream")
+        assert upstream_queue(upstream) == name
+        # One that is given stays, too, however the member ends.
+        brokerctl(down, "set_cluster_name", "shop")
+        eventually(lambda: "federation: stock -> shop" in upstream.objects("queue"), "its queue")
+        with amqp(up.amqp_port) as channel:
+
+            def consumers() -> int:
+                answer = channel.queue_declare("federation: stock -> shop", passive=True)
+                return int(answer.method.consumer_count)
+
+            eventually(consumers, "the link has bound and consumes")
+        assert down.stop() == 0
+        publish(up, 20)
+        down.start()
+        down.wait_ready()
+        eventually(lambda: depth(down) == 40, "what waited upstream")
+        with admin(down) as client:
+            client.wait_link("stock")
+        found = {name for name in upstream.objects("queue") if name.startswith("federation: ")}
+        assert found == {name, "federation: stock -> shop"}
+
+
+def test_a_switch_over_that_a_crash_has_cut_short_loses_nothing(pair: Pair) -> None:
+    """R-FX-5: both internal exchanges are there, and the new one has no bindings yet."""
+    follow(pair.down, pair.up)
+    pair.downstream.wait_link("stock")
+    name = upstream_queue(pair.upstream)
+    pair.down.kill()
+    present = {each for each in pair.upstream.objects("exchange") if each.startswith(name)}
+    (new,) = {f"{name} A", f"{name} B"} - present
+    is_running = threading.Event()
+
+    def wait_running() -> None:
+        pair.down.start()
+        pair.down.wait_ready()
+        with admin(pair.down) as client:
+            client.wait_link("stock")
+        is_running.set()
+
+    with amqp(pair.up.amqp_port) as channel:
+        channel.exchange_declare(new, "fanout", durable=True)
+        waiter = threading.Thread(target=wait_running)
+        waiter.start()
+        count = 0
+        while not is_running.is_set():
+            channel.basic_publish("stock", "k", b"%d" % count)
+            count += 1
+        waiter.join()
+    eventually(lambda: depth(pair.down) == count, f"all {count} messages")
+    with admin(pair.up) as client:
+        after = {each for each in client.objects("exchange") if each.startswith(name)}
+    assert len(after) == 1
+
+
+def test_a_shovel_of_an_upstreams_name_is_another_thing(pair: Pair) -> None:
+    """Each is listed, restarted, changed and deleted without the other."""
+    follow(pair.down, pair.up)
+    link = pair.downstream.wait_link("stock")
+    shovel = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://", "dest-queue": "to"}
+
+    def shovels() -> list[str]:
+        return [row["status"] for row in pair.downstream.rows("shovels")]
+
+    def local_connections() -> list[str]:
+        return [row["local_connection"] for row in pair.downstream.rows("links")]
+
+    pair.downstream.put("parameter", "shovel/up", {"value": shovel})
+    eventually(lambda: shovels() == ["running"], "the shovel runs")
+    brokerctl(pair.down, "restart_shovel", "up")
+    eventually(lambda: shovels() == ["running"], "the shovel runs again")
+    brokerctl(pair.down, "delete_shovel", "up")
+    eventually(lambda: not shovels(), "the shovel is gone")
+    assert local_connections() == [link["local_connection"]]
+
+    pair.downstream.put("parameter", "shovel/up", {"value": shovel})
+    eventually(lambda: shovels() == ["running"], "the shovel runs")
+    brokerctl(pair.down, "restart_federation_link", link["id"])
+    after = eventually(
+        lambda: next(
+            (row for row in pair.downstream.rows("links") if row["status"] == "running"), None
+        ),
+        "the link runs again",
+    )
+    name = upstream_queue(pair.upstream)
+    # The link cleans up after itself, and the shovel of its name runs on.
+    pair.downstream.delete("policy", "federate-up")
+    eventually(lambda: name not in pair.upstream.objects("queue"), "the link has cleaned up")
+    pair.downstream.delete("parameter", "federation-upstream/up")
+    assert shovels() == ["running"]
+    assert after["upstream"] == pair.downstream.rows("shovels")[0]["upstream"] == "up"
 
 
 def test_a_link_does_not_share_its_queue_with_another_cluster_of_its_name(tmp_path: Path) -> None:

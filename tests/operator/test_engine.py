@@ -203,6 +203,20 @@ async def test_queue_that_expired_stays_away_until_its_spec_changes(bench: Bench
     await bench.until_reason("Queue", "q", "Applied")
 
 
+async def test_a_shovel_that_has_done_its_work_is_not_made_again(bench: Bench) -> None:
+    """design/operator.md §8: a member deletes the definition with the cause auto-delete."""
+    done = Identity("parameter", "/", "shovel/mover")
+    ends = {"source": {"queue": "a", "deleteAfter": "queue-length"}, "destination": {"queue": "b"}}
+    bench.add("Shovel", "mover", **ends)
+    await bench.until_reason("Shovel", "mover", "Applied")
+    bench.broker.remove(done, cause="auto-delete")
+    await bench.until_reason("Shovel", "mover", "Expired")
+    assert bench.broker.named("parameter") == []
+    # Whoever wants it once more says so with another spec.
+    bench.add("Shovel", "mover", **ends, reconnectDelay="7s")
+    await bench.until_reason("Shovel", "mover", "Applied")
+
+
 async def test_broker_that_is_down_parks_everything_and_comes_back(bench: Bench) -> None:
     bench.add("Queue", "q")
     await bench.until_reason("Queue", "q", "Applied")

@@ -162,6 +162,28 @@ def test_deletion_leaves_a_queue_with_messages_behind(
     assert fake.owners[Identity("queue", "/", "q")].resource == f"Queue/{connected.name}/q"
 
 
+def test_a_shovel_that_has_done_its_work_says_so(
+    connected: Namespace, broker: BrokerThread
+) -> None:
+    """A member deletes the definition with the cause auto-delete; the same spec again is no wish
+    for another one.
+    """
+    done = Identity("parameter", "/", "shovel/mover")
+    source = {"queue": "a", "deleteAfter": "queue-length"}
+    shovel = of_connection("Shovel", "mover", source=source, destination={"queue": "b"})
+    connected.apply(shovel)
+    connected.wait_reason("shovel", "mover", "Applied")
+    value = broker.broker.objects[done]["value"]
+    assert (value["src-delete-after"], value["src-uri"]) == ("queue-length", "amqp:///%2F")
+    broker.do(broker.broker.remove, done, "auto-delete")
+    connected.wait_reason("shovel", "mover", "Expired")
+    connected.apply(shovel)
+    connected.wait_reason("shovel", "mover", "Expired")
+    assert broker.broker.named("parameter") == []
+    connected.delete("shovel", "mover")
+    connected.wait_gone("shovel", "mover")
+
+
 def test_two_resources_of_one_name_conflict_until_the_older_goes(
     connected: Namespace, broker: BrokerThread
 ) -> None:

@@ -24,9 +24,13 @@ PATIENCE_S = 60.0
 class Broker:
     """Answers as it is told: one answer per message that comes, in order."""
 
-    #: Each is a list of (sequence, multiple, taken), "return", "close", "block" or "unblock".
+    #: Each is a list of (sequence, multiple, taken), "return", "close", "block", "unblock",
+    #: "pause" or "both".
     answers: list[list[tuple[int, bool, bool]] | str]
-    got: list[tuple[str, str, bool, bytes]] = field(default_factory=list)
+    #: Messages (exchange, routing key, mandatory, body), and what answers to channel.flow say.
+    got: list[tuple[str, str, bool, bytes] | bool] = field(default_factory=list)
+    #: A pause comes before confirms are agreed on.
+    pauses_at_once: bool = False
     served: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __call__(self, machine: AmqpConnection, event: events.Event) -> None:
@@ -35,7 +39,16 @@ class Broker:
         if isinstance(event, events.MethodReceived) and isinstance(
             event.method, methods.ConfirmSelect
         ):
+            if self.pauses_at_once:
+                machine.send(event.channel, methods.ChannelFlow(False))
             machine.send(event.channel, methods.ConfirmSelectOk())
+        if isinstance(event, events.MethodReceived) and isinstance(
+            event.method, methods.ChannelFlowOk
+        ):
+            self.got.append(event.method.active)
+        if isinstance(event, events.ChannelOpened) and event.channel > 1:
+            # How a test has the pause end.
+            machine.send(1, methods.ChannelFlow(True))
         if isinstance(event, events.PublishesReceived):
             for payload, _, body in event.items:
                 publish = parse_publish(payload)
@@ -51,10 +64,15 @@ class Broker:
             machine.send(channel, methods.BasicAck(1, False))
         elif answer == "close":
             machine.close_channel(channel, 404, "NOT_FOUND - no exchange 'x'", 60, 40)
+        elif answer == "pause":
+            machine.send(channel, methods.ChannelFlow(False))
         elif answer == "block":
             machine.send(0, methods.ConnectionBlocked("low on memory"))
         elif answer == "unblock":
             machine.send(0, methods.ConnectionUnblocked())
+        elif answer == "both":
+            machine.send(channel, methods.ChannelFlow(False))
+            machine.send(0, methods.ConnectionBlocked("low on memory"))
         else:
             assert isinstance(answer, list)
             for sequence, multiple, is_taken in answer:
@@ -156,7 +174,7 @@ async def test_a_message_that_comes_back_ends_the_session_and_is_not_taken_over(
         made.publish(1, "gone", b"\x00\x00", b"")
         made.flush()
         await heard.wait()
-    assert broker.got[0][2]
+    assert broker.got == [("to", "gone", True, b"")]
     assert heard.errors == ["no queue at the destination takes messages: NO_ROUTE"]
     assert heard.answers == []
 
@@ -187,6 +205,104 @@ async def test_a_broker_that_blocks_is_heard() -> None:
         made.flush()
         await heard.wait()
     assert heard.reasons == ["low on memory", ""]
+
+
+async def test_nothing_goes_out_during_a_pause_and_all_of_it_in_order_after() -> None:
+    """channel.flow (R-OLD-1): who publishes behind the answer to a pause loses the connection."""
+    heard = Heard()
+    broker = Broker(["pause", [], [(3, True, True)], [(4, False, True)]])
+    async with publisher(broker, heard) as (made, connection):
+        made.publish(1, "key", b"\x00\x00", b"one")
+        made.flush()
+        await heard.wait()
+        assert heard.reasons == ["channel.flow"]
+        made.publish(2, "key", b"\x00\x00", b"two")
+        made.publish(3, "key", b"\x00\x00", b"three")
+        made.flush()
+        await connection.open_channel()
+        while len(heard.answers) < 3:
+            await heard.wait()
+        made.publish(4, "key", b"\x00\x00", b"four")
+        made.flush()
+        while len(heard.answers) < 4:
+            await heard.wait()
+    assert heard.answers == [(1, True), (2, True), (3, True), (4, True)]
+    assert heard.reasons == ["channel.flow", ""]
+    assert [each if isinstance(each, bool) else each[3] for each in broker.got] == [
+        *(b"one", False, True, b"two", b"three", b"four")
+    ]
+
+
+async def test_a_held_message_keeps_the_exchange_that_it_came_for() -> None:
+    """A shovel without a destination publishes each message where it was published first."""
+    exchanges = iter("ab")
+    broker = Broker(["pause", [(2, True, True)]])
+    heard = Heard()
+    async with serving(broker) as port:
+        connection = await connect(port)
+        channel = await connection.open_channel()
+        now = next(exchanges)
+        made = RemotePublisher(connection, channel, heard, lambda: now, mandatory=False)
+        await made.start()
+        made.publish(1, "key", b"\x00\x00", b"")
+        made.flush()
+        await heard.wait()
+        now = next(exchanges)
+        made.publish(2, "key", b"\x00\x00", b"")
+        now = "another by now"
+        await connection.open_channel()
+        while not heard.answers:
+            await heard.wait()
+        made.close()
+    assert [each[0] for each in broker.got if isinstance(each, tuple)] == ["a", "b"]
+
+
+async def test_a_pause_at_once_is_heard() -> None:
+    heard = Heard()
+    broker = Broker([[(1, False, True)]], pauses_at_once=True)
+    async with publisher(broker, heard) as (made, connection):
+        assert heard.reasons == ["channel.flow"]
+        made.publish(1, "key", b"\x00\x00", b"")
+        await connection.open_channel()
+        while not heard.answers:
+            await heard.wait()
+        assert heard.reasons == ["channel.flow", ""]
+
+
+async def test_a_pause_before_the_publisher_begins_counts() -> None:
+    heard = Heard()
+
+    def script(machine: AmqpConnection, event: events.Event) -> None:
+        broker(machine, event)
+        if isinstance(event, events.ChannelOpened):
+            machine.send(event.channel, methods.ChannelFlow(False))
+
+    broker = Broker([])
+    async with serving(script) as port:
+        connection = await connect(port)
+        channel = await connection.open_channel()
+        await channel.call(methods.QueueDeclare(queue="q"))
+        made = RemotePublisher(connection, channel, heard, lambda: "", mandatory=False)
+        await made.start()
+        assert heard.reasons == ["channel.flow"]
+        made.close()
+
+
+async def test_a_broker_that_blocks_and_pauses_is_blocked_until_both_are_over() -> None:
+    """R-OLD-2, throttle.mode both."""
+    heard = Heard()
+    broker = Broker(["both", "unblock"])
+    async with publisher(broker, heard) as (made, connection):
+        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(2, "key", b"\x00\x00", b"")
+        made.flush()
+        while len(heard.reasons) < 3:
+            await heard.wait()
+        assert heard.reasons == ["channel.flow", "low on memory", "channel.flow"]
+        await connection.open_channel()
+        while len(heard.reasons) < 4:
+            await heard.wait()
+    assert heard.reasons[-1] == ""
 
 
 async def test_after_its_end_nothing_is_told_and_what_was_sent_has_gone_out() -> None:

@@ -43,6 +43,7 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(rows("unroutable_1h"))),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
+        ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
         ("links", "Federation", _links(rows("federation_5m"))),
         ("usage", "Usage", _usage(rows("usage_1h"))),
         ("quality", "How complete this is", _quality(quality, manifest)),
@@ -273,6 +274,37 @@ def _memory(rows: list[Row], hours: list[str]) -> str:
     heads = ("member", "from", "for", "used", "limit", "connections blocked", "who was blocked",
              "who sent most before")  # fmt: skip
     return charts.timeline(spans) + _table(heads, lines, right=(2, 3, 4, 5))
+
+
+def _memory_parts(rows: list[Row]) -> str:
+    """Return a line per member, a column per part: the newest figure, and the highest."""
+    if not rows:
+        return _nothing("No member has said what its memory is used for.")
+    last: dict[tuple[str, str], int] = {}
+    highest: dict[tuple[str, str], int] = {}
+    for row in sorted(rows, key=lambda row: row["window_start"]):
+        key = (row["node"], row["part"])
+        last[key] = row["bytes_last"]
+        highest[key] = max(highest.get(key, 0), row["bytes_max"])
+    members = sorted({node for node, _ in last})
+    sums = {part: sum(last.get((node, part), 0) for node in members) for _, part in last}
+    parts = sorted(sums, key=lambda part: (-sums[part], part))
+
+    def cell(node: str, part: str) -> str:
+        if (node, part) not in last:
+            return "–"
+        return f"{charts.short(last[node, part])}B ≤ {charts.short(highest[node, part])}B"
+
+    lines = [
+        (
+            node,
+            f"{charts.short(sum(last.get((node, part), 0) for part in parts))}B",
+            *(cell(node, part) for part in parts),
+        )
+        for node in members
+    ]
+    heads = ("member", "used", *(part.replace("_", " ") for part in parts))
+    return _table(heads, lines, right=range(1, len(heads)))
 
 
 def _links(rows: list[Row]) -> str:

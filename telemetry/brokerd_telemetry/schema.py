@@ -58,6 +58,8 @@ ROW = t.StructType(
         t.StructField("hb", t.BooleanType()),
         t.StructField("ae_hops", t.ArrayType(t.LongType())),
         t.StructField("hops", t.ArrayType(t.LongType())),
+        # Bytes by part of a member's memory; members of another version may have other parts.
+        t.StructField("mem_parts", t.MapType(t.StringType(), t.LongType())),
         *(
             t.StructField(name, HISTOGRAM)
             for name in ("total", "route", "replicate", "fsync", "wait", "lag")

@@ -481,6 +481,8 @@ def _message_service(
         messages=messages.routing,
         deliveries=messages.deliveries,
         replies=messages.replies,
+        blocked=access.connections.blocked,
+        clock_ms=base.process.clock_ms,
         blocking_reason=access.alarms.reason,
     )
     return MessageService(

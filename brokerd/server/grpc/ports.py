@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from brokerd.core.queue.queue_machine import QueueMachine
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.access.blocked_clients import BlockedClients
-    from brokerd.server.access.connections import Guest
+    from brokerd.server.access.connections import GuestCall
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
@@ -66,11 +66,11 @@ class Calls(Protocol):
         """Return how many calls are open."""
         ...
 
-    def call_opened(self, call: Guest) -> None:
+    def call_opened(self, call: GuestCall) -> None:
         """A call has been let in."""
         ...
 
-    def call_gone(self, call: Guest) -> None:
+    def call_gone(self, call: GuestCall) -> None:
         """A call has ended."""
         ...
 
@@ -86,6 +86,10 @@ class StreamServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
+    #: Those whom an alarm keeps from publishing.
+    blocked: BlockedClients
+    #: The wall clock.
+    clock_ms: Callable[[], int]
     #: Why publishers wait, "" when no alarm is on anywhere (R-ALM-1).
     blocking_reason: Callable[[], str]
 
@@ -254,6 +258,10 @@ class Clients(Protocol):
 
     def all(self) -> Sequence[ListedConnection]:
         """Return the open ones."""
+        ...
+
+    def calls(self) -> Sequence[GuestCall]:
+        """Return the calls of the Messages service that are open."""
         ...
 
     @property

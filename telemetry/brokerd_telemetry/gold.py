@@ -42,7 +42,8 @@ TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
     "unroutable_1h": unroutable.build,
     "usage_1h": usage.build_hours,
     "chargeback_1d": usage.build_days,
-    "federation_5m": federation.build,
+    "federation_5m": federation.build_links,
+    "shovel_5m": federation.build_shovels,
     "memory_parts_5m": memory.build_parts,
     LAST_ROWS: None,
 }

@@ -45,6 +45,7 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
         ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
         ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
         ("links", "Federation", _links(rows("federation_5m"))),
+        ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
         ("usage", "Usage", _usage(rows("usage_1h"))),
         ("quality", "How complete this is", _quality(quality, manifest)),
     ]
@@ -323,6 +324,30 @@ def _links(rows: list[Row]) -> str:
     heads = ("link", "upstream", "state", "messages", "backlog", "running",
              "reconnects", "error")  # fmt: skip
     return _table(heads, lines, right=(3, 4, 5, 6))
+
+
+def _shovels(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("No shovel has said anything.")
+    last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
+
+    def end(uri: str | None, queue: str | None, exchange: str | None) -> str:
+        return f"{uri or ''} {queue or exchange or ''}".strip()
+
+    lines = [
+        (
+            row["shovel"] or "", row["vhost"] or "",
+            end(row["remote"], row["queue"], row["exchange"]),
+            end(row["dest"], row["dest_queue"], row["dest_exchange"]), row["state_last"] or "",
+            f"{sum(item['moved'] for item in rows if item['link'] == name):,}",
+            f"{sum(item['refused'] for item in rows if item['link'] == name):,}",
+            f"{row['running_pct'] or 0:.0f} %", f"{row['reconnects']:,}", row["err_last"] or "",
+        )
+        for name, row in sorted(last.items())
+    ]  # fmt: skip
+    heads = ("shovel", "vhost", "from", "to", "state", "moved", "refused", "running",
+             "reconnects", "error")  # fmt: skip
+    return _table(heads, lines, right=(5, 6, 7, 8))
 
 
 def _usage(rows: list[Row]) -> str:

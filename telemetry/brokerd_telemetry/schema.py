@@ -33,11 +33,13 @@ _LONGS = (
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
     "backlog", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
+    "moved", "lag_count", "lag_sum_ms",
 )  # fmt: skip
 _TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
     "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
     "kind", "link", "upstream", "remote", "broker_version",
+    "shovel", "dest", "dest_queue", "dest_exchange",
 )  # fmt: skip
 
 HISTOGRAM = t.StructType(
@@ -90,6 +92,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "principal": ("vhost", "user"),
     "node": (),
     "fed": ("link", "state"),
+    "shovel": ("link", "state"),
     "raft": ("grp",),
     "dl": ("vhost", "queue", "reason", "outcome", "n"),
     "unr": ("vhost", "exchange", "rk", "n", "outcome"),

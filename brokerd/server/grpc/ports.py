@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
+    from brokerd.server.messages.publishing import OnWayLimits
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.variables import Variables
 
@@ -86,6 +87,7 @@ class StreamServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
+    on_way: OnWayLimits
     #: Those whom an alarm keeps from publishing.
     blocked: BlockedClients
     #: The wall clock.

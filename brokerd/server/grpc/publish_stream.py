@@ -153,7 +153,7 @@ class PublishStream:
             self._uid,
             self.answered,
             self._in_flight,
-            credit=Credit(self, services.limits.queue_unconfirmed_bytes),
+            credit=Credit(self, services.on_way),
         )
         self._pipeline = Pipeline(
             services.messages, services.replies, caller, self._publisher, self

@@ -277,6 +277,11 @@ class AlarmSet:
         return f"low on {' & '.join(resources)}" if resources else ""
 
 
+def resources_in(reason: str) -> list[str]:
+    """Return what is short: "low on disk & memory" is of both."""
+    return [word for word in reason.split() if word in _RESOURCES]
+
+
 def transition_lines(node: str, before: Set[str], after: Set[str], anywhere: Set[str]) -> list[str]:
     """Return the log lines for one node's change (R-MEM-12).
 

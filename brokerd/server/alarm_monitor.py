@@ -36,11 +36,11 @@ class Caches(Protocol):
         ...
 
 
-class Unfinished(Protocol):
-    """Bodies that have not come whole."""
+class Bounded(Protocol):
+    """What is bounded by a share of the watermark: bodies that have not come whole, say."""
 
     def set_watermark(self, limit: int) -> None:
-        """Bound them by this much memory."""
+        """Memory may be used up to `limit` before the alarm."""
         ...
 
 
@@ -67,7 +67,7 @@ class Told:
     """Who hears of each sample."""
 
     caches: Caches
-    unfinished: Unfinished
+    bounded: Sequence[Bounded]
     counters: Counters
     liveness: Liveness
     #: This member's alarms: its name, those that are on.
@@ -175,7 +175,8 @@ class AlarmMonitor:
         self.memory_used, self.memory_total = sample.used, sample.total
         self.disk_free = free or 0
         told.caches.memory_seen(sample.used, self.memory_limit)
-        told.unfinished.set_watermark(self.memory_limit or self._watermark.total)
+        for bounded in told.bounded:
+            bounded.set_watermark(self.memory_limit or self._watermark.total)
         was_on = self._watermark.is_on
         for line in self._watermark.sample(sample.used):
             log.warning("%s", line)

@@ -66,6 +66,7 @@ from brokerd.server.members.stuck_queues import StuckQueues
 from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import DeadLetterer
 from brokerd.server.messages.federation_ports import MemberTopology
+from brokerd.server.messages.publishing import OnWayLimits
 from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
@@ -134,6 +135,7 @@ class Access:
     callers: Callers
     wheel: DeadlineWheel
     unfinished: Unfinished
+    on_way: OnWayLimits
     #: Of the listeners for clients; whoever listens with TLS adds its own.
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
 
@@ -249,6 +251,7 @@ def _access(base: Base) -> Access:
         callers=Callers(authenticator, view),
         wheel=DeadlineWheel(),
         unfinished=Unfinished(),
+        on_way=OnWayLimits(limits.queue_unconfirmed_bytes),
         certificate_files=[],
     )
 
@@ -392,7 +395,11 @@ def build_fronts(member: Member) -> Fronts:
     base, access, messages, members = member.base, member.access, member.messages, member.members
     config, process, view = base.config, base.process, base.catalog.view
     told = Told(
-        *(base.queues.caches, access.unfinished, base.counters, base.host, access.alarms.set)
+        base.queues.caches,
+        (access.unfinished, access.on_way),
+        base.counters,
+        base.host,
+        access.alarms.set,
     )
     queues = base.queues
     holders = memory_breakdown.Holders(
@@ -453,6 +460,7 @@ def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
             messages=messages.routing,
             deliveries=messages.deliveries,
             replies=messages.replies,
+            on_way=access.on_way,
             tracer=messages.tracer,
             counters=base.counters,
             now_ms=access.wheel.now_ms,
@@ -488,6 +496,9 @@ def _message_service(
         messages=messages.routing,
         deliveries=messages.deliveries,
         replies=messages.replies,
+        on_way=access.on_way,
+        blocked=access.connections.blocked,
+        clock_ms=base.process.clock_ms,
         blocking_reason=access.alarms.reason,
     )
     return MessageService(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,14 @@ class Queues(Protocol):
         ...
 
 
+class Breakdown(Protocol):
+    """Where the memory goes."""
+
+    async def take(self) -> dict[str, int]:
+        """Return bytes by part, which add up to what the process uses."""
+        ...
+
+
 class Memory(Protocol):
     """Memory and disk, as last sampled."""
 
@@ -66,6 +74,11 @@ class Memory(Protocol):
     @property
     def disk_limit(self) -> int:
         """Return below how many free bytes publishers are blocked."""
+        ...
+
+    @property
+    def breakdown(self) -> Breakdown:
+        """Return what tells where the memory goes."""
         ...
 
 
@@ -156,11 +169,14 @@ class Telemetry:
         loses nothing, since a queue's next row counts from its last one.
         """
         async with self._collecting:
+            sources = self._sources
+            monitor = sources.runtime.monitor
+            # Before anything is taken: an end while it adds up loses nothing.
+            parts = {} if monitor is None else await monitor.breakdown.take()
             since_us, now_us = self._since_us, _now_us()
             self._since_us = now_us
-            sources = self._sources
             rows: list[dict[str, Any]] = sources.counters.take(since_us, now_us)
-            rows.append(self._node_row(since_us, now_us))
+            rows.append(self._node_row(since_us, now_us, parts))
             rows += self._links.rows(sources.runtime.link_rows(), since_us, now_us)
             self._writer.emit("sample", rows)
             events = sources.counters.take_events(since_us, now_us)
@@ -186,7 +202,7 @@ class Telemetry:
             )
         ]
 
-    def _node_row(self, since_us: int, now_us: int) -> dict[str, Any]:
+    def _node_row(self, since_us: int, now_us: int, parts: Mapping[str, int]) -> dict[str, Any]:
         """Return the member's own row; one per interval, so its absence means loss."""
         sources = self._sources
         monitor = sources.runtime.monitor
@@ -200,6 +216,7 @@ class Telemetry:
         if monitor is not None:
             row |= {
                 "rss": monitor.memory_used,
+                "mem_parts": parts,
                 "mem_limit": monitor.memory_total,
                 "wm_bytes": monitor.memory_limit,
                 "wm_state": int("memory" in sources.runtime.alarms.on(self._node)),

@@ -346,7 +346,10 @@ class Counters:
         blocked_ms: int,
         cause: str,
     ) -> None:
-        """A connection was unblocked, or still is blocked after a minute (event `throttle`)."""
+        """A client was unblocked, or has ended (event `throttle`), after so long.
+
+        Nothing is told before: the job's episodes are told of when they have ended, too.
+        """
         self.blocked(vhost, user, blocked_ms)
         self._event(
             {

@@ -38,11 +38,13 @@ TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
     "queue_1m": queues.build_minutes,
     "deadletter_1h": dead_letters.build,
     "confirm_1h": confirms.build,
-    "memory_episode": memory.build,
+    "memory_episode": memory.build_episodes,
     "unroutable_1h": unroutable.build,
     "usage_1h": usage.build_hours,
     "chargeback_1d": usage.build_days,
-    "federation_5m": federation.build,
+    "federation_5m": federation.build_links,
+    "shovel_5m": federation.build_shovels,
+    "memory_parts_5m": memory.build_parts,
     LAST_ROWS: None,
 }
 

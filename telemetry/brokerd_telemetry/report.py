@@ -43,7 +43,9 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(rows("unroutable_1h"))),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
+        ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
         ("links", "Federation", _links(rows("federation_5m"))),
+        ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
         ("usage", "Usage", _usage(rows("usage_1h"))),
         ("quality", "How complete this is", _quality(quality, manifest)),
     ]
@@ -275,6 +277,37 @@ def _memory(rows: list[Row], hours: list[str]) -> str:
     return charts.timeline(spans) + _table(heads, lines, right=(2, 3, 4, 5))
 
 
+def _memory_parts(rows: list[Row]) -> str:
+    """Return a line per member, a column per part: the newest figure, and the highest."""
+    if not rows:
+        return _nothing("No member has said what its memory is used for.")
+    last: dict[tuple[str, str], int] = {}
+    highest: dict[tuple[str, str], int] = {}
+    for row in sorted(rows, key=lambda row: row["window_start"]):
+        key = (row["node"], row["part"])
+        last[key] = row["bytes_last"]
+        highest[key] = max(highest.get(key, 0), row["bytes_max"])
+    members = sorted({node for node, _ in last})
+    sums = {part: sum(last.get((node, part), 0) for node in members) for _, part in last}
+    parts = sorted(sums, key=lambda part: (-sums[part], part))
+
+    def cell(node: str, part: str) -> str:
+        if (node, part) not in last:
+            return "–"
+        return f"{charts.short(last[node, part])}B ≤ {charts.short(highest[node, part])}B"
+
+    lines = [
+        (
+            node,
+            f"{charts.short(sum(last.get((node, part), 0) for part in parts))}B",
+            *(cell(node, part) for part in parts),
+        )
+        for node in members
+    ]
+    heads = ("member", "used", *(part.replace("_", " ") for part in parts))
+    return _table(heads, lines, right=range(1, len(heads)))
+
+
 def _links(rows: list[Row]) -> str:
     if not rows:
         return _nothing("No federation link has said anything.")
@@ -291,6 +324,30 @@ def _links(rows: list[Row]) -> str:
     heads = ("link", "upstream", "state", "messages", "backlog", "running",
              "reconnects", "error")  # fmt: skip
     return _table(heads, lines, right=(3, 4, 5, 6))
+
+
+def _shovels(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("No shovel has said anything.")
+    last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
+
+    def end(uri: str | None, queue: str | None, exchange: str | None) -> str:
+        return f"{uri or ''} {queue or exchange or ''}".strip()
+
+    lines = [
+        (
+            row["shovel"] or "", row["vhost"] or "",
+            end(row["remote"], row["queue"], row["exchange"]),
+            end(row["dest"], row["dest_queue"], row["dest_exchange"]), row["state_last"] or "",
+            f"{sum(item['moved'] for item in rows if item['link'] == name):,}",
+            f"{sum(item['refused'] for item in rows if item['link'] == name):,}",
+            f"{row['running_pct'] or 0:.0f} %", f"{row['reconnects']:,}", row["err_last"] or "",
+        )
+        for name, row in sorted(last.items())
+    ]  # fmt: skip
+    heads = ("shovel", "vhost", "from", "to", "state", "moved", "refused", "running",
+             "reconnects", "error")  # fmt: skip
+    return _table(heads, lines, right=(5, 6, 7, 8))
 
 
 def _usage(rows: list[Row]) -> str:

@@ -33,11 +33,13 @@ _LONGS = (
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
     "backlog", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
+    "moved", "lag_count", "lag_sum_ms",
 )  # fmt: skip
 _TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
     "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
     "kind", "link", "upstream", "remote", "broker_version",
+    "shovel", "dest", "dest_queue", "dest_exchange",
 )  # fmt: skip
 
 HISTOGRAM = t.StructType(
@@ -58,6 +60,8 @@ ROW = t.StructType(
         t.StructField("hb", t.BooleanType()),
         t.StructField("ae_hops", t.ArrayType(t.LongType())),
         t.StructField("hops", t.ArrayType(t.LongType())),
+        # Bytes by part of a member's memory; members of another version may have other parts.
+        t.StructField("mem_parts", t.MapType(t.StringType(), t.LongType())),
         *(
             t.StructField(name, HISTOGRAM)
             for name in ("total", "route", "replicate", "fsync", "wait", "lag")
@@ -88,6 +92,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "principal": ("vhost", "user"),
     "node": (),
     "fed": ("link", "state"),
+    "shovel": ("link", "state"),
     "raft": ("grp",),
     "dl": ("vhost", "queue", "reason", "outcome", "n"),
     "unr": ("vhost", "exchange", "rk", "n", "outcome"),

@@ -6,6 +6,7 @@ import contextlib
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import grpc
 import pika
 import pytest
 
-from brokerd.rpc.v1 import messages_pb2
+from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc, messages_pb2
+from tests.integration.federation_rig import admin
 from tests.integration.members import REPOSITORY, Member, cluster, eventually
 from tests.integration.messages_client import (
     Client,
@@ -361,7 +363,7 @@ def test_logins_vhosts_and_permissions_are_checked(
 def test_an_alarm_holds_publishers_back_and_lets_consumers_go_on(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """R-ALM-2."""
+    """R-ALM-2: in listings, metrics and the log, too."""
     folder = tmp_path_factory.mktemp("alarm")
     with cluster(folder, 1, BROKERD_MEMORY_INTERVAL_MS="50") as (one,):
         connection = one.connect()
@@ -374,23 +376,57 @@ def test_an_alarm_holds_publishers_back_and_lets_consumers_go_on(
         _set_watermark(client, "1kB")
         publisher.send(batch(publication(2, "q")))
         consumer = client.consume(queue="q", credit=5)
+        eventually(lambda: _calls(one) == ["blocked", "blocking"], "the publisher is blocked")
+        assert _blocked_count(one) == 1
         (delivered,) = deliveries(consumer, 1)
         consumer.send(settle("ACCEPT", delivered.delivery_tag))
         eventually(lambda: ready(channel, "q") == 0, "the first message is gone")
         _set_watermark(client, "0.9")
         assert numbers([publisher.next()], "confirmed") == [2]
         assert deliveries(consumer, 1)
+        assert (_calls(one), _blocked_count(one)) == (["running", "running"], 0)
         publisher.rest()
-        consumer.cancel()
+        eventually(lambda: _calls(one) == ["running"], "the publisher has gone")
+        (row,) = _call_rows(one)
+        assert (row["user"], row["vhost"], row["peer_host"]) == ("guest", "/", "127.0.0.1")
+        closing = admin_pb2.CloseConnectionRequest(id=row["pid"])
+        assert _admin(client).CloseConnection(closing, metadata=metadata()).found
+        assert consumer.error()[0] is grpc.StatusCode.ABORTED
+        log = one.log()
+        assert re.search(r"blocking publishers: .*; first is gRPC ipv4:127.* user=guest", log)
         client.channel.close()
         connection.close()
 
 
-def _set_watermark(client: Client, value: str) -> None:
-    from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
+def _call_rows(member: Member) -> list[dict[str, Any]]:
+    with admin(member) as settings:
+        return [row for row in settings.rows("connections") if row["protocol"] == "gRPC"]
 
-    stub: Any = admin_pb2_grpc.AdminStub(client.channel)  # type: ignore[no-untyped-call]
-    stub.SetSettings(
+
+def _calls(member: Member) -> list[str]:
+    """Return the states of the calls in listings, those of publishers that wait with the reason."""
+    rows = _call_rows(member)
+    for row in rows:
+        is_blocked = row["state"] == "blocked"
+        assert row["blocked_reason"] == ("low on memory" if is_blocked else "")
+        assert row["blocked_by"] == (["n0"] if is_blocked else [])
+        assert (row["blocked_since"] is not None) == is_blocked
+    return [row["state"] for row in rows]
+
+
+def _blocked_count(member: Member) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{member.http_port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    name = 'brokerd_connections_blocked{reason="memory"} '
+    return int(next(float(line.removeprefix(name)) for line in lines if line.startswith(name)))
+
+
+def _admin(client: Client) -> Any:
+    return admin_pb2_grpc.AdminStub(client.channel)  # type: ignore[no-untyped-call]
+
+
+def _set_watermark(client: Client, value: str) -> None:
+    _admin(client).SetSettings(
         admin_pb2.SetSettingsRequest(settings={"vm_memory_high_watermark": value}),
         metadata=metadata(),
     )

@@ -19,6 +19,8 @@ M = methods
 MIB = 1024 * 1024
 LIMIT_BYTES = MIB
 BODY = bytes(100_000)
+QUEUES = 8
+QUORUM = {"x-queue-type": "quorum"}
 
 
 def send_until_held(raw: RawClient, channel: int, queue: str) -> int:
@@ -45,7 +47,7 @@ def test_a_queue_without_majority_holds_its_publishers_only(tmp_path: Path) -> N
         ):
             for raw in (fast, second, other):
                 raw.open(1)
-            fast.declare(1, "stuck", durable=True, arguments={"x-queue-type": "quorum"})
+            fast.declare(1, "stuck", durable=True, arguments=QUORUM)
             other.declare(1, "free", exclusive=True)
             other.send(1, M.ConfirmSelect())
             other.expect(M.ConfirmSelectOk)
@@ -79,3 +81,39 @@ def test_a_queue_without_majority_holds_its_publishers_only(tmp_path: Path) -> N
         with client(here.amqp_port) as reader:
             reader.open(1)
             eventually(lambda: reader.count(1, "stuck") >= sum(taken), "all arrive")
+
+
+def test_many_queues_without_majority_together_have_a_bound(tmp_path: Path) -> None:
+    """R-ALM-10: each has less than its own bound; a queue that takes what it gets goes on."""
+    with cluster(tmp_path, 3) as members, admin(members[0]) as settings:
+        here, *others = members
+        # An eighth of this is less than the least bound of a member, 32 MiB.
+        settings.set("vm_memory_high_watermark", "200MB")
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(client(here.amqp_port)) for _ in range(QUEUES + 1)]
+            for number, raw in enumerate(clients):
+                raw.open(1)
+                raw.declare(1, f"stuck{number}", durable=True, arguments=QUORUM)
+            other = clients.pop()
+            other.declare(1, "free", exclusive=True)
+            other.send(1, M.ConfirmSelect())
+            other.expect(M.ConfirmSelectOk)
+            for member in others:
+                member.kill()
+            taken = [send_until_held(raw, 1, f"stuck{n}") for n, raw in enumerate(clients)]
+            # What a socket's buffers took was sent and not read; what each read brought comes
+            # on top of twice the bound.
+            read_bytes = sum(row["recv_oct"] for row in settings.rows("connections"))
+            assert read_bytes < 2 * 32 * MIB + QUEUES * MIB + MIB < QUEUES * 16 * MIB
+            for number in range(50):
+                other.send(1, publish(1, "", "free", BODY))
+                assert other.expect(M.BasicAck).delivery_tag == number + 1
+            for member in others:
+                member.start()
+            for member in others:
+                member.wait_ready()
+            with client(here.amqp_port) as reader:
+                reader.open(1)
+                for number, count in enumerate(taken):
+                    name = f"stuck{number}"
+                    eventually(lambda q=name, n=count: reader.count(1, q) >= n, "all arrive")

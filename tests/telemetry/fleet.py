@@ -112,6 +112,8 @@ class Node:
         self.rows: dict[str, list[dict[str, Any]]] = {"sample": [], "event": []}
         self.seq = {"sample": 0, "event": 0}
         self.number = {"sample": 0, "event": 0}
+        #: Bytes by part of its memory.
+        self.parts: dict[str, int] = {}
 
     def boot_event(self, at_us: int, state: str) -> None:
         """Say that the boot begins or ends."""
@@ -120,7 +122,9 @@ class Node:
     def collect(self, t0_us: int, t1_us: int, led: list[Queue], *terms: int) -> None:
         """Take the rows of an interval, as telemetry_hooks does; terms: one per queue."""
         rows = self.counters.take(t0_us, t1_us)
-        rows.append({"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)})
+        row = {"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)}
+        # Older members do not say where their memory goes.
+        rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
         self.queue_rows.forget(queue.uid for queue in led)
         for queue, term in zip(led, terms, strict=True):
             status = GroupState(term, {"a": 0, "b": 0})

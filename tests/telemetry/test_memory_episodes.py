@@ -1,4 +1,4 @@
-"""What the job tells of memory alarms: the limit in force, and all whom an alarm blocked."""
+"""What the job tells of memory: alarms, whom they blocked, and what members use it for."""
 
 from __future__ import annotations
 
@@ -53,3 +53,29 @@ def test_an_episode_has_its_limit_and_its_users(tmp_path: Path) -> None:
         ["billing", "orders"],
         ["c3", "c1", "c2"],
     )
+
+
+def test_the_parts_of_each_members_memory_are_kept(tmp_path: Path) -> None:
+    """Last and highest by member and part; a member that does not tell them is none the worse."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    told = [{"code": 60 * MIB, "quorum_queues": 9 * MIB}, {"code": 60 * MIB, "quorum_queues": MIB}]
+    for name, boot, all_parts in (("n0", 0xB0, told), ("older", 0xB1, [{}, {}])):
+        node = fleet.Node(raw, "test/parts", name, boot, [])
+        node.boot_event(fleet.BEGIN_US, "start")
+        at_us = fleet.BEGIN_US
+        for node.parts in all_parts:
+            node.collect(at_us, at_us + fleet.INTERVAL_US, [])
+            at_us += fleet.INTERVAL_US
+        node.boot_event(at_us, "end")
+        node.seal(fleet.BEGIN_US)
+    run(raw, out)
+    assert query(out, "select node, part, bytes_last, bytes_max from memory_parts_5m") == [
+        ("n0", "code", 60 * MIB, 60 * MIB),
+        ("n0", "quorum_queues", MIB, 9 * MIB),
+    ]
+    assert query(out, "select node, completeness from data_quality_1h") == [
+        ("n0", 1.0),
+        ("older", 1.0),
+    ]
+    page = (out / "publish" / "report.html").read_text()
+    assert "1.05MB ≤ 9.44MB" in page

@@ -142,6 +142,8 @@ class GroupClient:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[int, _Group] = {}
         self._by_id: dict[int, tuple[_Group, _Command]] = {}
+        #: The sum of the groups' pending_bytes, and how many groups have some.
+        self._pending_bytes, self._pending_groups = 0, 0
         #: Since when groups have taken nothing; those that wait for nothing may be among them.
         self._stalled: dict[int, float] = {}
         # An earlier life of this node may still be answered: its numbers must not be ours.
@@ -167,6 +169,7 @@ class GroupClient:
             return
         if group.retry is not None:
             group.retry.cancel()
+        self._count(group, -group.pending_bytes)
         for _, done in group.room:
             self._loop.call_soon(done)
         for command in [*group.sent.values(), *group.waiting]:
@@ -183,6 +186,10 @@ class GroupClient:
         """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
         group = self._groups.get(uid)
         return 0 if group is None else group.pending_bytes
+
+    def pending_in_all(self) -> tuple[int, int]:
+        """Return the bytes of all commands that have no answer yet, and of how many groups."""
+        return self._pending_bytes, self._pending_groups
 
     def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
         """Have `done` called, later and once, when no more bytes than that have no answer."""
@@ -337,7 +344,7 @@ class GroupClient:
         group.waiting.append(command)
         if once:
             group.once.append(command)
-        group.pending_bytes += len(data)
+        self._count(group, len(data))
         self._pump(group)
         return command
 
@@ -514,11 +521,17 @@ class GroupClient:
         while group.once and group.once[0].is_finished:
             group.once.popleft()
         size = len(command.data)
-        group.pending_bytes -= size
+        self._count(group, -size)
         if group.room:
             self._make_room(group)
         if group.sent.pop(command.id, None) is not None:
             group.sent_bytes -= size
+
+    def _count(self, group: _Group, size: int) -> None:
+        before = group.pending_bytes
+        group.pending_bytes += size
+        self._pending_bytes += size
+        self._pending_groups += bool(group.pending_bytes) - bool(before)
 
     def _make_room(self, group: _Group) -> None:
         below = [done for size, done in group.room if group.pending_bytes <= size]

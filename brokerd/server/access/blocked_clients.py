@@ -19,13 +19,13 @@ USERS_MAX = 1000
 
 
 class Blocked(Protocol):
-    """An AMQP connection."""
+    """An AMQP connection, or the caller of a Publish call."""
 
     user: str
 
     @property
     def name(self) -> str:
-        """Return RabbitMQ's form of a connection name."""
+        """Return what listings and the log call it."""
         ...
 
 

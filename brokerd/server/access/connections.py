@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from brokerd.config import LimitConfig
 from brokerd.core.strangers import Strangers
-from brokerd.server.access.blocked_clients import BlockedClients
+from brokerd.server.access.blocked_clients import Blocked, BlockedClients
 from brokerd.server.access.client_counts import ClientCounts
 from brokerd.server.access.limited_log import LimitedLog
 
@@ -41,6 +41,29 @@ class Guest(Protocol):
 
     def rights_changed(self) -> None:
         """End what its user has no right to any more (revocation.py)."""
+        ...
+
+
+class GuestCall(Guest, Protocol):
+    """A call of the Messages service."""
+
+    uid: int
+    peer: tuple[str, int]
+    connected_ms: int
+
+    @property
+    def name(self) -> str:
+        """Return what listings call it."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether nobody has ended it."""
+        ...
+
+    @property
+    def caller(self) -> Blocked:
+        """Return whom an alarm blocks."""
         ...
 
 
@@ -79,7 +102,7 @@ class Connections(Generic[ClientT]):
         self._broken_handshakes = LimitedLog(log, "broken handshakes")
         self._opened: dict[ClientT, None] = {}
         self._leaving: dict[ClientT, None] = {}
-        self._calls: dict[Guest, None] = {}
+        self._calls: dict[GuestCall, None] = {}
         self.counts = ClientCounts()
         #: Those that an alarm keeps from publishing.
         self.blocked = BlockedClients()
@@ -129,13 +152,13 @@ class Connections(Generic[ClientT]):
         self._opened[connection] = None
         self.counts.opened(connection)
 
-    def call_opened(self, call: Guest) -> None:
+    def call_opened(self, call: GuestCall) -> None:
         """A call has been let in."""
         self._calls[call] = None
         self.counts.opened(call)
         self.counts.channel_opened(call.user)
 
-    def call_gone(self, call: Guest) -> None:
+    def call_gone(self, call: GuestCall) -> None:
         """A call has ended."""
         if call in self._calls:
             del self._calls[call]
@@ -170,6 +193,10 @@ class Connections(Generic[ClientT]):
     def all(self) -> list[ClientT]:
         """Return the open ones."""
         return list(self._opened)
+
+    def calls(self) -> list[GuestCall]:
+        """Return the open calls."""
+        return list(self._calls)
 
     @property
     def channel_count(self) -> int:

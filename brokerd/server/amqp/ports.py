@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
+    from brokerd.server.messages.publishing import OnWayLimits
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.messages.tracing import Tracer
     from brokerd.server.messages.unfinished import Unfinished
@@ -84,6 +85,7 @@ class ChannelServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
+    on_way: OnWayLimits
     tracer: Tracer
     counters: Counters
     #: The monotonic clock of the connections' deadlines, in milliseconds.

@@ -72,7 +72,7 @@ class Session(ChannelDeliveries):
             self.answered,
             self._in_flight,
             channel_close=self.channel_close,
-            credit=Credit(connection.gate, services.config.limits.queue_unconfirmed_bytes),
+            credit=Credit(connection.gate, services.on_way),
         )
         self.pipeline = Pipeline(
             services.messages, services.replies, connection, self.publisher, self

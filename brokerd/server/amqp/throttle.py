@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors, methods
 from brokerd.core import channel_flow
+from brokerd.core.alarms import resources_in
 from brokerd.core.channel_flow import Action, ChannelFlows
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Throttle:
         is_on, connection = bool(reason), self._connection
         connection.machine.hold_publishes = is_on and self._holds
         if self._blocked_since_us is not None:
-            self._resources.update(_resources(reason))
+            self._resources.update(resources_in(reason))
         flows = self._flows
         if flows is not None:
             self.watches = is_on
@@ -91,7 +92,7 @@ class Throttle:
         if self._blocked_since_us is None:
             reason = self._services.blocking_reason()
             self._blocked_since_us = self._counters.clock_us()
-            self._resources.update(_resources(reason))
+            self._resources.update(resources_in(reason))
             self._blocked.add(self._connection, self._services.clock_ms(), reason)
 
     def _unblocked(self) -> None:
@@ -185,8 +186,3 @@ class Throttle:
         if actions:
             connection.watch()
             connection.flush_soon()
-
-
-def _resources(reason: str) -> list[str]:
-    """Return what is short: "low on disk & memory" is of both."""
-    return [word for word in reason.split() if word in ("disk", "memory")]

@@ -15,6 +15,8 @@ from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.core.queue.effects import ConsumerId
 
 if TYPE_CHECKING:
+    from brokerd.server.access.blocked_clients import Blocked
+    from brokerd.server.access.connections import GuestCall
     from brokerd.server.grpc.ports import AdminServices, ListedChannel, ListedConnection
 
 Row = dict[str, Any]
@@ -27,7 +29,7 @@ def pid(node: str, incarnation: int, number: int) -> str:
     return f"<{node}.{incarnation & _CREATION}.{number}.0>"
 
 
-def connection_pid(services: AdminServices, connection: ListedConnection) -> str:
+def connection_pid(services: AdminServices, connection: ListedConnection | GuestCall) -> str:
     """Return what list_connections shows and close_connection takes."""
     return pid(services.node, services.incarnation, connection.uid)
 
@@ -88,17 +90,44 @@ def _state(services: AdminServices, connection: ListedConnection) -> str:
 
 
 def connections(services: AdminServices, vhost: str) -> list[Row]:
-    """One row per open AMQP connection of this member."""
-    return [
+    """One row per open AMQP connection of this member, then one per call of Messages."""
+    rows = [
         _connection(services, connection)
         for connection in services.clients.all()
         if not vhost or connection.vhost == vhost
     ]
+    return rows + [
+        _call(services, call)
+        for call in services.clients.calls()
+        if not vhost or call.vhost == vhost
+    ]
 
 
-def _blocked(services: AdminServices, connection: ListedConnection) -> Row:
+def _call(services: AdminServices, call: GuestCall) -> Row:
+    """Return what a call has of a connection's columns."""
+    is_blocked = services.clients.blocked.since_ms(call.caller) is not None
+    waiting = "blocking" if services.runtime.alarms.on() else "running"
+    return {
+        "pid": connection_pid(services, call),
+        "name": call.name,
+        "user_provided_name": "",
+        "node": services.node,
+        "user": call.user,
+        "vhost": call.vhost,
+        "peer_host": call.peer[0],
+        "peer_port": call.peer[1],
+        "protocol": "gRPC",
+        "state": "closing" if not call.is_open else "blocked" if is_blocked else waiting,
+        "channels": 1,
+        "connected_at": call.connected_ms,
+        "client_properties": [],
+        **_blocked(services, call.caller),
+    }
+
+
+def _blocked(services: AdminServices, client: Blocked) -> Row:
     """Return since when an alarm blocks a client, why, and which members have the alarm."""
-    since_ms = services.clients.blocked.since_ms(connection)
+    since_ms = services.clients.blocked.since_ms(client)
     if since_ms is None:
         return {"blocked_since": None, "blocked_reason": "", "blocked_by": []}
     alarms = services.runtime.alarms

@@ -25,8 +25,9 @@ from brokerd.server.grpc import admin_client_rows, rpc_auth
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_objects import Record
+    from brokerd.server.access.connections import GuestCall
     from brokerd.server.catalog.keyring import Keyring
-    from brokerd.server.grpc.ports import AdminServices
+    from brokerd.server.grpc.ports import AdminServices, ListedConnection
 
 log = logging.getLogger(__name__)
 
@@ -101,24 +102,24 @@ class RuntimeAdmin:
     async def CloseConnection(
         self, request: admin_pb2.CloseConnectionRequest, context: Context
     ) -> admin_pb2.CloseConnectionResponse:
-        """Close one AMQP connection of this member, named as listings name it."""
+        """Close one AMQP connection of this member, named as listings name it, or end a call."""
         await self._administrator(context)
-        for connection in self._services.clients.all():
-            pid = admin_client_rows.connection_pid(self._services, connection)
-            if request.id in (connection.name, pid):
-                connection.close(320, request.reason or DEFAULT_REASON)
+        for client in self._clients():
+            pid = admin_client_rows.connection_pid(self._services, client)
+            if request.id in (client.name, pid):
+                client.close(320, request.reason or DEFAULT_REASON)
                 return admin_pb2.CloseConnectionResponse(found=True)
         return admin_pb2.CloseConnectionResponse(found=False)
 
     async def CloseConnections(
         self, request: admin_pb2.CloseConnectionsRequest, context: Context
     ) -> admin_pb2.CloseConnectionsResponse:
-        """Close the AMQP connections of this member, of one vhost or all."""
+        """Close the AMQP connections of this member and end its calls, of one vhost or all."""
         await self._administrator(context)
         chosen = [
-            connection
-            for connection in self._services.clients.all()
-            if connection.is_open and request.vhost in ("", connection.vhost)
+            client
+            for client in self._clients()
+            if client.is_open and request.vhost in ("", client.vhost)
         ]
         if request.limit:
             chosen = chosen[: request.limit]
@@ -127,6 +128,10 @@ class RuntimeAdmin:
                 await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
             connection.close(320, request.reason or DEFAULT_REASON)
         return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
+
+    def _clients(self) -> list[ListedConnection | GuestCall]:
+        clients = self._services.clients
+        return [*clients.all(), *clients.calls()]
 
     # ---- the member's endpoints -------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import unquote
 
 import grpc
 
@@ -31,10 +32,15 @@ CALLS_MAX = 10_000
 class Call:
     """One call as the register of connections sees it: it can be ended from outside."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, uid: int, peer: str, connected_ms: int) -> None:
+        """peer: as gRPC spells it."""
         self.vhost = caller.vhost
         self.user = caller.user
-        self._caller = caller
+        self.name = caller.name
+        self.caller = caller
+        self.uid = uid
+        self.peer = rpc_auth.peer_address(peer), rpc_auth.peer_port(peer)
+        self.connected_ms = connected_ms
         self._reason: tuple[grpc.StatusCode, str] | None = None
         self._work: asyncio.Task[None] | None = None
 
@@ -54,8 +60,13 @@ class Call:
                 raise
             await context.abort(*self._reason)
 
+    @property
+    def is_open(self) -> bool:
+        """Tell whether nobody has ended it."""
+        return self._reason is None
+
     def close(self, code: int, text: str) -> None:
-        """End it: its user or vhost is gone."""
+        """End it: its user or vhost is gone, or an administrator has said so."""
         self._end(grpc.StatusCode.ABORTED, f"{code}: {text}")
 
     def _end(self, code: grpc.StatusCode, text: str) -> None:
@@ -68,7 +79,7 @@ class Call:
 
         A Publish call is refused with its next message, when what it sent before is answered.
         """
-        caller = self._caller
+        caller = self.caller
         view = caller.access.view
         user = view.user(self.user)
         if user is None:
@@ -125,7 +136,8 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
         self, context: Context, work: Callable[[Caller], Coroutine[Any, Any, None]]
     ) -> None:
         caller = await self._open(context)
-        call = Call(caller)
+        services = self._services
+        call = Call(caller, services.identity.next_uid(), context.peer(), services.clock_ms())
         # Nothing is awaited between the look at the limits and this.
         self._calls.call_opened(call)
         try:
@@ -167,4 +179,5 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
             await rpc_errors.abort(
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)
             )
-        return Caller(self._services.topology.view, vhost, who.user, who.tags)
+        name = f"gRPC {unquote(context.peer())}"
+        return Caller(self._services.topology.view, vhost, who.user, who.tags, name)

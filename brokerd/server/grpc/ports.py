@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from brokerd.core.queue.queue_machine import QueueMachine
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.access.blocked_clients import BlockedClients
-    from brokerd.server.access.connections import Guest
+    from brokerd.server.access.connections import GuestCall
     from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.rpc_auth import Callers
     from brokerd.server.members.catalog_members import CatalogMembers
     from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
+    from brokerd.server.messages.publishing import OnWayLimits
     from brokerd.server.messages.reply_to import Replies
     from brokerd.server.variables import Variables
 
@@ -66,11 +67,11 @@ class Calls(Protocol):
         """Return how many calls are open."""
         ...
 
-    def call_opened(self, call: Guest) -> None:
+    def call_opened(self, call: GuestCall) -> None:
         """A call has been let in."""
         ...
 
-    def call_gone(self, call: Guest) -> None:
+    def call_gone(self, call: GuestCall) -> None:
         """A call has ended."""
         ...
 
@@ -86,6 +87,11 @@ class StreamServices:
     messages: Routing
     deliveries: DeliveryHub
     replies: Replies
+    on_way: OnWayLimits
+    #: Those whom an alarm keeps from publishing.
+    blocked: BlockedClients
+    #: The wall clock.
+    clock_ms: Callable[[], int]
     #: Why publishers wait, "" when no alarm is on anywhere (R-ALM-1).
     blocking_reason: Callable[[], str]
 
@@ -254,6 +260,10 @@ class Clients(Protocol):
 
     def all(self) -> Sequence[ListedConnection]:
         """Return the open ones."""
+        ...
+
+    def calls(self) -> Sequence[GuestCall]:
+        """Return the calls of the Messages service that are open."""
         ...
 
     @property

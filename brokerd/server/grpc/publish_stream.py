@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from brokerd.amqp import errors, methods
+from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.permissions import Access
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
@@ -44,13 +45,17 @@ Key: TypeAlias = tuple[str, str, bool]
 
 
 class Caller:
-    """What the checks of a publish ask of a connection."""
+    """What the checks of a publish ask of a connection, and what listings show of one."""
 
-    __slots__ = ("access", "reads", "tags", "user", "vhost")
+    __slots__ = ("access", "name", "reads", "tags", "user", "vhost")
 
-    def __init__(self, view: CatalogState, vhost: str, user: str, tags: frozenset[str]) -> None:
+    def __init__(
+        self, view: CatalogState, vhost: str, user: str, tags: frozenset[str], name: str
+    ) -> None:
+        """name: as logs and listings have it."""
         self.vhost = vhost
         self.user = user
+        self.name = name
         self.tags = tuple(sorted(tags))
         self.access = Access(view, vhost, user)
         #: The queue that a Consume call reads, once it does.
@@ -148,7 +153,7 @@ class PublishStream:
             self._uid,
             self.answered,
             self._in_flight,
-            credit=Credit(self, services.limits.queue_unconfirmed_bytes),
+            credit=Credit(self, services.on_way),
         )
         self._pipeline = Pipeline(
             services.messages, services.replies, caller, self._publisher, self
@@ -200,9 +205,8 @@ class PublishStream:
 
     async def _wait_for_room(self) -> None:
         """Hold the client back: alarms (R-ALM-2), and what is on its way (hot-path.md rule 7)."""
-        # Calls are in no register of connections that an alarm would wake.
-        while self._services.blocking_reason():  # noqa: ASYNC110
-            await asyncio.sleep(ALARM_POLL_S)
+        if reason := self._services.blocking_reason():
+            await self._wait_for_alarms(reason)
         limit = self._services.limits.unconfirmed_bytes
         while (
             self._bytes > limit
@@ -212,6 +216,24 @@ class PublishStream:
         ):
             self._room.clear()
             await self._room.wait()
+
+    async def _wait_for_alarms(self, reason: str) -> None:
+        """Count as blocked until no alarm is on anywhere, or the call ends (R-ALM-2)."""
+        services, caller = self._services, self._caller
+        services.blocked.add(caller, services.clock_ms(), reason)
+        since_us, resources = self._counters.clock_us(), set(resources_in(reason))
+        try:
+            # An alarm wakes connections, and there are few calls.
+            while reason := services.blocking_reason():
+                resources.update(resources_in(reason))
+                await asyncio.sleep(ALARM_POLL_S)
+        finally:
+            services.blocked.discard(caller)
+            blocked_ms = (self._counters.clock_us() - since_us) // 1000
+            cause = " & ".join(sorted(resources))
+            self._counters.throttle(
+                caller.vhost, caller.user, caller.name, "call_held", blocked_ms, cause
+            )
 
     def _publish(self, publications: Sequence[messages_pb2.Publication]) -> None:
         if len(publications) > REQUEST_PUBLICATIONS_MAX:

@@ -157,6 +157,12 @@ def parse_basic(header: str) -> auth.Credentials | None:
     return auth.credentials(user, password) if colon else None
 
 
+def peer_port(peer: str) -> int:
+    """Return the port in gRPC's peer string, 0 where there is none."""
+    port = peer.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
+
+
 def peer_address(peer: str) -> str:
     """Return the address in gRPC's peer string: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, unix:."""
     kind, _, rest = unquote(peer).partition(":")

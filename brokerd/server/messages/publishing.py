@@ -40,6 +40,11 @@ RENAMED_SHIFT = 48
 #: has an earlier batch on the way; the others are when it has twice that much.
 HEAVY_BYTES = 64 * 1024
 
+#: On its way to all queues together: this share of the memory watermark, and so much where that is
+#: less.
+WATERMARK_SHARE = 8
+MEMBER_BYTES_MAX_LEAST = 32 * 1024 * 1024
+
 #: First number of messages whose outcome nobody counts; no run of numbered ones joins it.
 UNNUMBERED = -1
 
@@ -71,12 +76,26 @@ class Source(Protocol):
         ...
 
 
+class OnWayLimits:
+    """How much may be on its way from this member to one queue, and to all, whoever sends it."""
+
+    __slots__ = ("member_bytes_max", "queue_bytes_max")
+
+    def __init__(self, queue_bytes_max: int) -> None:
+        self.queue_bytes_max = queue_bytes_max
+        self.member_bytes_max = MEMBER_BYTES_MAX_LEAST
+
+    def set_watermark(self, limit: int) -> None:
+        """Memory may be used up to `limit` before the alarm."""
+        self.member_bytes_max = max(limit // WATERMARK_SHARE, MEMBER_BYTES_MAX_LEAST)
+
+
 @dataclass(slots=True, frozen=True)
 class Credit:
-    """How much may be on its way to one queue, whoever sends it, and what waits when it is more."""
+    """What may be on its way, and what waits when it is more."""
 
     source: Source
-    queue_bytes_max: int
+    limits: OnWayLimits
 
 
 @dataclass(slots=True)
@@ -217,17 +236,29 @@ class Publisher:
             early=queue_commands.GAP_REPLY,
             line=self,
         )
-        if (credit := self._credit) is not None:
-            pending = self._groups.pending_bytes(uid)
-            if pending > credit.queue_bytes_max:
-                is_heavy = size >= HEAVY_BYTES or self._on_way[uid] > 1
-                if is_heavy or pending > 2 * credit.queue_bytes_max:
-                    self._wait_for_room(uid, credit)
+        if (credit := self._credit) is not None and uid not in self._awaited:
+            self._hold(uid, size, credit)
 
-    def _wait_for_room(self, uid: int, credit: Credit) -> None:
-        """Have no more read until half of what the queue may have on its way has arrived."""
-        if uid in self._awaited:
-            return
+    def _hold(self, uid: int, size: int, credit: Credit) -> None:
+        """Have no more read where a queue, or the member, has too much on its way.
+
+        What is waited for is always the same queue's: those that take nothing keep nobody from the
+        others.  Whoever has no more than an equal part of what the member may have goes on, up to
+        twice as much of all.
+        """
+        limits = credit.limits
+        pending, limit = self._groups.pending_bytes(uid), limits.queue_bytes_max
+        total, queues = self._groups.pending_in_all()
+        most = limits.member_bytes_max
+        is_everyone = pending > 2 * limit or total > 2 * most
+        if total > most and (is_everyone or pending * queues > most):
+            limit = min(limit, pending - 1)
+        is_heavy = size >= HEAVY_BYTES or self._on_way[uid] > 1
+        if pending > limit and (is_heavy or is_everyone):
+            self._wait_for_room(uid, credit, limit // 2)
+
+    def _wait_for_room(self, uid: int, credit: Credit, size: int) -> None:
+        """Have no more read until no more than so many bytes are on their way to the queue."""
         self._awaited.add(uid)
         reason = f"queue {uid:x} of {self._channel}"
         credit.source.hold_flow(reason)
@@ -236,7 +267,7 @@ class Publisher:
             self._awaited.discard(uid)
             credit.source.release_flow(reason)
 
-        self._groups.when_below(uid, credit.queue_bytes_max // 2, has_room)
+        self._groups.when_below(uid, size, has_room)
 
     def _refused(self, batch: _Batch) -> None:
         """Nothing was sent: the queue waits with damage that lasts."""

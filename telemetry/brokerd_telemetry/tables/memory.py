@@ -1,4 +1,6 @@
-"""8.9 memory_episode: when memory was short, who was blocked, who had caused it (Q5). PURE."""
+"""8.9 memory_episode and memory_parts_5m: when memory was short, who was blocked, who had caused it
+(Q5); what it was used for. PURE.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 MINUTE_US = 60_000_000
 #: So many connections of an episode are named, those that were blocked longest.
 CONNECTIONS_MAX = 100
+PARTS_WINDOW_US = 300_000_000
 
 
 def _is_of_memory() -> Column:
@@ -45,7 +48,7 @@ def _episodes(inputs: Inputs) -> DataFrame:
     )
 
 
-def build(inputs: Inputs) -> DataFrame:
+def build_episodes(inputs: Inputs) -> DataFrame:
     """Return the episodes that ended, in the hour of their end; blocked and blame by cluster.
 
     An alarm of one member blocks publishers on all (R-ALM), so blocked time is the cluster's.
@@ -102,4 +105,18 @@ def build(inputs: Inputs) -> DataFrame:
                 "conns": f.coalesce("conns", f.lit(0).cast("long")),
             }
         )
+    )
+
+
+def build_parts(inputs: Inputs) -> DataFrame:
+    """Return memory_parts_5m: bytes by member and part; nothing of members that do not tell it."""
+    parts = inputs.kind("node").select(
+        "cluster",
+        "node",
+        "t1",
+        window("t0", PARTS_WINDOW_US).alias("window_start"),
+        f.explode("mem_parts").alias("part", "bytes"),
+    )
+    return parts.groupBy("cluster", "window_start", "node", "part").agg(
+        f.max_by("bytes", "t1").alias("bytes_last"), f.max("bytes").alias("bytes_max")
     )

@@ -1,13 +1,14 @@
-"""Telemetry rows `fed`: differences, and links that start anew."""
+"""Telemetry rows of links and shovels: differences, and links that start anew."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from brokerd.federation import upstream
+from brokerd.federation import shovel, upstream
 from brokerd.federation.link_headers import ExchangePassage
 from brokerd.federation.link_rows import LinkRows
 from brokerd.federation.link_state import Connected, Delivered, FederationLink, Prepared, Started
+from brokerd.federation.shovel_ends import ShovelPassage
 
 
 def link() -> FederationLink:
@@ -68,3 +69,42 @@ def test_a_link_that_never_was_is_a_row_with_its_error() -> None:
     (row,) = LinkRows().rows([problem], 0, 10)
     assert (row["exchange"], row["queue"]) == ("x", "")
     assert (row["state"], row["err"], row["in"], row["hops"]) == ("error", "uri is missing", 0, [])
+
+
+def test_what_waits_upstream_is_told_where_it_is_known() -> None:
+    (without,) = LinkRows().rows([listed(link())], 0, 10)
+    (told,) = LinkRows().rows([{**listed(link()), "backlog": 7}], 0, 10)
+    assert ("backlog" in without, told["backlog"]) == (False, 7)
+
+
+def test_shovels_have_rows_of_their_own_kind() -> None:
+    """Both ends without credentials, and what was moved since the last rows."""
+    there = "amqp://me:secret@there"
+    value = {"src-uri": there, "src-queue": "q", "dest-uri": there, "dest-exchange": "x"}
+    definition = shovel.parse("/", "s", value)
+    made = FederationLink(definition, ShovelPassage(definition, "here"))
+    row = {"id": definition.link_id, **made.status(), "in": 9, "moved": 5, "lag_count": 2}
+    rows = LinkRows()
+    rows.rows([row], 0, 10)
+    (found,) = rows.rows([row | {"moved": 8, "lag_count": 3, "lag_sum_ms": 40}], 10, 20)
+    assert (found["k"], found["shovel"], found["vhost"]) == ("shovel", "s", "/")
+    assert (found["in"], found["moved"]) == (0, 3)
+    assert (found["lag_count"], found["lag_sum_ms"]) == (1, 40)
+    assert (found["queue"], found["dest_exchange"]) == ("q", "x")
+    assert (found["dest"], "hops" in found) == ("amqp://there", False)
+    assert "secret" not in str(found)
+
+
+def test_a_shovel_that_never_was_is_a_row_with_its_error() -> None:
+    problem = {
+        "id": "shovel /:s",
+        "type": "shovel",
+        "upstream": "s",
+        "vhost": "/",
+        "uri": "",
+        "status": "error",
+        "error": "src-uri is missing",
+    }
+    (row,) = LinkRows().rows([problem], 0, 10)
+    assert (row["k"], row["state"], row["err"]) == ("shovel", "error", "src-uri is missing")
+    assert (row["queue"], row["dest"], row["moved"]) == ("", "", 0)

@@ -48,7 +48,7 @@ class NoQueues:
 def monitor() -> AlarmMonitor:
     catalog = CatalogMachine().state
     holders = Holders(NoQueues(), lambda _: False, list, (), catalog, lambda: 0)
-    told = Told(*[Deaf()] * 4, Deaf().hear)
+    told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), Deaf().hear)
     return AlarmMonitor("n0", BrokerConfig(), profile(), catalog, told, holders)
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.config import TelemetryConfig
+from brokerd.core.alarms import AlarmSet
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.slices import SLICE
 from brokerd.server.telemetry_hooks import Sources, Telemetry
@@ -74,19 +75,50 @@ class Host:
         return Status()
 
 
+class Breakdown:
+    """Adds up for as long as a test likes."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+
+    async def take(self) -> dict[str, int]:
+        self.begun.set()
+        await self.may_end.wait()
+        return {"code": 3, "other": 2}
+
+
+class Monitor:
+    """Memory and disk are as they are."""
+
+    memory_used, memory_total, memory_limit = 5, 10, 4
+    disk_free, disk_limit = 7, 1
+
+    def __init__(self) -> None:
+        self.breakdown = Breakdown()
+
+
 class Runtime:
     """Has not started, and has no links."""
 
-    monitor = None
+    def __init__(self, monitor: Monitor | None = None) -> None:
+        self.alarms = AlarmSet()
+        self.monitor = monitor
 
     def link_rows(self) -> list[dict[str, Any]]:
         return []
 
 
-def telemetry_of(queues: Queues, data_dir: Path, interval_ms: int = 60_000) -> Telemetry:
+def telemetry_of(
+    queues: Queues,
+    data_dir: Path,
+    interval_ms: int = 60_000,
+    counters: Counters | None = None,
+    monitor: Monitor | None = None,
+) -> Telemetry:
     """Return the telemetry of a member that leads these queues."""
     config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
-    parts: list[Any] = [Counters(lambda: 1), queues, Host(), [], Runtime()]
+    parts: list[Any] = [counters or Counters(lambda: 1), queues, Host(), [], Runtime(monitor)]
     return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
 
@@ -131,3 +163,23 @@ async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Tol
     assert len(told) < COUNT
     await telemetry.close()
     assert sorted(told) == sorted(f"q{uid}" for uid in range(COUNT))
+
+
+async def test_a_members_row_says_where_its_memory_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end while that is added up takes nothing from the counters: the last rows have it."""
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(SegmentWriter, "emit", lambda _writer, _stream, more: rows.extend(more))
+    counters, monitor = Counters(lambda: 1), Monitor()
+    monitor.breakdown.may_end.clear()
+    telemetry = telemetry_of(Queues(), tmp_path, 100, counters, monitor)
+    counters.confirmed("/", "u", 3, 0)
+    telemetry.start()
+    await monitor.breakdown.begun.wait()
+    asyncio.get_running_loop().call_later(0.05, monitor.breakdown.may_end.set)
+    await telemetry.close()
+    [row] = [row for row in rows if row["k"] == "node"]
+    assert (row["rss"], row["mem_parts"]) == (5, {"code": 3, "other": 2})
+    [principal] = [row for row in rows if row["k"] == "principal"]
+    assert principal["confirmed"] == 3

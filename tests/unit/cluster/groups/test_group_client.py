@@ -247,6 +247,7 @@ async def test_bytes_in_flight_are_bounded_and_one_large_command_still_goes() ->
     bench.send(b"w" * 4)
     assert len(bench.network.sent) == 3
     assert bench.client.pending_bytes(UID) == 12
+    assert bench.client.pending_in_all() == (12, 1)
 
 
 async def test_who_waits_for_fewer_bytes_is_told_once() -> None:
@@ -265,6 +266,7 @@ async def test_who_waits_for_fewer_bytes_is_told_once() -> None:
     await asyncio.sleep(0)
     assert told == ["at once", "unknown", "few"]
     bench.client.forget(UID)
+    assert bench.client.pending_in_all() == (0, 0)
     await asyncio.sleep(0)
     assert told == ["at once", "unknown", "few", "none"]
 

@@ -24,6 +24,14 @@ class Guest:
     closed: list[tuple[int, str]] = field(default_factory=list)
     aborted: int = 0
     looked: int = 0
+    uid: int = 1
+    name: str = "g"
+    connected_ms: int = 0
+    is_open: bool = True
+
+    @property
+    def caller(self) -> Guest:
+        return self
 
     def abort(self) -> None:
         self.aborted += 1
@@ -52,6 +60,7 @@ def test_connections_and_calls_are_counted_together_and_given_back() -> None:
     assert connections.counts.of("user") == connections.counts.of("channels") == {"u": 2}
     assert connections.channel_count == 2
     assert (len(connections), connections.call_count) == (1, 1)
+    assert (connections.all(), connections.calls()) == ([connection], [call])
     for _ in range(2):
         # Told twice, counted once.
         connections.call_gone(call)

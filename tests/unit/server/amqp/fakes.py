@@ -8,6 +8,7 @@ from brokerd.config import BrokerConfig
 from brokerd.core import profiles
 from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.server.amqp.ports import ChannelServices
+from brokerd.server.messages.publishing import OnWayLimits
 from tests.unit.server.fakes import Nobody
 
 
@@ -53,5 +54,6 @@ def channel_services(groups: Any) -> ChannelServices:
         "profile": profiles.configured("rabbitmq-4.3", {}),
         "identity": Identity(),
         "queues": Queues(groups),
+        "on_way": OnWayLimits(1 << 25),
     }
     return ChannelServices(**parts)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
-from brokerd.server.access.connections import Guest
+from brokerd.server.access.connections import GuestCall
 from brokerd.server.grpc import rpc_errors
 from brokerd.server.grpc.message_service import MessageService
 from brokerd.server.grpc.publish_stream import Caller
+from brokerd.server.process import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
 
@@ -24,18 +25,25 @@ class Calls:
 
     call_count = 0
 
-    def call_opened(self, call: Guest) -> None:
+    def call_opened(self, call: GuestCall) -> None:
         """Nobody counts it."""
 
-    def call_gone(self, call: Guest) -> None:
+    def call_gone(self, call: GuestCall) -> None:
         """Nobody counts it."""
+
+
+class Services:
+    """What a call that does nothing asks for."""
+
+    identity = Process("n0", 1, cast("Any", Nobody()))
+    clock_ms = staticmethod(lambda: 0)
 
 
 class CutOff(MessageService):
     """Calls that end while their first response is being written."""
 
     async def _open(self, context: Any) -> Any:
-        return Caller(CatalogDriver().view, "/", "guest", frozenset())
+        return Caller(CatalogDriver().view, "/", "guest", frozenset(), "a test")
 
     async def Consume(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         await self._serve(context, lambda caller: self._work(context))
@@ -53,7 +61,8 @@ class CutOff(MessageService):
 async def test_a_call_that_ends_within_a_write_has_its_status() -> None:
     """SEC-53: a client that heard nothing waited until its own deadline."""
     nobody: Any = Nobody()
-    service = CutOff(nobody, nobody, nobody, Calls(), lambda: True)
+    services: Any = Services()
+    service = CutOff(services, nobody, nobody, Calls(), lambda: True)
     server = grpc.aio.server()
     messages_pb2_grpc.add_MessagesServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")

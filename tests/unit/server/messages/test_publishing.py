@@ -13,7 +13,10 @@ from brokerd.server.messages.publishing import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
     HEAVY_BYTES,
+    MEMBER_BYTES_MAX_LEAST,
+    WATERMARK_SHARE,
     Credit,
+    OnWayLimits,
     Publisher,
 )
 
@@ -35,6 +38,10 @@ class _Groups:
 
     def pending_bytes(self, uid: int) -> int:
         return self.pending.get(uid, 0)
+
+    def pending_in_all(self) -> tuple[int, int]:
+        sizes = self.pending.values()
+        return sum(sizes), sum(map(bool, sizes))
 
     def when_below(self, uid: int, size: int, done: Any) -> None:
         self.room.append((uid, size, done))
@@ -251,13 +258,12 @@ class _Source:
         self.held.remove(reason)
 
 
-def credited() -> tuple[Publisher, _Groups, _Source]:
-    """Return a client's publisher; 100 bytes may be on their way to a queue."""
+def credited(queue_bytes_max: int = 100) -> tuple[Publisher, _Groups, _Source]:
+    """Return a client's publisher; so many bytes may be on their way to a queue."""
     groups, source = _Groups(), _Source()
     outcomes: list[tuple[int, int, int]] = []
-    made = Publisher(
-        cast(GroupClient, groups), "n", 1, 5, outcomes.extend, credit=Credit(source, 100)
-    )
+    credit = Credit(source, OnWayLimits(queue_bytes_max))
+    made = Publisher(cast(GroupClient, groups), "n", 1, 5, outcomes.extend, credit=credit)
     return made, groups, source
 
 
@@ -286,6 +292,45 @@ def test_a_queue_with_too_much_on_its_way_holds_who_sends_it_much() -> None:
     # It may come to that again.
     send(made, 1, HEAVY_BYTES)
     assert len(groups.room) == 2
+
+
+def test_a_member_with_too_much_on_its_way_holds_who_has_more_than_a_share() -> None:
+    """R-ALM-10: no queue has too much, all together have; one that has little goes on."""
+    most = MEMBER_BYTES_MAX_LEAST
+    made, groups, source = credited(most)
+    groups.pending = {1: most // 2, 2: most // 2}
+    send(made, 1, HEAVY_BYTES)
+    assert source.held == []
+    groups.pending = {1: most // 2, 2: most // 2, 3: most // 8}
+    send(made, 3, HEAVY_BYTES)
+    assert source.held == []
+    send(made, 1, HEAVY_BYTES)
+    assert source.held == ["queue 1 of 5"]
+    [(uid, size, _)] = groups.room
+    assert (uid, size) == (1, (most // 2 - 1) // 2)
+    # Somebody else, who sends it little, waits where all must.
+    made, groups, source = credited(most)
+    groups.pending = {1: most, 2: most, 3: 10}
+    send(made, 1)
+    send(made, 3)
+    assert source.held == ["queue 1 of 5", "queue 3 of 5"]
+    made, groups, source = credited(most)
+    groups.pending = {1: most, 2: most - 10, 3: 10}
+    send(made, 1)
+    send(made, 3)
+    assert source.held == []
+
+
+def test_a_members_bound_follows_the_watermark() -> None:
+    limits = OnWayLimits(5)
+    gib = 1 << 30
+    for watermark, expected in ((8 * gib, gib), (1000, MEMBER_BYTES_MAX_LEAST)):
+        limits.set_watermark(watermark)
+        assert (
+            limits.member_bytes_max
+            == expected
+            == max(watermark // WATERMARK_SHARE, MEMBER_BYTES_MAX_LEAST)
+        )
 
 
 def test_who_sends_little_waits_only_where_all_must() -> None:

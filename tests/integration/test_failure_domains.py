@@ -91,6 +91,14 @@ def test_replicas_are_kept_apart_and_shown_where_they_are_not(tmp_path: Path) ->
         assert listed(members[0])["q0"][1] == "same host"
         assert "no member that is up has a better place" in warning(members[0], "q0")
 
+        # Another one of its name is not known to run there.
+        members[4].stop()
+        forgotten = ctl(members[0], "forget_cluster_node", "n4", timeout_s=200)
+        assert forgotten.returncode == 0, forgotten.stderr
+        address = f"127.0.0.1:{members[4].ports['PEER']}"
+        assert ctl(members[0], "add_cluster_node", "n4", address).returncode == 0
+        assert domains(members[0]) == [*WHERE[:4], ("", "")]
+
 
 def test_member_that_no_longer_says_where_it_runs_is_unknown(tmp_path: Path) -> None:
     with cluster(tmp_path, 1, own_env=[environment("h1", "a")]) as (member,):

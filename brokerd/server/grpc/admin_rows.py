@@ -6,6 +6,7 @@ queue without a replica here is listed with its definition and no figures.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
@@ -34,7 +35,8 @@ _STARTED_NS = time.monotonic_ns()
 def queues(services: AdminServices, vhost: str) -> list[Row]:
     """One row per queue, names as rabbitmqctl has them."""
     rows = []
-    domains = member_states.domains(services.catalog.view)
+    # Thousands of queues have the same few sets of members.
+    placement = functools.cache(member_states.domains(services.catalog.view).standing)
     for record in services.catalog.view.records("queue", vhost or None):
         assert isinstance(record, Queue)
         settings = policy.effective_queue(services.catalog.view, record)
@@ -51,7 +53,7 @@ def queues(services: AdminServices, vhost: str) -> list[Row]:
             "effective_policy_definition": settings.values,
             "owner_pid": admin_client_rows.owner_pid(record.exclusive_owner),
             "members": list(record.members),
-            "placement": domains.standing([NodeId(node) for node in record.members]),
+            "placement": placement(tuple(map(NodeId, record.members))),
             "leader": "",
             "state": "unknown",
             "uid": record.uid,

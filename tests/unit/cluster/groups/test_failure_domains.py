@@ -20,12 +20,18 @@ from brokerd.raft.messages import NodeId
 NODES = [NodeId(f"n{i}") for i in range(7)]
 N0, N1, N2, N3, N4, N5, N6 = NODES
 
-_domain = st.builds(
+_any_domain = st.builds(
     Domain,
     st.sampled_from(("", "h0", "h1", "h2", "h3", "h4")),
     st.sampled_from(("", "a", "b", "c")),
 )
-_said = st.dictionaries(st.sampled_from(NODES), _domain)
+#: Zones of different sizes, as clusters have them; few of the domains above fit together.
+_real_domain = st.sampled_from(
+    [Domain(host, zone) for zone, hosts in (("a", "0"), ("b", "123")) for host in hosts]
+)
+_said = st.dictionaries(st.sampled_from(NODES), _any_domain) | st.fixed_dictionaries(
+    dict.fromkeys(NODES, _real_domain)
+)
 
 
 def places(*domains: tuple[str, str]) -> Domains:
@@ -81,6 +87,13 @@ def test_no_zone_holds_a_majority_if_there_are_three_with_enough_members(
     others = [sum(each != zone for each in zones) for zone in "abc"]
     if len(set(zones)) == 3 and min(others) > size // 2:
         assert domains.standing(chosen) == SPREAD
+
+
+def test_zones_come_before_hosts() -> None:
+    """ADR 26: a zone that is lost takes more than a host."""
+    domains = places(("h", "a"), ("h", "a"), ("i", "b"), ("j", "b"), ("k", "b"))
+    assert domains.extended([N0], [N2, N3, N4, N1], 4) == [N0, N2, N3, N1]
+    assert domains.better([N0, N2, N3, N4], [N1]) == (N4, N1)
 
 
 def test_unknown_counts_as_a_place_of_its_own() -> None:

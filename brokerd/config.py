@@ -28,6 +28,10 @@ from pydantic import (
 from brokerd.core import profiles
 
 MIB = 1024 * 1024
+#: Of the name of a host or zone; a DNS name has at most as many.
+DOMAIN_CHARACTERS_MAX = 253
+#: Names of hosts and zones, as listings can show them.
+_DOMAIN = r"^[!-~]*$"
 #: What cluster.name is if nobody says: as good as none for those outside (R-FED-8).
 CLUSTER_NAME = "brokerd"
 
@@ -54,6 +58,20 @@ class NodeConfig(_Section):
         description="address of the AMQP and gRPC listeners; default: all, IPv4 and IPv6",
     )
     port_offset: int = Field(default=0, ge=0, le=60_000, description="added to every port")
+    host: str = Field(
+        default="",
+        max_length=DOMAIN_CHARACTERS_MAX,
+        pattern=_DOMAIN,
+        description="machine that this member runs on, by any name: replicas of a quorum queue "
+        "are kept off one host; default: unknown, each member on its own",
+    )
+    zone: str = Field(
+        default="",
+        max_length=DOMAIN_CHARACTERS_MAX,
+        pattern=_DOMAIN,
+        description="failure domain of the host, such as an availability zone; replicas of a "
+        "quorum queue are spread evenly over zones; default: unknown",
+    )
 
 
 class ListenerConfig(_Section):

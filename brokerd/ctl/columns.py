@@ -81,6 +81,7 @@ QUEUES = Listing(
         "type",
         "leader",
         "members",
+        "placement",
         "online",
         "vhost",
         "counters",

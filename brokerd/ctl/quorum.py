@@ -31,6 +31,8 @@ _STATUS_COLUMNS = (
     "Commit Index",
     "Snapshot Index",
     "Term",
+    "Host",
+    "Zone",
     "Problem",
 )
 _MEMBERSHIPS = click.Choice(["voter", "promotable"])
@@ -250,10 +252,14 @@ def quorum_status(queue: str) -> None:
                 "Commit Index": item.commit_index if is_there else None,
                 "Snapshot Index": item.snapshot_index if is_there else None,
                 "Term": item.term if is_there else None,
+                "Host": item.host,
+                "Zone": item.zone,
                 "Problem": item.problem,
             }
         )
     output.rows(chosen, _STATUS_COLUMNS, rows, streams=False)
+    if answer.warning:
+        click.echo(f"Warning: {answer.warning}", err=True)
 
 
 def _checked(client: AdminClient, node: str | None) -> tuple[str, Any]:

@@ -174,6 +174,8 @@ def _member_row(member: Any) -> Fields:
         "disk_free": member.disk_free,
         "alarms": list(member.alarms),
         "state": member.state,
+        "host": member.host,
+        "zone": member.zone,
     }
 
 
@@ -196,6 +198,12 @@ def _show_cluster(chosen: settings.Settings, fields: Fields) -> None:
         "Maintenance status",
         [f"Node: {node}, status: {text}" for node, text in fields["maintenance_status"].items()],
     )
+    domains = [
+        f"Node: {row['name']}, host: {row['host'] or 'unknown'}, zone: {row['zone'] or 'unknown'}"
+        for row in fields["members"]
+    ]
+    if any(row["host"] or row["zone"] for row in fields["members"]):
+        output.section("Failure domains", domains)
     output.section("Alarms", [f"{row['alarm']} on node {row['node']}" for row in fields["alarms"]])
     if fields["kept_aside"]:
         lines = [*map(aside.in_words, fields["kept_aside"]), "See list_kept_aside."]

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,10 +177,11 @@ def cluster(
     *,
     program: str = "brokerd",
     amqps_ports: Sequence[int] = (),
+    own_env: Sequence[Mapping[str, str]] = (),
     **env: str,
 ) -> Iterator[list[Member]]:
     """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables, in
-    which {name} stands for a member's name.
+    which {name} stands for a member's name.  own_env: such of single members, in their order.
     """
     ports = free_ports(size * len(LISTENERS))
     members = []
@@ -198,6 +199,7 @@ def cluster(
                 "BROKERD_CLUSTER_SECRET": "a secret of the tests",
             }
         member.env |= {key: value.replace("{name}", member.name) for key, value in env.items()}
+        member.env |= own_env[i] if own_env else {}
     try:
         for member in members:
             member.start()

@@ -161,6 +161,31 @@ def test_members_of_an_earlier_image_are_given_no_setting_that_they_refuse() -> 
     assert len(rendered) > 15
 
 
+def test_members_learn_from_their_pod_where_they_run() -> None:
+    """ADR 26; a member of this release reads both."""
+    made = environment(context())
+    fields = {
+        "OPTIONAL_BROKERD_NODE_HOST": "spec.nodeName",
+        "OPTIONAL_BROKERD_NODE_ZONE": "metadata.labels['topology.kubernetes.io/zone']",
+    }
+    for name, path in fields.items():
+        assert made[name]["valueFrom"]["fieldRef"]["fieldPath"] == path
+    given = dict(zip(fields, ("worker-1", ""), strict=True))
+    loaded = config.load(None, {"BROKERD_NODE_NAME": "orders-0"} | given, {})
+    assert (loaded.node.host, loaded.node.zone) == ("worker-1", "")
+    assert config.load(None, given | {"OPTIONAL_BROKERD_NODE_ZONE": "z-1a"}, {}).node.zone == "z-1a"
+
+
+def test_pods_spread_over_hosts_and_zones_if_nobody_says_otherwise() -> None:
+    pod = members.stateful_set(context())["spec"]["template"]["spec"]
+    keys = [item["topologyKey"] for item in pod["topologySpreadConstraints"]]
+    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    own = {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    asked = context(scheduling={"topologySpreadConstraints": [own]})
+    pod = members.stateful_set(asked)["spec"]["template"]["spec"]
+    assert [item["topologyKey"] for item in pod["topologySpreadConstraints"]] == ["rack"]
+
+
 def test_pod_name_comes_before_what_refers_to_it() -> None:
     names = [item["name"] for item in members.environment(context())]
     assert names.index("POD_NAME") < names.index("BROKERD_NODE_NAME")

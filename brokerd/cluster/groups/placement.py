@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from brokerd.cluster.groups.failure_domains import Domains
 from brokerd.raft.messages import NodeId
 
 #: From so many queues on choices are random: counting no longer pays (R-QQ-4, R-QQ-5; O-23).
@@ -50,12 +51,14 @@ def choose_members(
     replica_counts: Mapping[NodeId, int],
     queue_count: int,
     shuffler: Shuffler,
+    domains: Domains,
 ) -> tuple[NodeId, ...]:
     """Choose the members of a new quorum queue (R-QQ-4); the client's node comes first.
 
-    size: x-quorum-initial-group-size, None for the default.  Running members with the fewest
-    replicas are taken first (ties at random); members that are down fill up, so that the group has
-    its size from the start and they catch up when they return.
+    size: x-quorum-initial-group-size, None for the default.  Running members are taken first, as
+    evenly from zones and hosts as can be, and of those that are alike in this the ones with the
+    fewest replicas (ties at random); members that are down fill up, so that the group has its size
+    from the start and they catch up when they return.
     """
     wanted = max(1, min(size or GROUP_SIZE_DEFAULT, len(members)))
     others = shuffler.sample(
@@ -63,10 +66,9 @@ def choose_members(
     )
     if queue_count < RANDOM_QUEUES_MIN:
         others.sort(key=lambda node: replica_counts.get(node, 0))
-    # Stable: keeps the order by count (or chance) within the running ones and within the others.
-    others.sort(key=lambda node: node not in running)
     chosen = [client_node] if client_node in members else []
-    return tuple((chosen + others)[:wanted])
+    chosen = domains.extended(chosen, (node for node in others if node in running), wanted)
+    return tuple(domains.extended(chosen, others, wanted))
 
 
 def leader_candidates(
@@ -130,11 +132,19 @@ def replica_counts(groups: Iterable[Iterable[str]]) -> Counter[NodeId]:
     return Counter(NodeId(node) for group in groups for node in group)
 
 
-def emptiest(
-    candidates: Collection[NodeId], counts: Mapping[NodeId, int], wanted: int
+def newcomers(
+    candidates: Collection[NodeId],
+    present: Sequence[NodeId],
+    counts: Mapping[NodeId, int],
+    wanted: int,
+    domains: Domains,
 ) -> list[NodeId]:
-    """Return up to `wanted` of the candidates, those with the fewest replicas (R-QQ-4, R-QQ-23)."""
-    return sorted(candidates, key=lambda node: (counts.get(node, 0), node))[:wanted]
+    """Return up to `wanted` of the candidates for a group that has (or will have) the members
+    `present`: those after which it is spread most evenly over zones and hosts, of these the ones
+    with the fewest replicas (R-QQ-4, R-QQ-23).
+    """
+    others = sorted(set(candidates) - set(present), key=lambda node: (counts.get(node, 0), node))
+    return domains.extended(present, others, len(present) + wanted)[len(present) :]
 
 
 def balanced_leaders(

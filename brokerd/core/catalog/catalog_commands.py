@@ -162,6 +162,14 @@ def member_state(name: str) -> str:
     return f"member_state@{name}"
 
 
+def member_domain(name: str) -> str:
+    """Return the setting that says where a member runs: {"host", "zone"}, "" for what is unknown.
+
+    A setting and no field of the member's record, so that every version can read it.
+    """
+    return f"member_domain@{name}"
+
+
 #: Settings that begin so switch the firehose of a vhost.
 TRACING = "tracing "
 

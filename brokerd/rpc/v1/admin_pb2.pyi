@@ -244,7 +244,7 @@ class MemberStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address", "state", "quorum_critical")
+    __slots__ = ("name", "running", "version", "memory_used", "memory_limit", "disk_free", "alarms", "leaders", "replicas", "caught_up", "peer_address", "state", "quorum_critical", "host", "zone")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +258,8 @@ class Member(_message.Message):
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     QUORUM_CRITICAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     name: str
     running: bool
     version: str
@@ -271,7 +273,9 @@ class Member(_message.Message):
     peer_address: str
     state: str
     quorum_critical: bool
-    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ..., state: _Optional[str] = ..., quorum_critical: _Optional[bool] = ...) -> None: ...
+    host: str
+    zone: str
+    def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., version: _Optional[str] = ..., memory_used: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disk_free: _Optional[int] = ..., alarms: _Optional[_Iterable[str]] = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., caught_up: _Optional[bool] = ..., peer_address: _Optional[str] = ..., state: _Optional[str] = ..., quorum_critical: _Optional[bool] = ..., host: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class MemberStatusResponse(_message.Message):
     __slots__ = ("members", "catalog_leader")
@@ -546,7 +550,7 @@ class QuorumStatusRequest(_message.Message):
     def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class QuorumMember(_message.Message):
-    __slots__ = ("member", "state", "membership", "last_index", "commit_index", "applied_index", "snapshot_index", "term", "problem")
+    __slots__ = ("member", "state", "membership", "last_index", "commit_index", "applied_index", "snapshot_index", "term", "problem", "host", "zone")
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
@@ -556,6 +560,8 @@ class QuorumMember(_message.Message):
     SNAPSHOT_INDEX_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     member: str
     state: str
     membership: str
@@ -565,15 +571,19 @@ class QuorumMember(_message.Message):
     snapshot_index: int
     term: int
     problem: str
-    def __init__(self, member: _Optional[str] = ..., state: _Optional[str] = ..., membership: _Optional[str] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., term: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
+    host: str
+    zone: str
+    def __init__(self, member: _Optional[str] = ..., state: _Optional[str] = ..., membership: _Optional[str] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., term: _Optional[int] = ..., problem: _Optional[str] = ..., host: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class QuorumStatusResponse(_message.Message):
-    __slots__ = ("leader", "members")
+    __slots__ = ("leader", "members", "warning")
     LEADER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     leader: str
     members: _containers.RepeatedCompositeFieldContainer[QuorumMember]
-    def __init__(self, leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[QuorumMember, _Mapping]]] = ...) -> None: ...
+    warning: str
+    def __init__(self, leader: _Optional[str] = ..., members: _Optional[_Iterable[_Union[QuorumMember, _Mapping]]] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class KeptAsideRequest(_message.Message):
     __slots__ = ("action", "id")

@@ -1,7 +1,10 @@
-"""What the catalog says of a member besides its address: whether it rests or leaves."""
+"""What the catalog says of a member besides its address: whether it rests or leaves, and where it
+runs.
+"""
 
 from __future__ import annotations
 
+from brokerd.cluster.groups.failure_domains import Domain, Domains
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import NodeId
@@ -33,3 +36,16 @@ def holds_replicas(view: CatalogState, node: str) -> bool:
 def is_leaving(view: CatalogState, node: str) -> bool:
     """Tell whether a member is on its way out."""
     return state_of(view, node) == LEAVING
+
+
+def domain_of(view: CatalogState, node: str) -> Domain:
+    """Return where a member says that it runs; what is no name counts as unknown."""
+    said = view.setting(catalog_commands.member_domain(node))
+    fields = said if isinstance(said, dict) else {}
+    host, zone = fields.get("host"), fields.get("zone")
+    return Domain(host if isinstance(host, str) else "", zone if isinstance(zone, str) else "")
+
+
+def domains(view: CatalogState) -> Domains:
+    """Return where all members run."""
+    return Domains({NodeId(node): domain_of(view, node) for node in view.members()})

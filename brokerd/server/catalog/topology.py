@@ -50,6 +50,7 @@ class Placement:
         self._queue_count = sum(len(vhost.queues) for vhost in view.vhosts.values())
         self._replicas: Counter[NodeId] = Counter()
         self._leaders: Counter[NodeId] = Counter()
+        self._domains = member_states.domains(view)
         # With more queues nobody asks, and counting would make each of them dearer than the last.
         if self._queue_count < placement.RANDOM_QUEUES_MIN:
             self._count()
@@ -82,6 +83,7 @@ class Placement:
             self._replicas,
             self._queue_count,
             cluster.random,
+            self._domains,
         )
         probe = Queue(vhost, name, spec, 0, list(chosen))
         settings = policy.effective_queue(cluster.view, probe)

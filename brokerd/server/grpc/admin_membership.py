@@ -156,9 +156,34 @@ class MembershipAdmin:
         members = []
         for node in nodes:
             reason = next((text for text in reasons if f"'{node}'" in text), "")
-            members.append(_quorum_member(node, rows.get(node), leader, reason))
+            member = _quorum_member(node, rows.get(node), leader, reason)
+            domain = member_states.domain_of(self._services.catalog.view, node)
+            member.host, member.zone = domain.host, domain.zone
+            members.append(member)
         name = next((node for node, row in rows.items() if row is leader), "")
-        return admin_pb2.QuorumStatusResponse(leader=name, members=members)
+        return admin_pb2.QuorumStatusResponse(
+            leader=name, members=members, warning=self._placement_fault(queue)
+        )
+
+    def _placement_fault(self, queue: Queue) -> str:
+        """Return which replicas would fail together and what helps, "" if no two on a host and no
+        majority in a zone do.
+        """
+        services = self._services
+        view = services.catalog.view
+        domains = member_states.domains(view)
+        nodes = [NodeId(node) for node in queue.wanted_members]
+        fault = domains.fault(nodes)
+        if not fault:
+            return ""
+        better = domains.better(nodes, services.groups.alive() - member_states.resting(view))
+        if better is None:
+            return f"{fault}; no member that is up has a better place"
+        leaver, comer = better
+        return (
+            f"{fault}; better: add_member {queue.name} {comer}, "
+            f"then delete_member {queue.name} {leaver}"
+        )
 
     async def CheckQuorum(
         self, request: admin_pb2.CheckQuorumRequest, context: Context

@@ -6,6 +6,7 @@ queue without a replica here is listed with its definition and no figures.
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import time
@@ -34,6 +35,8 @@ _STARTED_NS = time.monotonic_ns()
 def queues(services: AdminServices, vhost: str) -> list[Row]:
     """One row per queue, names as rabbitmqctl has them."""
     rows = []
+    # Thousands of queues have the same few sets of members.
+    placement = functools.cache(member_states.domains(services.catalog.view).standing)
     for record in services.catalog.view.records("queue", vhost or None):
         assert isinstance(record, Queue)
         settings = policy.effective_queue(services.catalog.view, record)
@@ -50,6 +53,7 @@ def queues(services: AdminServices, vhost: str) -> list[Row]:
             "effective_policy_definition": settings.values,
             "owner_pid": admin_client_rows.owner_pid(record.exclusive_owner),
             "members": list(record.members),
+            "placement": placement(tuple(map(NodeId, record.members))),
             "leader": "",
             "state": "unknown",
             "uid": record.uid,
@@ -180,12 +184,15 @@ def members(services: AdminServices, _: str) -> list[Row]:
     all_queues = list(services.catalog.view.queues())
     rows = []
     for name, address in services.catalog.view.members().items():
+        domain = member_states.domain_of(services.catalog.view, name)
         row: Row = {
             "name": name,
             "peer_address": address,
             "running": name == services.node or NodeId(name) in alive,
             "replicas": sum(1 for queue in all_queues if name in queue.members),
             "state": member_states.state_of(services.catalog.view, name),
+            "host": domain.host,
+            "zone": domain.zone,
         }
         if name == services.node:
             monitor = services.runtime.monitor

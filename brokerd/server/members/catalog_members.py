@@ -108,8 +108,12 @@ class CatalogMembers:
         elif step.kind is StepKind.HAND_OVER:
             host.transfer_leadership(CATALOG_GROUP, step.node)
         elif step.kind is StepKind.RECORD_REMOVE:
-            state = catalog_commands.set_setting(catalog_commands.member_state(step.node), None)
-            operations = [catalog_commands.remove_member(step.node), state]
+            about = (
+                catalog_commands.member_state(step.node),
+                catalog_commands.member_domain(step.node),
+            )
+            operations = [catalog_commands.remove_member(step.node)]
+            operations += [catalog_commands.set_setting(name, None) for name in about]
             with contextlib.suppress(Unavailable):
                 await self._catalog.write({"do": "batch", "operations": operations})
 

@@ -270,7 +270,15 @@ class GroupMembership:
         if missing <= 0 or not candidates:
             return
         counts = placement.replica_counts(other.wanted_members for other in member.view.queues())
-        chosen = placement.emptiest(candidates, counts, missing)
+        # Those that leave to come back will be there again.
+        present = dict.fromkeys([*queue.wanted_members, *queue.membership.returning])
+        chosen = placement.newcomers(
+            candidates,
+            [NodeId(node) for node in present],
+            counts,
+            missing,
+            member_states.domains(member.view),
+        )
         log.info("queue '%s' in vhost '%s' grows to its target size", queue.name, queue.vhost)
         await member.write(
             catalog_commands.want_queue_members(

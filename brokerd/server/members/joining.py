@@ -319,7 +319,7 @@ class Joining:
 
     def first_records(self) -> list[dict[str, Any]]:
         """Return what is to be written so that the catalog knows the founders, or this member's
-        address; Removed if it does not know this member.
+        address, and where this member runs; Removed if it does not know this member.
         """
         known = self._catalog.view.members()
         if not known:
@@ -328,11 +328,21 @@ class Joining:
             wanted = {self._node: self.address}
         else:
             raise Removed(f"member '{self._node}' was removed from the cluster while it started")
-        return [
+        records = [
             catalog_commands.put_member(node, address)
             for node, address in wanted.items()
             if known.get(node) != address
         ]
+        return records + self._domain_record()
+
+    def _domain_record(self) -> list[dict[str, Any]]:
+        """Return what changes the record of where this member runs, if it is another one now."""
+        said = {"host": self._config.node.host, "zone": self._config.node.zone}
+        wanted = said if any(said.values()) else None
+        name = catalog_commands.member_domain(self._node)
+        if self._catalog.view.setting(name) == wanted:
+            return []
+        return [catalog_commands.set_setting(name, wanted)]
 
     def dial_members(self) -> None:
         """Dial whom the catalog names here; while it is still being read, it may not know yet who

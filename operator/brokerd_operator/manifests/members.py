@@ -25,6 +25,8 @@ KEYS_DIR = "/etc/brokerd/keys"
 STARTUP_FAILURES_MAX = 150
 #: The taint of a node whose kubelet has not been heard of.
 UNREACHABLE = "node.kubernetes.io/unreachable"
+#: Of nodes, and from Kubernetes 1.35 on of their pods.
+ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
 def service_account(context: Context) -> Manifest:
@@ -156,6 +158,9 @@ def environment(context: Context) -> list[Manifest]:
     A BrokerCluster may name an image of an earlier release, which refuses settings that it does not
     know. So a setting that is not as old as the first release is rendered with `OPTIONAL_` before
     its name: earlier members do not see it, or leave it out and say so.
+
+    The zone is read from the pod's label, where the API server puts the node's (ADR 26); without it
+    the variable is empty, which is "unknown".
     """
     spec = context.spec
     settings = {
@@ -190,6 +195,8 @@ def environment(context: Context) -> list[Manifest]:
         naming.field_env("POD_NAME", "metadata.name"),
         naming.secret_env("BROKERD_CLUSTER_SECRET", context.cluster_secret, "secret"),
         naming.secret_env("BROKERD_AUTH_ADMIN_USER", context.admin_secret, "username"),
+        naming.field_env("OPTIONAL_BROKERD_NODE_HOST", "spec.nodeName"),
+        naming.field_env("OPTIONAL_BROKERD_NODE_ZONE", f"metadata.labels['{ZONE_LABEL}']"),
         *({"name": name, "value": value} for name, value in sorted(settings.items())),
     ]
 
@@ -272,5 +279,5 @@ def _spread(context: Context) -> list[Manifest]:
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": naming.selector(context)},
         }
-        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        for key in ("kubernetes.io/hostname", ZONE_LABEL)
     ]

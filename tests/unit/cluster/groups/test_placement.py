@@ -7,11 +7,13 @@ import random
 import pytest
 
 from brokerd.cluster.groups import placement
+from brokerd.cluster.groups.failure_domains import Domain, Domains
 from brokerd.cluster.groups.placement import GroupHealth
 from brokerd.raft.messages import NodeId
 
 NODES = [NodeId(f"n{i}") for i in range(5)]
 N0, N1, N2, N3, N4 = NODES
+UNKNOWN = Domains({})
 
 
 def members(
@@ -21,9 +23,10 @@ def members(
     counts: dict[NodeId, int] | None = None,
     queues: int = 0,
     seed: int = 1,
+    domains: Domains = UNKNOWN,
 ) -> tuple[NodeId, ...]:
     return placement.choose_members(
-        size, client, NODES, running, counts or {}, queues, random.Random(seed)
+        size, client, NODES, running, counts or {}, queues, random.Random(seed), domains
     )
 
 
@@ -194,5 +197,40 @@ def test_new_replicas_go_where_there_are_fewest() -> None:
     """R-QQ-23"""
     counts = placement.replica_counts([["n0", "n1"], ["n1", "n2"], ["n1"]])
     assert counts == {N0: 1, N1: 3, N2: 1}
-    assert placement.emptiest({N0, N1, N2, N3}, counts, 2) == [N3, N0]
-    assert placement.emptiest({N1}, counts, 2) == [N1]
+    assert placement.newcomers({N0, N1, N2, N3}, [], counts, 2, UNKNOWN) == [N3, N0]
+    assert placement.newcomers({N1, N2}, [N1], counts, 2, UNKNOWN) == [N2]
+
+
+#: n0 and n1 share a host, n3 and n4 a zone; n0, n1 and n2 another one.
+PLACES = Domains(
+    {
+        N0: Domain("a1", "a"),
+        N1: Domain("a1", "a"),
+        N2: Domain("a2", "a"),
+        N3: Domain("b1", "b"),
+        N4: Domain("b2", "b"),
+    }
+)
+
+
+def test_new_queues_are_spread_over_zones_then_hosts_and_only_then_by_load() -> None:
+    """R-QQ-4."""
+    idle_neighbour = {N1: 0, N2: 9, N3: 8, N4: 7}
+    assert members(size=2, counts=idle_neighbour, domains=PLACES) == (N0, N4)
+    assert members(size=4, counts=idle_neighbour, domains=PLACES) == (N0, N4, N3, N2)
+    for seed in range(20):
+        chosen = members(size=3, queues=2000, seed=seed, domains=PLACES)
+        assert not {N0, N1} <= set(chosen)
+
+
+def test_member_that_is_up_is_taken_before_one_on_another_host() -> None:
+    chosen = members(size=3, running=[N0, N1, N4], domains=PLACES)
+    assert chosen == (N0, N4, N1)
+
+
+def test_groups_grow_where_they_have_no_replica_yet() -> None:
+    """R-QQ-23."""
+    counts = {N1: 0, N2: 5, N3: 7, N4: 7}
+    assert placement.newcomers(NODES, [N0], counts, 2, PLACES) == [N3, N2]
+    assert placement.newcomers({N1, N2}, [N0, N3], counts, 1, PLACES) == [N2]
+    assert placement.newcomers({N1}, [N0, N3], counts, 1, PLACES) == [N1]

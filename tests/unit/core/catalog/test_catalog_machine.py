@@ -481,6 +481,7 @@ def test_the_state_of_a_member_is_a_setting_of_its_name(catalog: CatalogDriver) 
     """Older members keep settings that they do not know, so nothing else had to be added."""
     name = catalog_commands.member_state("n1")
     assert name == "member_state@n1"
+    assert catalog_commands.member_domain("n1") == "member_domain@n1"
     catalog.do(catalog_commands.set_setting(name, "leaving"))
     assert catalog.view.setting(name) == "leaving"
     catalog.do(catalog_commands.set_setting(name, None))

@@ -436,7 +436,7 @@ async def test_restart_with_all_kinds_writes_nothing(tmp_path: Path) -> None:
             await settled(second)
             assert written == []
             assert second.store.events == []
-        # A User, an upstream and a shovel hide their secrets: nobody can know that they are the same.
+        # A User, an upstream and a shovel hide their secrets, so nobody can know them to be equal.
         assert broker.writes == writes + 3
     finally:
         await broker.stop()

@@ -175,6 +175,7 @@ async def test_export_of_a_real_broker_asks_for_what_it_holds(
         resource("TopicPermission", "web", exchange="in", write="^a", read=".*"),
         resource("FederationUpstream", "east", endpoints=None, uriSecretRef={"name": "uri"}),
         resource("FederationUpstreamSet", "all-of-them"),
+        resource("Shovel", "moves", destination={"queue": "moved"}),
         resource("OperatorPolicy", "op", definition={"maxLength": 5, "messageTTL": "3s"}),
         resource("Policy", "p", pattern="^q", definition={"deliveryLimit": 3}),
         resource("Policy", "p2", pattern="^q", definition={"maxLength": 7}),

@@ -214,3 +214,11 @@ def test_a_limit_that_is_neither_is_refused_with_its_name() -> None:
     assert alarms.check_setting(alarms.DISK_SETTING, "much") == (
         "disk_free_limit: 'much' is neither a fraction (0.6) nor a number of bytes (2GiB)"
     )
+
+
+def test_the_reason_names_what_is_short() -> None:
+    """R-ALM-5."""
+    known = AlarmSet()
+    for on in (set(), {"disk"}, {"disk", "memory"}):
+        known.set_node("n0", on)
+        assert set(alarms.resources_in(known.reason())) == on

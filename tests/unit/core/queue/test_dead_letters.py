@@ -88,4 +88,4 @@ def test_settling_letters_that_nobody_has_changes_nothing() -> None:
     q.discard((0, 2))
     assert q.machine.letters.settle([(8, 9)]) == []
     q.reply(queue_commands.encode_dead_letters_checkout(1))
-    assert [(held.first, held.end) for held in q.machine.letters.held()] == [(0, 1)]
+    assert [(held.first, held.end) for held in q.machine.query_letters_taken()] == [(0, 1)]

@@ -199,8 +199,8 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
     gc.collect()
     gc.freeze()
     await fronts.monitor.breakdown.started()
-    # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8). But closed
-    # connections are, and each of them may wait for one.
+    # Fewer, later collections: per-message objects are in no cycles (hot-path.md rule 8). Closed
+    # connections are in some, and each of them may wait for a collection.
     gc.set_threshold(25_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
     print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)

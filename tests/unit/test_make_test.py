@@ -71,7 +71,7 @@ case "$*" in
 esac"""
 
 
-def test_a_failure_of_real_processes_is_run_again_and_told(tmp_path: Path) -> None:
+def test_a_failure_is_run_again_by_itself_and_told(tmp_path: Path) -> None:
     done = run_part(tmp_path, FAILS_ONCE, "tests/integration")
     assert done.returncode == 0
     assert "1 failed, and are run again by themselves\nagain\n" in done.stdout
@@ -81,12 +81,11 @@ def test_a_failure_of_real_processes_is_run_again_and_told(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("part", "program"),
     [
-        ("tests/unit", FAILS_ONCE),
         ("tests/integration", "echo 'FAILED tests/a.py::test_a'; exit 1"),
         ("tests/integration", "for t in a b c; do echo FAILED tests/a.py::$t; done; exit 1"),
         ("tests/integration", "echo 'FAILED tests/a.py::test_a'; exit 2"),
     ],
-    ids=["pure", "again", "many", "interrupted"],
+    ids=["again", "many", "interrupted"],
 )
 def test_other_failures_fail_the_part(tmp_path: Path, part: str, program: str) -> None:
     done = run_part(tmp_path, program, part)

@@ -184,6 +184,34 @@ def test_sigterm_in_the_first_moments_ends_the_first_process_of_a_container(
         outer.wait()
 
 
+#: A signal in a weak reference's callback, as importlib's own are during each import: what is raised
+#: there is printed and forgotten.
+SIGNALLED_IN_A_CALLBACK = """
+import brokerd.__main__, os, signal, weakref
+
+class Module:
+    pass
+
+def gone(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        pass
+
+module = Module()
+reference = weakref.ref(module, gone)
+del module
+"""
+
+
+def test_sigterm_in_the_middle_of_an_import_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_IN_A_CALLBACK],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+
+
 def test_without_any_configuration_it_listens_on_5672(tmp_path: Path) -> None:
     """IPv4 and IPv6, guest from loopback only, its data directory said, ready soon."""
     if os.geteuid() != 0:

@@ -184,7 +184,7 @@ def test_sigterm_in_the_first_moments_ends_the_first_process_of_a_container(
         outer.wait()
 
 
-#: A signal in a weak reference's callback, as importlib's own are during each import: what is raised
+#: A signal in a weak reference's callback, as importlib has them in each import: what is raised
 #: there is printed and forgotten.
 SIGNALLED_IN_A_CALLBACK = """
 import brokerd.__main__, os, signal, weakref

@@ -142,7 +142,7 @@ class Operator:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 return 0
-            work = [self.lease.keep(), self.source.run(), self.engine.run()]
+            work = [self.lease.keep_apart(), self.source.run(), self.engine.run()]
             running: set[asyncio.Task[Any]] = {loop.create_task(item) for item in work}
             tasks |= running
             while running and not stop.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -243,6 +244,33 @@ async def test_a_renewal_that_hangs_ends_before_the_lease_does() -> None:
         await lease_of(api).keep()
     # Renewed after a fifth of 3 s; others may begin 3 s after that.
     assert loop.time() - began < 0.6 + 3
+
+
+async def test_a_loop_that_is_busy_for_longer_than_a_lease_lasts_does_not_lose_it() -> None:
+    """As with ten thousand resources that are new at the same moment."""
+    api = Scripted(held_by("me"))
+    lease = lease_of(api, duration_s=1)
+    lease.is_held = True
+    keeping = asyncio.create_task(lease.keep_apart())
+    await asyncio.sleep(0)
+    # Nothing else runs in this loop meanwhile.
+    threading.Event().wait(3.0)
+    await asyncio.sleep(0)
+    assert not keeping.done()
+    assert lease.is_held
+    assert api.asked.count("PUT") >= 3
+    keeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+    renewed = len(api.asked)
+    await asyncio.sleep(0.5)
+    assert len(api.asked) == renewed, "it is not renewed any more"
+    assert not [thread for thread in threading.enumerate() if thread.name == "lease"]
+
+
+async def test_a_lease_that_is_lost_apart_is_told() -> None:
+    with pytest.raises(LeaseLost, match="another holder"):
+        await lease_of(Scripted(held_by("somebody"))).keep_apart()
 
 
 # ---- Events -----------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from brokerd_operator.engine.versions import version_of
 from brokerd_operator.manifests import naming
 from brokerd_operator.sources import rights
 from brokerd_operator.sources.api import Api, ApiError, forget_managers, path_of
+from brokerd_operator.sources.hand_over import HandOver
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.listing import Listing
 from brokerd_operator.sources.places import Places
@@ -198,14 +199,13 @@ class KubernetesSource:
     # ---- handlers, called in the threads of the watches ---------------------------------------
 
     def _registry(self, place: str) -> kopf.OperatorRegistry:
-        loop = asyncio.get_running_loop()
         #: Of resources that this watch has told of.
         seen: set[str] = set()
+        events = HandOver(asyncio.get_running_loop())
 
         def on_event(function: Callable[[str, dict[str, Any]], None]) -> Any:
             async def handler(event: dict[str, Any], **_: Any) -> None:
-                with contextlib.suppress(RuntimeError):  # The loop may be closed at the very end.
-                    loop.call_soon_threadsafe(function, event["type"] or "", event["object"])
+                events.give(function, event["type"] or "", event["object"])
 
             return handler
 
@@ -350,8 +350,22 @@ async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     return kopf.login_with_kubeconfig(**kwargs) or kopf.login_with_service_account(**kwargs)
 
 
+class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]
+    """Watches tell of whole bodies: nobody asks what changed, and kopf need not find out."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        return None
+
+    def fetch(self, *, body: Any) -> Any:
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        pass
+
+
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDiffs()
     settings.posting.enabled = False
     # No right to watch CRDs in the namespaced mode.
     settings.scanning.disabled = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+import threading
 
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 
@@ -50,8 +51,25 @@ class Lease:
                     log.info("lease acquired lease=%s identity=%s", self._name, self._identity)
                     return
             except (ApiError, TimeoutError) as error:
-                log.warning("lease: %s", error or "no answer in time")
+                log.warning("lease: %s", str(error) or "no answer in time")
             await asyncio.sleep(RETRY_S)
+
+    async def keep_apart(self) -> None:
+        """Renew in a thread with a loop of its own; raises LeaseLost.
+
+        Thousands of resources that are new at the same moment keep the caller's loop busy for
+        longer than a Lease lasts. Whether that loop is stuck is for `/healthz` to say.
+        """
+        apart = asyncio.new_event_loop()
+        thread = threading.Thread(target=apart.run_forever, name="lease", daemon=True)
+        thread.start()
+        keeping = asyncio.run_coroutine_threadsafe(self.keep(), apart)
+        try:
+            await asyncio.wrap_future(keeping)
+        finally:
+            # Nothing is renewed after this: the Lease may be given away.
+            keeping.cancel()
+            await asyncio.to_thread(_end, apart, thread)
 
     async def keep(self) -> None:
         """Renew; raises LeaseLost."""
@@ -71,7 +89,7 @@ class Lease:
                     raise LeaseLost(f"the lease {self._name} has another holder")
                 renewed, pause_s = began, every_s
             except (ApiError, TimeoutError) as error:
-                log.warning("lease was not renewed: %s", error or "no answer in time")
+                log.warning("lease was not renewed: %s", str(error) or "no answer in time")
                 pause_s = min(RETRY_FAILED_S, every_s)
                 if loop.time() - renewed >= deadline_s:
                     self.is_held = False
@@ -148,3 +166,18 @@ class Lease:
                 "leaseTransitions": 0,
             },
         }
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """Let the tasks of a loop in another thread end, then the loop, then the thread."""
+
+    async def cancelled() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run_coroutine_threadsafe(cancelled(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -8,12 +8,17 @@ A listing is of a moment, and watches go on meanwhile: what it shows counts only
 
 from __future__ import annotations
 
+import asyncio
+
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.versions import number_of
 from brokerd_operator.sources.api import GROUP_PATH, Api
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.specs import registry
+
+#: Resources taken in between two moments for everything else that is due.
+SLICE = 50
 
 
 class Listing:
@@ -37,7 +42,9 @@ class Listing:
         listed, version = await self._api.list(path)
         bodies: list[Body] = [{**body, "kind": kind} for body in listed]
         seen = set()
-        for body in bodies:
+        for number, body in enumerate(bodies):
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             metadata = body["metadata"]
             seen.add(Key(kind, metadata["namespace"], metadata["name"]))
             self._engine.put(body)

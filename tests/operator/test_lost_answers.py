@@ -38,7 +38,10 @@ class Store:
         if self.body is None or self.body["metadata"]["uid"] != body["metadata"]["uid"]:
             raise Gone
         self.writes += 1
-        self.body = {**self.body, "status": dict(status)}
+        # Every write makes another version of it.
+        metadata = self.body["metadata"]
+        metadata = {**metadata, "resourceVersion": str(int(metadata["resourceVersion"]) + 1)}
+        self.body = {**self.body, "metadata": metadata, "status": dict(status)}
         if self.loses:
             self.loses -= 1
             raise ApiError(0, "the answer was lost")

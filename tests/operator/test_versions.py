@@ -295,3 +295,17 @@ def test_deletion_that_is_no_news_wakes_nobody() -> None:
     cache = ResourceCache()
     assert cache.remove(KEY) is None
     assert {cache.version(Key(kind, "n", "x")) for kind in registry.KINDS} == {None}
+
+
+def test_a_body_that_is_told_twice_is_kept_once() -> None:
+    """Listed, and told by a watch: of ten thousand resources the second copies are let go."""
+    server, cache = Server(), ResourceCache()
+    server.put("q", 1)
+    listed = server.objects["q"]
+    assert cache.put(listed)[0]
+    assert cache.put(copy.deepcopy(listed)) == (False, set())
+    entry = cache.get(key_of(listed))
+    assert entry is not None
+    assert entry.body is listed
+    server.put("q", 2)
+    assert cache.put(server.objects["q"])[0]

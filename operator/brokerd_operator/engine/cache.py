@@ -74,8 +74,11 @@ class ResourceCache:
 
         A body that is older than what is known, or of a resource that is gone, changes nothing.
         """
-        key = keys.key_of(body)
-        if not self._versions.takes(key, version_of(body)):
+        key, version = keys.key_of(body), version_of(body)
+        if version.number is not None and version == self._versions.present(key):
+            # Every resource comes twice at the start: listed, and told by a watch.
+            return False, set()
+        if not self._versions.takes(key, version):
             return False, set()
         before = self._entries.get(key)
         signature = keys.signature(body)

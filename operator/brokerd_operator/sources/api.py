@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -162,7 +163,7 @@ class Api:
         if not 200 <= response.status <= 299:
             message = _said(data, "message") or str(response.reason)
             raise ApiError(response.status, message, method, _said(data, "reason"))
-        found = json.loads(data) if data else {}
+        found = json.loads(data, object_hook=_shared) if data else {}
         if not isinstance(found, dict):
             return {}
         for body in (found, *(found.get("items") or ())):
@@ -270,6 +271,12 @@ def forget_managers(body: Json) -> Json:
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
     return body
+
+
+def _shared(found: Json) -> Json:
+    """An object of an answer with names that all answers share: of ten thousand bodies that are
+    kept the names of their fields would be a quarter."""
+    return {sys.intern(name): value for name, value in found.items()}
 
 
 def _said(data: bytes | str | None, name: str) -> str:

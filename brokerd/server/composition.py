@@ -50,6 +50,11 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
+from brokerd.server.management import door as management
+from brokerd.server.management.figures import Figures
+from brokerd.server.management.ports import ManagementServices
+from brokerd.server.management.rates import Rates
+from brokerd.server.management.table import TABLE
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
 from brokerd.server.members import federation_calls, kept_aside, quorum_calls
@@ -178,6 +183,9 @@ class Fronts:
     telemetry: telemetry_hooks.Telemetry
     grpc: GrpcServer
     http: HttpServer
+    management: HttpServer
+    #: Samples for the management API.
+    rates: Rates
 
 
 @dataclass(slots=True, frozen=True)
@@ -420,8 +428,9 @@ def build_fronts(member: Member) -> Fronts:
         *(base.counters, base.queues, base.host, access.connections, runtime)
     )
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
+    admin = _admin_services(base, access, messages, members, runtime)
     servicers = Servicers(
-        AdminService(_admin_services(base, access, messages, members, runtime)),
+        AdminService(admin),
         _message_service(base, access, messages, runtime),
         telemetry.service,
     )
@@ -445,7 +454,10 @@ def build_fronts(member: Member) -> Fronts:
     )
     render = functools.partial(metrics.render, figures)
     http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
-    return Fronts(endpoints, monitor, telemetry, grpc, http)
+    services = _management_services(base, access, messages, members, admin)
+    limits = management.listener_limits(config.limits)
+    api = HttpServer(management.make_app(services, TABLE), limits)
+    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
 
 
 def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
@@ -504,6 +516,28 @@ def _message_service(
     return MessageService(
         *(services, access.callers, access.admission, access.connections),
         has_started=lambda: runtime.has_started,
+    )
+
+
+def _management_services(
+    base: Base, access: Access, messages: Messages, members: Members, admin: AdminServices
+) -> ManagementServices:
+    return ManagementServices(
+        config=base.config,
+        profile=base.profile,
+        identity=base.process,
+        catalog=base.catalog,
+        objects=messages.objects,
+        queues=base.queues,
+        authenticator=access.authenticator,
+        admission=access.admission,
+        listed=admin,
+        members=members.cluster,
+        figures=Figures(base.process.node, base.host.alive, members.calls),
+        rates=Rates(),
+        routing=messages.routing,
+        replies=messages.replies,
+        on_way=access.on_way,
     )
 
 

@@ -8,6 +8,7 @@ from brokerd.server.management import (
     bindings,
     exchanges,
     identity,
+    messages,
     nodes,
     objects,
     queue_figures,
@@ -26,6 +27,7 @@ _ENDPOINTS = (
     *exchanges.ROUTES,
     *bindings.ROUTES,
     *objects.ROUTES,
+    *messages.ROUTES,
 )
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))

@@ -1,7 +1,8 @@
 """RabbitMQ's definitions (its JSON of users, vhosts, rights, policies and topology) to the objects
 of the Admin service (docs/reference/topology.md), and back.
 
-Pure translation: nothing is read, written or asked.  Used by definitions.py.
+Pure translation: nothing is read, written or asked.  For `brokerctl` and for the definitions that a
+member loads at its start.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from brokerd.core.catalog import names
-from brokerd.ctl.unsupported import SPOKEN
 
 Json = dict[str, Any]
+#: Of the RabbitMQ whose words brokerctl has, and which files name as their maker.
+SPOKEN = "3.10.8"
 #: One object to be: kind, vhost, name, spec.
 Wanted = tuple[str, str, str, Json]
 _HASHES = {

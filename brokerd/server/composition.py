@@ -51,10 +51,11 @@ from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.management import door as management
+from brokerd.server.management import queue_figures
+from brokerd.server.management import table as management_table
 from brokerd.server.management.figures import Figures
 from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
-from brokerd.server.management.table import TABLE
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
 from brokerd.server.members import federation_calls, kept_aside, quorum_calls
@@ -455,8 +456,9 @@ def build_fronts(member: Member) -> Fronts:
     render = functools.partial(metrics.render, figures)
     http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
     services = _management_services(base, access, messages, members, admin)
+    management_table.register(services)
     limits = management.listener_limits(config.limits)
-    api = HttpServer(management.make_app(services, TABLE), limits)
+    api = HttpServer(management.make_app(services, management_table.TABLE), limits)
     return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
 
 
@@ -534,7 +536,7 @@ def _management_services(
         listed=admin,
         members=members.cluster,
         figures=Figures(base.process.node, base.host.alive, members.calls),
-        rates=Rates(),
+        rates=Rates(base.queues.queue_uids, functools.partial(queue_figures.sample, admin)),
         routing=messages.routing,
         replies=messages.replies,
         on_way=access.on_way,

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-from brokerd.server.management import identity, reference
+from typing import TYPE_CHECKING
+
+from brokerd.server.management import (
+    bindings,
+    exchanges,
+    identity,
+    nodes,
+    objects,
+    queue_figures,
+    queues,
+    reference,
+)
 from brokerd.server.management.routes import Table
 
-_ENDPOINTS = (*identity.ROUTES,)
+if TYPE_CHECKING:
+    from brokerd.server.management.ports import ManagementServices
+
+_ENDPOINTS = (
+    *identity.ROUTES,
+    *nodes.ROUTES,
+    *queues.ROUTES,
+    *exchanges.ROUTES,
+    *bindings.ROUTES,
+    *objects.ROUTES,
+)
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))
+
+
+def register(services: ManagementServices) -> None:
+    """Have this member answer what others ask it for their rows."""
+    queue_figures.register(services)
+    nodes.register(services)

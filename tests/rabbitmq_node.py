@@ -33,7 +33,7 @@ class RabbitNode:
     def __init__(self, folder: Path, plugin: str) -> None:
         self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)
         self.name = f"test{self.amqp_port}@localhost"
-        self._has_http = plugin == MANAGEMENT
+        self._has_http = MANAGEMENT in plugin
         self._folder = folder
         folder.mkdir()
         cookie = folder / ".erlang.cookie"

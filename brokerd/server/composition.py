@@ -455,7 +455,7 @@ def build_fronts(member: Member) -> Fronts:
     )
     render = functools.partial(metrics.render, figures)
     http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
-    services = _management_services(base, access, messages, members, admin)
+    services = _management_services(base, access, messages, members, admin, endpoints)
     management_table.register(services)
     limits = management.listener_limits(config.limits)
     api = HttpServer(management.make_app(services, management_table.TABLE), limits)
@@ -522,7 +522,12 @@ def _message_service(
 
 
 def _management_services(
-    base: Base, access: Access, messages: Messages, members: Members, admin: AdminServices
+    base: Base,
+    access: Access,
+    messages: Messages,
+    members: Members,
+    admin: AdminServices,
+    endpoints: Endpoints,
 ) -> ManagementServices:
     return ManagementServices(
         config=base.config,
@@ -530,7 +535,6 @@ def _management_services(
         identity=base.process,
         catalog=base.catalog,
         objects=messages.objects,
-        queues=base.queues,
         authenticator=access.authenticator,
         admission=access.admission,
         listed=admin,
@@ -539,8 +543,8 @@ def _management_services(
         figures=Figures(base.process.node, base.host.alive, members.calls),
         rates=Rates(base.queues.queue_uids, functools.partial(queue_figures.sample, admin)),
         routing=messages.routing,
-        replies=messages.replies,
-        on_way=access.on_way,
+        connect_here=endpoints.connect_here,
+        blocking_reason=access.alarms.reason,
     )
 
 

@@ -14,18 +14,24 @@ from typing import Any
 
 from cryptography import x509
 
+from brokerd.amqp import methods
+from brokerd.amqp.properties import BasicProperties
 from brokerd.cluster.groups import placement
 from brokerd.core.catalog import patterns
 from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.federation.errors import ChannelClosed, ClientError
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import rows as listings
-from brokerd.server.management import listing
+from brokerd.server.management import listing, messages
 from brokerd.server.management.call import Answer, Call, Json, bad_request, not_found
 from brokerd.server.management.routes import Right, Route
 from brokerd.server.members import quorum_calls
 from brokerd.server.slices import in_slices
 
+#: The queue of the aliveness test, which stays, as there.
+ALIVENESS = "aliveness-test"
+ALIVENESS_S, POLL_S = 10.0, 0.02
 #: Queues in one answer.
 QUEUES_MAX = 1_000
 _DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -243,11 +249,36 @@ def _expiring(files: list[Path], limit: datetime) -> list[Json]:
     return found
 
 
+async def _aliveness(call: Call) -> Answer:
+    """Declare a queue, publish to it and get from it, over AMQP and as the caller."""
+    if call.vhost not in call.services.catalog.view.vhosts:
+        raise not_found()
+    try:
+        async with asyncio.timeout(ALIVENESS_S), messages.open_channel(call) as channel:
+            await channel.call(methods.QueueDeclare(queue=ALIVENESS))
+            channel.publish("", ALIVENESS, BasicProperties().encode(), b"test_message")
+            get = methods.BasicGet(queue=ALIVENESS, no_ack=True)
+            # It may be on its way to the queue still.
+            while not isinstance(await channel.call(get), methods.BasicGetOk):
+                await asyncio.sleep(POLL_S)
+    except ChannelClosed as error:
+        raise bad_request(str(error)) from error
+    except ClientError as error:
+        return failed(str(error))
+    except TimeoutError:
+        return failed(f"no message came through within {ALIVENESS_S:.0f} s")
+    return ok()
+
+
 _CHECKS = "/api/health/checks"
 _LEADERS = f"{_CHECKS}/quorum-queues-without-elected-leaders"
 _ANY = Right.MANAGEMENT
 
 ROUTES = (
+    Route(
+        *("GET", "/api/aliveness-test/{vhost}", Right.VHOST, _aliveness),
+        "A message goes through a queue of the vhost",
+    ),
     Route("GET", f"{_CHECKS}/alarms", _ANY, _alarms, "No alarm on any member"),
     Route("GET", f"{_CHECKS}/local-alarms", _ANY, _local_alarms, "No alarm on this member"),
     Route(

@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from brokerd.server.catalog import ports, topology_batch
 from brokerd.server.listings import ports as listings_ports
 from brokerd.server.members import ports as members_ports
 
 if TYPE_CHECKING:
-    from brokerd.cluster.groups.group_client import GroupClient
     from brokerd.config import BrokerConfig
-    from brokerd.core.catalog.catalog_objects import Queue
-    from brokerd.core.message import Content
     from brokerd.core.profiles import Profile
-    from brokerd.core.queue.effects import Run
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
     from brokerd.server.messages.ports import Process, Routing
-    from brokerd.server.messages.publishing import OnWayLimits
-    from brokerd.server.messages.reply_to import Replies
-
-
-class Catalog(ports.Catalog, Protocol):
-    """The objects of the cluster as this member knows them, and changes of them."""
-
-    #: Routes and rights that were looked up are good for as long as this stays the same.
-    topology_revision: int
-
-
-class Queues(Protocol):
-    """The queues, wherever their leaders are."""
-
-    groups: GroupClient
-
-    async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Return the reply to a command; GroupGone, Damaged, Unavailable."""
-        ...
-
-    def queue_of(self, uid: int) -> Queue | None:
-        """Return the catalog's record of a queue, None once it is deleted."""
-        ...
-
-    def leads(self, uid: int) -> bool:
-        """Tell whether the queue's leader is here."""
-        ...
-
-    def contents_if_here(self, uid: int, run: Run) -> list[Content] | None:
-        """Return a run's messages, None where this member has them no more."""
-        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,10 +31,9 @@ class ManagementServices:
     config: BrokerConfig
     profile: Profile
     identity: Process
-    catalog: Catalog
+    catalog: ports.Catalog
     #: Makes and deletes objects: topology.py, topology_batch.py.
     objects: topology_batch.Room
-    queues: Queues
     authenticator: Authenticator
     admission: Admission
     #: What rows are made of (listings/rows.py).
@@ -81,8 +47,10 @@ class ManagementServices:
     #: What changed between samples.
     rates: Rates
     routing: Routing
-    replies: Replies
-    on_way: OnWayLimits
+    #: connect_here(user): AMQP of this member with a user's rights, without a login.
+    connect_here: Callable[[str], Awaitable[socket.socket]]
+    #: Why publishers wait, "" when no alarm is on anywhere.
+    blocking_reason: Callable[[], str]
 
     @property
     def node(self) -> str:

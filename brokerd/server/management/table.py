@@ -13,6 +13,7 @@ from brokerd.server.management import (
     identity,
     links,
     logins,
+    messages,
     nodes,
     objects,
     parameters,
@@ -48,6 +49,7 @@ _ENDPOINTS = (
     *links.ROUTES,
     *replicas.ROUTES,
     *logins.ROUTES,
+    *messages.ROUTES,
 )
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))

@@ -359,7 +359,7 @@ def _close_here(services: ManagementServices, question: Json) -> Json:
 
 _CONNECTION = "/api/connections/{name}"
 _OF_USER = "/api/connections/username/{user}"
-_ANY, _VHOST = Right.MANAGEMENT, Right.VHOST
+_ANY, _VHOST = Right.MANAGEMENT, Right.VHOST_VISIBLE
 
 ROUTES = (
     Route(

@@ -259,7 +259,7 @@ async def _aliveness(call: Call) -> Answer:
             channel.publish("", ALIVENESS, BasicProperties().encode(), b"test_message")
             get = methods.BasicGet(queue=ALIVENESS, no_ack=True)
             # It may be on its way to the queue still.
-            while not isinstance(await channel.call(get), methods.BasicGetOk):
+            while not isinstance(await channel.call(get), methods.BasicGetOk):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
     except ChannelClosed as error:
         raise bad_request(str(error)) from error

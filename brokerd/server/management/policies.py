@@ -55,12 +55,10 @@ def _of(kind: str) -> tuple[Handler, Handler, Handler, Handler]:
 def _routes(kind: str, folder: str, plural: str, writer: Right) -> tuple[Route, ...]:
     list_all, get, put, delete = _of(kind)
     path, one = f"/api/{folder}", f"/api/{folder}/{{vhost}}/{{name}}"
-    reader = Right.POLICYMAKER if writer is Right.POLICYMAKER else Right.VHOST
+    reader = Right.POLICYMAKER if writer is Right.POLICYMAKER else Right.VHOST_VISIBLE
     return (
         Route("GET", path, Right.MANAGEMENT, list_all, f"All {plural} that the caller may see"),
-        Route(
-            "GET", f"{path}/{{vhost}}", Right.VHOST, list_all, f"{plural.capitalize()} of a vhost"
-        ),
+        Route(*("GET", f"{path}/{{vhost}}", Right.VHOST_VISIBLE, list_all), "Those of a vhost"),
         Route("GET", one, reader, get, f"One of the {plural}"),
         Route(
             *("PUT", one, writer, put),

@@ -56,11 +56,11 @@ async def named(
 ) -> Sequence[Any]:
     """Return the rows whose name contains, or whose name's pattern finds, what is asked for.
 
-    Only with a page, as there.  A pattern that does not compile finds nothing (3.10.8); HttpError
-    if it takes too long over all names.
+    Only with a page, as there.  HttpError: 400 for a pattern that does not compile, or takes too
+    long over all names.
     """
     wanted = query.get("name", "")
-    if not wanted or "page" not in query:
+    if not wanted or not rows or "page" not in query:
         return rows
     if query.get("use_regex", "").lower() != "true":
         # 3.10.8 ignores case.
@@ -68,7 +68,7 @@ async def named(
         return [row for row in rows if folded in name_of(row).casefold()]
     pattern = f"(?i){wanted}"
     if patterns.error(pattern) is not None:
-        return []
+        raise bad_request("Pagination parameters are invalid")
     loop = asyncio.get_running_loop()
     found: list[Any] = []
     spent = 0.0

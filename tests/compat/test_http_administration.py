@@ -1,4 +1,4 @@
-"""Administration over RabbitMQ's HTTP API: the same calls, and the same `rabbitmqadmin`, to both."""
+"""Administration over HTTP: the same calls, and the same `rabbitmqadmin`, to both servers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_client_is_shown_and_closed_with_the_reason(server: Server, vhost: str
         )
         status, _, _ = answers.ask(Call("DELETE", f"/api/connections/{path_of(row['name'])}"))
         assert status == 204
-        closed = pytest.raises(Exception, match="320.*Closed via management plugin")
+        closed = pytest.raises(Exception, match=r"320.*Closed via management plugin")
         with closed:
             while True:
                 connection.process_data_events(0.1)

@@ -28,7 +28,7 @@ FEDERATION = "rabbitmq_federation"
 
 
 class RabbitNode:
-    """A node with plugins, with commas.  State: the server's process, its port mapper, its folder."""
+    """A node with plugins.  State: the server's process, its port mapper, its folder."""
 
     def __init__(self, folder: Path, plugin: str) -> None:
         self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)

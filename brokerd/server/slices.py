@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 SLICE = 200
 
 
-async def in_slices(uids: Sequence[int]) -> AsyncIterator[Sequence[int]]:
-    """Yield them, some at a time; what they name may be gone when its slice comes."""
-    for begin in range(0, len(uids), SLICE):
+async def in_slices(uids: Sequence[int], size: int = SLICE) -> AsyncIterator[Sequence[int]]:
+    """Yield them, `size` at a time; what they name may be gone when its slice comes."""
+    for begin in range(0, len(uids), size):
         if begin:
             await asyncio.sleep(0)
-        yield uids[begin : begin + SLICE]
+        yield uids[begin : begin + size]

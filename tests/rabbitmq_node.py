@@ -28,12 +28,12 @@ FEDERATION = "rabbitmq_federation"
 
 
 class RabbitNode:
-    """A node with one plugin.  State: the server's process, its port mapper, its folder."""
+    """A node with plugins.  State: the server's process, its port mapper, its folder."""
 
     def __init__(self, folder: Path, plugin: str) -> None:
         self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)
         self.name = f"test{self.amqp_port}@localhost"
-        self._has_http = plugin == MANAGEMENT
+        self._has_http = MANAGEMENT in plugin
         self._folder = folder
         folder.mkdir()
         cookie = folder / ".erlang.cookie"

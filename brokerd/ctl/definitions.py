@@ -1,7 +1,8 @@
 """`brokerctl export_definitions` and `import_definitions`: RabbitMQ's JSON, both ways.
 
-What the JSON means is definitions_json.py's; here it is read, written and applied.  An import can
-be repeated: what is there already stays as it is, and what differs and cannot change is reported.
+What the JSON means is core/catalog/definitions_json.py's; here it is read, written and applied.
+An import can be repeated: what is there already stays as it is, and what differs and cannot change
+is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brokerd.ctl import definitions_json, errors, output, settings
+from brokerd.core.catalog import definitions_json
+from brokerd.ctl import errors, output, settings
 
 if TYPE_CHECKING:
     from brokerd.ctl.client import AdminClient

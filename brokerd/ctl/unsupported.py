@@ -78,8 +78,6 @@ def command(name: str) -> click.Command:
 @click.command(cls=settings.Command)
 def version() -> None:
     """Show the version; called as rabbitmqctl: of the rabbitmqctl that is spoken."""
+    from brokerd.core.catalog.definitions_json import SPOKEN
+
     click.echo(SPOKEN if settings.current().stands_in else __version__)
-
-
-#: Of the rabbitmqctl whose words and bytes these commands have.
-SPOKEN = "3.10.8"

@@ -539,6 +539,7 @@ def _management_services(
         admission=access.admission,
         listed=admin,
         members=members.cluster,
+        calls=members.calls,
         figures=Figures(base.process.node, base.host.alive, members.calls),
         rates=Rates(base.queues.queue_uids, functools.partial(queue_figures.sample, admin)),
         routing=messages.routing,

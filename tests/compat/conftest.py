@@ -20,7 +20,7 @@ from tests.compat.brokerd_server import ENVIRONMENT, BrokerdAdmin
 from tests.compat.rabbitmq_server import RabbitAdmin
 from tests.compat.servers import NAMES, Server, used_differences
 from tests.integration.members import cluster
-from tests.rabbitmq_node import rabbit_node
+from tests.rabbitmq_node import FEDERATION, MANAGEMENT, rabbit_node
 
 HERE = Path(__file__).parent
 #: The server's part of a test's id.
@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """RabbitMQ 3.10.8."""
-    with rabbit_node(tmp_path_factory.mktemp("rabbitmq") / "node") as node:
+    plugins = f"{MANAGEMENT},{FEDERATION}_management,rabbitmq_shovel_management"
+    with rabbit_node(tmp_path_factory.mktemp("rabbitmq") / "node", plugins) as node:
         admin = RabbitAdmin(node.http_port)
         yield Server("rabbitmq", node.amqp_port, admin, node.http_port)
         admin.close()

@@ -66,7 +66,11 @@ class Answers:
         token = base64.b64encode(f"{call.user}:{call.user}".encode()).decode()
         path = call.path.replace("{v}", quote(VHOST, safe=""))
         self._http.close()
-        self._http.request(call.method, path, body, {"Authorization": f"Basic {token}"})
+        headers = {"Authorization": f"Basic {token}"}
+        if body is not None:
+            # Some of RabbitMQ's endpoints answer 415 without.
+            headers["Content-Type"] = "application/json"
+        self._http.request(call.method, path, body, headers)
         answer = self._http.getresponse()
         raw = answer.read()
         headers = {name.lower(): value for name, value in answer.getheaders()}

@@ -14,8 +14,8 @@ from brokerd import config
 from brokerd.amqp import values
 from brokerd.amqp.errors import AmqpError
 from brokerd.config import ConfigError
-from brokerd.ctl import definitions_json
-from brokerd.ctl.definitions_json import BadDefinitions
+from brokerd.core.catalog import definitions_json
+from brokerd.core.catalog.definitions_json import BadDefinitions
 from brokerd.federation import link_bindings, upstream
 from brokerd.federation.errors import UpstreamError
 from brokerd.federation.link_bindings import Ends

@@ -42,7 +42,7 @@ GROUPS = (
     ),
     Group(
         "tests.fuzz.input_targets",
-        ("brokerd.config", "brokerd.federation", "brokerd.ctl.definitions_json"),
+        ("brokerd.config", "brokerd.federation", "brokerd.core.catalog.definitions_json"),
         ("uris", "upstreams", "federation-headers", "configuration", "definitions"),
     ),
 )

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from brokerd.core.catalog import catalog_commands
-from brokerd.core.catalog.catalog_objects import Owner, Queue, Record
+from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Owner, Queue, Record
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import sealed_parameters
+from brokerd.server.catalog.keyring import Keyring
 
 _CODES = {
     catalog_commands.OK: admin_pb2.OperationResult.OK,
@@ -173,4 +174,14 @@ def failed(
         code=code,
         message=message,
         current=listing(queue) if queue is not None else None,
+    )
+
+
+def exported(record: Record, keyring: Keyring, *, with_passwords: bool) -> dict[str, Any]:
+    """Return what an export says of an object (SEC-20)."""
+    if record.kind != "parameter":
+        # A password that runs out by itself is nothing to be imported elsewhere.
+        return {k: v for k, v in record.spec().items() if k not in PREVIOUS_PASSWORD}
+    return sealed_parameters.exported(
+        record.name, record.vhost, record.spec(), keyring, with_passwords=with_passwords
     )

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from brokerd.core.catalog import catalog_commands, catalog_specs, features, names
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
+from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import admin_objects, federation_parameters, ports, topology
 from brokerd.server.catalog.catalog_writer import Unavailable
@@ -50,6 +51,16 @@ _LOOKS_AT: dict[tuple[int, str], frozenset[str]] = {
 
 #: What says which links there are: the definitions of federation are checked against it.
 _LINKS = frozenset({"vhost", "exchange", "policy", "parameter"})
+
+
+def protection(vhost: str) -> str:
+    """Return the setting that says whether a vhost is protected from deletion."""
+    return f"deletion_protection {vhost}"
+
+
+def is_protected(view: CatalogState, vhost: str) -> bool:
+    """Tell whether a vhost is protected from deletion, until somebody ends that."""
+    return bool(view.setting(protection(vhost)))
 
 
 class Room(ports.Topology, federation_parameters.Room, Protocol):
@@ -244,6 +255,8 @@ class _Request:
     async def _delete(self, operation: admin_pb2.Operation) -> None:
         room = self._room
         record = room.view.get(operation.kind, operation.vhost, operation.name)
+        if operation.kind == "vhost" and is_protected(room.view, operation.name):
+            raise admin_objects.BadOperation(f"vhost '{operation.name}' is protected from deletion")
         command = catalog_commands.delete(
             operation.kind,
             operation.vhost,

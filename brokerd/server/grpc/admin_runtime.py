@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import grpc
 
 from brokerd.core.catalog import catalog_commands, features
-from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server import variables
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.catalog import admin_objects, sealed_parameters
+from brokerd.server.catalog import admin_objects
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
 from brokerd.server.listings import client_rows
 
 if TYPE_CHECKING:
-    from brokerd.core.catalog.catalog_objects import Record
     from brokerd.server.access.connections import GuestCall
-    from brokerd.server.catalog.keyring import Keyring
     from brokerd.server.grpc.ports import AdminServices
     from brokerd.server.listings.ports import ListedConnection
 
@@ -225,7 +222,7 @@ class RuntimeAdmin:
                 kind,
                 record.vhost,
                 record.name,
-                exported(record, keyring, with_passwords=request.with_passwords),
+                admin_objects.exported(record, keyring, with_passwords=request.with_passwords),
             )
             for kind in sorted(admin_objects.KINDS)
             for record in view.records(kind, request.vhost or None)
@@ -241,13 +238,3 @@ class RuntimeAdmin:
                 for kind, vhost, name, spec in found[start : start + PAGE]
             ]
             yield admin_pb2.TopologyPage(objects=objects, revision=revision)
-
-
-def exported(record: Record, keyring: Keyring, *, with_passwords: bool) -> dict[str, Any]:
-    """Return what an export says of an object (SEC-20)."""
-    if record.kind != "parameter":
-        # A password that runs out by itself is nothing to be imported elsewhere.
-        return {k: v for k, v in record.spec().items() if k not in PREVIOUS_PASSWORD}
-    return sealed_parameters.exported(
-        record.name, record.vhost, record.spec(), keyring, with_passwords=with_passwords
-    )

@@ -92,18 +92,18 @@ def _state(services: Sources, connection: ListedConnection) -> str:
 def connections(services: Sources, vhost: str) -> list[Row]:
     """One row per open AMQP connection of this member, then one per call of Messages."""
     rows = [
-        _connection(services, connection)
+        connection_row(services, connection)
         for connection in services.clients.all()
         if not vhost or connection.vhost == vhost
     ]
     return rows + [
-        _call(services, call)
+        call_row(services, call)
         for call in services.clients.calls()
         if not vhost or call.vhost == vhost
     ]
 
 
-def _call(services: Sources, call: GuestCall) -> Row:
+def call_row(services: Sources, call: GuestCall) -> Row:
     """Return what a call has of a connection's columns."""
     is_blocked = services.clients.blocked.since_ms(call.caller) is not None
     waiting = "blocking" if services.runtime.alarms.on() else "running"
@@ -138,7 +138,8 @@ def _blocked(services: Sources, client: Blocked) -> Row:
     }
 
 
-def _connection(services: Sources, connection: ListedConnection) -> Row:
+def connection_row(services: Sources, connection: ListedConnection) -> Row:
+    """Return one AMQP connection."""
     machine = connection.machine
     given = machine.client_properties.get("connection_name")
     return {
@@ -171,16 +172,17 @@ def _connection(services: Sources, connection: ListedConnection) -> Row:
 def channels(services: Sources, vhost: str) -> list[Row]:
     """One row per channel of this member."""
     return [
-        _channel(services, connection, number, session)
+        channel_row(services, connection, number, session)
         for connection in services.clients.all()
         if not vhost or connection.vhost == vhost
         for number, session in connection.sessions.items()
     ]
 
 
-def _channel(
+def channel_row(
     services: Sources, connection: ListedConnection, number: int, session: ListedChannel
 ) -> Row:
+    """Return one channel of a connection."""
     return {
         "pid": pid(services.node, services.incarnation, session.uid),
         "connection": connection_pid(services, connection),

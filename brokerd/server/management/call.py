@@ -142,6 +142,8 @@ class Call:
     headers: Mapping[str, str]
     #: Reads the body, once: at most as much as is allowed.
     read: Callable[[], Awaitable[bytes]]
+    #: Over TLS.
+    is_tls: bool = False
 
     @property
     def vhost(self) -> str:

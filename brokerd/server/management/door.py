@@ -114,18 +114,19 @@ class Door:
             _parameters(query),
             {name.lower(): value for name, value in request.headers.items()},
             lambda: self._read(request),
+            request.secure,
         )
         check_right(call, route.right)
         return await route.handler(call)
 
     async def _caller(self, request: web.Request, route: Route) -> Caller:
-        if route.right is Right.ANYONE:
-            return Caller("", frozenset())
         transport = request.transport
         peer = transport.get_extra_info("peername") if transport is not None else None
         host, port = (str(peer[0]), peer[1]) if peer else ("0.0.0.0", 0)
-        header = request.headers.get(hdrs.AUTHORIZATION, "")
         name = f"{host}:{port}"
+        if route.right is Right.ANYONE:
+            return Caller("", frozenset(), name)
+        header = request.headers.get(hdrs.AUTHORIZATION, "")
         return await login.authenticate(self._services, header, host, name, request.secure)
 
     async def _read(self, request: web.Request) -> bytes:
@@ -163,7 +164,7 @@ def check_right(call: Call, right: Right) -> None:
     if right is Right.ADMINISTRATOR and not caller.is_administrator:
         raise not_authorised("Not administrator user")
     if right is Right.POLICYMAKER and not caller.is_policymaker:
-        raise not_authorised("Not policymaker user")
+        raise not_authorised("User not authorised to access object")
     # What is not there is the handler's 404.
     if "vhost" not in call.parts or call.vhost not in call.services.catalog.view.vhosts:
         return
@@ -174,7 +175,8 @@ def check_right(call: Call, right: Right) -> None:
     else:
         may = True
     if not may:
-        raise not_authorised("User not authorised to access virtual host")
+        what = "object" if right is Right.POLICYMAKER else "virtual host"
+        raise not_authorised(f"User not authorised to access {what}")
 
 
 def _parameters(query: str) -> dict[str, str]:

@@ -188,3 +188,8 @@ async def answer(rows: Sequence[Json], query: Query, default_sort: Sequence[str]
         return [chosen(row, columns) for row in found]
     items, said = cut(found, page, len(rows))
     return {**said, "items": [chosen(row, columns) for row in items]}
+
+
+async def whole(rows: Sequence[Json], query: Query, default_sort: Sequence[str] = ()) -> Any:
+    """Return a list that RabbitMQ does not page, whatever is asked."""
+    return await answer(rows, {k: v for k, v in query.items() if k != "page"}, default_sort)

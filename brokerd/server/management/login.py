@@ -62,3 +62,8 @@ def _basic(header: str) -> auth.Credentials | None:
         return None
     user, colon, password = text.partition(":")
     return auth.credentials(user, password) if colon else None
+
+
+def basic(user: str, password: str) -> str:
+    """Return the Authorization header of these credentials."""
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"

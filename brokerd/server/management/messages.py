@@ -50,7 +50,7 @@ _NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": 2**64 - 1}
 
 
 @contextlib.asynccontextmanager
-async def _channel(call: Call) -> AsyncIterator[Channel]:
+async def open_channel(call: Call) -> AsyncIterator[Channel]:
     """Open a channel of the caller in the path's vhost; HttpError if that is refused."""
     user = call.caller.user
     address = Address("", 0, False, call.vhost, user, "", (("heartbeat", "0"),))
@@ -89,7 +89,7 @@ async def _publish(call: Call) -> Answer:
             outcome.set_exception(error)
 
     try:
-        async with _channel(call) as channel:
+        async with open_channel(call) as channel:
             channel.on_confirm, channel.on_return = decided, returned.append
             await channel.call(methods.ConfirmSelect())
             channel.on_ended = ended
@@ -167,7 +167,7 @@ async def _get(call: Call) -> Answer:
     wanted = COUNT_MAX if count < 0 else min(count, COUNT_MAX)
     rows: list[Json] = []
     try:
-        async with _channel(call) as channel:
+        async with open_channel(call) as channel:
             await _fill(channel, queue_name, wanted, truncate, encoding, rows)
             if rows:
                 await _settle(channel, mode)

@@ -10,7 +10,7 @@ import os
 import platform
 import resource
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from brokerd import __version__
 from brokerd.core.catalog import exchange_types
@@ -19,7 +19,7 @@ from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import rows as listings
-from brokerd.server.management import identity, listing, queue_figures, queues
+from brokerd.server.management import identity, listing, queue_figures
 from brokerd.server.management.call import Answer, Call, Json, not_found
 from brokerd.server.management.queue_figures import rate
 from brokerd.server.management.routes import Right, Route
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from brokerd.server.management.ports import ManagementServices
 
 NODE, MEMORY = "node", "memory"
-#: Rows of listings/rows.py that each member has of its own clients.
-CLIENTS = ("connections", "channels", queues.CONSUMERS)
 #: What counts how often things came and went; connections alone are counted.
 CHURN = (
     *("channel_closed", "channel_created", "connection_closed", "connection_created"),
@@ -43,8 +41,6 @@ MECHANISMS = (
 
 def register(services: ManagementServices) -> None:
     """Answer other members what only this one knows."""
-    for kind in CLIENTS:
-        services.figures.register(kind, _maker(services, kind))
     services.figures.register(NODE, lambda: [_own_row(services)])
 
     async def memory() -> list[Json]:
@@ -52,11 +48,6 @@ def register(services: ManagementServices) -> None:
         return [] if monitor is None else [await monitor.breakdown.take()]
 
     services.figures.register(MEMORY, memory)
-
-
-def _maker(services: ManagementServices, kind: str) -> Any:
-    maker = listings.MAKERS[kind]
-    return lambda: maker(services.listed, "")
 
 
 # ---- nodes --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from brokerd.core.profiles import Profile
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
-    from brokerd.server.management.figures import Figures
+    from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
     from brokerd.server.messages.ports import Process, Routing
 
@@ -40,6 +40,8 @@ class ManagementServices:
     listed: listings_ports.Sources
     #: What the members are asked.
     members: members_ports.Cluster
+    #: Questions to other members, and answers to theirs.
+    calls: Calls
     #: Rows of all members, asked once a second at most.
     figures: Figures
     #: What changed between samples.

@@ -6,14 +6,25 @@ from typing import TYPE_CHECKING
 
 from brokerd.server.management import (
     bindings,
+    clients,
+    definitions,
     exchanges,
+    health_checks,
     identity,
+    links,
+    logins,
     messages,
     nodes,
     objects,
+    parameters,
+    permissions,
+    policies,
     queue_figures,
     queues,
     reference,
+    replicas,
+    users,
+    vhosts,
 )
 from brokerd.server.management.routes import Table
 
@@ -27,6 +38,17 @@ _ENDPOINTS = (
     *exchanges.ROUTES,
     *bindings.ROUTES,
     *objects.ROUTES,
+    *vhosts.ROUTES,
+    *users.ROUTES,
+    *permissions.ROUTES,
+    *policies.ROUTES,
+    *parameters.ROUTES,
+    *definitions.ROUTES,
+    *clients.ROUTES,
+    *health_checks.ROUTES,
+    *links.ROUTES,
+    *replicas.ROUTES,
+    *logins.ROUTES,
     *messages.ROUTES,
 )
 
@@ -37,3 +59,5 @@ def register(services: ManagementServices) -> None:
     """Have this member answer what others ask it for their rows."""
     queue_figures.register(services)
     nodes.register(services)
+    clients.register(services)
+    logins.register(services)

@@ -10,9 +10,8 @@ import pytest
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, User
 from brokerd.server.access import auth, authentication
-from brokerd.server.catalog import topology_batch
+from brokerd.server.catalog import admin_objects, topology_batch
 from brokerd.server.catalog.keyring import Keyring
-from brokerd.server.grpc import admin_runtime
 from tests.unit.server.access import test_imported_hashes
 from tests.unit.server.catalog import fakes, test_topology_batch
 
@@ -115,7 +114,7 @@ async def test_neither_listing_nor_hash_tells_of_the_old_password(
     await cluster.change(password="new", password_overlap_ms=MINUTE_MS)
     shown = cluster.user.hash()
     assert set(cluster.user.listed_spec()) == {"tags", "limits"}
-    exported = admin_runtime.exported(cluster.user, Keyring(()), with_passwords=True)
+    exported = admin_objects.exported(cluster.user, Keyring(()), with_passwords=True)
     assert set(exported) == {"tags", "limits", "password_hash"}
     value = {k: v for k, v in cluster.user.value.items() if k not in PREVIOUS_PASSWORD}
     assert User("user", "", "app", value).hash() == shown

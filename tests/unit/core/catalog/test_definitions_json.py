@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.ctl import definitions_json
-from brokerd.ctl.definitions_json import BadDefinitions
+from brokerd.core.catalog import definitions_json
+from brokerd.core.catalog.definitions_json import BadDefinitions
 
 OBJECTS: list[definitions_json.Wanted] = [
     (
@@ -183,3 +183,24 @@ def test_older_files_and_files_of_one_vhost_are_understood() -> None:
 def test_what_is_wrong_is_named(definitions: Any, text: str) -> None:
     with pytest.raises(BadDefinitions, match=text):
         definitions_json.operations(definitions)
+
+
+def test_what_says_nothing_of_limits_types_and_passwords_stays_so() -> None:
+    spec = {"description": "", "tags": [], "default_queue_type": "", "limits": {}}
+    exported = definitions_json.exported([("vhost", "", "plain", spec)])
+    assert exported["vhosts"] == [
+        {"name": "plain", "limits": [], "metadata": {"description": "", "tags": []}}
+    ]
+    assert exported["parameters"] == []
+    user = {"name": "external", "tags": []}
+    assert definitions_json.operations({"users": [user]}) == [
+        ("user", "", "external", {"tags": [], "limits": {}})
+    ]
+
+
+def test_an_operator_policy_for_everything_is_one_for_queues() -> None:
+    """RabbitMQ writes `all`, its default, and can only mean queues."""
+    value = {"pattern": ".*", "apply-to": "all", "definition": {"max-length": 5}}
+    entry = {"component": "operator_policy", "name": "o", "vhost": "/", "value": value}
+    ((_, _, _, spec),) = definitions_json.operations({"parameters": [entry]})
+    assert spec["apply-to"] == "queues"

@@ -1,7 +1,8 @@
 """RabbitMQ's definitions (its JSON of users, vhosts, rights, policies and topology) to the objects
 of the Admin service (docs/reference/topology.md), and back.
 
-Pure translation: nothing is read, written or asked.  Used by definitions.py.
+Pure translation: nothing is read, written or asked.  For `brokerctl` and for the definitions that a
+member loads at its start.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from brokerd.core.catalog import names
-from brokerd.ctl.unsupported import SPOKEN
 
 Json = dict[str, Any]
+#: Of the RabbitMQ whose words brokerctl has, and which files name as their maker.
+SPOKEN = "3.10.8"
 #: One object to be: kind, vhost, name, spec.
 Wanted = tuple[str, str, str, Json]
+DEFAULT_HASH = "rabbit_password_hashing_sha256"
 _HASHES = {
-    "rabbit_password_hashing_sha256": "rabbitmq-sha256$",
+    DEFAULT_HASH: "rabbitmq-sha256$",
     "rabbit_password_hashing_sha512": "rabbitmq-sha512$",
 }
 #: Ours, for files that come back to a brokerd.
@@ -30,28 +33,31 @@ class BadDefinitions(ValueError):
 # ---- out ----------------------------------------------------------------------------------------
 
 
-def exported(objects: Iterable[Wanted]) -> Json:
-    """Return RabbitMQ's JSON of these objects; transient ones are left out, as RabbitMQ does."""
+def exported(objects: Iterable[Wanted], *, with_transient: bool = False) -> Json:
+    """Return RabbitMQ's JSON of these objects.
+
+    with_transient: as RabbitMQ's HTTP API has it; rabbitmqctl leaves them out.
+    """
     by_kind: dict[str, list[Wanted]] = {}
     for wanted in objects:
         by_kind.setdefault(wanted[0], []).append(wanted)
-    durable = {
+    kept = {
         (kind, vhost, name)
         for kind in ("queue", "exchange")
         for _, vhost, name, spec in by_kind.get(kind, ())
-        if spec["durable"] and not spec.get("exclusive")
+        if (spec["durable"] or with_transient) and not spec.get("exclusive")
     }
     found: Json = {
         "bindings": [
             _binding(vhost, spec)
             for _, vhost, _, spec in by_kind.get("binding", ())
-            if ("exchange", vhost, spec["source"]) in durable
-            and (spec["destination_kind"], vhost, spec["destination"]) in durable
+            if ("exchange", vhost, spec["source"]) in kept
+            and (spec["destination_kind"], vhost, spec["destination"]) in kept
         ],
         "exchanges": [
             _exchange(vhost, name, spec)
             for _, vhost, name, spec in by_kind.get("exchange", ())
-            if name and not name.startswith("amq.") and ("exchange", vhost, name) in durable
+            if name and not name.startswith("amq.") and ("exchange", vhost, name) in kept
         ],
         "global_parameters": [],
         "parameters": _parameters(by_kind),
@@ -66,7 +72,7 @@ def exported(objects: Iterable[Wanted]) -> Json:
         "queues": [
             _queue(vhost, name, spec)
             for _, vhost, name, spec in by_kind.get("queue", ())
-            if ("queue", vhost, name) in durable
+            if ("queue", vhost, name) in kept
         ],
         "rabbit_version": SPOKEN,
         "rabbitmq_version": SPOKEN,
@@ -74,7 +80,7 @@ def exported(objects: Iterable[Wanted]) -> Json:
             _topic_permission(vhost, name, spec)
             for _, vhost, name, spec in by_kind.get("topic_permission", ())
         ],
-        "users": [_user(name, spec) for _, _, name, spec in by_kind.get("user", ())],
+        "users": [user_row(name, spec) for _, _, name, spec in by_kind.get("user", ())],
         "vhosts": [_vhost(name, spec) for _, _, name, spec in by_kind.get("vhost", ())],
     }
     return found
@@ -153,9 +159,10 @@ def _topic_permission(vhost: str, name: str, spec: Json) -> Json:
     return {"user": user, "vhost": vhost, "exchange": exchange} | spec
 
 
-def _user(name: str, spec: Json) -> Json:
+def user_row(name: str, spec: Json) -> Json:
+    """Return a user in RabbitMQ's form, with the hash of the password."""
     stored = spec.get("password_hash", "")
-    algorithm, text = "rabbit_password_hashing_sha256", ""
+    algorithm, text = DEFAULT_HASH, ""
     if stored:
         algorithm, text = SCRYPT, stored
     for known, prefix in _HASHES.items():
@@ -270,15 +277,22 @@ def _in_user(entry: Json, _: str) -> Wanted:
 
 
 def _hash(entry: Json) -> str:
-    stored = entry["password_hash"]
-    if not stored:
+    stored, algorithm = entry["password_hash"], entry.get("hashing_algorithm", DEFAULT_HASH)
+    try:
+        return stored_hash(stored, algorithm)
+    except BadDefinitions as error:
+        raise BadDefinitions(f"user '{entry['name']}': {error}") from error
+
+
+def stored_hash(text: str, algorithm: str) -> str:
+    """Return a hash as the catalog keeps it; "" stands for no password.  Raises BadDefinitions."""
+    if not text:
         return ""
-    algorithm = entry.get("hashing_algorithm", "rabbit_password_hashing_sha256")
     if algorithm == SCRYPT:
-        return str(stored)
+        return str(text)
     if algorithm not in _HASHES:
-        raise BadDefinitions(f"user '{entry['name']}': {algorithm} is not accepted")
-    return f"{_HASHES[algorithm]}{stored}"
+        raise BadDefinitions(f"{algorithm} is not accepted")
+    return f"{_HASHES[algorithm]}{text}"
 
 
 def _in_parameter(entry: Json, vhost: str) -> Wanted | None:

@@ -24,7 +24,14 @@ from brokerd.config import BrokerConfig
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import NodeId
-from brokerd.server import health, memory_breakdown, metrics, telemetry_hooks
+from brokerd.server import (
+    health,
+    memory_breakdown,
+    metric_figures,
+    metrics,
+    metrics_detailed,
+    telemetry_hooks,
+)
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.connections import Connections
@@ -426,11 +433,13 @@ def build_fronts(member: Member) -> Fronts:
         telemetry.service,
     )
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
-    figures = metrics.Sources(
+    figures = metric_figures.Sources(
         node=process.node,
+        profile=base.profile,
         cluster_name=config.cluster.name,
         view=view,
         host=base.host,
+        commit_times=base.groups.commit_times,
         queues=base.queues,
         queue_groups=member.queue_groups,
         routing=messages.routing,
@@ -443,8 +452,11 @@ def build_fronts(member: Member) -> Fronts:
         kept_aside=members.kept_aside,
         runtime=runtime,
     )
-    render = functools.partial(metrics.render, figures)
-    http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
+    pages = health.Pages(
+        functools.partial(metrics.render, figures),
+        functools.partial(metrics_detailed.render, figures),
+    )
+    http = HttpServer(health.make_app(base.lifecycle.health, pages, config.data_dir / "results"))
     return Fronts(endpoints, monitor, telemetry, grpc, http)
 
 

@@ -127,7 +127,7 @@ def alerts() -> dict[str, bool]:
         f"sum by(rabbitmq_node) (max_over_time(rabbitmq_process_open_fds[5m]) * {per_member}) / "
         f"sum by(rabbitmq_node) (rabbitmq_process_max_fds * {per_member})": True,
         f"({churn}) / sum by(rabbitmq_cluster) (rabbitmq_connections * {plain})": True,
-        f"predict_linear(rabbitmq_disk_space_available_bytes[24h], 86400) * {plain}": True,
+        f"predict_linear(rabbitmq_disk_space_available_bytes[24h], 86400) * {plain}": False,
         f"rabbitmq_disk_space_available_limit_bytes * {plain}": True,
         # The one without a consumer, with what lies in it.
         f"({by_queue} > 0) * on(instance, job) group_left(rabbitmq_cluster) {own}": True,
@@ -201,13 +201,14 @@ class Prometheus:
 
 def work(channels: list[pika.adapters.blocking_connection.BlockingChannel], name: str) -> None:
     """Do once what every counter counts; the queue `name` keeps a message each time."""
-    publishing, consuming, member = channels[0], channels[1], channels[0].connection
+    publishing, consuming = channels
+    publishing.connection.channel().close()
     for kind in ("acked", "auto", "got", name):
         publishing.basic_publish("", kind, b"x" * 50)
     publishing.basic_publish("", "nowhere", b"")
     with pytest.raises(pika.exceptions.UnroutableError):
         publishing.basic_publish("", "nowhere", b"", mandatory=True)
-    member.process_data_events(0)
+    publishing.connection.process_data_events(0)
     got = consuming.basic_get("got")[0]
     if got is not None:
         consuming.basic_reject(got.delivery_tag)

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import processes
 from brokerd import __version__
 
-PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692}
+PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692, "management": 15672}
 ALL_PORTS = (5671, *PORTS.values())
 #: Members differ by this in every port; no two of the ports above lie this far apart.
 OFFSET_STEP = 100

@@ -87,6 +87,11 @@ class ListenerConfig(_Section):
     peer: int = Field(default=5690, ge=0, le=65_535)
     #: Health, metrics, telemetry report.
     http: int = Field(default=15692, ge=0, le=65_535)
+    #: RabbitMQ's management HTTP API.
+    management: int = Field(default=15672, ge=0, le=65_535)
+    management_tls: int = Field(
+        default=15671, ge=0, le=65_535, description="the same over TLS; needs tls.cert_file"
+    )
     #: Backlog of the listening sockets (reconnect storms).
     backlog: int = Field(default=1024, ge=1)
 
@@ -233,6 +238,12 @@ class LimitConfig(_Section):
     write_buffer_bytes: int = Field(default=4 * MIB, ge=1)
     #: A peer that takes none of them for so long is closed (SEC-45).
     write_timeout_ms: int = Field(default=60_000, ge=1000)
+    #: Body of a request to the management HTTP API (RabbitMQ's bound is as large).
+    management_body_bytes: int = Field(default=16 * MIB, ge=1024)
+    #: Connections to the management HTTP API; over it, and over the one of an address, the one
+    #: that is longest without a request makes room.
+    management_connections: int = Field(default=1_024, ge=1)
+    management_connections_per_address: int = Field(default=512, ge=1)
     #: How long a declare, delete or bind may wait for a majority.
     operation_timeout_ms: int = Field(default=20_000, ge=100)
 

@@ -330,6 +330,7 @@ def test_generated_grpc_code_is_fresh(tmp_path: Path) -> None:
         "generate_config_reference.py",
         "generate_resource_reference.py",
         "generate_reasons.py",
+        "generate_http_api.py",
     ],
 )
 def test_generated_files_are_fresh(generator: str) -> None:

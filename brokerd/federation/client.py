@@ -87,6 +87,8 @@ class Channel:
         self.on_flow: Callable[[], None] | None = None
         #: A mandatory message came back: its exchange, its routing key and why.
         self.on_return: Callable[[methods.BasicReturn], None] | None = None
+        #: Properties and body that came with the last basic.get-ok.
+        self.got: tuple[bytes, bytes] = (b"", b"")
         self._connection = connection
         self._waiting: deque[asyncio.Future[Method]] = deque()
 
@@ -432,6 +434,9 @@ class Connection(asyncio.Protocol):
         if isinstance(method, methods.BasicDeliver):
             if channel.on_delivery is not None:
                 channel.on_delivery(method, event.header, event.body)
+        elif isinstance(method, methods.BasicGetOk):
+            channel.got = event.header, event.body
+            channel.take(method)
         elif isinstance(method, methods.BasicReturn) and channel.on_return is not None:
             channel.on_return(method)
 

@@ -30,7 +30,7 @@ from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
 from brokerd.server import composition, logs, memory_release, start
 from brokerd.server.access.password_checker import PasswordChecker
-from brokerd.server.access.tls_listener import ListenError
+from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import keyring
 from brokerd.server.composition import Fronts, Given, Member
 from brokerd.server.members import identity, kept_catalog
@@ -189,10 +189,12 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
             await fronts.http.start(config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
+    await _open_management(member, fronts)
     await start.join(member)
     lifecycle.health.started = True
     fronts.monitor.check()
     base.tasks.spawn(fronts.monitor.run())
+    base.tasks.spawn(fronts.rates.run())
     fronts.telemetry.start()
     await fronts.endpoints.open()
     lifecycle.has_started = True
@@ -206,6 +208,21 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
     print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
 
 
+async def _open_management(member: Member, fronts: Fronts) -> None:
+    """Listen for the management API; logins are refused with a 503 until the catalog is known."""
+    config = member.base.config
+    host = config.node.bind or None
+    try:
+        if port := config.port("management"):
+            await fronts.management.start(host, port)
+        if config.tls.cert_file and (port := config.port("management_tls")):
+            context = listener_context("https", config.tls)
+            member.access.certificate_files.append(context.files)
+            await fronts.management.start(host, port, context)
+    except OSError as error:
+        raise ListenError(f"cannot listen on port {port} for management: {error}") from error
+
+
 async def _stop(member: Member, fronts: Fronts) -> None:
     # Nobody new comes; leaders elsewhere serve those who are here until they are sent away.
     await fronts.endpoints.shut()
@@ -213,4 +230,5 @@ async def _stop(member: Member, fronts: Fronts) -> None:
     await fronts.endpoints.close()
     await fronts.grpc.stop()
     await fronts.telemetry.close()
+    await fronts.management.cleanup()
     await fronts.http.cleanup()

@@ -57,6 +57,12 @@ from brokerd.server.grpc.ports import AdminServices, StreamServices
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
+from brokerd.server.management import door as management
+from brokerd.server.management import queue_figures
+from brokerd.server.management import table as management_table
+from brokerd.server.management.figures import Figures
+from brokerd.server.management.ports import ManagementServices
+from brokerd.server.management.rates import Rates
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
 from brokerd.server.members import federation_calls, kept_aside, quorum_calls
@@ -185,6 +191,9 @@ class Fronts:
     telemetry: telemetry_hooks.Telemetry
     grpc: GrpcServer
     http: HttpServer
+    management: HttpServer
+    #: Samples for the management API.
+    rates: Rates
 
 
 @dataclass(slots=True, frozen=True)
@@ -427,17 +436,30 @@ def build_fronts(member: Member) -> Fronts:
         *(base.counters, base.queues, base.host, access.connections, runtime)
     )
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
+    admin = _admin_services(base, access, messages, members, runtime)
     servicers = Servicers(
-        AdminService(_admin_services(base, access, messages, members, runtime)),
+        AdminService(admin),
         _message_service(base, access, messages, runtime),
         telemetry.service,
     )
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
+    http = _http(member, runtime)
+    services = _management_services(base, access, messages, members, admin, endpoints)
+    management_table.register(services)
+    limits = management.listener_limits(config.limits)
+    api = HttpServer(management.make_app(services, management_table.TABLE), limits)
+    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
+
+
+def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
+    """Health and metrics."""
+    base, access, messages, members = member.base, member.access, member.messages, member.members
+    config, health_state = base.config, base.lifecycle.health
     figures = metric_figures.Sources(
-        node=process.node,
+        node=base.process.node,
         profile=base.profile,
         cluster_name=config.cluster.name,
-        view=view,
+        view=base.catalog.view,
         host=base.host,
         commit_times=base.groups.commit_times,
         queues=base.queues,
@@ -456,8 +478,7 @@ def build_fronts(member: Member) -> Fronts:
         functools.partial(metrics.render, figures),
         functools.partial(metrics_detailed.render, figures),
     )
-    http = HttpServer(health.make_app(base.lifecycle.health, pages, config.data_dir / "results"))
-    return Fronts(endpoints, monitor, telemetry, grpc, http)
+    return HttpServer(health.make_app(health_state, pages, config.data_dir / "results"))
 
 
 def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:
@@ -516,6 +537,32 @@ def _message_service(
     return MessageService(
         *(services, access.callers, access.admission, access.connections),
         has_started=lambda: runtime.has_started,
+    )
+
+
+def _management_services(
+    base: Base,
+    access: Access,
+    messages: Messages,
+    members: Members,
+    admin: AdminServices,
+    endpoints: Endpoints,
+) -> ManagementServices:
+    return ManagementServices(
+        config=base.config,
+        profile=base.profile,
+        identity=base.process,
+        catalog=base.catalog,
+        objects=messages.objects,
+        authenticator=access.authenticator,
+        admission=access.admission,
+        listed=admin,
+        members=members.cluster,
+        figures=Figures(base.process.node, base.host.alive, members.calls),
+        rates=Rates(base.queues.queue_uids, functools.partial(queue_figures.sample, admin)),
+        routing=messages.routing,
+        connect_here=endpoints.connect_here,
+        blocking_reason=access.alarms.reason,
     )
 
 

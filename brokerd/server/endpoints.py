@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,10 @@ class Endpoints:
     def restart_link(self, link_id: str) -> bool:
         """Have a link connect anew; tell whether this member runs it."""
         return self._links.restart(link_id)
+
+    async def connect_here(self, user: str) -> socket.socket:
+        """Return a socket at whose other end this member serves AMQP (listener.py)."""
+        return await self._listener.connect_here(user)
 
     async def open(self) -> None:
         """Let AMQP clients in, and start the links."""

@@ -1,15 +1,17 @@
-"""The HTTP listener: few connections, short requests, so that nobody outside wears a member out.
+"""The HTTP listeners: few connections, short requests, so that nobody outside wears a member out.
 
 A connection counts by when it last sent a whole request head; over a limit the one that is longest
 without makes room (brokerd/core/strangers.py), so that probes and Prometheus come through while
-others hold what they can.  What the requests mean is health.py's.
+others hold what they can.  What the requests mean is health.py's and management/door.py's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
+from dataclasses import dataclass
 from typing import Any, cast
 
 from aiohttp import http_exceptions, web
@@ -18,28 +20,41 @@ from brokerd.core.strangers import Strangers
 
 log = logging.getLogger(__name__)
 
-#: Open connections, of all and of one address (SEC-34).  Probes and scrapes are a handful.
-CONNECTIONS_MAX = 256
-CONNECTIONS_PER_ADDRESS_MAX = 64
-#: From the socket to the first whole request head (SEC-32), and from one head to the next: the
-#: answer and the idle time together.  Longer than Prometheus' interval of one minute.
-FIRST_REQUEST_S = 10.0
+#: From one request head to the next: the answer and the idle time together.  Longer than
+#: Prometheus' interval of one minute.
 NEXT_REQUEST_S = 75.0
-#: Read of a connection since its last request was taken up: the request line, headers, a body that
-#: nobody asked for, and requests that were sent without waiting.
-UNANSWERED_BYTES_MAX = 16 * 1024
 #: Written and not taken by the client; the answers are smaller, but for the report.
 WRITE_BUFFER_BYTES = 64 * 1024
 BACKLOG = 128
+#: SEC-33: of TLS.
+HANDSHAKE_S = 5.0
 #: One line at most in so long about requests that cannot be read.
 COMPLAINT_S = 1.0
 TOLD_CHARACTERS_MAX = 200
 
 
+@dataclass(slots=True, frozen=True)
+class HttpLimits:
+    """What strangers may make a listener hold.  The defaults are for probes and scrapes."""
+
+    #: Open connections, of all and of one address (SEC-34).  Probes and scrapes are a handful.
+    connections_max: int = 256
+    connections_per_address_max: int = 64
+    #: From the socket to the first whole request head (SEC-32).
+    first_request_s: float = 10.0
+    #: Read of a connection since its last request was taken up: the request line, headers, a body
+    #: that nobody asked for, and requests that were sent without waiting.
+    unanswered_bytes_max: int = 16 * 1024
+
+
+PROBES = HttpLimits()
+
+
 class HttpServer:
     """Owns the listening sockets and what is open on them."""
 
-    def __init__(self, app: web.Application) -> None:
+    def __init__(self, app: web.Application, limits: HttpLimits = PROBES) -> None:
+        self.limits = limits
         self._requests = logging.getLogger(f"{__name__}.requests")
         self._filter = _OneLine()
         self._requests.addFilter(self._filter)
@@ -51,36 +66,48 @@ class HttpServer:
             keepalive_timeout=NEXT_REQUEST_S,
             lingering_time=0.0,
             logger=self._requests,
+            # Whoever wants a body packed would unpack a small one into a huge one.
+            auto_decompress=False,
         )
-        self._server: asyncio.Server | None = None
-        self._strangers: Strangers[_Guarded] = Strangers(
-            CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX
+        self._servers: list[asyncio.Server] = []
+        self._strangers: Strangers[Guarded] = Strangers(
+            limits.connections_max, limits.connections_per_address_max
         )
         #: By the protocol that a request names.
-        self._guarded: dict[Any, _Guarded] = {}
+        self._guarded: dict[Any, Guarded] = {}
 
-    async def start(self, host: str | None, port: int) -> None:
-        """Listen; OSError if that is impossible."""
-        await self._runner.setup()
+    async def start(
+        self, host: str | None, port: int, context: ssl.SSLContext | None = None
+    ) -> None:
+        """Listen, on one more port where it listens already; OSError if that is impossible."""
+        if not self._servers:
+            await self._runner.setup()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._connection, host, port, reuse_address=True, backlog=BACKLOG
+        server = await loop.create_server(
+            self._connection,
+            host,
+            port,
+            ssl=context,
+            reuse_address=True,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=HANDSHAKE_S if context is not None else None,
         )
+        self._servers.append(server)
 
     async def cleanup(self) -> None:
         """Stop listening and end what is open."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         await self._runner.cleanup()
         for connection in list(self._guarded.values()):
             connection.abort()
         self._requests.removeFilter(self._filter)
 
-    def _connection(self) -> _Guarded:
+    def _connection(self) -> Guarded:
         assert self._runner.server is not None
-        return _Guarded(self, self._runner.server())
+        return Guarded(self, self._runner.server())
 
-    def opened(self, connection: _Guarded) -> None:
+    def opened(self, connection: Guarded) -> None:
         """A client dialled; the one that is longest without a request may have to go for it."""
         self._guarded[connection.inner] = connection
         evicted = self._strangers.admit(connection, connection.address)
@@ -88,7 +115,7 @@ class HttpServer:
             self._filter.warn("too many connections from %s", evicted.address)
             evicted.abort()
 
-    def lost(self, connection: _Guarded) -> None:
+    def lost(self, connection: Guarded) -> None:
         """Its socket is closed."""
         self._guarded.pop(connection.inner, None)
         self._strangers.gone(connection)
@@ -99,6 +126,7 @@ class HttpServer:
         if connection is not None:
             connection.taken_up()
             self._strangers.renew(connection)
+            request[CONNECTION] = connection
         return cast(web.StreamResponse, await handler(request))
 
     def complain(self, text: str, address: str) -> None:
@@ -106,7 +134,7 @@ class HttpServer:
         self._filter.warn(text, address)
 
 
-class _Guarded(asyncio.Protocol):
+class Guarded(asyncio.Protocol):
     """Stands before aiohttp's protocol and ends what is too slow or sends too much."""
 
     def __init__(self, server: HttpServer, inner: web.RequestHandler) -> None:
@@ -115,6 +143,7 @@ class _Guarded(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._unanswered = 0
+        self._allowed = server.limits.unanswered_bytes_max
         self._deadline: asyncio.TimerHandle | None = None
 
     def abort(self) -> None:
@@ -125,7 +154,12 @@ class _Guarded(asyncio.Protocol):
     def taken_up(self) -> None:
         """A whole request head has come."""
         self._unanswered = 0
+        self._allowed = self._server.limits.unanswered_bytes_max
         self._within(NEXT_REQUEST_S)
+
+    def allow(self, body_bytes: int) -> None:
+        """The request's sender is known: a body of this size may come as well."""
+        self._allowed = self._server.limits.unanswered_bytes_max + body_bytes
 
     def _within(self, seconds: float) -> None:
         if self._deadline is not None:
@@ -139,13 +173,13 @@ class _Guarded(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "?"
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
-        self._within(FIRST_REQUEST_S)
+        self._within(self._server.limits.first_request_s)
         self.inner.connection_made(transport)
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self._unanswered += len(data)
-        if self._unanswered > UNANSWERED_BYTES_MAX:
+        if self._unanswered > self._allowed:
             self._server.complain("more than a request from %s", self.address)
             self.abort()
             return
@@ -166,6 +200,10 @@ class _Guarded(asyncio.Protocol):
             self._deadline.cancel()
         self._server.lost(self)
         self.inner.connection_lost(error)
+
+
+#: Where a request has the connection that it came by.
+CONNECTION = web.RequestKey("connection", Guarded)
 
 
 class _OneLine(logging.Filter):

@@ -18,7 +18,7 @@ from tests.chaos.partitions import Cuts
 from tests.ports import free_ports
 
 #: The ports of a member in a namespace of its own; on loopback each has free ones instead.
-PORTS = {"AMQP": 5672, "GRPC": 5680, "PEER": 5690, "HTTP": 15692}
+PORTS = {"AMQP": 5672, "GRPC": 5680, "PEER": 5690, "HTTP": 15692, "MANAGEMENT": 15672}
 
 
 class NoNamespaces(Exception):

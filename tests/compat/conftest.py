@@ -40,7 +40,7 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """RabbitMQ 3.10.8."""
     with rabbit_node(tmp_path_factory.mktemp("rabbitmq") / "node") as node:
         admin = RabbitAdmin(node.http_port)
-        yield Server("rabbitmq", node.amqp_port, admin)
+        yield Server("rabbitmq", node.amqp_port, admin, node.http_port)
         admin.close()
 
 
@@ -49,7 +49,7 @@ def brokerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One brokerd member with the profile of that RabbitMQ."""
     with cluster(tmp_path_factory.mktemp("brokerd"), 1, **ENVIRONMENT) as [member]:
         admin = BrokerdAdmin(member)
-        yield Server("brokerd", member.amqp_port, admin)
+        yield Server("brokerd", member.amqp_port, admin, member.management_port)
         admin.close()
 
 

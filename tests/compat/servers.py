@@ -70,6 +70,8 @@ class Server:
     name: Name
     port: int
     admin: Admin
+    #: Of the management API.
+    http_port: int = 0
 
     def connect(
         self, vhost: str = "/", user: str = "guest", password: str = "", **parameters: Any

@@ -19,7 +19,7 @@ import pika
 
 from tests.ports import free_ports
 
-LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP")
+LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP", "MANAGEMENT")
 #: Two busy cores and a full test run beside it.
 START_SECONDS = 180.0
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -79,6 +79,11 @@ class Member:
     def http_port(self) -> int:
         """Return the port of health and metrics."""
         return self.ports["HTTP"]
+
+    @property
+    def management_port(self) -> int:
+        """Return the port of the management API."""
+        return self.ports["MANAGEMENT"]
 
     def start(self) -> None:
         """Start the process; `wait_ready` follows."""
@@ -170,6 +175,14 @@ def wait_acquainted(members: list[Member]) -> None:
         )
 
 
+def listener_settings(ports: Mapping[str, int]) -> dict[str, str]:
+    """Return the ports as a member's environment, so that an older release can read it, too."""
+    return {
+        f"{'OPTIONAL_' if key == 'MANAGEMENT' else ''}BROKERD_LISTENERS_{key}": str(port)
+        for key, port in ports.items()
+    }
+
+
 @contextlib.contextmanager
 def cluster(
     folder: Path,
@@ -190,7 +203,7 @@ def cluster(
         members.append(Member(f"n{i}", folder / f"n{i}", own, {}, program=program))
     peers = ",".join(f"{member.name}=127.0.0.1:{member.ports['PEER']}" for member in members)
     for i, member in enumerate(members):
-        member.env = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in member.ports.items()}
+        member.env = listener_settings(member.ports)
         amqps_port = amqps_ports[i] if amqps_ports else 0
         member.env |= {"BROKERD_CLUSTER_NAME": "tests", "BROKERD_LISTENERS_AMQPS": str(amqps_port)}
         if size > 1:

@@ -15,7 +15,13 @@ import pytest
 
 from brokerd.amqp import methods
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
-from tests.integration.members import REPOSITORY, Member, cluster, eventually
+from tests.integration.members import (
+    REPOSITORY,
+    Member,
+    cluster,
+    eventually,
+    listener_settings,
+)
 from tests.integration.raw_client import ANSWER_SECONDS, RawClient, client, frame, publish
 
 pytestmark = pytest.mark.timeout(300)
@@ -273,7 +279,7 @@ def serve(tmp_path: Path, *flags: str, **env: str) -> subprocess.CompletedProces
 
 def test_a_member_that_cannot_start_says_why(member: Member, tmp_path: Path) -> None:
     """Exit status 78 (EX_CONFIG) and one clear line; nothing is left running."""
-    ports = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in member.ports.items()}
+    ports = listener_settings(member.ports)
     ports["BROKERD_LISTENERS_AMQPS"] = "0"
     free = {"BROKERD_LISTENERS_PEER": "0", "BROKERD_LISTENERS_GRPC": "0"}
     cases: list[tuple[list[str], dict[str, str], str]] = [

@@ -23,6 +23,7 @@ from tests.integration.members import (
     Member,
     cluster,
     eventually,
+    listener_settings,
     select_nothing,
 )
 from tests.ports import free_ports
@@ -72,12 +73,8 @@ def newcomer(folder: Path, name: str, others: list[Member]) -> Member:
     """Return a member that is none of the founders and knows them; not started."""
     ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
     known = ",".join(f"{other.name}=127.0.0.1:{other.ports['PEER']}" for other in others)
-    env = {
-        key: value
-        for key, value in others[0].env.items()
-        if not key.startswith("BROKERD_LISTENERS_")
-    }
-    env |= {f"BROKERD_LISTENERS_{key}": str(port) for key, port in ports.items()}
+    env = {key: value for key, value in others[0].env.items() if "BROKERD_LISTENERS_" not in key}
+    env |= listener_settings(ports)
     env |= {
         "BROKERD_LISTENERS_AMQPS": "0",
         "BROKERD_CLUSTER_MEMBERS": known,

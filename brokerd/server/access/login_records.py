@@ -29,7 +29,7 @@ REASONS: Final = {
     ABANDONED: "the client went before it was checked or answered",
     EXPIRED: "the certificate of its connection has expired",
 }
-LISTENERS: Final = ("amqp", "amqps", "grpc")
+LISTENERS: Final = ("amqp", "amqps", "grpc", "http", "https")
 
 
 @dataclass(slots=True, frozen=True)
@@ -45,7 +45,7 @@ class LoginRecords:
     """The figures of one member."""
 
     def __init__(self) -> None:
-        #: By listener; on gRPC each call is a login.
+        #: By listener; on gRPC and HTTP each call is a login.
         self.accepted: Counter[str] = Counter()
         #: By listener and reason.
         self.refused: Counter[tuple[str, str]] = Counter()

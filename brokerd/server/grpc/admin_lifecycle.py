@@ -20,7 +20,8 @@ from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.catalog.member_states import LEAVING, MAINTENANCE
-from brokerd.server.grpc import admin_rows, rpc_auth
+from brokerd.server.grpc import rpc_auth
+from brokerd.server.listings import rows as listings
 from brokerd.server.members import joining, replica_changes
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ class LifecycleAdmin:
         """The members of the cluster."""
         await self._operator(context, writes=False)
         leader = self._services.groups.leader_of(CATALOG_GROUP)
-        critical = placement.critical_members(admin_rows.group_health(self._services))
+        critical = placement.critical_members(listings.group_health(self._services))
         return admin_pb2.MemberStatusResponse(
             members=[
                 admin_pb2.Member(**row, quorum_critical=row["name"] in critical)
-                for row in admin_rows.members(self._services, "")
+                for row in listings.members(self._services, "")
             ],
             catalog_leader=leader or "",
         )
@@ -72,7 +73,7 @@ class LifecycleAdmin:
         """
         await self._operator(context, writes=False)
         services = self._services
-        groups = admin_rows.group_health(services)
+        groups = listings.group_health(services)
         member = NodeId(request.member)
         if placement.safe_to_stop(groups, member):
             return admin_pb2.SafeToStopResponse(safe=True)
@@ -80,7 +81,7 @@ class LifecycleAdmin:
             (group for group in groups if group.voters != (member,)), member
         )
         reasons = [
-            f"{admin_rows.group_name(services, uid)} would lose its majority"
+            f"{listings.group_name(services, uid)} would lose its majority"
             for uid in critical[:REASONS_MAX]
         ]
         return admin_pb2.SafeToStopResponse(safe=False, reasons=reasons)

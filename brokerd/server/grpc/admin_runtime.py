@@ -21,13 +21,15 @@ from brokerd.server import variables
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import admin_objects, sealed_parameters
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.grpc import admin_client_rows, rpc_auth
+from brokerd.server.grpc import rpc_auth
+from brokerd.server.listings import client_rows
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_objects import Record
     from brokerd.server.access.connections import GuestCall
     from brokerd.server.catalog.keyring import Keyring
-    from brokerd.server.grpc.ports import AdminServices, ListedConnection
+    from brokerd.server.grpc.ports import AdminServices
+    from brokerd.server.listings.ports import ListedConnection
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ class RuntimeAdmin:
         """Close one AMQP connection of this member, named as listings name it, or end a call."""
         await self._administrator(context)
         for client in self._clients():
-            pid = admin_client_rows.connection_pid(self._services, client)
+            pid = client_rows.connection_pid(self._services, client)
             if request.id in (client.name, pid):
                 client.close(320, request.reason or DEFAULT_REASON)
                 return admin_pb2.CloseConnectionResponse(found=True)

@@ -21,10 +21,11 @@ from brokerd.server.access import auth
 from brokerd.server.access.password_checker import NotChecked
 from brokerd.server.catalog import admin_objects, cluster_name, topology, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
-from brokerd.server.grpc import admin_rows, rpc_auth
+from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
 from brokerd.server.grpc.admin_membership import MembershipAdmin
 from brokerd.server.grpc.admin_runtime import RuntimeAdmin
+from brokerd.server.listings import rows as listings
 from brokerd.server.members import federation_calls
 
 if TYPE_CHECKING:
@@ -192,14 +193,14 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     ) -> AsyncIterator[admin_pb2.ListPage]:
         """Rows of one kind as this member sees them; links also as all members do."""
         await self._reader(context)
-        maker = admin_rows.MAKERS.get(request.kind)
+        maker = listings.MAKERS.get(request.kind)
         if request.kind in (ALL_LINKS, ALL_SHOVELS):
             rows = await self._all_links(request.kind == ALL_SHOVELS, request.vhost)
         elif maker is not None:
             made = maker(self._services, request.vhost)
             rows = made if isinstance(made, list) else await made
         else:
-            known = ", ".join(sorted((*admin_rows.MAKERS, ALL_LINKS, ALL_SHOVELS)))
+            known = ", ".join(sorted((*listings.MAKERS, ALL_LINKS, ALL_SHOVELS)))
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"unknown kind '{request.kind}'; known: {known}"
             )

@@ -2,7 +2,7 @@
 
 A client is known only to the member it is connected to.  Pids look like RabbitMQ's, because
 scripts cut them out of listings and hand them back: `<node.incarnation.number.0>`.
-Asked by the Admin service (admin_rows.MAKERS).
+Asked by the front doors (rows.MAKERS).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.core.queue.effects import ConsumerId
 if TYPE_CHECKING:
     from brokerd.server.access.blocked_clients import Blocked
     from brokerd.server.access.connections import GuestCall
-    from brokerd.server.grpc.ports import AdminServices, ListedChannel, ListedConnection
+    from brokerd.server.listings.ports import ListedChannel, ListedConnection, Sources
 
 Row = dict[str, Any]
 #: Incarnations have 63 bits; pids show the last 32, as long as Erlang's creation.
@@ -29,7 +29,7 @@ def pid(node: str, incarnation: int, number: int) -> str:
     return f"<{node}.{incarnation & _CREATION}.{number}.0>"
 
 
-def connection_pid(services: AdminServices, connection: ListedConnection | GuestCall) -> str:
+def connection_pid(services: Sources, connection: ListedConnection | GuestCall) -> str:
     """Return what list_connections shows and close_connection takes."""
     return pid(services.node, services.incarnation, connection.uid)
 
@@ -79,7 +79,7 @@ def typed_table(table: dict[str, Any]) -> list[Row]:
     return [{"key": str(key)} | typed(value) for key, value in table.items()]
 
 
-def _state(services: AdminServices, connection: ListedConnection) -> str:
+def _state(services: Sources, connection: ListedConnection) -> str:
     if not connection.is_open:
         return "closing"
     if services.clients.blocked.since_ms(connection) is not None:
@@ -89,7 +89,7 @@ def _state(services: AdminServices, connection: ListedConnection) -> str:
     return "flow" if connection.gate.is_in_flow else "running"
 
 
-def connections(services: AdminServices, vhost: str) -> list[Row]:
+def connections(services: Sources, vhost: str) -> list[Row]:
     """One row per open AMQP connection of this member, then one per call of Messages."""
     rows = [
         _connection(services, connection)
@@ -103,7 +103,7 @@ def connections(services: AdminServices, vhost: str) -> list[Row]:
     ]
 
 
-def _call(services: AdminServices, call: GuestCall) -> Row:
+def _call(services: Sources, call: GuestCall) -> Row:
     """Return what a call has of a connection's columns."""
     is_blocked = services.clients.blocked.since_ms(call.caller) is not None
     waiting = "blocking" if services.runtime.alarms.on() else "running"
@@ -125,7 +125,7 @@ def _call(services: AdminServices, call: GuestCall) -> Row:
     }
 
 
-def _blocked(services: AdminServices, client: Blocked) -> Row:
+def _blocked(services: Sources, client: Blocked) -> Row:
     """Return since when an alarm blocks a client, why, and which members have the alarm."""
     since_ms = services.clients.blocked.since_ms(client)
     if since_ms is None:
@@ -138,7 +138,7 @@ def _blocked(services: AdminServices, client: Blocked) -> Row:
     }
 
 
-def _connection(services: AdminServices, connection: ListedConnection) -> Row:
+def _connection(services: Sources, connection: ListedConnection) -> Row:
     machine = connection.machine
     given = machine.client_properties.get("connection_name")
     return {
@@ -168,7 +168,7 @@ def _connection(services: AdminServices, connection: ListedConnection) -> Row:
     }
 
 
-def channels(services: AdminServices, vhost: str) -> list[Row]:
+def channels(services: Sources, vhost: str) -> list[Row]:
     """One row per channel of this member."""
     return [
         _channel(services, connection, number, session)
@@ -179,7 +179,7 @@ def channels(services: AdminServices, vhost: str) -> list[Row]:
 
 
 def _channel(
-    services: AdminServices, connection: ListedConnection, number: int, session: ListedChannel
+    services: Sources, connection: ListedConnection, number: int, session: ListedChannel
 ) -> Row:
     return {
         "pid": pid(services.node, services.incarnation, session.uid),
@@ -202,7 +202,7 @@ def _channel(
     }
 
 
-def consumers(services: AdminServices, vhost: str) -> list[Row]:
+def consumers(services: Sources, vhost: str) -> list[Row]:
     """One row per consumer whose channel is on this member."""
     active: dict[int, dict[ConsumerId, bool]] = {}
     rows = []
@@ -232,7 +232,7 @@ def consumers(services: AdminServices, vhost: str) -> list[Row]:
     return rows
 
 
-def _active(services: AdminServices, uid: int) -> dict[ConsumerId, bool]:
+def _active(services: Sources, uid: int) -> dict[ConsumerId, bool]:
     """Return who gets messages, where a replica here knows (R-CS-7)."""
     if not services.groups.has_group(uid):
         return {}

@@ -23,16 +23,16 @@ from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
-from brokerd.server.grpc import admin_client_rows
+from brokerd.server.listings import client_rows
 
 if TYPE_CHECKING:
-    from brokerd.server.grpc.ports import AdminServices
+    from brokerd.server.listings.ports import Sources
 
 Row = dict[str, Any]
 _STARTED_NS = time.monotonic_ns()
 
 
-def queues(services: AdminServices, vhost: str) -> list[Row]:
+def queues(services: Sources, vhost: str) -> list[Row]:
     """One row per queue, names as rabbitmqctl has them."""
     rows = []
     # Thousands of queues have the same few sets of members.
@@ -51,7 +51,7 @@ def queues(services: AdminServices, vhost: str) -> list[Row]:
             "policy": settings.policy,
             "operator_policy": settings.operator_policy,
             "effective_policy_definition": settings.values,
-            "owner_pid": admin_client_rows.owner_pid(record.exclusive_owner),
+            "owner_pid": client_rows.owner_pid(record.exclusive_owner),
             "members": list(record.members),
             "placement": placement(tuple(map(NodeId, record.members))),
             "leader": "",
@@ -64,7 +64,7 @@ def queues(services: AdminServices, vhost: str) -> list[Row]:
     return rows
 
 
-def _queue_figures(services: AdminServices, queue: Queue) -> Row:
+def _queue_figures(services: Sources, queue: Queue) -> Row:
     status = services.groups.status_of(queue.uid)
     machine = services.queues.machine(queue.uid)
     overview = machine.overview()
@@ -75,7 +75,7 @@ def _queue_figures(services: AdminServices, queue: Queue) -> Row:
     leader = status.leader or ""
     return {
         "leader": leader,
-        "pid": admin_client_rows.pid(leader, queue.uid >> 32, queue.uid & 0xFFFFFFFF),
+        "pid": client_rows.pid(leader, queue.uid >> 32, queue.uid & 0xFFFFFFFF),
         "state": "running" if leader else "waiting for a majority",
         "online": [node for node in queue.members if NodeId(node) in alive],
         "messages_ready": overview["ready"],
@@ -106,12 +106,12 @@ def _chosen_consumers(machine: QueueMachine) -> Row:
         if machine.options.single_active_consumer and consumer["active"]:
             names.append("single_active_consumer")
         for name in names:
-            row[f"{name}_pid"] = admin_client_rows.channel_pid(consumer["consumer"])
+            row[f"{name}_pid"] = client_rows.channel_pid(consumer["consumer"])
             row[f"{name}_tag"] = consumer["consumer"].tag
     return row
 
 
-def exchanges(services: AdminServices, vhost: str) -> list[Row]:
+def exchanges(services: Sources, vhost: str) -> list[Row]:
     """One row per exchange."""
     rows = []
     for record in services.catalog.view.records("exchange", vhost or None):
@@ -133,7 +133,7 @@ def exchanges(services: AdminServices, vhost: str) -> list[Row]:
     return rows
 
 
-def bindings(services: AdminServices, vhost: str) -> list[Row]:
+def bindings(services: Sources, vhost: str) -> list[Row]:
     """One row per binding, the default exchange's implicit ones included."""
     rows: list[Row] = [
         {
@@ -163,22 +163,22 @@ def bindings(services: AdminServices, vhost: str) -> list[Row]:
     return rows
 
 
-def links(services: AdminServices, vhost: str) -> list[Row]:
+def links(services: Sources, vhost: str) -> list[Row]:
     """One row per federation link of this member."""
     return [row for row in _link_rows(services, vhost) if row["type"] != "shovel"]
 
 
-def shovels(services: AdminServices, vhost: str) -> list[Row]:
+def shovels(services: Sources, vhost: str) -> list[Row]:
     """One row per shovel of this member."""
     return [row for row in _link_rows(services, vhost) if row["type"] == "shovel"]
 
 
-def _link_rows(services: AdminServices, vhost: str) -> list[Row]:
+def _link_rows(services: Sources, vhost: str) -> list[Row]:
     rows = services.runtime.link_rows()
     return [row for row in rows if not vhost or row["vhost"] == vhost]
 
 
-def members(services: AdminServices, _: str) -> list[Row]:
+def members(services: Sources, _: str) -> list[Row]:
     """One row per member, in the form of admin.proto's Member."""
     alive = services.groups.alive()
     all_queues = list(services.catalog.view.queues())
@@ -218,13 +218,13 @@ def members(services: AdminServices, _: str) -> list[Row]:
     return rows
 
 
-def _leaders_elsewhere(services: AdminServices, node: str) -> int:
+def _leaders_elsewhere(services: Sources, node: str) -> int:
     groups = services.groups
     uids = groups.groups()
     return sum(1 for uid in uids if groups.leader_of(uid) == node and uid != CATALOG_GROUP)
 
 
-def is_caught_up(services: AdminServices) -> bool:
+def is_caught_up(services: Sources) -> bool:
     """Tell whether every group here has a leader and nothing committed is unapplied."""
     for uid in services.groups.groups():
         status = services.groups.status_of(uid)
@@ -233,7 +233,7 @@ def is_caught_up(services: AdminServices) -> bool:
     return True
 
 
-def groups(services: AdminServices, _: str) -> list[Row]:
+def groups(services: Sources, _: str) -> list[Row]:
     """One row per Raft group with a replica here."""
     rows = []
     for uid in services.groups.groups():
@@ -258,7 +258,7 @@ def groups(services: AdminServices, _: str) -> list[Row]:
     return rows
 
 
-def group_name(services: AdminServices, uid: int) -> str:
+def group_name(services: Sources, uid: int) -> str:
     """Return what a person calls a group."""
     if uid == CATALOG_GROUP:
         return "the catalog"
@@ -266,7 +266,7 @@ def group_name(services: AdminServices, uid: int) -> str:
     return f"queue '{queue.name}' in vhost '{queue.vhost}'" if queue else f"group {uid:x}"
 
 
-def group_health(services: AdminServices) -> list[GroupHealth]:
+def group_health(services: Sources) -> list[GroupHealth]:
     """Return all groups of the cluster with the members that are up, from the catalog."""
     alive = services.groups.alive() | {NodeId(services.node)}
     catalog = tuple(NodeId(name) for name in services.catalog.view.members())
@@ -281,7 +281,7 @@ def group_health(services: AdminServices) -> list[GroupHealth]:
 _SECRETS = ("password", "secret")
 
 
-def configuration(services: AdminServices, _: str) -> list[Row]:
+def configuration(services: Sources, _: str) -> list[Row]:
     """One row per setting that this member was started with, and each compat switch in effect."""
     rows: list[Row] = [
         {
@@ -297,12 +297,12 @@ def configuration(services: AdminServices, _: str) -> list[Row]:
     return rows
 
 
-def variables(services: AdminServices, _: str) -> list[Row]:
+def variables(services: Sources, _: str) -> list[Row]:
     """One row per variable that can be set at run time (variables.py)."""
     return services.variables.rows()
 
 
-def tracing(services: AdminServices, vhost: str) -> list[Row]:
+def tracing(services: Sources, vhost: str) -> list[Row]:
     """One row per vhost whose firehose is on."""
     return [
         {"vhost": name}
@@ -311,7 +311,7 @@ def tracing(services: AdminServices, vhost: str) -> list[Row]:
     ]
 
 
-def status(services: AdminServices, _: str) -> list[Row]:
+def status(services: Sources, _: str) -> list[Row]:
     """One row: what `brokerctl status` shows of this member beside its row in `members`."""
     config, monitor, endpoints = (
         services.objects.config,
@@ -349,21 +349,23 @@ def status(services: AdminServices, _: str) -> list[Row]:
     ]
 
 
-async def memory(services: AdminServices, _: str) -> list[Row]:
+async def memory(services: Sources, _: str) -> list[Row]:
     """One row per part of this member's memory (memory_breakdown.py)."""
     monitor = services.runtime.monitor
     found = await monitor.breakdown.take() if monitor else {}
     return [{"part": part, "bytes": size} for part, size in found.items()]
 
 
-def _listeners(services: AdminServices) -> list[Row]:
+def _listeners(services: Sources) -> list[Row]:
     config = services.objects.config
     is_open = services.runtime.endpoints is not None and services.runtime.endpoints.is_open
     purposes = {
         "amqp": ("amqp", "AMQP 0-9-1", is_open),
         "amqps": ("amqp/ssl", "AMQP 0-9-1 over TLS", is_open and bool(config.tls.cert_file)),
         "grpc": ("grpc", "Admin, Messages, Telemetry", True),
-        "http": ("http", "health, metrics, reports", True),
+        "http": ("http/prometheus", "health, metrics, reports", True),
+        "management": ("http", "HTTP API", True),
+        "management_tls": ("https", "HTTP API over TLS", bool(config.tls.cert_file)),
         "peer": ("clustering", "inter-node communication", True),
     }
     return [
@@ -379,7 +381,7 @@ def _listeners(services: AdminServices) -> list[Row]:
     ]
 
 
-MAKERS: dict[str, Callable[[AdminServices, str], list[Row] | Awaitable[list[Row]]]] = {
+MAKERS: dict[str, Callable[[Sources, str], list[Row] | Awaitable[list[Row]]]] = {
     "memory": memory,
     "variables": variables,
     "tracing": tracing,
@@ -387,9 +389,9 @@ MAKERS: dict[str, Callable[[AdminServices, str], list[Row] | Awaitable[list[Row]
     "queues": queues,
     "exchanges": exchanges,
     "bindings": bindings,
-    "connections": admin_client_rows.connections,
-    "channels": admin_client_rows.channels,
-    "consumers": admin_client_rows.consumers,
+    "connections": client_rows.connections,
+    "channels": client_rows.channels,
+    "consumers": client_rows.consumers,
     "links": links,
     "shovels": shovels,
     "members": members,

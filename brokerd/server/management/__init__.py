@@ -1,0 +1,1 @@
+"""Front door: the HTTP API of RabbitMQ's management plugin."""

@@ -1,0 +1,248 @@
+"""Endpoints about bindings, in all their paths.
+
+A binding's last part of a path is its `properties_key`: the routing key, and a hash of its
+arguments if it has any.  RabbitMQ's hash is Erlang's own of terms; ours is of the same shape.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Literal
+from urllib.parse import quote, quote_plus
+
+from brokerd.core.catalog import catalog_commands, declare, names
+from brokerd.core.catalog.catalog_objects import Binding, Queue
+from brokerd.core.catalog.refusals import Refused
+from brokerd.server.management import listing, objects
+from brokerd.server.management.call import (
+    Answer,
+    Call,
+    Json,
+    bad_request,
+    created,
+    not_found,
+    refused,
+)
+from brokerd.server.management.routes import Right, Route
+from brokerd.server.slices import in_slices
+
+Kind = Literal["queue", "exchange"]
+
+#: Of the hash: RabbitMQ's has 32 bits as well.
+_HASH_BYTES = 4
+_KINDS: dict[str, Kind] = {"q": "queue", "e": "exchange"}
+
+
+def properties_key(routing_key: str, arguments: Json) -> str:
+    """Return what a path calls a binding between two ends (rabbit_mgmt_format)."""
+    if not arguments:
+        return _quoted(routing_key) or "~"
+    digest = hashlib.sha256(names.canonical_json(arguments).encode()).digest()[:_HASH_BYTES]
+    return f"{_quoted(routing_key)}~{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def _quoted(text: str) -> str:
+    return quote_plus(text, safe="", errors="surrogateescape").replace("~", "%7E")
+
+
+def row(binding: Binding) -> Json:
+    """Return a binding as RabbitMQ shows it."""
+    return {
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": binding.destination_kind,
+        "routing_key": binding.routing_key,
+        "arguments": binding.arguments,
+        "properties_key": properties_key(binding.routing_key, binding.arguments),
+    }
+
+
+def implicit(queue: Queue) -> Json:
+    """Return the binding that every queue has to the default exchange."""
+    return {
+        "source": "",
+        "vhost": queue.vhost,
+        "destination": queue.name,
+        "destination_type": "queue",
+        "routing_key": queue.name,
+        "arguments": {},
+        "properties_key": properties_key(queue.name, {}),
+    }
+
+
+async def _rows(call: Call, vhosts: Iterable[str]) -> list[Json]:
+    found: list[Json] = []
+    view = call.services.catalog.view
+    for vhost in vhosts:
+        queues = view.records("queue", vhost)
+        async for part in in_slices(range(len(queues))):
+            found += [implicit(each) for i in part if isinstance(each := queues[i], Queue)]
+        records = view.records("binding", vhost)
+        async for part in in_slices(range(len(records))):
+            found += [row(each) for i in part if isinstance(each := records[i], Binding)]
+    return found
+
+
+async def _list(call: Call) -> Answer:
+    if "vhost" in call.parts and call.vhost not in call.services.catalog.view.vhosts:
+        raise not_found()
+    rows = await _rows(call, call.visible_vhosts())
+    default = ("vhost", "source", "destination_type", "destination", "routing_key")
+    return Answer(value=await listing.answer(rows, call.query, default))
+
+
+def _explicit(call: Call) -> Iterator[Binding]:
+    for record in call.services.catalog.view.records("binding", call.vhost):
+        assert isinstance(record, Binding)
+        yield record
+
+
+async def _of_queue(call: Call) -> Answer:
+    """3.10.8 shows the implicit binding of a queue that is not there; here that is a 404."""
+    queue = objects.existing_queue(call)
+    rows = [implicit(queue)]
+    rows += [
+        row(binding)
+        for binding in _explicit(call)
+        if binding.destination_kind == "queue" and binding.destination == queue.name
+    ]
+    return Answer(value=await listing.answer(rows, call.query))
+
+
+async def _of_source(call: Call) -> Answer:
+    exchange = objects.existing_exchange(call)
+    if exchange.name == names.DEFAULT_EXCHANGE:
+        queues = call.services.catalog.view.records("queue", call.vhost)
+        rows = [implicit(each) for each in queues if isinstance(each, Queue)]
+    else:
+        rows = [row(binding) for binding in _explicit(call) if binding.source == exchange.name]
+    return Answer(value=await listing.answer(rows, call.query))
+
+
+async def _of_destination(call: Call) -> Answer:
+    exchange = objects.existing_exchange(call)
+    rows = [
+        row(binding)
+        for binding in _explicit(call)
+        if binding.destination_kind == "exchange" and binding.destination == exchange.name
+    ]
+    return Answer(value=await listing.answer(rows, call.query))
+
+
+# ---- between two ends ---------------------------------------------------------------------------
+
+
+def _ends(call: Call) -> tuple[str, Kind, str]:
+    """Return source, kind of the destination, destination."""
+    kind = _KINDS.get(call.parts["kind"])
+    if kind is None:
+        raise not_found()
+    destination = call.parts["destination"]
+    if kind == "exchange":
+        destination = objects.exchange_name(destination)
+    return objects.exchange_name(call.parts["source"]), kind, destination
+
+
+def _between(call: Call) -> list[Json]:
+    source, kind, destination = _ends(call)
+    view = call.services.catalog.view
+    if call.vhost not in view.vhosts:
+        raise not_found()
+    if source == names.DEFAULT_EXCHANGE:
+        queue = view.queue(call.vhost, destination) if kind == "queue" else None
+        return [] if queue is None else [implicit(queue)]
+    return [
+        row(binding)
+        for binding in _explicit(call)
+        if (binding.source, binding.destination_kind, binding.destination)
+        == (source, kind, destination)
+    ]
+
+
+async def _list_between(call: Call) -> Answer:
+    return Answer(value=await listing.answer(_between(call), call.query))
+
+
+def _one(call: Call) -> Json:
+    wanted = call.parts["key"]
+    for each in _between(call):
+        # A client may quote what it was given, or hand it back as it is.
+        if wanted == each["properties_key"]:
+            return each
+    raise not_found()
+
+
+async def _get(call: Call) -> Answer:
+    return Answer(value=listing.chosen(_one(call), listing.columns_of(call.query)))
+
+
+async def _bind(call: Call) -> Answer:
+    call.check_vhost()
+    source, kind, destination = _ends(call)
+    body = await call.body()
+    key, table = objects.text(body, "routing_key"), objects.arguments(body)
+    if names.is_too_long(key):
+        raise bad_request(f"routing_key: longer than {names.NAME_BYTES_MAX} bytes")
+    services = call.services
+    plan = declare.bind(
+        *(services.catalog.view, services.profile, call.access, source, kind, destination),
+        *(key, table, services.identity.connection_id(0)),
+    )
+    if isinstance(plan, Refused):
+        raise refused(plan)
+    if isinstance(plan, declare.Create):
+        operation = catalog_commands.put(
+            plan.kind, plan.vhost, plan.name, plan.spec, cause=objects.cause(call), declare=True
+        )
+        objects.check_reply(await services.objects.write(operation))
+    ends = (call.vhost, "e", source, call.parts["kind"], destination, properties_key(key, table))
+    path = "/".join(quote(part, safe="", errors="surrogateescape") for part in ends)
+    return created(f"../../../../{path}")
+
+
+async def _unbind(call: Call) -> Answer:
+    found = _one(call)
+    services = call.services
+    plan = declare.unbind(
+        *(services.catalog.view, call.access, found["source"], found["destination_type"]),
+        *(found["destination"], found["routing_key"], found["arguments"]),
+        services.identity.connection_id(0),
+    )
+    return await objects.delete(call, plan)
+
+
+_BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind}/{destination}"
+
+ROUTES = (
+    Route("GET", "/api/bindings", Right.MANAGEMENT, _list, "All bindings"),
+    Route("GET", "/api/bindings/{vhost}", Right.VHOST_VISIBLE, _list, "Bindings of a vhost"),
+    Route(
+        *("GET", _BETWEEN, Right.VHOST_VISIBLE, _list_between),
+        "Bindings between an exchange and a queue (kind `q`) or an exchange (kind `e`)",
+    ),
+    Route(
+        *("POST", _BETWEEN, Right.VHOST, _bind),
+        "Bind: `routing_key`, `arguments`; Location names the new binding",
+    ),
+    Route("GET", f"{_BETWEEN}/{{key}}", Right.VHOST_VISIBLE, _get, "One by its `properties_key`"),
+    Route("DELETE", f"{_BETWEEN}/{{key}}", Right.VHOST, _unbind, "Unbind it"),
+    Route(
+        *("GET", "/api/queues/{vhost}/{name}/bindings", Right.VHOST_VISIBLE, _of_queue),
+        "Bindings of a queue",
+    ),
+    Route(
+        "GET",
+        "/api/exchanges/{vhost}/{name}/bindings/source",
+        *(Right.VHOST_VISIBLE, _of_source),
+        "Bindings from an exchange",
+    ),
+    Route(
+        "GET",
+        "/api/exchanges/{vhost}/{name}/bindings/destination",
+        *(Right.VHOST_VISIBLE, _of_destination),
+        "Bindings to an exchange",
+    ),
+)

@@ -1,0 +1,229 @@
+"""The door of the management API: HTTP in, a handler's answer out.
+
+In order: path and method, login, right, then the handler, which asks for the body itself; of a
+caller who is not let in no body is read.  http_server.py listens, bounds what strangers hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from aiohttp import hdrs, web
+
+from brokerd.config import LimitConfig
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.http_server import CONNECTION, HttpLimits
+from brokerd.server.management import login
+from brokerd.server.management.call import (
+    Answer,
+    Call,
+    Caller,
+    HttpError,
+    not_authorised,
+    not_found,
+)
+from brokerd.server.management.routes import Right, Route, Table
+from brokerd.server.slices import SLICE
+
+if TYPE_CHECKING:
+    from brokerd.server.management.ports import ManagementServices
+
+log = logging.getLogger(__name__)
+
+#: Of the query's parameters.
+PARAMETERS_MAX = 100
+#: A browser shows nothing of ours in a frame and runs no script that is not ours.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+    "Vary": "Authorization, Origin",
+    # No versions for strangers.
+    "Server": "brokerd",
+}
+#: Two years (RFC 6797); only over TLS, where it means something.
+HSTS = {"Strict-Transport-Security": "max-age=63072000"}
+
+
+def listener_limits(limits: LimitConfig) -> HttpLimits:
+    """Return what strangers may make the listener hold."""
+    return HttpLimits(
+        connections_max=limits.management_connections,
+        connections_per_address_max=limits.management_connections_per_address,
+    )
+
+
+def make_app(services: ManagementServices, table: Table) -> web.Application:
+    """Return the application: one handler for all, since routes.py knows the paths."""
+    app = web.Application()
+    door = Door(services, table)
+    app.router.add_route("*", "/{path:.*}", door.handle, expect_handler=_no_hurry)
+    return app
+
+
+async def _no_hurry(_: web.Request) -> None:
+    """`Expect: 100-continue` is answered when somebody wants the body."""
+
+
+class Door:
+    """State: none of its own."""
+
+    def __init__(self, services: ManagementServices, table: Table) -> None:
+        self._services = services
+        self._table = table
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        try:
+            answer = await self._answer(request)
+        except HttpError as error:
+            answer = _of_error(error)
+        except Unavailable as error:
+            answer = _of_error(HttpError(503, "unavailable", str(error)))
+        return await _response(request, answer)
+
+    async def _answer(self, request: web.Request) -> Answer:
+        raw_path, _, query = request.raw_path.partition("?")
+        found = self._table.find(raw_path)
+        if found is None:
+            raise not_found()
+        if request.method == hdrs.METH_OPTIONS:
+            return Answer(200, text="", headers={"Allow": found.allow})
+        method = hdrs.METH_GET if request.method == hdrs.METH_HEAD else request.method
+        route = found.methods.get(method)
+        if route is None:
+            return Answer(405, text="", headers={"Allow": found.allow})
+        caller = await self._caller(request, route)
+        call = Call(
+            self._services,
+            caller,
+            method,
+            found.parts,
+            _parameters(query),
+            {name.lower(): value for name, value in request.headers.items()},
+            lambda: self._read(request),
+        )
+        check_right(call, route.right)
+        return await route.handler(call)
+
+    async def _caller(self, request: web.Request, route: Route) -> Caller:
+        if route.right is Right.ANYONE:
+            return Caller("", frozenset())
+        transport = request.transport
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        host, port = (str(peer[0]), peer[1]) if peer else ("0.0.0.0", 0)
+        header = request.headers.get(hdrs.AUTHORIZATION, "")
+        name = f"{host}:{port}"
+        return await login.authenticate(self._services, header, host, name, request.secure)
+
+    async def _read(self, request: web.Request) -> bytes:
+        """Return the body of a caller who may send one, as far as it is not too large."""
+        limit = self._services.config.limits.management_body_bytes
+        if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+            raise HttpError(415, "unsupported_media_type", "send the body as it is, not packed")
+        if (request.content_length or 0) > limit:
+            raise _too_large(limit)
+        connection = request.get(CONNECTION)
+        if connection is not None:
+            # Chunks of a body bring their own lengths.
+            connection.allow(2 * limit)
+        if request.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+            assert request.transport is not None
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        parts, size = [], 0
+        async for part in request.content.iter_any():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+        return b"".join(parts)
+
+
+def check_right(call: Call, right: Right) -> None:
+    """Raise the 401 of RabbitMQ, in its words, unless the caller has the right."""
+    caller = call.caller
+    if right is Right.ANYONE:
+        return
+    if not caller.is_management:
+        raise not_authorised("Not management user")
+    if right is Right.MONITORING and not caller.is_monitor:
+        raise not_authorised("Not monitor user")
+    if right is Right.ADMINISTRATOR and not caller.is_administrator:
+        raise not_authorised("Not administrator user")
+    if right is Right.POLICYMAKER and not caller.is_policymaker:
+        raise not_authorised("Not policymaker user")
+    # What is not there is the handler's 404.
+    if "vhost" not in call.parts or call.vhost not in call.services.catalog.view.vhosts:
+        return
+    if right is Right.VHOST_VISIBLE:
+        may = call.may_see(call.vhost)
+    elif right in (Right.VHOST, Right.POLICYMAKER):
+        may = call.may_enter(call.vhost)
+    else:
+        may = True
+    if not may:
+        raise not_authorised("User not authorised to access virtual host")
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=PARAMETERS_MAX)
+    except ValueError as error:
+        raise HttpError(400, "bad_request", str(error)) from error
+    return dict(pairs)
+
+
+def _too_large(limit: int) -> HttpError:
+    reason = f"the body is larger than {limit} bytes (limits.management_body_bytes)"
+    return HttpError(413, "payload_too_large", reason)
+
+
+def _of_error(error: HttpError) -> Answer:
+    if error.reason is None:
+        return Answer(error.status, text="", headers=error.headers)
+    value = {"error": error.error, "reason": error.reason}
+    return Answer(error.status, value, error.headers)
+
+
+async def _response(request: web.Request, answer: Answer) -> web.Response:
+    headers = SECURITY_HEADERS | (HSTS if request.secure else {}) | answer.headers
+    if answer.status == 204 or not answer.has_body:
+        return web.Response(status=answer.status, headers=headers)
+    if answer.text is not None:
+        if answer.text:
+            headers["Content-Type"] = answer.content_type
+        return web.Response(status=answer.status, body=answer.text.encode(), headers=headers)
+    headers["Content-Type"] = "application/json"
+    return web.Response(status=answer.status, body=await encode(answer.value), headers=headers)
+
+
+async def encode(value: Any) -> bytes:
+    """Return JSON; long lists in slices, so that clients have their turn between them."""
+    if isinstance(value, list) and len(value) > SLICE:
+        return b"[" + b",".join([part async for part in _parts(value)]) + b"]"
+    if isinstance(value, Mapping) and isinstance(value.get("items"), list):
+        # A page: its rows are as many as those of a list may be.
+        rest = {key: item for key, item in value.items() if key != "items"}
+        return b'{"items":' + await encode(value["items"]) + b"," + _json(rest)[1:]
+    return _json(value)
+
+
+async def _parts(rows: list[Any]) -> AsyncIterator[bytes]:
+    for begin in range(0, len(rows), SLICE):
+        if begin:
+            await asyncio.sleep(0)
+        yield _json(rows[begin : begin + SLICE])[1:-1]
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+def _json(value: Any) -> bytes:
+    return _ENCODER.encode(value).encode()

@@ -1,0 +1,106 @@
+"""Endpoints about the caller, the cluster's name and what this release can do."""
+
+from __future__ import annotations
+
+from brokerd.core.catalog import catalog_commands, features
+from brokerd.server.access import compatibility
+from brokerd.server.catalog import cluster_name
+from brokerd.server.management.call import Answer, Call, bad_request, no_content
+from brokerd.server.management.routes import Right, Route
+
+#: RabbitMQ's flags that clients look for: NServiceBus does not start without stream_queue, though
+#: it uses no streams.
+RABBITMQ_FLAGS = (
+    ("classic_mirrored_queue_version", "Support setting version for classic mirrored queues"),
+    ("drop_unroutable_metric", "Count unroutable publishes to be dropped in stats"),
+    ("empty_basic_get_metric", "Count AMQP `basic.get` on empty queues in stats"),
+    ("implicit_default_bindings", "Default bindings are now implicit"),
+    ("maintenance_mode_status", "Maintenance mode status"),
+    ("quorum_queue", "Support queues of type `quorum`"),
+    ("stream_queue", "Named for clients that ask; there are no streams"),
+    ("user_limits", "Configure connection and channel limits for a user"),
+    ("virtual_host_metadata", "Virtual host metadata (description, tags, etc)"),
+)
+
+
+async def _whoami(call: Call) -> Answer:
+    return Answer(value={"name": call.caller.user, "tags": sorted(call.caller.tags)})
+
+
+async def _cluster_name(call: Call) -> Answer:
+    return Answer(value={"name": name_of(call)})
+
+
+def name_of(call: Call) -> str:
+    """Return the cluster's name as other clusters know it."""
+    services = call.services
+    return cluster_name.of(services.config.cluster.name, services.catalog.view)
+
+
+async def _set_cluster_name(call: Call) -> Answer:
+    name = (await call.needed("name"))["name"]
+    problem = cluster_name.problem(name) if isinstance(name, str) else "name: must be a text"
+    if problem is not None:
+        raise bad_request(problem)
+    await call.services.objects.write(catalog_commands.set_setting(cluster_name.SETTING, name))
+    return no_content()
+
+
+async def _version(call: Call) -> Answer:
+    return Answer(value=compatibility.compatible_version(call.services.profile))
+
+
+async def _extensions(_: Call) -> Answer:
+    return Answer(value=[])
+
+
+async def _feature_flags(call: Call) -> Answer:
+    enabled = call.services.catalog.view.enabled_features
+    rows = [_flag(name, description, "enabled", "rabbit") for name, description in RABBITMQ_FLAGS]
+    rows += [
+        _flag(
+            feature.name,
+            feature.description,
+            "enabled" if feature.name in enabled else "disabled",
+            "brokerd",
+        )
+        for feature in features.FEATURES
+    ]
+    return Answer(value=sorted(rows, key=lambda row: row["name"]))
+
+
+def _flag(name: str, description: str, state: str, provider: str) -> dict[str, str]:
+    return {
+        "name": name,
+        "desc": description,
+        "doc_url": "",
+        "provided_by": provider,
+        "stability": "stable",
+        "state": state,
+    }
+
+
+async def _deprecated(_: Call) -> Answer:
+    """4.x lists what it will drop; this broker drops nothing of RabbitMQ's that it has."""
+    return Answer(value=[])
+
+
+ROUTES = (
+    Route("GET", "/api/whoami", Right.MANAGEMENT, _whoami, "Name and tags of the caller"),
+    Route("GET", "/api/version", Right.MANAGEMENT, _version, "The version of RabbitMQ followed"),
+    Route("GET", "/api/cluster-name", Right.MANAGEMENT, _cluster_name, "Name of the cluster"),
+    Route("PUT", "/api/cluster-name", Right.ADMINISTRATOR, _set_cluster_name, "Rename the cluster"),
+    Route("GET", "/api/extensions", Right.MANAGEMENT, _extensions, "Extensions; there are none"),
+    Route(
+        *("GET", "/api/feature-flags", Right.ADMINISTRATOR, _feature_flags),
+        "Feature flags: RabbitMQ's, all enabled, and brokerd's own",
+    ),
+    Route(
+        *("GET", "/api/deprecated-features", Right.MANAGEMENT, _deprecated),
+        "Deprecated features (4.x); there are none",
+    ),
+    Route(
+        *("GET", "/api/deprecated-features/used", Right.MANAGEMENT, _deprecated),
+        "Deprecated features in use (4.x); there are none",
+    ),
+)

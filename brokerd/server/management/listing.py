@@ -1,0 +1,190 @@
+"""Lists as RabbitMQ's management plugin cuts them: name, sort, page, columns.
+
+Pure but for turns of the loop between slices.  Rows are JSON objects that nobody changes: whoever
+wants other fields makes new ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from brokerd.core.catalog import patterns
+from brokerd.server.management.call import HttpError, Json, bad_request
+from brokerd.server.slices import SLICE
+
+Query: TypeAlias = Mapping[str, str]
+
+PAGE_SIZE = 100
+#: As RabbitMQ has it (rabbit_mgmt_util: MAX_PAGE_SIZE).
+PAGE_SIZE_MAX = 500
+#: For all names of a list together; one alone has patterns.MATCH_TIMEOUT_S.
+FILTER_S = 0.5
+
+
+@dataclass(slots=True, frozen=True)
+class Page:
+    """What was asked for."""
+
+    number: int
+    size: int
+
+
+def page_of(query: Query) -> Page | None:
+    """Return which page is wanted, None for all; HttpError: 400."""
+    if "page" not in query:
+        return None
+    try:
+        number = int(query["page"])
+        size = int(query.get("page_size", PAGE_SIZE))
+    except ValueError as error:
+        raise bad_request("Pagination parameters are invalid") from error
+    if number < 1 or not 1 <= size <= PAGE_SIZE_MAX:
+        given = size if "page_size" in query else "undefined"
+        raise bad_request(
+            f"Invalid pagination parameters: page number {number}, page size {given}",
+            "invalid_pagination_parameters",
+        )
+    return Page(number, size)
+
+
+async def named(
+    rows: Sequence[Any], query: Query, name_of: Callable[[Any], str] = lambda row: str(row["name"])
+) -> Sequence[Any]:
+    """Return the rows whose name contains, or whose name's pattern finds, what is asked for.
+
+    Only with a page, as there.  HttpError: 400 for a pattern that does not compile, or takes too
+    long over all names.
+    """
+    wanted = query.get("name", "")
+    if not wanted or not rows or "page" not in query:
+        return rows
+    if query.get("use_regex", "").lower() != "true":
+        # 3.10.8 ignores case.
+        folded = wanted.casefold()
+        return [row for row in rows if folded in name_of(row).casefold()]
+    pattern = f"(?i){wanted}"
+    if patterns.error(pattern) is not None:
+        raise bad_request("Pagination parameters are invalid")
+    loop = asyncio.get_running_loop()
+    found: list[Any] = []
+    spent = 0.0
+    for begin in range(0, len(rows), SLICE):
+        if begin:
+            await asyncio.sleep(0)
+        began = loop.time()
+        for row in rows[begin : begin + SLICE]:
+            if patterns.matches(pattern, name_of(row)):
+                found.append(row)
+            if loop.time() - began + spent > FILTER_S:
+                raise bad_request("the pattern of `name` takes too long")
+        spent += loop.time() - began
+    return found
+
+
+def cut(rows: Sequence[Any], page: Page, total: int) -> tuple[Sequence[Any], Json]:
+    """Return the rows of a page and what is said of it; HttpError: no such page.
+
+    total: how many there were before names were looked at.
+    """
+    count = len(rows)
+    pages = math.ceil(count / page.size)
+    if page.number > max(pages, 1):
+        raise HttpError(
+            400,
+            "page_out_of_range",
+            f"Page out of range, page: {page.number} page size: {page.size}, len: {count}",
+        )
+    begin = (page.number - 1) * page.size
+    found = rows[begin : begin + page.size]
+    return found, {
+        "filtered_count": count,
+        "item_count": len(found),
+        "page": page.number,
+        "page_count": pages,
+        "page_size": page.size,
+        "total_count": total,
+    }
+
+
+def sort_columns(query: Query) -> list[str]:
+    """Return by which columns a list is to be sorted, first the first."""
+    return [column for column in query.get("sort", "").split(",") if column]
+
+
+def ordered(rows: Sequence[Json], query: Query, default: Sequence[str] = ()) -> Sequence[Json]:
+    """Return the rows by what is asked for, else by the default; those that lack it come first."""
+    columns = sort_columns(query) or list(default)
+    if not columns:
+        return rows
+    is_reversed = query.get("sort_reverse", "").lower() == "true"
+    return sorted(
+        rows, key=lambda row: [_rank(dotted(row, column)) for column in columns],
+        reverse=is_reversed,
+    )  # fmt: skip
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """Order values of several types as Erlang does: numbers, atoms, lists, text."""
+    if value is None:
+        return (0, 0)
+    if isinstance(value, bool):
+        return (2, value)
+    if isinstance(value, int | float):
+        return (1, value)
+    if isinstance(value, str):
+        return (4, value)
+    return (3, len(value) if isinstance(value, list | dict) else 0)
+
+
+def dotted(row: Any, column: str) -> Any:
+    """Return what `a.b` names in a row, None if nothing."""
+    for part in column.split("."):
+        if not isinstance(row, Mapping) or part not in row:
+            return None
+        row = row[part]
+    return row
+
+
+def columns_of(query: Query) -> list[list[str]] | None:
+    """Return the columns that are wanted, None for all."""
+    wanted = [column.split(".") for column in query.get("columns", "").split(",") if column]
+    return wanted or None
+
+
+def chosen(row: Json, columns: list[list[str]] | None) -> Json:
+    """Return a row with these columns only."""
+    if columns is None:
+        return row
+    found: Json = {}
+    for path in columns:
+        _take(found, row, path)
+    return found
+
+
+def _take(into: Json, row: Any, path: list[str]) -> None:
+    key = path[0]
+    if not isinstance(row, Mapping) or key not in row:
+        return
+    if len(path) == 1:
+        into[key] = row[key]
+        return
+    inner = into.setdefault(key, {})
+    if isinstance(inner, dict):
+        _take(inner, row[key], path[1:])
+        if not inner:
+            del into[key]
+
+
+async def answer(rows: Sequence[Json], query: Query, default_sort: Sequence[str] = ()) -> Any:
+    """Return a list of whole rows as it is asked for: the rows, or a page of them."""
+    page = page_of(query)
+    found = ordered(await named(rows, query), query, default_sort)
+    columns = columns_of(query)
+    if page is None:
+        return [chosen(row, columns) for row in found]
+    items, said = cut(found, page, len(rows))
+    return {**said, "items": [chosen(row, columns) for row in items]}

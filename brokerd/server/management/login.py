@@ -1,0 +1,64 @@
+"""Who calls the management API: the one place that reads the Authorization header.
+
+Passwords go through the same Authenticator as AMQP's and gRPC's, with its limits and records.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from brokerd.server.access import auth, login_records
+from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.management.call import Caller, HttpError
+
+if TYPE_CHECKING:
+    from brokerd.server.management.ports import ManagementServices
+
+REALM = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
+
+
+async def authenticate(
+    services: ManagementServices, header: str, address: str, peer: str, is_tls: bool
+) -> Caller:
+    """Return who calls with this Authorization header; HttpError: 401, or 503 while starting.
+
+    address: of the client; peer: names its socket, for the log and for fairness.
+    """
+    if not services.catalog.view.cluster_id:
+        # No users are known yet: a login could only be refused, and for the wrong reason.
+        raise HttpError(503, "unavailable", "this member waits for a majority of the members")
+    if not header:
+        raise HttpError(401, "", None, REALM)
+    client = login_records.Client("https" if is_tls else "http", address, peer)
+    authenticator = services.authenticator
+    credentials = _basic(header)
+    if credentials is not None and not authenticator.may_send_password(is_tls, address):
+        authenticator.records.refuse(client, credentials.user, login_records.NO_TLS)
+        raise _failed()
+    try:
+        verdict = await authenticator.authenticate(credentials, client)
+    except NotChecked as error:
+        raise HttpError(429, "too_many_requests", str(error), {"Retry-After": "1"}) from error
+    if verdict is None:
+        raise _failed()
+    user, tags = verdict
+    return Caller(user, frozenset(tags), peer)
+
+
+def _failed() -> HttpError:
+    return HttpError(401, "not_authorized", "Login failed", REALM)
+
+
+def _basic(header: str) -> auth.Credentials | None:
+    """Return the credentials of an Authorization header (RFC 7617)."""
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(token.strip(), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
+    user, colon, password = text.partition(":")
+    return auth.credentials(user, password) if colon else None

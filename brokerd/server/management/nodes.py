@@ -1,0 +1,301 @@
+"""Endpoints about the members and the cluster as a whole: overview, nodes, memory.
+
+What Erlang alone has (its processes, garbage collections, plugins) is 0 or empty where clients read
+the field, and left out where they do not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from brokerd import __version__
+from brokerd.core.catalog import exchange_types
+from brokerd.server import memory_breakdown
+from brokerd.server.access import compatibility
+from brokerd.server.catalog import member_states
+from brokerd.server.listings import rows as listings
+from brokerd.server.management import identity, listing, queue_figures, queues
+from brokerd.server.management.call import Answer, Call, Json, not_found
+from brokerd.server.management.queue_figures import rate
+from brokerd.server.management.routes import Right, Route
+
+if TYPE_CHECKING:
+    from brokerd.server.management.ports import ManagementServices
+
+NODE, MEMORY = "node", "memory"
+#: Rows of listings/rows.py that each member has of its own clients.
+CLIENTS = ("connections", "channels", queues.CONSUMERS)
+#: What counts how often things came and went; connections alone are counted.
+CHURN = (
+    *("channel_closed", "channel_created", "connection_closed", "connection_created"),
+    *("queue_created", "queue_declared", "queue_deleted"),
+)
+MECHANISMS = (
+    ("AMQPLAIN", "QPid AMQPLAIN mechanism"),
+    ("PLAIN", "SASL PLAIN authentication mechanism"),
+)
+
+
+def register(services: ManagementServices) -> None:
+    """Answer other members what only this one knows."""
+    for kind in CLIENTS:
+        services.figures.register(kind, _maker(services, kind))
+    services.figures.register(NODE, lambda: [_own_row(services)])
+
+    async def memory() -> list[Json]:
+        monitor = services.listed.runtime.monitor
+        return [] if monitor is None else [await monitor.breakdown.take()]
+
+    services.figures.register(MEMORY, memory)
+
+
+def _maker(services: ManagementServices, kind: str) -> Any:
+    maker = listings.MAKERS[kind]
+    return lambda: maker(services.listed, "")
+
+
+# ---- nodes --------------------------------------------------------------------------------------
+
+
+def _own_row(services: ManagementServices) -> Json:
+    """Return this member as RabbitMQ shows a node."""
+    listed, config = services.listed, services.config
+    [status] = listings.status(listed, "")
+    monitor = listed.runtime.monitor
+    clients, alarms = listed.clients, set(status["alarms"])
+    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    connections = len(clients)
+    row: Json = {
+        "name": services.node,
+        "running": True,
+        "type": "disc",
+        "being_drained": member_states.state_of(services.catalog.view, services.node)
+        == member_states.MAINTENANCE,
+        "os_pid": str(status["pid"]),
+        "uptime": status["uptime"] * 1000,
+        "processors": os.cpu_count() or 1,
+        "run_queue": 0,
+        "mem_used": status["memory_used"],
+        "mem_used_details": rate(0.0),
+        "mem_limit": status["vm_memory_high_watermark_limit"],
+        "mem_alarm": "memory" in alarms,
+        "mem_calculation_strategy": "rss",
+        "disk_free": status["disk_free"],
+        "disk_free_details": rate(0.0),
+        "disk_free_limit": status["disk_free_limit"],
+        "disk_free_alarm": "disk" in alarms,
+        "fd_used": descriptors,
+        "fd_used_details": rate(0.0),
+        "fd_total": descriptors_max,
+        "sockets_used": connections,
+        "sockets_used_details": rate(0.0),
+        "sockets_total": config.limits.connections,
+        "proc_used": connections + status["totals"]["channel_count"],
+        "proc_used_details": rate(0.0),
+        "proc_total": 1 << 20,
+        "rates_mode": "basic",
+        "net_ticktime": max(1, config.cluster.suspect_after_ms // 1000),
+        "partitions": [],
+        "cluster_links": [],
+        "enabled_plugins": ["rabbitmq_management"],
+        "exchange_types": _exchange_types(),
+        "auth_mechanisms": [
+            {"name": name, "description": description, "enabled": True}
+            for name, description in MECHANISMS
+        ],
+        "applications": [
+            {"name": "brokerd", "description": "brokerd", "version": __version__},
+            {
+                "name": "rabbit",
+                "description": "compatible with RabbitMQ",
+                "version": status["rabbitmq_version"],
+            },
+        ],
+        "contexts": [_context(listener) for listener in _http(status["listeners"])],
+        "config_files": [],
+        "log_files": ["<stderr>"],
+        "db_dir": status["data_directory"],
+        "listeners": [_listener(each) for each in status["listeners"]],
+        "python_version": platform.python_version(),
+    }
+    if monitor is None:
+        row["running"] = listed.runtime.endpoints is not None
+    for name in CHURN:
+        row |= {name: 0, f"{name}_details": rate(0.0)}
+    return row
+
+
+def _exchange_types() -> list[Json]:
+    return [
+        {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
+        for name in sorted(exchange_types.TYPES)
+    ]
+
+
+def _http(listeners: Iterable[Json]) -> list[Json]:
+    return [each for each in listeners if each["protocol"] in ("http", "https")]
+
+
+def _context(listener: Json) -> Json:
+    return {
+        "description": "RabbitMQ Management",
+        "path": "/",
+        "ip": listener["interface"],
+        "port": str(listener["port"]),
+    }
+
+
+def _listener(row: Json) -> Json:
+    return {
+        "node": row["node"],
+        "protocol": row["protocol"],
+        "ip_address": row["interface"].strip("[]"),
+        "port": row["port"],
+        "socket_opts": [],
+    }
+
+
+async def _all_nodes(call: Call) -> list[Json]:
+    """Return a row for each member of the catalog; of those that are down RabbitMQ says as much."""
+    services = call.services
+    found = (await services.figures.everywhere(NODE)).rows
+    rows = []
+    for name in sorted(services.catalog.view.members() or {services.node: ""}):
+        if name in found:
+            rows += [{**row, "listeners": None} for row in found[name]]
+        else:
+            rows.append({"name": name, "running": False, "type": "disc", "partitions": []})
+    for row in rows:
+        row.pop("listeners", None)
+    return rows
+
+
+async def _nodes(call: Call) -> Answer:
+    return Answer(value=await listing.answer(await _all_nodes(call), call.query))
+
+
+async def _node(call: Call) -> Answer:
+    """3.10.8 fails with a 500 where there is no such node."""
+    for row in await _all_nodes(call):
+        if row["name"] == call.parts["name"]:
+            return Answer(value=listing.chosen(row, listing.columns_of(call.query)))
+    raise not_found()
+
+
+async def _memory(call: Call) -> Answer:
+    """Parts of a member's memory, in our names with RabbitMQ's `total` and `strategy`."""
+    name = call.parts["name"]
+    if name not in call.services.catalog.view.members():
+        raise not_found()
+    rows = (await call.services.figures.everywhere(MEMORY)).rows.get(name)
+    if not rows:
+        return Answer(value={"memory": "not_available"})
+    parts = {part: int(rows[0].get(part, 0)) for part in memory_breakdown.PARTS}
+    total = sum(parts.values())
+    value = {
+        **parts,
+        "connection_readers": 0,
+        "connection_writers": 0,
+        "connection_channels": parts["channels"],
+        "connection_other": parts["connections"],
+        "queue_procs": parts["classic_queues"],
+        "quorum_queue_procs": parts["quorum_queues"],
+        "strategy": "rss",
+        "total": {"rss": total, "allocated": total, "erlang": total},
+    }
+    return Answer(value={"memory": value})
+
+
+# ---- overview -----------------------------------------------------------------------------------
+
+
+async def _overview(call: Call) -> Answer:
+    services, caller = call.services, call.caller
+    services.rates.want()
+    version = compatibility.compatible_version(services.profile)
+    value: Json = {
+        "management_version": version,
+        "rates_mode": "basic",
+        "sample_retention_policies": {"global": [600], "basic": [600], "detailed": [600]},
+        "exchange_types": _exchange_types(),
+        "product_version": version,
+        "product_name": compatibility.compatible_product(services.profile),
+        "rabbitmq_version": version,
+        "brokerd_version": __version__,
+        "cluster_name": identity.name_of(call),
+        "release_series_support_status": "supported",
+        "erlang_version": "",
+        "erlang_full_version": f"Python {platform.python_version()}",
+        "disable_stats": call.is_on("disable_stats"),
+        "enable_queue_totals": call.is_on("enable_queue_totals"),
+        "default_queue_type": services.config.queues.default_type,
+        "is_op_policy_updating_enabled": True,
+        "node": services.node,
+        "statistics_db_event_queue": 0,
+    }
+    if caller.is_monitor:
+        nodes = (await services.figures.everywhere(NODE)).all()
+        value["listeners"] = [each for node in nodes for each in node.get("listeners", [])]
+        value["contexts"] = [
+            {"node": node["name"], **each} for node in nodes for each in node["contexts"]
+        ]
+    value["churn_rates"] = _churn()
+    value |= await _totals(call)
+    return Answer(value=listing.chosen(value, listing.columns_of(call.query)))
+
+
+def _churn() -> Json:
+    made: Json = {}
+    for name in CHURN:
+        made |= {name: 0, f"{name}_details": rate(0.0)}
+    return made
+
+
+async def _totals(call: Call) -> Json:
+    """Return sums over the queues of the vhosts that the caller may see, and how much there is."""
+    services = call.services
+    view, visible = services.catalog.view, set(call.visible_vhosts())
+    count = len(queue_figures.GAUGES) + len(queue_figures.COUNTERS)
+    sums, rates, consumers = [0] * count, [0.0] * count, 0
+    for row in (await services.figures.everywhere(queue_figures.TOTALS)).all():
+        if row["vhost"] in visible:
+            sums = [a + b for a, b in zip(sums, row["sums"], strict=True)]
+            # Of a member that has begun to sample just now there are none.
+            rates = [a + b for a, b in zip(rates, row["rates"], strict=True)]
+            consumers += row["consumers"]
+    stats = queue_figures.stats(tuple(sums), rates)
+    for name in ("confirm", "return_unroutable", "drop_unroutable", "disk_reads", "disk_writes"):
+        stats |= {name: 0, f"{name}_details": rate(0.0)}
+    connections, channels = await _clients(call, visible)
+    return {
+        "queue_totals": queue_figures.gauges(tuple(sums), rates),
+        "message_stats": stats,
+        "object_totals": {
+            "channels": channels,
+            "connections": connections,
+            "consumers": consumers,
+            "exchanges": sum(len(view.vhosts[vhost].exchanges) for vhost in visible),
+            "queues": sum(len(view.vhosts[vhost].queues) for vhost in visible),
+        },
+    }
+
+
+async def _clients(call: Call, visible: set[str]) -> tuple[int, int]:
+    """Return how many connections and channels the caller may see."""
+    rows = (await call.services.figures.everywhere("connections")).all()
+    mine = [row for row in rows if call.caller.is_monitor or row["user"] == call.caller.user]
+    mine = [row for row in mine if row["vhost"] in visible]
+    return len(mine), sum(row["channels"] for row in mine)
+
+
+ROUTES = (
+    Route("GET", "/api/overview", Right.MANAGEMENT, _overview, "The cluster as a whole"),
+    Route("GET", "/api/nodes", Right.MONITORING, _nodes, "The members"),
+    Route("GET", "/api/nodes/{name}", Right.MONITORING, _node, "One member"),
+    Route("GET", "/api/nodes/{name}/memory", Right.MONITORING, _memory, "Where its memory goes"),
+)

@@ -1,0 +1,56 @@
+"""What the management API needs of the member that it is at; composition.py makes it once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brokerd.server.catalog import ports, topology_batch
+from brokerd.server.listings import ports as listings_ports
+from brokerd.server.members import ports as members_ports
+
+if TYPE_CHECKING:
+    from brokerd.config import BrokerConfig
+    from brokerd.core.profiles import Profile
+    from brokerd.server.access.admission import Admission
+    from brokerd.server.access.authentication import Authenticator
+    from brokerd.server.management.figures import Figures
+    from brokerd.server.management.rates import Rates
+    from brokerd.server.messages.ports import Process, Routing
+
+
+@dataclass(slots=True, frozen=True)
+class ManagementServices:
+    """What the calls of the management API share.
+
+    In one piece: one object for all handlers, each of which reads a few of these.
+    """
+
+    config: BrokerConfig
+    profile: Profile
+    identity: Process
+    catalog: ports.Catalog
+    #: Makes and deletes objects: topology.py, topology_batch.py.
+    objects: topology_batch.Room
+    authenticator: Authenticator
+    admission: Admission
+    #: What rows are made of (listings/rows.py).
+    listed: listings_ports.Sources
+    #: What the members are asked.
+    members: members_ports.Cluster
+    #: Rows of all members, asked once a second at most.
+    figures: Figures
+    #: What changed between samples.
+    rates: Rates
+    routing: Routing
+    #: connect_here(user): AMQP of this member with a user's rights, without a login.
+    connect_here: Callable[[str], Awaitable[socket.socket]]
+    #: Why publishers wait, "" when no alarm is on anywhere.
+    blocking_reason: Callable[[], str]
+
+    @property
+    def node(self) -> str:
+        """Return this member's name."""
+        return self.identity.node

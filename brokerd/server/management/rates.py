@@ -1,0 +1,82 @@
+"""Rates: what figures gained between two samples, for `_details.rate` of the management API.
+
+Samples of this member's replicas are taken while somebody asks; nothing is done per message.  What
+did not change keeps its sample: 10,000 idle queues cost about 1.5 MB, busy ones 7 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from brokerd.server.slices import in_slices
+
+#: Gauges and counters of one queue, in an order that its taker fixes.
+Sample: TypeAlias = tuple[int, ...]
+
+#: RabbitMQ's collect_statistics_interval.
+INTERVAL_S = 5.0
+#: Without anybody who asks, sampling ends after so long: longer than autoscalers and exporters
+#: leave between two looks.
+IDLE_S = 300.0
+
+
+class Rates:
+    """State: the last two samples of each queue here, and how far apart they were taken."""
+
+    def __init__(
+        self, uids: Callable[[], Sequence[int]], take: Callable[[int], Sample | None]
+    ) -> None:
+        """take(uid): None where the queue is gone or not here."""
+        self._uids = uids
+        self._take = take
+        self._samples: dict[int, tuple[Sample, Sample]] = {}
+        self._interval_s = 0.0
+        self._wanted_until = 0.0
+        self._wanted = asyncio.Event()
+
+    def of(self, uid: int) -> tuple[float, ...]:
+        """Return what each figure gained a second, () while that is not known."""
+        found = self._samples.get(uid)
+        if found is None or not self._interval_s:
+            return ()
+        before, last = found
+        if before is last:
+            return (0.0,) * len(last)
+        return tuple(
+            round((b - a) / self._interval_s, 4) for a, b in zip(before, last, strict=True)
+        )
+
+    def want(self) -> None:
+        """Somebody asks, and may again."""
+        self._wanted_until = asyncio.get_running_loop().time() + IDLE_S
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Sample while somebody asks, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wanted.wait()
+            taken_at = loop.time()
+            await self._sample(0.0)
+            while loop.time() < self._wanted_until:
+                await asyncio.sleep(taken_at + INTERVAL_S - loop.time())
+                now = loop.time()
+                await self._sample(now - taken_at)
+                taken_at = now
+            self._wanted.clear()
+            self._samples = {}
+            self._interval_s = 0.0
+
+    async def _sample(self, interval_s: float) -> None:
+        samples: dict[int, tuple[Sample, Sample]] = {}
+        earlier = self._samples
+        async for uids in in_slices(self._uids()):
+            for uid in uids:
+                taken = self._take(uid)
+                if taken is None:
+                    continue
+                last = earlier[uid][1] if uid in earlier else taken
+                samples[uid] = (last, last if taken == last else taken)
+        self._samples, self._interval_s = samples, interval_s

@@ -19,7 +19,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from brokerd.server import metrics_rabbitmq
-from brokerd.server.metric_figures import Figures, Sources
+from brokerd.server.metric_figures import SLICE, Figures, Sources
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ async def _table(
         [f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()]
         for name, (_, kind, text, _) in zip(names, columns, strict=True)
     ]
-    async for some in in_slices(items):
+    async for some in in_slices(items, SLICE):
         rows = list(describe(some))
         for name, column, block in zip(names, columns, blocks, strict=True):
             value = column[3]

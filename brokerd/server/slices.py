@@ -12,9 +12,9 @@ T = TypeVar("T")
 SLICE = 200
 
 
-async def in_slices(uids: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """Yield them, some at a time; what they name may be gone when its slice comes."""
-    for begin in range(0, len(uids), SLICE):
+async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
+    """Yield them, so many at a time; what they name may be gone when its slice comes."""
+    for begin in range(0, len(uids), size):
         if begin:
             await asyncio.sleep(0)
-        yield uids[begin : begin + SLICE]
+        yield uids[begin : begin + size]

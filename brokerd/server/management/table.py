@@ -15,6 +15,7 @@ from brokerd.server.management import (
     queues,
     reference,
 )
+from brokerd.server.management.pages import site
 from brokerd.server.management.routes import Table
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _ENDPOINTS = (
     *bindings.ROUTES,
     *objects.ROUTES,
     *messages.ROUTES,
+    *site.ROUTES,
 )
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))

@@ -70,7 +70,7 @@ async def _overview(call: Call) -> Answer:
     elif len(problems) == 1:
         verdict = problems[0]
     else:
-        verdict = f"{len(problems)} things need a look."
+        verdict = f"{problems[0]} {_more(len(problems) - 1)} a look, see below."
     return _page(
         call,
         "overview.html",
@@ -148,6 +148,10 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
 def _shown(problems: list[str]) -> list[str]:
     more = len(problems) - PROBLEMS_MAX
     return problems if more <= 0 else [*problems[:PROBLEMS_MAX], f"And {as_count(more)} more."]
+
+
+def _more(count: int) -> str:
+    return "One more thing needs" if count == 1 else f"{as_count(count)} more things need"
 
 
 def _members(count: int) -> str:

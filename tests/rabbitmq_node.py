@@ -25,6 +25,7 @@ START_SECONDS = 180.0
 #: The plugins that tests use: its HTTP API answers in milliseconds, rabbitmqctl in 1.5 s.
 MANAGEMENT = "rabbitmq_management"
 FEDERATION = "rabbitmq_federation"
+PROMETHEUS = "rabbitmq_prometheus"
 
 
 class RabbitNode:
@@ -33,7 +34,7 @@ class RabbitNode:
     def __init__(self, folder: Path, plugin: str) -> None:
         self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)
         self.name = f"test{self.amqp_port}@localhost"
-        self._has_http = MANAGEMENT in plugin
+        self._has_http = MANAGEMENT in plugin or PROMETHEUS in plugin
         self._folder = folder
         folder.mkdir()
         cookie = folder / ".erlang.cookie"
@@ -42,7 +43,13 @@ class RabbitNode:
         (folder / "enabled_plugins").write_text(f"[{plugin}].\n")
         (folder / "env.conf").write_text("")
         lines = [f"listeners.tcp.1 = 127.0.0.1:{self.amqp_port}"]
-        if self._has_http:
+        if PROMETHEUS in plugin:
+            lines += [
+                "prometheus.tcp.ip = 127.0.0.1",
+                f"prometheus.tcp.port = {self.http_port}",
+                "collect_statistics_interval = 500",
+            ]
+        if MANAGEMENT in plugin:
             lines += [
                 "management.tcp.ip = 127.0.0.1",
                 f"management.tcp.port = {self.http_port}",

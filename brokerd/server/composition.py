@@ -24,7 +24,14 @@ from brokerd.config import BrokerConfig
 from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import NodeId
-from brokerd.server import health, memory_breakdown, metrics, telemetry_hooks
+from brokerd.server import (
+    health,
+    memory_breakdown,
+    metric_figures,
+    metrics,
+    metrics_detailed,
+    telemetry_hooks,
+)
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.connections import Connections
@@ -436,11 +443,25 @@ def build_fronts(member: Member) -> Fronts:
         telemetry.service,
     )
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
-    figures = metrics.Sources(
-        node=process.node,
+    http = _http(member, runtime)
+    services = _management_services(base, access, messages, members, admin, endpoints)
+    management_table.register(services)
+    limits = management.listener_limits(config.limits)
+    api = HttpServer(management.make_app(services, management_table.TABLE), limits)
+    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
+
+
+def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
+    """Health and metrics."""
+    base, access, messages, members = member.base, member.access, member.messages, member.members
+    config, health_state = base.config, base.lifecycle.health
+    figures = metric_figures.Sources(
+        node=base.process.node,
+        profile=base.profile,
         cluster_name=config.cluster.name,
-        view=view,
+        view=base.catalog.view,
         host=base.host,
+        commit_times=base.groups.commit_times,
         queues=base.queues,
         queue_groups=member.queue_groups,
         routing=messages.routing,
@@ -453,13 +474,11 @@ def build_fronts(member: Member) -> Fronts:
         kept_aside=members.kept_aside,
         runtime=runtime,
     )
-    render = functools.partial(metrics.render, figures)
-    http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
-    services = _management_services(base, access, messages, members, admin, endpoints)
-    management_table.register(services)
-    limits = management.listener_limits(config.limits)
-    api = HttpServer(management.make_app(services, management_table.TABLE), limits)
-    return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
+    pages = health.Pages(
+        functools.partial(metrics.render, figures),
+        functools.partial(metrics_detailed.render, figures),
+    )
+    return HttpServer(health.make_app(health_state, pages, config.data_dir / "results"))
 
 
 def _endpoints(base: Base, access: Access, messages: Messages) -> Endpoints:

@@ -11,8 +11,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from aiohttp import web
+
+from brokerd.server import metrics_detailed
+
+K = TypeVar("K")
+
+#: Of /metrics/detailed: 10,000 queues make 4 MB.  Answers that their clients have not taken may be
+#: so large together; who comes then is told to come again.
+ANSWERS_BYTES_MAX = 64 * 1024 * 1024
+CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -25,12 +35,19 @@ class HealthState:
     reason: str = "starting"
 
 
-def make_app(
-    state: HealthState, metrics: Callable[[], Awaitable[bytes]], result_dir: Path
-) -> web.Application:
-    """Return the application; `metrics` renders the Prometheus text."""
+@dataclass(slots=True, frozen=True)
+class Pages:
+    """What renders the Prometheus text, of /metrics and of /metrics/detailed."""
 
-    shared = _Shared(metrics)
+    metrics: Callable[[], Awaitable[bytes]]
+    detailed: Callable[[metrics_detailed.Asked], Awaitable[bytes]]
+
+
+def make_app(state: HealthState, pages: Pages, result_dir: Path) -> web.Application:
+    """Return the application."""
+
+    shared: _Shared[None] = _Shared(lambda _: pages.metrics())
+    detailed = _Detailed(pages.detailed)
 
     async def startup(_: web.Request) -> web.Response:
         return _verdict(state.started, state.reason)
@@ -42,12 +59,7 @@ def make_app(
         return web.Response(text="ok\n")
 
     async def prometheus(_: web.Request) -> web.Response:
-        return web.Response(
-            body=await shared.get(),
-            content_type="text/plain",
-            charset="utf-8",
-            headers={"X-Version": "0.0.4"},
-        )
+        return web.Response(body=await shared.get(None), headers=_HEADERS)
 
     async def report(_: web.Request) -> web.StreamResponse:
         file = result_dir / "report.html"
@@ -60,6 +72,7 @@ def make_app(
     app.router.add_get("/health/ready", ready)
     app.router.add_get("/health/live", live)
     app.router.add_get("/metrics", prometheus)
+    app.router.add_get("/metrics/detailed", detailed.answer)
     app.router.add_get("/telemetry/report", report)
     return app
 
@@ -70,21 +83,62 @@ def _verdict(good: bool, reason: str) -> web.Response:
     return web.Response(status=503, text=f"{reason}\n")
 
 
-class _Shared:
-    """Scrapes at the same time share one rendering: only its first caller costs anything."""
+#: How clients know the text format.
+_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", "X-Version": "0.0.4"}
 
-    def __init__(self, render: Callable[[], Awaitable[bytes]]) -> None:
-        self._render = render
-        self._running: asyncio.Task[bytes] | None = None
 
-    async def get(self) -> bytes:
-        """Return the text as of now, or of a rendering that has begun already."""
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._once())
-        return await asyncio.shield(self._running)
+class _Detailed:
+    """/metrics/detailed, whose answers may be large.  State: bytes of those under way."""
 
-    async def _once(self) -> bytes:
+    def __init__(self, render: Callable[[metrics_detailed.Asked], Awaitable[bytes]]) -> None:
+        self._shared = _Shared(render)
+        self._held_bytes = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Render what the query names, and write it as the client takes it."""
+        query = request.query
+        wanted = metrics_detailed.asked(query.getall("family", []), query.getall("vhost", []))
+        if wanted is None:
+            text = f"more than {metrics_detailed.ASKED_MAX} families or vhosts\n"
+            return web.Response(status=400, text=text)
+        if self._held_bytes > ANSWERS_BYTES_MAX:
+            text = "too much is on its way to clients that do not take it\n"
+            return web.Response(status=503, text=text)
+        body = await self._shared.get(wanted)
+        self._held_bytes += len(body)
         try:
-            return await self._render()
+            response = web.StreamResponse(headers=_HEADERS)
+            response.content_length = len(body)
+            await response.prepare(request)
+            for begin in range(0, len(body), CHUNK_BYTES):
+                await response.write(body[begin : begin + CHUNK_BYTES])
+            await response.write_eof()
         finally:
-            self._running = None
+            self._held_bytes -= len(body)
+        return response
+
+
+class _Shared(Generic[K]):
+    """Requests for the same at the same time share one rendering: only the first costs anything.
+
+    One is made at a time; how many wait is bounded by the listener's connections.
+    """
+
+    def __init__(self, render: Callable[[K], Awaitable[bytes]]) -> None:
+        self._render = render
+        self._running: dict[K, asyncio.Task[bytes]] = {}
+        self._one = asyncio.Lock()
+
+    async def get(self, key: K) -> bytes:
+        """Return the text as of now, or of a rendering that has begun already."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.get_running_loop().create_task(self._once(key))
+        return await asyncio.shield(task)
+
+    async def _once(self, key: K) -> bytes:
+        try:
+            async with self._one:
+                return await self._render(key)
+        finally:
+            del self._running[key]

@@ -61,8 +61,11 @@ class QueueGroups:
         self._led = led
         self._listeners = listeners
         self._queues = records
-        #: Queues that were declared since this member's start, for the metrics.
+        #: Queues that came into being since this member's start, for the metrics; and of these
+        #: those that it is the first member of, so that over all members each counts once.
         self.declared_total = 0
+        self.created_here_total = 0
+        self.deleted_here_total = 0
 
     # ---- what the catalog says ------------------------------------------------------------------
 
@@ -85,12 +88,18 @@ class QueueGroups:
         """A queue was declared, deleted, or its members are others."""
         queue = self._view.queue(change.vhost, change.name)
         if change.deleted or queue is None or queue.uid != change.uid:
+            self.deleted_here_total += self._is_first_of(self._queues.get(change.uid))
             self._close(change.uid)
         if not change.deleted and queue is not None:
-            self.declared_total += queue.uid not in self._queues
+            if queue.uid not in self._queues:
+                self.declared_total += 1
+                self.created_here_total += self._is_first_of(queue)
             self._open(queue)
             if queue.uid in self._led:
                 self._listeners.changed(queue.uid)
+
+    def _is_first_of(self, queue: Queue | None) -> bool:
+        return queue is not None and queue.members[:1] == [self._host.node]
 
     def _open(self, queue: Queue) -> None:
         uid, membership, node = queue.uid, queue.membership, self._host.node

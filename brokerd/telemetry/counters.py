@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
+from brokerd.telemetry.client_totals import AMQP, GRPC, ClientTotals
 from brokerd.telemetry.histograms import Histogram
 from brokerd.telemetry.queue_rows import QueueRows as QueueRows
 from brokerd.telemetry.top_keys import TopKeys
@@ -78,10 +79,14 @@ class ConfirmClock:
     Invariant: every number below `_low` is decided; `_singles` are the decided ones above.
     """
 
-    __slots__ = ("_counters", "_firsts", "_low", "_runs", "_singles", "_user", "_vhost")
+    __slots__ = ("_counters", "_firsts", "_low", "_runs", "_singles", "_totals", "_user", "_vhost")
 
-    def __init__(self, counters: Counters, vhost: str, user: str) -> None:
+    def __init__(
+        self, counters: Counters, vhost: str, user: str, totals: ClientTotals | None = None
+    ) -> None:
+        """totals: of the channel's protocol; AMQP by default."""
         self._counters = counters
+        self._totals = totals or counters.totals[AMQP]
         self._vhost = vhost
         self._user = user
         self._low = 1
@@ -105,6 +110,7 @@ class ConfirmClock:
             # Whatever is below the border of a "multiple" and not decided yet is meant (R-PC-8).
             low = self._low if multiple else tag
             count += self._decide(low, tag, acked)
+        self._totals.confirmed += count
         refused: dict[str, list[tuple[int, int]]] = {}
         for tag in nacks:
             self._decide(tag, tag, refused)
@@ -166,6 +172,8 @@ class Counters:
         self._clock_ms = clock_ms
         #: Of latencies; any clock that does not go back.
         self.clock_us: Callable[[], int] = clock_us or (lambda: clock_ms() * 1000)
+        #: Since the member's start, by protocol.
+        self.totals = {AMQP: ClientTotals(), GRPC: ClientTotals()}
         self._exchanges: dict[tuple[str, str], _Tally] = {}
         self._principals: dict[tuple[str, str], _Tally] = {}
         self._confirms: dict[tuple[str, str, str], Histogram] = {}
@@ -185,10 +193,16 @@ class Counters:
         result: Routed,
         contents: Sequence[Content],
         mandatory: bool = False,
+        totals: ClientTotals | None = None,
     ) -> None:
-        """Count a run of client publishes that share one route."""
+        """Count a run of client publishes that share one route.
+
+        totals: of the client's protocol; AMQP by default.
+        """
         count = len(contents)
-        size_bytes = sum(map(len, map(_BODY, contents)))
+        sizes = list(map(len, map(_BODY, contents)))
+        size_bytes = sum(sizes)
+        (totals or self.totals[AMQP]).published(sizes, size_bytes, len(result.queues), mandatory)
         tally = self._tally(self._exchanges, (vhost, exchange), EXCHANGE_COUNTERS)
         counts = tally.counts
         counts["in"] += count
@@ -261,9 +275,11 @@ class Counters:
 
     # ---- confirms and deliveries -------------------------------------------------------------
 
-    def confirm_clock(self, vhost: str, user: str) -> ConfirmClock:
+    def confirm_clock(
+        self, vhost: str, user: str, totals: ClientTotals | None = None
+    ) -> ConfirmClock:
         """Return what counts and times the confirms of one channel."""
-        return ConfirmClock(self, vhost, user)
+        return ConfirmClock(self, vhost, user, totals)
 
     def confirmed(
         self, vhost: str, user: str, acks: Sequence[object] | int, nacks: Sequence[object] | int

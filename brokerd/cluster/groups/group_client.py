@@ -20,6 +20,7 @@ from typing import Protocol
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.asked import Answer, Asked, ReplyStatus
+from brokerd.cluster.groups.commit_times import CommitTimes
 from brokerd.cluster.groups.driver import Done
 from brokerd.core.queue import client_sessions as envelopes
 from brokerd.raft.messages import NodeId
@@ -139,6 +140,7 @@ class GroupClient:
         self._config = config or ClientConfig()
         self._command_bytes_max = command_bytes_max
         self._incarnation = incarnation
+        self.commit_times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._groups: dict[int, _Group] = {}
         self._by_id: dict[int, tuple[_Group, _Command]] = {}
@@ -405,7 +407,7 @@ class GroupClient:
             else:
                 self._refused(command.id, target, peer_pb2.GroupReply.NOT_LEADER, leader)
 
-        network.propose(group.uid, data, done, is_lazy=command.is_lazy)
+        network.propose(group.uid, data, self.commit_times.timed(done), is_lazy=command.is_lazy)
         return True
 
     def _enveloped(self, group: _Group, command: _Command) -> bytes:

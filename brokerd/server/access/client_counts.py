@@ -21,6 +21,7 @@ class ClientCounts:
         self._by_vhost: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
         self._channels_by_user: Counter[str] = Counter()
+        self.opened_total = 0
         self.channel_count = 0
         self.channels_opened_total = 0
         self._listeners: list[Callable[[], None]] = []
@@ -39,6 +40,7 @@ class ClientCounts:
 
     def opened(self, guest: Guest) -> None:
         """Somebody has opened a vhost."""
+        self.opened_total += 1
         self._by_vhost[guest.vhost] += 1
         self._by_user[guest.user] += 1
         self._changed()

@@ -204,6 +204,21 @@ class Connections(Generic[ClientT]):
         return self.counts.channel_count
 
     @property
+    def closed_total(self) -> int:
+        """Return how many connections that had opened a vhost have ended, calls included."""
+        return self.counts.opened_total - len(self._opened) - len(self._calls)
+
+    @property
+    def socket_count(self) -> int:
+        """Return how many AMQP sockets are open, those before their login included."""
+        return len(self._strangers) + len(self._opened) + len(self._leaving)
+
+    @property
+    def sockets_max(self) -> int:
+        """Return how many AMQP sockets may be open."""
+        return self._sockets_max
+
+    @property
     def call_count(self) -> int:
         """Return how many calls are open."""
         return len(self._calls)

@@ -20,12 +20,14 @@ from brokerd.core import unacked
 from brokerd.core.message import Range
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
+from brokerd.core.ranges import count_of
 from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.backlog import Backlog
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
 from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import Got, LocalConsumer, Part
+from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.connection import ClientConnection
@@ -73,6 +75,7 @@ class ChannelDeliveries:
         self.catalog = services.catalog
         self.messages = services.messages
         self.counters = services.counters
+        self.totals = services.counters.totals[client_totals.AMQP]
         self.tracer = services.tracer
         self.connection = connection
         self.channel = channel
@@ -165,6 +168,8 @@ class ChannelDeliveries:
         self.counters.delivered(
             self.connection.vhost, self.connection.user, total, total_bytes, total_redelivered
         )
+        totals = self.totals.quorum if consumer.has_counts else self.totals.classic
+        totals.delivered(total, total_redelivered, consumer.no_ack)
         if total_bytes >= FLUSH_BYTES:
             # Written at once: only so it shows when the socket is full.
             self.connection.flush_now()
@@ -312,6 +317,8 @@ class ChannelDeliveries:
             self.shared.exempt.add((uid, holder))
         header = content[1]
         queue = self.services.queues.queue_of(uid)
+        if queue is not None:
+            self.totals.of(queue.type).got(run.acquired_count > 0, no_ack)
         # Only 3.10 counts from the first basic.get on.
         is_counted = run.acquired_count or self.services.profile.quorum_count_headers == "3.10"
         if is_counted and queue is not None and queue.type == "quorum":
@@ -374,6 +381,7 @@ class ChannelDeliveries:
             return
         kept, self._got_acks = self._got_acks, {}
         for holder, ranges in kept.items():
+            self._count_acks(holder[0], ranges)
             self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=True)
 
     def settle_tag(
@@ -404,10 +412,17 @@ class ChannelDeliveries:
         self, kind: queue_commands.Kind, by_holder: dict[Holder, list[Range]], cause: int = 0
     ) -> None:
         for holder, ranges in by_holder.items():
+            if kind is queue_commands.Kind.SETTLE:
+                self._count_acks(holder[0], ranges)
             self._settle(kind, holder, ranges, cause)
         if self.shared is not None:
             # R-QOS-5: every settlement makes room for others.
             self._drain()
+
+    def _count_acks(self, uid: int, ranges: list[Range]) -> None:
+        queue = self.services.queues.queue_of(uid)
+        if queue is not None:
+            self.totals.of(queue.type).acknowledged += count_of(ranges)
 
     def _settle(
         self,

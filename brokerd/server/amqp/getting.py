@@ -91,6 +91,7 @@ class Getting:
         if status is ReplyStatus.OK:
             got = message_of(services.queues, queue.uid, reply)
         if got is None:
+            session.totals.of(queue.type).get_empty += 1
             session.send(methods.BasicGetEmpty())
         elif isinstance(got, Refused):
             text = f"queue '{queue.name}' in vhost '{queue.vhost}'"

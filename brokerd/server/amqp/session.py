@@ -75,7 +75,7 @@ class Session(ChannelDeliveries):
             credit=Credit(connection.gate, services.on_way),
         )
         self.pipeline = Pipeline(
-            services.messages, services.replies, connection, self.publisher, self
+            services.messages, services.replies, connection, self.publisher, self, self.totals
         )
 
     # ---- events in order --------------------------------------------------------------------

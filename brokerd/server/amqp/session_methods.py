@@ -262,6 +262,7 @@ async def _queue_declared(
         await _queue_declare(session, method)
         return
     session.last_queue = name
+    session.totals.queues_declared += 1
     if not method.nowait:
         session.send(methods.QueueDeclareOk(name, *(found or (0, 0))))
 
@@ -380,7 +381,7 @@ def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
     if session.confirms is None:
         session.confirms = confirms.Confirms()
         session.confirm_clock = session.counters.confirm_clock(
-            session.connection.vhost, session.connection.user
+            session.connection.vhost, session.connection.user, session.totals
         )
     if not method.nowait:
         session.send(methods.ConfirmSelectOk())

@@ -33,6 +33,7 @@ from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller
 from brokerd.server.messages import message_checks
 from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
+from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
     from brokerd.server.grpc.ports import StreamServices
@@ -77,6 +78,7 @@ class ConsumeStream:
         self._services = services
         self._queues = services.queues
         self._counters = services.messages.counters
+        self._totals = self._counters.totals[client_totals.GRPC]
         self._caller = caller
         self._context = context
         self._channel_close = ChannelClose(services.queues.groups)
@@ -229,9 +231,13 @@ class ConsumeStream:
         settled, unknown = self._unacked.acks(
             (tag, request.multiple) for tag in request.delivery_tags
         )
+        is_quorum = self._consumer.has_counts
+        totals = self._totals.quorum if is_quorum else self._totals.classic
         for consumer_id, ranges in settled.items():
             for low, high in ranges:
                 self._held.remove(low, high)
+                if kind is queue_commands.Kind.SETTLE:
+                    totals.acknowledged += high - low
             self._channel_close.send(
                 self._consumer.uid,
                 queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
@@ -321,6 +327,8 @@ class ConsumeStream:
         self._counters.delivered(
             consumer.vhost, consumer.user, len(response.deliveries), body_bytes, redelivered
         )
+        totals = self._totals.quorum if consumer.has_counts else self._totals.classic
+        totals.delivered(len(response.deliveries), redelivered, self._auto)
         return response
 
     def _settle_sent(self) -> None:

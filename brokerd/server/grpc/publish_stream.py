@@ -26,6 +26,7 @@ from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.messages import message_checks
 from brokerd.server.messages.pipeline import Pipeline, Target
 from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publisher
+from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_state import CatalogState
@@ -132,7 +133,8 @@ class PublishStream:
         identity = services.identity
         self._uid = identity.next_uid()
         self._confirms = SequenceConfirms()
-        self._clock = self._counters.confirm_clock(caller.vhost, caller.user)
+        self._totals = self._counters.totals[client_totals.GRPC]
+        self._clock = self._counters.confirm_clock(caller.vhost, caller.user, self._totals)
         self._returned: list[messages_pb2.Returned] = []
         #: Bytes on their way to queues.
         self._bytes = 0
@@ -156,7 +158,7 @@ class PublishStream:
             credit=Credit(self, services.on_way),
         )
         self._pipeline = Pipeline(
-            services.messages, services.replies, caller, self._publisher, self
+            services.messages, services.replies, caller, self._publisher, self, self._totals
         )
 
     async def run(self, requests: AsyncIterator[messages_pb2.PublishRequest]) -> None:
@@ -363,6 +365,7 @@ class PublishStream:
             return None
         if self._confirms.has_gaps:
             # The clock takes "multiple" for all numbers below; here some of them never were.
+            self._totals.confirmed += count_of(confirmed)
             self._counters.confirmed(
                 self._caller.vhost, self._caller.user, count_of(confirmed), len(nacks)
             )

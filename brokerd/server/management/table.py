@@ -26,6 +26,7 @@ from brokerd.server.management import (
     users,
     vhosts,
 )
+from brokerd.server.management.pages import site
 from brokerd.server.management.routes import Table
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ _ENDPOINTS = (
     *replicas.ROUTES,
     *logins.ROUTES,
     *messages.ROUTES,
+    *site.ROUTES,
 )
 
 TABLE = Table((*_ENDPOINTS, *reference.routes(_ENDPOINTS)))

@@ -22,6 +22,7 @@ from brokerd.core.profiles import Profile
 from brokerd.server.messages import message_checks, ports, publishing
 from brokerd.server.messages.message_checks import Client
 from brokerd.server.messages.reply_to import Replies
+from brokerd.telemetry.client_totals import ClientTotals
 from brokerd.telemetry.counters import ConfirmClock
 
 #: (code, text) of what comes back (R-PUB-7, R-AE-15).
@@ -74,7 +75,15 @@ Checked = tuple[Content, RouteResult, tuple[str, ...]]
 class Pipeline:
     """Owns nothing but what it was given: one client's publishes, step by step."""
 
-    __slots__ = ("_channel", "_client", "_counters", "_publisher", "_replies", "_routing")
+    __slots__ = (
+        "_channel",
+        "_client",
+        "_counters",
+        "_publisher",
+        "_replies",
+        "_routing",
+        "_totals",
+    )
 
     def __init__(
         self,
@@ -83,7 +92,9 @@ class Pipeline:
         client: Client,
         publisher: publishing.Publisher,
         channel: Channel,
+        totals: ClientTotals,
     ) -> None:
+        self._totals = totals
         self._routing = routing
         self._counters = routing.counters
         self._replies = replies
@@ -134,8 +145,10 @@ class Pipeline:
             Routed((*queues, *replies)) if replies else result,
             contents,
             method.mandatory,
+            self._totals,
         )
         if clock is not None:
+            self._totals.received_confirm += count
             clock.published(first, count, method.exchange)
         if tracker is not None:
             tracker.expect(first, count, len(queues) + len(replies))

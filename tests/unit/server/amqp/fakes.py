@@ -9,6 +9,7 @@ from brokerd.core import profiles
 from brokerd.core.catalog.catalog_objects import ConnectionId
 from brokerd.server.amqp.ports import ChannelServices
 from brokerd.server.messages.publishing import OnWayLimits
+from brokerd.telemetry.counters import Counters
 from tests.unit.server.fakes import Nobody
 
 
@@ -55,5 +56,6 @@ def channel_services(groups: Any) -> ChannelServices:
         "identity": Identity(),
         "queues": Queues(groups),
         "on_way": OnWayLimits(1 << 25),
+        "counters": Counters(lambda: 0),
     }
     return ChannelServices(**parts)

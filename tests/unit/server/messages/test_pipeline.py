@@ -22,6 +22,7 @@ from brokerd.server.messages import pipeline
 from brokerd.server.messages.pipeline import NO_CONSUMERS, NO_ROUTE, Pipeline
 from brokerd.server.messages.publishing import UNNUMBERED, Publisher
 from brokerd.server.messages.reply_to import PREFIX, Replies
+from brokerd.telemetry import client_totals
 from brokerd.telemetry.counters import ConfirmClock
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
@@ -88,11 +89,14 @@ class Rig:
         self.routing = fakes.Routing(self.catalog)
         self.groups = Groups()
         self.confirms = Confirms()
-        self.clock = ConfirmClock(self.routing.counters, "/", "guest")
+        self.totals = self.routing.counters.totals[client_totals.AMQP]
+        self.clock = ConfirmClock(self.routing.counters, "/", "guest", self.totals)
         self.replies = Replies(fakes.Identity("a"), Others(), self.catalog.view)
         self.publisher = Publisher(cast(GroupClient, self.groups), "a", 1, 5, self.answered)
         client = Client(self.catalog.access)
-        self.pipeline = Pipeline(self.routing, self.replies, client, self.publisher, self)
+        self.pipeline = Pipeline(
+            self.routing, self.replies, client, self.publisher, self, self.totals
+        )
         self.notes: list[Any] = []
 
     def returned(

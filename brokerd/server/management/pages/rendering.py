@@ -1,0 +1,78 @@
+"""Templates to HTML: everything is escaped, nothing comes from elsewhere, no script runs.
+
+The folder `templates` holds one file for each page, `base.html` around all of them, and the style
+sheet.  For the modules of this folder only.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+
+from brokerd.server.management.call import Answer
+
+TEMPLATES = Path(__file__).with_name("templates")
+#: No inline style and no script, ours or another's; forms ask this member.
+_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"segment": segment, "bytes": as_bytes, "count": as_count, "rate": as_rate}
+    return made
+
+
+def page(template: str, **values: Any) -> Answer:
+    """Return a page; values are what its template names."""
+    text = _environment().get_template(template).render(values)
+    return Answer(
+        text=_readable(text),
+        content_type="text/html; charset=utf-8",
+        headers={"Content-Security-Policy": _POLICY},
+    )
+
+
+def _readable(text: str) -> str:
+    """Names of AMQP need not be UTF-8; what is shown must be."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def segment(name: str) -> str:
+    """Return a name as it stands in a path."""
+    return quote(name.encode("utf-8", "surrogateescape"), safe="")
+
+
+def as_bytes(size: float | None) -> str:
+    """Return a size in a unit that is easy to read."""
+    if size is None:
+        return "–"
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def as_count(value: float | None) -> str:
+    """Return a number with its thousands apart, – for none."""
+    return "–" if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def as_rate(value: float | None) -> str:
+    """Return a rate per second."""
+    return "–" if value is None else f"{value:,.1f}/s".replace(",", "\u202f")

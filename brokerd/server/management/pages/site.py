@@ -1,0 +1,358 @@
+"""The pages for people: whether all is well, members, queues; and one page for each queue.
+
+They show what the API's handlers answer, with the caller's rights, and change nothing, so that
+they need no protection against forged requests.  A page is a handler here, a template, and a line
+in ROUTES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from brokerd.server.management import bindings, identity, listing, nodes, queues
+from brokerd.server.management.call import Answer, Call, Handler, HttpError, Json
+from brokerd.server.management.pages import rendering
+from brokerd.server.management.pages.rendering import as_bytes, as_count, as_rate
+from brokerd.server.management.routes import Right, Route
+from brokerd.server.slices import in_slices
+
+PAGE_SIZE = 50
+#: Problems that are listed; of more their number is said.
+PROBLEMS_MAX = 20
+#: A report is below 2 MB; the job may hand in 16 MiB.
+REPORT_BYTES_MAX = 16 * 1024 * 1024
+#: The report has its styles and scripts in itself; it runs apart from this origin.
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
+    "frame-ancestors 'none'; sandbox allow-scripts allow-downloads"
+)
+_NUMBERS = frozenset(
+    {
+        *("messages_ready", "messages_unacknowledged", "consumers"),
+        *("message_stats.publish_details.rate", "message_stats.deliver_get_details.rate"),
+    }
+)
+_SORTS = _NUMBERS | {"name", "vhost", "type"}
+_HANDLERS: Mapping[str, Handler] = {
+    route.path: route.handler
+    for route in (*queues.ROUTES, *nodes.ROUTES, *bindings.ROUTES)
+    if route.method == "GET"
+}
+
+
+async def _ask(call: Call, path: str, query: Mapping[str, str] | None = None) -> Any:
+    """Return what the API answers this caller."""
+    return (await _HANDLERS[path](replace(call, query=query or {}))).value
+
+
+def _page(call: Call, template: str, **values: Any) -> Answer:
+    return rendering.page(template, user=call.caller.user, node=call.services.node, **values)
+
+
+# ---- the overview -------------------------------------------------------------------------------
+
+
+async def _overview(call: Call) -> Answer:
+    asked = _asked(call)
+    found, page = await _queues(call, asked)
+    members = await _ask(call, "/api/nodes") if call.caller.is_monitor else None
+    totals = await _ask(call, "/api/overview")
+    problems = await _problems(call, members)
+    if not problems:
+        running = "" if members is None else f"{_members(len(members))}, "
+        verdict = f"All is well: {running}no alarm is on, every queue has a leader."
+    elif len(problems) == 1:
+        verdict = problems[0]
+    else:
+        verdict = f"{problems[0]} {_more(len(problems) - 1)} a look, see below."
+    return _page(
+        call,
+        "overview.html",
+        cluster=identity.name_of(call),
+        verdict=verdict,
+        problems=_shown(problems),
+        tiles=_tiles(totals),
+        members=None if members is None else [_member(row) for row in members],
+        rows=[_row(row) for row in found["items"]],
+        name=asked["name"],
+        sort=asked["sort"],
+        reverse=asked["sort_reverse"] == "true",
+        numbers=_NUMBERS,
+        page=page,
+        page_count=max(1, found["page_count"]),
+        filtered=found["filtered_count"],
+        total=found["total_count"],
+        link=_linker(asked),
+    )
+
+
+def _asked(call: Call) -> dict[str, str]:
+    """Return what of the query means something; whatever else is in it has no effect."""
+    sort = call.query.get("sort", "name")
+    return {
+        "name": call.query.get("name", "")[:255],
+        "sort": sort if sort in _SORTS else "name",
+        "sort_reverse": "true" if call.query.get("sort_reverse") == "true" else "false",
+        "page": call.query.get("page", "1"),
+    }
+
+
+async def _queues(call: Call, asked: Mapping[str, str]) -> tuple[Any, int]:
+    """Return the API's page of queues, and its number; of one that is not there, the first."""
+    query = {**asked, "page_size": str(PAGE_SIZE)}
+    try:
+        found = await _ask(call, "/api/queues", query)
+    except HttpError as error:
+        if error.status != 400:
+            raise
+        found = await _ask(call, "/api/queues", {**query, "page": "1"})
+    return found, found["page"]
+
+
+def _linker(asked: Mapping[str, str]) -> Callable[..., str]:
+    def link(**changes: Any) -> str:
+        query = {**asked, **{name: str(value) for name, value in changes.items()}}
+        return f"/?{urlencode(query, errors='surrogateescape')}#queues"
+
+    return link
+
+
+async def _problems(call: Call, members: list[Json] | None) -> list[str]:
+    """Return what is wrong and where, the worst first."""
+    found = []
+    for row in members or ():
+        if not row["running"]:
+            found.append(f"Member {row['name']} is not running.")
+        for alarm, what in (("mem_alarm", "memory"), ("disk_free_alarm", "disk")):
+            if row.get(alarm):
+                found.append(f"Publishers are blocked: the {what} alarm of {row['name']} is on.")
+    if members is None and (reason := call.services.blocking_reason()):
+        found.append(f"Publishers are blocked: {reason}.")
+    groups, view = call.services.listed.groups, call.services.catalog.view
+    for vhost in call.visible_vhosts():
+        async for some in in_slices(list(view.vhosts[vhost].queues.values())):
+            found += [
+                f"Queue '{queue.name}' in vhost '{vhost}' has no leader."
+                for queue in some
+                if groups.has_group(queue.uid) and groups.leader_of(queue.uid) is None
+            ]
+    return found
+
+
+def _shown(problems: list[str]) -> list[str]:
+    more = len(problems) - PROBLEMS_MAX
+    return problems if more <= 0 else [*problems[:PROBLEMS_MAX], f"And {as_count(more)} more."]
+
+
+def _more(count: int) -> str:
+    return "One more thing needs" if count == 1 else f"{as_count(count)} more things need"
+
+
+def _members(count: int) -> str:
+    return "one member runs" if count == 1 else f"{count} members run"
+
+
+def _member(row: Json) -> Json:
+    figures = ("mem_used", "mem_limit", "disk_free", "disk_free_limit")
+    return {
+        "name": row["name"],
+        "running": row["running"],
+        **{name: row.get(name) for name in figures},
+        "mem_alarm": row.get("mem_alarm", False),
+        "disk_free_alarm": row.get("disk_free_alarm", False),
+    }
+
+
+def _tiles(totals: Json) -> list[tuple[str, str]]:
+    depths, objects, stats = (
+        totals[name] for name in ("queue_totals", "object_totals", "message_stats")
+    )
+    return [
+        ("Ready", as_count(depths["messages_ready"])),
+        ("Unacknowledged", as_count(depths["messages_unacknowledged"])),
+        ("In", as_rate(stats["publish_details"]["rate"])),
+        ("Out", as_rate(stats["deliver_get_details"]["rate"])),
+        ("Queues", as_count(objects["queues"])),
+        ("Exchanges", as_count(objects["exchanges"])),
+        ("Connections", as_count(objects["connections"])),
+        ("Channels", as_count(objects["channels"])),
+        ("Consumers", as_count(objects["consumers"])),
+    ]
+
+
+def _row(row: Json) -> Json:
+    """Return a line of the table; of a queue that nobody knows anything of there are no figures."""
+    shown = {name: row[name] for name in ("name", "vhost", "type", "state")}
+    for name in ("messages_ready", "messages_unacknowledged", "consumers"):
+        shown[name] = row.get(name)
+    shown["into"] = listing.dotted(row, "message_stats.publish_details.rate")
+    shown["out"] = listing.dotted(row, "message_stats.deliver_get_details.rate")
+    return shown
+
+
+# ---- a queue ------------------------------------------------------------------------------------
+
+
+async def _queue(call: Call) -> Answer:
+    try:
+        row = await _ask(call, "/api/queues/{vhost}/{name}")
+        bound = await _ask(call, "/api/queues/{vhost}/{name}/bindings")
+    except HttpError as error:
+        if error.status != 404:
+            raise
+        text = f"There is no queue '{call.parts['name']}' in vhost '{call.vhost}'."
+        answer = _page(call, "problem.html", title="No such queue", text=text)
+        return replace(answer, status=404)
+    return _page(
+        call,
+        "queue.html",
+        row=row,
+        verdict=_said(row),
+        tiles=[
+            ("Type", row["type"]),
+            ("Leader", row["node"] or "–"),
+            ("Ready", as_count(row.get("messages_ready"))),
+            ("Unacknowledged", as_count(row.get("messages_unacknowledged"))),
+            ("In", as_rate(listing.dotted(row, "message_stats.publish_details.rate"))),
+            ("Out", as_rate(listing.dotted(row, "message_stats.deliver_get_details.rate"))),
+            ("Bytes", as_bytes(row.get("message_bytes"))),
+            ("Consumers", as_count(row.get("consumers"))),
+        ],
+        tables=_tables(row, bound),
+    )
+
+
+def _said(row: Json) -> str:
+    if row["state"] != "running":
+        return f"This queue is in the state {row['state']}: no leader takes or hands out messages."
+    if row.get("messages_ready") and not row.get("consumers"):
+        return "This queue runs; messages wait, and nobody consumes them."
+    return "This queue runs."
+
+
+def _tables(row: Json, bound: list[Json]) -> list[tuple[str, tuple[str, ...], list[Any], str]]:
+    """Return title, headings, lines and what stands there without lines."""
+    policies = [
+        (kind, name)
+        for kind, name in (("Policy", row["policy"]), ("Operator policy", row["operator_policy"]))
+        if name
+    ]
+    consumers = [
+        (
+            each["consumer_tag"],
+            each["channel_details"].get("connection_name", each["channel_details"].get("node", "")),
+            each["prefetch_count"] or "no limit",
+            "yes" if each["ack_required"] else "no",
+            each["activity_status"],
+        )
+        for each in row["consumer_details"]
+    ]
+    return [
+        (
+            "Bindings",
+            ("From", "Routing key", "Arguments"),
+            [
+                (each["source"] or "(default exchange)", each["routing_key"], _json(each))
+                for each in bound
+            ],
+            "Nothing leads here.",
+        ),
+        (
+            "Consumers",
+            ("Tag", "From", "Prefetch", "Acknowledges", "State"),
+            consumers,
+            "Nobody consumes.",
+        ),
+        (
+            "Policy",
+            (),
+            [*policies, *_sorted(row["effective_policy_definition"])],
+            "No policy applies.",
+        ),
+        ("Dead letters", (), _dead_letters(row), "They are dropped: no dead letter exchange."),
+        ("Arguments", (), _sorted(row["arguments"]), "None."),
+        (
+            "Members",
+            ("Member", "State"),
+            [
+                (name, "online" if name in row.get("online", ()) else "offline")
+                for name in row.get("members", ())
+            ],
+            f"One replica, on {row['node'] or 'a member that is down'}.",
+        ),
+    ]
+
+
+def _dead_letters(row: Json) -> list[tuple[str, str]]:
+    """Return where they go: an argument counts before a policy (R-POL)."""
+    settings = {**row["effective_policy_definition"]}
+    settings |= {name.removeprefix("x-"): value for name, value in row["arguments"].items()}
+    if "dead-letter-exchange" not in settings:
+        return []
+    lines = [
+        ("Exchange", settings["dead-letter-exchange"] or "(default exchange)"),
+        ("Routing key", settings.get("dead-letter-routing-key", "that of the message")),
+        ("Strategy", settings.get("dead-letter-strategy", "at-most-once")),
+    ]
+    if "messages_dlx" in row:
+        lines.append(("Waiting for their confirm", as_count(row["messages_dlx"])))
+    return lines
+
+
+def _sorted(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(value)) for name, value in sorted(fields.items())]
+
+
+def _json(row: Json) -> str:
+    return json.dumps(row["arguments"], ensure_ascii=False) if row["arguments"] else ""
+
+
+# ---- the rest -----------------------------------------------------------------------------------
+
+
+async def _style(_: Call) -> Answer:
+    text = (rendering.TEMPLATES / "style.css").read_text()
+    return Answer(text=text, content_type="text/css; charset=utf-8")
+
+
+async def _report(call: Call) -> Answer:
+    file = call.services.config.data_dir / "results" / "report.html"
+    text = await asyncio.to_thread(_read, file)
+    if text is None:
+        answer = _page(
+            call,
+            "problem.html",
+            title="No report yet",
+            text="No telemetry job has handed a report in to this member.",
+        )
+        return replace(answer, status=404)
+    headers = {"Content-Security-Policy": _REPORT_POLICY}
+    return Answer(text=text, content_type="text/html; charset=utf-8", headers=headers)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(REPORT_BYTES_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+
+
+ROUTES = (
+    Route("GET", "/", Right.MANAGEMENT, _overview, "For people: is all well, members, queues"),
+    Route(
+        "GET",
+        "/pages/queues/{vhost}/{name}",
+        Right.VHOST_VISIBLE,
+        _queue,
+        "For people: one queue with bindings, consumers, policy, dead letters",
+    ),
+    Route("GET", "/pages/style.css", Right.ANYONE, _style, "The pages' style sheet"),
+    Route("GET", "/telemetry/report", Right.MONITORING, _report, "The telemetry job's report"),
+)

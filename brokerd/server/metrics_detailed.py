@@ -1,0 +1,296 @@
+"""/metrics/detailed: figures by queue, for those who name the families that they want.
+
+As the plugin rabbitmq_prometheus has it: `?family=queue_coarse_metrics&family=queue_consumer_count&
+vhost=v`, prefix `rabbitmq_detailed_`; without a family nothing but who the member is.  A queue is
+told by the member that leads it, a Raft group by each member that has a replica, a connection by
+the member it is open at.  With 10,000 queues this is megabytes: the lines of some queues at a time
+are made between the clients' turns, and joined by metric at the end.
+docs/reference/metrics.md lists the families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from brokerd.server import metrics_rabbitmq
+from brokerd.server.metric_figures import SLICE, Figures, Sources
+from brokerd.server.slices import in_slices
+
+if TYPE_CHECKING:
+    from brokerd.cluster.groups.host_events import GroupStatus
+    from brokerd.core.catalog.catalog_objects import Exchange
+    from brokerd.server.amqp.connection import ClientConnection
+    from brokerd.server.amqp.session import Session
+
+T = TypeVar("T")
+R = TypeVar("R")
+PREFIX = "rabbitmq_detailed_"
+#: Families of a request, and vhosts: of more, nobody reads the answer.
+ASKED_MAX = 64
+
+Overview: TypeAlias = Mapping[str, Any]
+#: Name after PREFIX (or whole, if it begins with that of the product), type, help, and the value.
+Column: TypeAlias = tuple[str, str, str, Callable[[R], float]]
+
+_CONSUMERS: Column[Overview] = (
+    "queue_consumers", "gauge", "Consumers.", lambda row: row["consumers"],
+)  # fmt: skip
+#: By family, from a queue's overview; what stands in two that were asked for comes once.
+_QUEUES: dict[str, tuple[Column[Overview], ...]] = {
+    "queue_coarse_metrics": (
+        ("queue_messages_ready", "gauge", "Ready messages.", lambda row: row["ready"]),
+        ("queue_messages_unacked", "gauge", "Not settled.", lambda row: row["unacked"]),
+        ("queue_messages", "gauge", "Both.", lambda row: row["ready"] + row["unacked"]),
+    ),
+    "queue_consumer_count": (_CONSUMERS,),
+    "queue_metrics": (
+        _CONSUMERS,
+        (
+            "queue_messages_bytes",
+            "gauge",
+            "Bytes of all messages.",
+            lambda row: row["ready_bytes"] + row["unacked_bytes"],
+        ),
+        ("queue_messages_ready_bytes", "gauge", "Of ready ones.", lambda row: row["ready_bytes"]),
+        (
+            "queue_messages_unacked_bytes",
+            "gauge",
+            "Bytes of unsettled ones.",
+            lambda row: row["unacked_bytes"],
+        ),
+    ),
+    # Since the queue was made: it takes them along to its next leader.
+    "queue_delivery_metrics": (
+        (
+            "queue_messages_redelivered_total",
+            "counter",
+            "Messages handed out that had been before.",
+            lambda row: row["counters"]["redlv"],
+        ),
+        (
+            "queue_get_empty_total",
+            "counter",
+            "basic.get that found nothing.",
+            lambda row: row["counters"]["get_empty"],
+        ),
+    ),
+}
+_GROUPS: tuple[Column[GroupStatus], ...] = (
+    ("raft_term_total", "counter", "Raft term.", lambda status: status.term),
+    ("raft_log_snapshot_index", "gauge", "Snapshot.", lambda status: status.snapshot),
+    ("raft_log_last_applied_index", "gauge", "Last applied.", lambda status: status.applied),
+    ("raft_log_commit_index", "gauge", "Commit index.", lambda status: status.commit),
+    ("raft_log_last_written_index", "gauge", "Last of the log.", lambda status: status.last),
+)
+_CONNECTIONS: dict[str, tuple[Column[ClientConnection], ...]] = {
+    "connection_coarse_metrics": (
+        (
+            "connection_incoming_bytes_total",
+            "counter",
+            "Bytes received.",
+            lambda connection: connection.received_bytes,
+        ),
+        (
+            "connection_outgoing_bytes_total",
+            "counter",
+            "Bytes sent.",
+            lambda connection: connection.sent_bytes,
+        ),
+    ),
+    "connection_metrics": (
+        (
+            "connection_channels",
+            "gauge",
+            "Open channels.",
+            lambda connection: len(connection.sessions),
+        ),
+    ),
+}
+_CHANNELS: tuple[Column[Session], ...] = (
+    ("channel_consumers", "gauge", "Consumers.", lambda session: len(session.consumers)),
+    ("channel_messages_unacked", "gauge", "Not settled.", lambda session: len(session.unacked)),
+    (
+        "channel_messages_unconfirmed",
+        "gauge",
+        "Published and not confirmed.",
+        lambda session: 0 if session.confirms is None else session.confirms.outstanding,
+    ),
+    ("consumer_prefetch", "gauge", "Of its next consumer.", lambda session: session.prefetch),
+)
+_VHOSTS: tuple[Column[str], ...] = (
+    ("rabbitmq_cluster_vhost_status", "gauge", "1 for each vhost, all are open.", lambda _: 1),
+)
+_EXCHANGES: tuple[Column[Exchange], ...] = (
+    ("rabbitmq_cluster_exchange_name", "gauge", "1 for each exchange.", lambda _: 1),
+)
+#: Without labels for objects: made as on /metrics.
+_SMALL = {
+    "connection_churn_metrics": metrics_rabbitmq.Families.churn,
+    "auth_attempt_metrics": metrics_rabbitmq.Families.logins,
+    "node_coarse_metrics": metrics_rabbitmq.Families.node,
+    "node_metrics": metrics_rabbitmq.Families.limits,
+}
+#: All that mean something here.
+FAMILIES = frozenset(
+    {*_QUEUES, *_CONNECTIONS, *_SMALL}
+    | {"ra_metrics", "channel_metrics", "vhost_status", "exchange_names"}
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Asked:
+    """What a request wants; two that are equal share one rendering."""
+
+    families: frozenset[str]
+    #: Empty: all.
+    vhosts: frozenset[str]
+
+    def has(self, vhost: str) -> bool:
+        """Tell whether the objects of a vhost are wanted."""
+        return not self.vhosts or vhost in self.vhosts
+
+
+def asked(families: Collection[str], vhosts: Collection[str]) -> Asked | None:
+    """Return what is asked for, without families unknown here; None: more than anybody needs."""
+    if len(families) > ASKED_MAX or len(vhosts) > ASKED_MAX:
+        return None
+    return Asked(FAMILIES.intersection(families), frozenset(vhosts))
+
+
+async def render(sources: Sources, wanted: Asked) -> bytes:
+    """Return the exposition text (format 0.0.4)."""
+    parts = await _of_queues(sources, wanted)
+    parts += await _of_clients(sources, wanted)
+    if "vhost_status" in wanted.families:
+        vhosts = [name for name in sources.view.vhosts if wanted.has(name)]
+        parts += await _table(_VHOSTS, vhosts, lambda some: [(labels(vhost=v), v) for v in some])
+    if "exchange_names" in wanted.families:
+        parts += await _of_exchanges(sources, wanted)
+    figures = Figures(sources)
+    if wanted.families & {"node_coarse_metrics", "node_metrics"}:
+        await figures.add_process()
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Small(figures, wanted))
+    parts.append(generate_latest(registry))
+    return b"".join(parts)
+
+
+class _Small(Collector):
+    """Families without a line for each object."""
+
+    def __init__(self, figures: Figures, wanted: Asked) -> None:
+        self._figures = figures
+        self._wanted = wanted
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them, each once."""
+        families = metrics_rabbitmq.Families(self._figures, PREFIX)
+        for name, make in _SMALL.items():
+            if name in self._wanted.families:
+                yield from make(families)
+        yield from metrics_rabbitmq.identity(self._figures.sources, "detailed")
+
+
+async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
+    host, queues = sources.host, sources.queues
+
+    def led(uids: Sequence[int]) -> Iterable[tuple[str, Overview]]:
+        for queue, machine in queues.led_queues(uids):
+            if wanted.has(queue.vhost):
+                yield labels(vhost=queue.vhost, queue=queue.name), machine.overview()
+
+    def here(uids: Sequence[int]) -> Iterable[tuple[str, GroupStatus]]:
+        for uid in filter(host.has_group, uids):
+            queue = queues.queue_of(uid)
+            if queue is not None and wanted.has(queue.vhost):
+                yield labels(vhost=queue.vhost, queue=queue.name), host.status_of(uid)
+
+    columns = _columns(_QUEUES, wanted)
+    parts = await _table(columns, list(queues.led), led) if columns else []
+    if "ra_metrics" in wanted.families:
+        parts += await _table(_GROUPS, queues.queue_uids(), here)
+    return parts
+
+
+async def _of_clients(sources: Sources, wanted: Asked) -> list[bytes]:
+    def connections(some: Sequence[ClientConnection]) -> Iterable[tuple[str, ClientConnection]]:
+        for connection in some:
+            if wanted.has(connection.vhost):
+                yield labels(channel=connection.name), connection
+
+    def channels(some: Sequence[ClientConnection]) -> Iterable[tuple[str, Session]]:
+        for connection in some:
+            if wanted.has(connection.vhost):
+                for number, session in connection.sessions.items():
+                    yield labels(channel=f"{connection.name} ({number})"), session
+
+    columns, opened = _columns(_CONNECTIONS, wanted), sources.connections.all()
+    parts = await _table(columns, opened, connections) if columns else []
+    if "channel_metrics" in wanted.families:
+        parts += await _table(_CHANNELS, opened, channels)
+    return parts
+
+
+async def _of_exchanges(sources: Sources, wanted: Asked) -> list[bytes]:
+    def named(some: Sequence[Exchange]) -> Iterable[tuple[str, Exchange]]:
+        for item in some:
+            if item.name and wanted.has(item.vhost):
+                yield labels(vhost=item.vhost, exchange=item.name, type=item.type), item
+
+    exchanges = [
+        exchange for vhost in sources.view.vhosts.values() for exchange in vhost.exchanges.values()
+    ]
+    return await _table(_EXCHANGES, exchanges, named)
+
+
+def _columns(families: Mapping[str, tuple[Column[R], ...]], wanted: Asked) -> list[Column[R]]:
+    """Return the columns of the families that are wanted, each once."""
+    found = {
+        column[0]: column
+        for family, columns in families.items()
+        if family in wanted.families
+        for column in columns
+    }
+    return list(found.values())
+
+
+async def _table(
+    columns: Sequence[Column[R]],
+    items: Sequence[T],
+    describe: Callable[[Sequence[T]], Iterable[tuple[str, R]]],
+) -> list[bytes]:
+    """Return the text of these metrics, metric by metric; describe: labels and row of some items,
+    fewer than there are if some are gone meanwhile.
+    """
+    names = [name if name.startswith("rabbitmq_") else PREFIX + name for name, *_ in columns]
+    blocks = [
+        [f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()]
+        for name, (_, kind, text, _) in zip(names, columns, strict=True)
+    ]
+    async for some in in_slices(items, SLICE):
+        rows = list(describe(some))
+        for name, column, block in zip(names, columns, blocks, strict=True):
+            value = column[3]
+            lines = [f"{name}{{{label}}} {value(row)}\n" for label, row in rows]
+            block.append("".join(lines).encode())
+    return [part for block in blocks for part in block]
+
+
+def labels(**pairs: str) -> str:
+    """Return labels as they stand between the braces; names come from outside."""
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs.items())
+
+
+def _escaped(value: str) -> str:
+    if not value.isascii():
+        # A name that is no UTF-8 stays apart from others.
+        value = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if '"' in value or "\\" in value or "\n" in value:
+        value = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return value

@@ -25,6 +25,7 @@ from brokerd.core.profiles import Profile
 from brokerd.federation.supervisor import Supervisor
 from brokerd.raft.messages import NodeId
 from brokerd.server import health, memory_breakdown, metrics, telemetry_hooks
+from brokerd.server.access import tokens
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.connections import Connections
@@ -239,6 +240,9 @@ def _access(base: Base) -> Access:
     authenticator = Authenticator(
         *(view, base.checker, logins, base.variables, base.config.auth),
         *(base.tasks.spawn, base.catalog.write_later),
+        tokens.of_config(
+            base.config.oauth2, base.config.kubernetes, view, lambda: int(time.time() * 1000)
+        ),
     )
     return Access(
         connections=connections,

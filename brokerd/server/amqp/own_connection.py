@@ -11,6 +11,7 @@ import dataclasses
 
 from brokerd.amqp import config as amqp_config
 from brokerd.amqp import events
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access.admission import OwnAdmission
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.ports import ConnectionServices
@@ -44,6 +45,7 @@ class OwnConnection(ClientConnection):
             )
             return
         self.user = self._for_user
+        self.identity = Identity(self._for_user)
         self._connections.logged_in(self)
         self._handle(self.machine.authentication_succeeded())
 

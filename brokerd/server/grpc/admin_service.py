@@ -290,7 +290,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             raise AssertionError("abort does not return") from error
         if verdict is None:
             return admin_pb2.AuthenticateResponse(ok=False)
-        return admin_pb2.AuthenticateResponse(ok=True, tags=verdict[1])
+        return admin_pb2.AuthenticateResponse(ok=True, tags=verdict.tags)
 
 
 def _compacted(revision: int) -> admin_pb2.TopologyEvent:

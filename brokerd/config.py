@@ -445,6 +445,19 @@ class LogConfig(_Section):
     format: Literal["text", "json"] = "text"
 
 
+class AuditConfig(_Section):
+    """Who changed what (docs/operations.md, audit log)."""
+
+    #: Where records go: to a file of their own, to the ordinary log, or nowhere.
+    destination: Literal["file", "log", "none"] = "file"
+    #: The file; default: `audit.log` in the data directory.
+    path: str = ""
+    #: Of one file; it is renamed then, and a new one begun.
+    file_bytes: int = Field(default=16 * MIB, ge=64 * 1024)
+    #: How many there are at most, the one that is written included.
+    files: int = Field(default=4, ge=1, le=1000)
+
+
 class BrokerConfig(_Section):
     """All of it."""
 
@@ -465,6 +478,7 @@ class BrokerConfig(_Section):
     telemetry: TelemetryConfig = TelemetryConfig()
     storage: StorageConfig = StorageConfig()
     log: LogConfig = LogConfig()
+    audit: AuditConfig = AuditConfig()
 
     def port(self, listener: str) -> int:
         """Return the port of a listener with the offset added; 0 when it is off."""

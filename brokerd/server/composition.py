@@ -37,6 +37,7 @@ from brokerd.server.alarm_monitor import AlarmMonitor, Told
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
+from brokerd.server.audit_log import AuditLog
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
@@ -120,6 +121,7 @@ class Base:
     queues: MemberQueues
     counters: Counters
     variables: Variables
+    audit: AuditLog
 
 
 @dataclass(slots=True, frozen=True)
@@ -229,6 +231,7 @@ def _base(given: Given) -> Base:
         queues=queues,
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         variables=Variables(config),
+        audit=AuditLog(config.audit, config.data_dir, process.clock_ms),
     )
 
 
@@ -267,7 +270,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     deliveries = DeliveryHub(queues.resume)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
-        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer)
+        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer, base.audit)
     )
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
@@ -443,6 +446,7 @@ def build_fronts(member: Member) -> Fronts:
         certificate_files=access.certificate_files,
         logins=access.logins,
         checker=base.checker,
+        audit=base.audit,
         refill=members.refill,
         kept_aside=members.kept_aside,
         runtime=runtime,

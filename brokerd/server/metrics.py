@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from brokerd.server.access.login_records import LoginRecords
     from brokerd.server.access.password_checker import PasswordChecker
     from brokerd.server.amqp.connection import ClientConnection
+    from brokerd.server.audit_log import AuditLog
     from brokerd.server.grpc.ports import Monitor
     from brokerd.server.member_queues import MemberQueues
     from brokerd.server.members.kept_aside import KeptAside
@@ -116,6 +117,7 @@ class Sources:
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
     logins: LoginRecords
     checker: PasswordChecker
+    audit: AuditLog
     refill: Refill
     kept_aside: KeptAside
     runtime: Runtime
@@ -254,6 +256,7 @@ class _Figures(Collector):
             connections.displaced_total,
         )
         yield from self._logins()
+        yield from self._audit()
         yield from self._certificates()
 
     def _certificates(self) -> Iterator[Metric]:
@@ -303,6 +306,15 @@ class _Figures(Collector):
             "brokerd_password_checks",
             "Passwords that were hashed to check a login.",
             checker.checks_total,
+        )
+
+    def _audit(self) -> Iterator[Metric]:
+        audit = self._sources.audit
+        yield _counter("brokerd_audit_records", "Records of the audit log.", audit.records_total)
+        yield _counter(
+            "brokerd_audit_records_lost",
+            "Records of the audit log that could not be written.",
+            audit.lost_total,
         )
 
     def _resources(self) -> Iterator[Metric]:

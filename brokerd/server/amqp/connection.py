@@ -23,6 +23,7 @@ from brokerd.server.amqp.flow import ByteBudget, ReadGate
 from brokerd.server.amqp.session import Session
 from brokerd.server.amqp.throttle import Throttle
 from brokerd.server.amqp.token_life import TokenLife
+from brokerd.server.catalog.audit import Author
 from brokerd.server.messages import unfinished
 from brokerd.server.tasks import Tasks
 
@@ -175,6 +176,11 @@ class ClientConnection(asyncio.Protocol):
     def name(self) -> str:
         """Return RabbitMQ's form of a connection name."""
         return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
+
+    @property
+    def author(self) -> Author:
+        """Return on whose behalf changes are made."""
+        return Author(self.user, "amqps" if self.tls else "amqp", f"{self.peer[0]}:{self.peer[1]}")
 
     def _pause_reading(self) -> None:
         # R-HB-2: what the client sends meanwhile nobody sees, its heartbeats neither.

@@ -50,6 +50,8 @@ class Session(ChannelDeliveries):
         self, services: ChannelServices, connection: ClientConnection, channel: int
     ) -> None:
         super().__init__(services, connection, channel)
+        #: Makes and deletes objects for this client, and notes who did.
+        self.objects = services.objects.by(connection.author)
         self.confirms: confirms.Confirms | None = None
         #: Counts and times the confirms for telemetry; set together with `confirms`.
         self.confirm_clock: ConfirmClock | None = None

@@ -16,6 +16,7 @@ import grpc
 from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import auth, login_records, operator_login
 from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.catalog.audit import Author
 from brokerd.server.grpc import rpc_errors
 from brokerd.server.grpc.rpc_errors import CallRefused
 
@@ -142,6 +143,12 @@ async def _abort_without(
         grpc.StatusCode.PERMISSION_DENIED,
         f"user '{caller.user}' needs one of the tags {', '.join(sorted(needed))}",
     )
+
+
+def author_of(context: Any) -> Author:
+    """Return on whose behalf a call that has been let in makes changes."""
+    caller: Caller | None = getattr(context, "caller", None)
+    return Author("?" if caller is None else caller.user, "grpc", unquote(context.peer()))
 
 
 def metadata_of(context: HasMetadata) -> dict[str, str]:

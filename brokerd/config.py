@@ -267,8 +267,6 @@ class KubernetesConfig(_KeysSection):
     allow_http: bool = False
     #: What `aud` must hold: tokens for the API server or for others are no passwords here.
     audience: str = "brokerd"
-    #: Whom they stand for: to NAMESPACE/NAME of a ServiceAccount the user.
-    service_accounts: Table = Field(default_factory=dict)
     #: How far the clocks of the API server and the broker may differ, seconds.
     leeway_s: int = Field(default=0, ge=0, le=600)
 
@@ -280,9 +278,6 @@ class KubernetesConfig(_KeysSection):
     @model_validator(mode="after")
     def _checked(self) -> KubernetesConfig:
         self.check_urls(self.allow_http, jwks_url=self.jwks_url)
-        for account in self.service_accounts:
-            if account.count("/") != 1 or not all(account.split("/")):
-                raise ValueError(f"service_accounts: {account!r}: expected NAMESPACE/NAME")
         if self.is_on and not self.audience:
             raise ValueError("audience is needed: tokens for others must not count here")
         return self

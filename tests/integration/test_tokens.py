@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import urllib.request
@@ -66,7 +65,6 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             "BROKERD_OAUTH2_JWKS_URL": keys,
             "BROKERD_KUBERNETES_ISSUER": CLUSTER,
             "BROKERD_KUBERNETES_JWKS_URL": cluster_keys,
-            "BROKERD_KUBERNETES_SERVICE_ACCOUNTS": json.dumps({"shop/orders": "orders"}),
         }
         with cluster(folder, 1, **settings) as [member]:
             yield Rig(member, issuer, kubernetes)
@@ -270,7 +268,8 @@ def test_a_user_of_the_same_name_has_its_limits_and_not_its_rights(rig: Rig, adm
 
 
 def test_a_service_account_is_the_user_that_it_stands_for(rig: Rig, admin: Admin) -> None:
-    admin.apply(put("user", "orders", {"password": "x"}, vhost=""))
+    tagged = {"password": "x", "tags": ["serviceaccount:shop/orders"]}
+    admin.apply(put("user", "orders", tagged, vhost=""))
     refused = "access to vhost '/' refused for user 'orders'"
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=refused):
         rig.connect(rig.account("orders"))

@@ -21,10 +21,40 @@ from brokerd.server.access.token_keys import IssuerAway, Source, TokenKeys
 
 if TYPE_CHECKING:
     from brokerd.config import KubernetesConfig, OAuthConfig
+    from brokerd.core.catalog.catalog_objects import User
     from brokerd.core.catalog.catalog_state import CatalogState
+
+#: What a tag of a user begins with that names a ServiceAccount.
+ACCOUNT_TAG = "serviceaccount:"
 
 #: From claims whose token is good to who it is.
 Judge = Callable[[Claims, Times], Identity | Problem]
+
+
+class ServiceAccounts:
+    """Whom ServiceAccounts stand for: users say so in their tags, `serviceaccount:NAMESPACE/NAME`.
+
+    State: the names of users by account, as of a revision of the users.  An account that two users
+    name stands for neither.
+    """
+
+    def __init__(self, view: CatalogState) -> None:
+        self._view = view
+        self._revision: int | None = None
+        self._names: dict[str, str] = {}
+
+    def user(self, account: str) -> User | None:
+        """Return the user of NAMESPACE/NAME."""
+        view = self._view
+        if self._revision != view.access_revision:
+            self._revision = view.access_revision
+            self._names = {}
+            for record in view.records("user"):
+                for tag in record.spec()["tags"]:
+                    if tag.startswith(ACCOUNT_TAG):
+                        name = tag.removeprefix(ACCOUNT_TAG)
+                        self._names[name] = "" if name in self._names else record.name
+        return view.user(self._names.get(account, ""))
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,13 +169,13 @@ def _oauth2(config: OAuthConfig) -> Issuer:
 
 
 def _kubernetes(config: KubernetesConfig, view: CatalogState) -> Issuer:
-    users, audience = config.service_accounts, config.audience
+    accounts, audience = ServiceAccounts(view), config.audience
 
     def judge(claims: Claims, times: Times) -> Identity | Problem:
         if not token_claims.names_audience(claims, audience):
             return Problem.AUDIENCE
         account = token_claims.service_account(claims)
-        user = None if account is None else view.user(users.get(account, ""))
+        user = None if account is None else accounts.user(account)
         if user is None:
             return Problem.USER
         return Identity(user.name, tuple(user.tags), None, times.expires_ms)

@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from brokerd.config import ConfigError, KubernetesConfig, OAuthConfig, load
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_objects import User
 from brokerd.core.catalog.claims import Problem
 from brokerd.core.catalog.identity import Identity
@@ -24,10 +25,16 @@ from brokerd.server.access import auth, login_records, token_keys, tokens
 from brokerd.server.access.login_records import Client
 from brokerd.server.access.tokens import Tokens
 from tests.tokens import RESOURCE, TestIssuer
+from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.access.fakes import Trusting, Users, Variables, authenticator
 
 HERE = Client("amqp", "127.0.0.1", "127.0.0.1:1 -> 127.0.0.1:2")
 USERS: Any = Users(User("user", "", "till", {"password_hash": "h", "tags": ["monitoring"]}))
+
+
+def put_user(driver: CatalogDriver, name: str, *tags: str) -> None:
+    spec = {"password_hash": "h", "tags": list(tags)}
+    assert driver.do(catalog_commands.put("user", "", name, spec, cause="admin"))["code"] == "OK"
 
 
 def clock_ms() -> int:
@@ -303,12 +310,10 @@ async def test_a_new_token_must_name_the_same_user(issuer: TestIssuer) -> None:
 
 
 async def test_service_accounts_stand_for_users_of_the_catalog(issuer: TestIssuer) -> None:
-    kubernetes = KubernetesConfig(
-        issuer="https://cluster",
-        jwks_url=f"{issuer.url}/openid/v1/jwks",
-        service_accounts={"shop/orders": "till", "shop/ghost": "nobody"},
-    )
-    known = tokens.of_config(OAuthConfig(), kubernetes, USERS, clock_ms)
+    kubernetes = KubernetesConfig(issuer="https://cluster", jwks_url=f"{issuer.url}/openid/v1/jwks")
+    driver = CatalogDriver()
+    put_user(driver, "till", "monitoring", "serviceaccount:shop/orders")
+    known = tokens.of_config(OAuthConfig(), kubernetes, driver.view, clock_ms)
     assert known is not None
 
     async def of(account: str, **claims: Any) -> object:
@@ -318,24 +323,33 @@ async def test_service_accounts_stand_for_users_of_the_catalog(issuer: TestIssue
 
     found = await of("shop:orders")
     assert isinstance(found, Identity)
-    assert (found.user, found.tags, found.scopes) == ("till", ("monitoring",), None)
+    tags = ("monitoring", "serviceaccount:shop/orders")
+    assert (found.user, found.tags, found.scopes) == ("till", tags, None)
     assert found.is_by_token
     # Neither a rule nor a user, an audience or an issuer of somebody else's.
     assert await of("shop:other") is Problem.USER
-    assert await of("shop:ghost") is Problem.USER
     assert await of("shop:orders", sub="till") is Problem.USER
     assert await of("shop:orders", aud=["https://kubernetes.default.svc"]) is Problem.AUDIENCE
     assert await of("shop:orders", iss="https://elsewhere") is Problem.ISSUER
+    # Users change while the member runs; an account of two is nobody's.
+    put_user(driver, "other", "serviceaccount:shop/other", "serviceaccount:shop/orders")
+    assert isinstance(await of("shop:other"), Identity)
+    assert await of("shop:orders") is Problem.USER
+    assert driver.do(catalog_commands.delete("user", "", "other", cause="admin"))["code"] == "OK"
+    assert isinstance(await of("shop:orders"), Identity)
+    assert await of("shop:other") is Problem.USER
 
 
 async def test_both_issuers_side_by_side_do_not_vouch_for_each_other(issuer: TestIssuer) -> None:
     cluster = TestIssuer()
+    driver = CatalogDriver()
+    put_user(driver, "till", "serviceaccount:a/b")
     with cluster.serving():
         known = taken(
+            view=driver.view,
             kubernetes=KubernetesConfig(
                 issuer="https://cluster",
                 jwks_url=f"{cluster.url}/keys",
-                service_accounts={"a/b": "till"},
             ),
             jwks_url=f"{issuer.url}/keys",
         )
@@ -354,7 +368,7 @@ async def test_the_members_own_token_is_shown_to_the_api_server(
     known = tokens.of_config(
         OAuthConfig(),
         KubernetesConfig(issuer="c", jwks_url=f"{issuer.url}/keys", token_file=str(path)),
-        USERS,
+        CatalogDriver().view,
         clock_ms,
     )
     assert known is not None
@@ -384,10 +398,6 @@ def test_settings_that_would_be_unsafe_are_refused(settings: dict[str, Any], tex
 def test_tables_stand_in_the_environment_as_json() -> None:
     variables = {
         "BROKERD_OAUTH2_SCOPE_ALIASES": '{"admin": "mq.tag:administrator mq.read:*/*"}',
-        "BROKERD_KUBERNETES_SERVICE_ACCOUNTS": '{"shop/orders": "till"}',
     }
     config = load(None, variables, {})
     assert config.oauth2.scope_aliases == {"admin": "mq.tag:administrator mq.read:*/*"}
-    assert config.kubernetes.service_accounts == {"shop/orders": "till"}
-    with pytest.raises(ConfigError, match="expected NAMESPACE/NAME"):
-        load(None, {"BROKERD_KUBERNETES_SERVICE_ACCOUNTS": '{"orders": "till"}'}, {})

@@ -162,8 +162,6 @@ class TokenKeys:
         self._asked_s = self._came_s = float("-inf")
         self._fetch: asyncio.Task[None] | None = None
         self._problem = ""
-        #: Documents that were asked for, and those that did not come, since the start.
-        self.fetches_total = self.failures_total = 0
 
     async def find(self, key_id: str) -> Key | None:
         """Return a key, None where there is none of this id; IssuerAway.
@@ -207,12 +205,10 @@ class TokenKeys:
         self._fetch = None
 
     async def _fetch_keys(self) -> None:
-        self.fetches_total += 1
         try:
             async with asyncio.timeout(FETCH_S):
                 keys = await self._ask()
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            self.failures_total += 1
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             self._problem = f"{type(error).__name__}: {error}"
             kept = f"; the {len(self._fetched)} known ones are kept" if self._fetched else ""
             log.error("keys of tokens could not be fetched: %s%s", self._problem, kept)

@@ -25,7 +25,7 @@ from brokerd.server.catalog import sealed_parameters
 SPEC_BYTES_MAX = 4096
 TEXT_CHARACTERS_MAX = 500
 #: Fields of specs that are left out wherever they stand.
-_SECRET = re.compile(r"password|secret|token|credential|uri", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|token|credential|(^|[-_.])uri", re.IGNORECASE)
 _DEPTH_MAX = 32
 
 

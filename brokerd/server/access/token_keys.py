@@ -115,7 +115,7 @@ def parse_jwks(text: bytes) -> dict[str, Key]:
             continue
         if key is not None and isinstance(key_id, str):
             stated = entry.get("alg")
-            if stated in key.algorithms:
+            if isinstance(stated, str) and stated in key.algorithms:
                 key = Key(key.public, frozenset({stated}))
             found[key_id] = key
     return found

@@ -98,7 +98,7 @@ class Tokens:
         self, issuer: Issuer, token: str, header: Mapping[str, Any]
     ) -> Identity | Problem:
         algorithm, key_id = header.get("alg"), header.get("kid", "")
-        if algorithm not in issuer.algorithms:
+        if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
             return Problem.ALGORITHM
         if not isinstance(key_id, str):
             return Problem.UNREADABLE

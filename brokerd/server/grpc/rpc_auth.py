@@ -148,7 +148,9 @@ async def _abort_without(
 def author_of(context: Any) -> Author:
     """Return on whose behalf a call that has been let in makes changes."""
     caller: Caller | None = getattr(context, "caller", None)
-    return Author("?" if caller is None else caller.user, "grpc", unquote(context.peer()))
+    peer = context.peer()
+    address = f"{peer_address(peer)}:{peer_port(peer)}"
+    return Author("?" if caller is None else caller.user, "grpc", address)
 
 
 def metadata_of(context: HasMetadata) -> dict[str, str]:

@@ -208,6 +208,14 @@ def hostile(issuer: TestIssuer) -> dict[str, tuple[str, Problem]]:
         "alg none": (f"{part({'alg': 'none'})}.{part(claims)}.", Problem.ALGORITHM),
         "alg None": (f"{part({'alg': 'None', 'kid': 'k1'})}.{part(claims)}.", Problem.ALGORITHM),
         "no alg": (f"{part({'kid': 'k1'})}.{part(claims)}.{signature}", Problem.ALGORITHM),
+        "a list for alg": (
+            f"{part({'alg': ['RS256'], 'kid': 'k1'})}.{payload}.{signature}",
+            Problem.ALGORITHM,
+        ),
+        "a map for iss": (
+            f"{header}.{part(claims | {'iss': {'a': []}})}.{signature}",
+            Problem.SIGNATURE,
+        ),
         "HS256 by the public key": (
             signed_with_public({"alg": "HS256", "kid": "k1"}),
             Problem.ALGORITHM,

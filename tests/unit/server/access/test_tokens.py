@@ -15,6 +15,8 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokerd.config import ConfigError, KubernetesConfig, OAuthConfig, load
 from brokerd.core.catalog import catalog_commands
@@ -257,6 +259,33 @@ def hostile(issuer: TestIssuer) -> dict[str, tuple[str, Problem]]:
         "for others": (issuer.token(aud="other"), Problem.AUDIENCE),
         "5,000 scopes": (issuer.token(*(f"read:v/{n}" for n in range(5000))), Problem.SCOPES),
     }
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["RS256", "k1", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+HEADERS = ("alg", "kid", "typ", "crit", "b64", "jwk", "zip")
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
+    path = tmp_path_factory.mktemp("keys") / "k1.pem"
+    path.write_bytes(TestIssuer().pem())
+    return taken(signing_keys={"k1": str(path)})
+
+
+@given(
+    header=st.dictionaries(st.sampled_from(HEADERS), JSON) | JSON | st.binary(max_size=20),
+    payload=st.dictionaries(st.sampled_from(("iss", "exp", "aud")), JSON) | st.binary(max_size=20),
+    signature=st.binary(max_size=256),
+)
+def test_whatever_stands_in_a_token_it_is_refused_with_a_reason(
+    known: Tokens, header: Any, payload: Any, signature: bytes
+) -> None:
+    token = f"{part(header)}.{part(payload)}.{part(signature)}"
+    assert isinstance(asyncio.run(known.identify(token)), Problem)
 
 
 async def test_hostile_tokens_are_refused_with_their_reason(issuer: TestIssuer) -> None:

@@ -9,15 +9,19 @@ members of several releases, as the operator does, marks what the older ones lac
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
 import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -147,6 +151,141 @@ class AuthConfig(_Section):
     #: scrypt cost 2**n: measured 47 ms for 14 and 97 ms for 15 on a busy core; a login may cost at
     #: most 100 ms (SEC-11).
     scrypt_log2_n: int = Field(default=14, ge=10, le=20)
+
+
+def _table(value: Any) -> Any:
+    """Read a table out of the environment, where it is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected a JSON object: {error}") from error
+
+
+Table = Annotated[dict[str, str], BeforeValidator(_table)]
+#: Algorithms of signatures with a public key.
+TOKEN_ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"),
+)
+
+
+class _KeysSection(_Section):
+    """Where the keys of tokens may be fetched."""
+
+    @staticmethod
+    def is_url_allowed(url: str, allow_http: bool) -> bool:
+        """Tell whether keys may be fetched there: by HTTPS, or by HTTP from this machine."""
+        try:
+            parts = urlsplit(url)
+            host = parts.hostname or ""
+        except ValueError:
+            return False
+        if parts.scheme != "http" or not host:
+            return parts.scheme == "https" and bool(host)
+        try:
+            is_here = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            is_here = host == "localhost"
+        return is_here or allow_http
+
+    def check_urls(self, allow_http: bool, **urls: str) -> None:
+        """Refuse what keys may not be fetched from, by the settings' names."""
+        for name, url in urls.items():
+            if url and not self.is_url_allowed(url, allow_http):
+                raise ValueError(
+                    f"{name} = {url!r}: expected https://… (http:// only for this machine, or with "
+                    "allow_http)"
+                )
+
+
+class OAuthConfig(_KeysSection):
+    """Tokens of an OAuth 2 server as passwords (docs/concepts/tokens.md); off without keys. The
+    words are those of RabbitMQ's OAuth 2 plugin.
+    """
+
+    #: Name of this broker at the OAuth 2 server: what `aud` must hold, and scopes begin with.
+    resource_server_id: str = ""
+    #: Before each scope that is meant for this broker; default: resource_server_id and a dot.
+    scope_prefix: str | None = None
+    #: URL of the server: `iss` must be this; its discovery document says where the keys are.
+    issuer: str = ""
+    #: URL of the keys (JWKS), without a discovery document.
+    jwks_url: str = ""
+    #: Keys in files (PEM), by the key id (`kid`) that tokens name; also beside a URL.
+    signing_keys: Table = Field(default_factory=dict)
+    #: Authority (PEM) of the server's certificate; default: those of the system.
+    cacertfile: str = ""
+    #: Whether keys may be fetched without TLS from other machines.
+    allow_http: bool = False
+    #: Signatures that are taken, with spaces between; the key must be of the same kind.
+    algorithms: str = "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"
+    #: Whether `aud` must name this broker.
+    verify_aud: bool = True
+    #: How far the clocks of server and broker may differ, seconds.
+    leeway_s: int = Field(default=0, ge=0, le=600)
+    #: Claims that name the user, the first that is there counts.
+    preferred_username_claims: str = "sub client_id"
+    #: More claims with scopes: paths, dots between their steps, spaces between paths.
+    additional_scopes_key: str = ""
+    #: Other names of scopes: to each the scopes that it stands for, spaces between them.
+    scope_aliases: Table = Field(default_factory=dict)
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether tokens are taken."""
+        return bool(self.issuer or self.jwks_url or self.signing_keys)
+
+    @property
+    def prefix(self) -> str:
+        """Return what stands before scopes."""
+        return f"{self.resource_server_id}." if self.scope_prefix is None else self.scope_prefix
+
+    @model_validator(mode="after")
+    def _checked(self) -> OAuthConfig:
+        self.check_urls(self.allow_http, issuer=self.issuer, jwks_url=self.jwks_url)
+        if self.is_on and not self.resource_server_id:
+            raise ValueError("resource_server_id is needed: tokens for others must not count here")
+        unknown_ones = set(self.algorithms.split()).difference(TOKEN_ALGORITHMS)
+        if unknown_ones:
+            raise ValueError(
+                f"algorithms: {', '.join(sorted(unknown_ones))}: there are "
+                + ", ".join(TOKEN_ALGORITHMS)
+            )
+        return self
+
+
+class KubernetesConfig(_KeysSection):
+    """Tokens of Kubernetes ServiceAccounts as passwords (docs/concepts/tokens.md)."""
+
+    #: What `iss` must be: `kubectl get --raw /.well-known/openid-configuration` says it.
+    #: Empty: they are not taken.
+    issuer: str = ""
+    #: Where the cluster publishes its keys.
+    jwks_url: str = "https://kubernetes.default.svc/openid/v1/jwks"
+    #: Authority (PEM) of the API server's certificate; default: those of the system.
+    cacertfile: str = ""
+    #: Token of the member's own ServiceAccount, where the API server tells its keys only to those
+    #: that it knows.
+    token_file: str = ""
+    #: Whether keys may be fetched without TLS from other machines.
+    allow_http: bool = False
+    #: What `aud` must hold: tokens for the API server or for others are no passwords here.
+    audience: str = "brokerd"
+    #: How far the clocks of the API server and the broker may differ, seconds.
+    leeway_s: int = Field(default=0, ge=0, le=600)
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether they are taken."""
+        return bool(self.issuer)
+
+    @model_validator(mode="after")
+    def _checked(self) -> KubernetesConfig:
+        self.check_urls(self.allow_http, jwks_url=self.jwks_url)
+        if self.is_on and not self.audience:
+            raise ValueError("audience is needed: tokens for others must not count here")
+        return self
 
 
 class TlsConfig(_Section):
@@ -312,6 +451,19 @@ class LogConfig(_Section):
     format: Literal["text", "json"] = "text"
 
 
+class AuditConfig(_Section):
+    """Who changed what (docs/operations.md, audit log)."""
+
+    #: Where records go: to a file of their own, to the ordinary log, or nowhere.
+    destination: Literal["file", "log", "none"] = "file"
+    #: The file; default: `audit.log` in the data directory.
+    path: str = ""
+    #: Of one file; it is renamed then, and a new one begun.
+    file_bytes: int = Field(default=16 * MIB, ge=64 * 1024)
+    #: How many there are at most, the one that is written included.
+    files: int = Field(default=4, ge=1, le=1000)
+
+
 class BrokerConfig(_Section):
     """All of it."""
 
@@ -319,6 +471,8 @@ class BrokerConfig(_Section):
     listeners: ListenerConfig = ListenerConfig()
     cluster: ClusterConfig = ClusterConfig()
     auth: AuthConfig = AuthConfig()
+    oauth2: OAuthConfig = OAuthConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     tls: TlsConfig = TlsConfig()
     peer_tls: TlsConfig = TlsConfig()
     secrets: SecretsConfig = SecretsConfig()
@@ -330,6 +484,7 @@ class BrokerConfig(_Section):
     telemetry: TelemetryConfig = TelemetryConfig()
     storage: StorageConfig = StorageConfig()
     log: LogConfig = LogConfig()
+    audit: AuditConfig = AuditConfig()
 
     def port(self, listener: str) -> int:
         """Return the port of a listener with the offset added; 0 when it is off."""

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,13 @@ START_SECONDS = 180.0
 MANAGEMENT = "rabbitmq_management"
 FEDERATION = "rabbitmq_federation"
 PROMETHEUS = "rabbitmq_prometheus"
+OAUTH2 = "rabbitmq_auth_backend_oauth2"
 
 
 class RabbitNode:
     """A node with plugins.  State: the server's process, its port mapper, its folder."""
 
-    def __init__(self, folder: Path, plugin: str) -> None:
+    def __init__(self, folder: Path, plugin: str, settings: Sequence[str]) -> None:
         self.amqp_port, self.http_port, dist_port, epmd_port = free_ports(4)
         self.name = f"test{self.amqp_port}@localhost"
         self._has_http = MANAGEMENT in plugin or PROMETHEUS in plugin
@@ -55,7 +56,7 @@ class RabbitNode:
                 f"management.tcp.port = {self.http_port}",
                 "collect_statistics_interval = 500",
             ]
-        lines += ["log.console = false", "log.file.level = info", ""]
+        lines += ["log.console = false", "log.file.level = info", *settings, ""]
         (folder / "rabbitmq.conf").write_text("\n".join(lines))
         #: What rabbitmqctl needs to find this node, too.
         self.environment = os.environ | {
@@ -124,11 +125,13 @@ class RabbitNode:
 
 
 @contextlib.contextmanager
-def rabbit_node(folder: Path, plugin: str = MANAGEMENT) -> Iterator[RabbitNode]:
-    """Run a node; skips with the reason where it is not installed."""
+def rabbit_node(
+    folder: Path, plugin: str = MANAGEMENT, settings: Sequence[str] = ()
+) -> Iterator[RabbitNode]:
+    """Run a node; skips with the reason where it is not installed.  settings: of rabbitmq.conf."""
     if not SERVER.exists():
         pytest.skip("rabbitmq-server is not installed (apt-get install rabbitmq-server)")
-    node = RabbitNode(folder, plugin)
+    node = RabbitNode(folder, plugin, settings)
     try:
         node.wait_ready()
         yield node

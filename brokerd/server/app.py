@@ -148,6 +148,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
             member.members.membership.close()
             member.access.wheel.close()
             await host.stop()
+            await member.base.audit.close()
     finally:
         wal.close()
         checker.close()

@@ -32,6 +32,7 @@ from brokerd.server import (
     metrics_detailed,
     telemetry_hooks,
 )
+from brokerd.server.access import tokens
 from brokerd.server.access.admission import Admission
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.connections import Connections
@@ -43,6 +44,7 @@ from brokerd.server.alarm_monitor import AlarmMonitor, Told
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.amqp.ports import ChannelServices, ConnectionServices
+from brokerd.server.audit_log import AuditLog
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 from brokerd.server.catalog.member_objects import MemberObjects
@@ -132,6 +134,7 @@ class Base:
     queues: MemberQueues
     counters: Counters
     variables: Variables
+    audit: AuditLog
 
 
 @dataclass(slots=True, frozen=True)
@@ -244,6 +247,7 @@ def _base(given: Given) -> Base:
         queues=queues,
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
         variables=Variables(config),
+        audit=AuditLog(config.audit, config.data_dir, process.clock_ms),
     )
 
 
@@ -255,6 +259,9 @@ def _access(base: Base) -> Access:
     authenticator = Authenticator(
         *(view, base.checker, logins, base.variables, base.config.auth),
         *(base.tasks.spawn, base.catalog.write_later),
+        tokens.of_config(
+            base.config.oauth2, base.config.kubernetes, view, lambda: int(time.time() * 1000)
+        ),
     )
     return Access(
         connections=connections,
@@ -279,7 +286,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     deliveries = DeliveryHub(queues.resume)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
-        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer)
+        *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer, base.audit)
     )
     calls = MemberCalls(host, spawn)
     cluster = MemberCluster(host, calls, catalog, queues)
@@ -470,6 +477,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
         certificate_files=access.certificate_files,
         logins=access.logins,
         checker=base.checker,
+        audit=base.audit,
         refill=members.refill,
         kept_aside=members.kept_aside,
         runtime=runtime,

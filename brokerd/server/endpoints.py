@@ -15,6 +15,7 @@ from typing import Any
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog import catalog_commands
+from brokerd.core.catalog.identity import Identity
 from brokerd.federation.supervisor import Supervisor
 from brokerd.server.access.connections import Connections
 from brokerd.server.amqp.connection import ClientConnection
@@ -65,9 +66,9 @@ class Endpoints:
         """Have a link connect anew; tell whether this member runs it."""
         return self._links.restart(link_id)
 
-    async def connect_here(self, user: str) -> socket.socket:
+    async def connect_here(self, identity: Identity) -> socket.socket:
         """Return a socket at whose other end this member serves AMQP (listener.py)."""
-        return await self._listener.connect_here(user)
+        return await self._listener.connect_here(identity)
 
     async def open(self) -> None:
         """Let AMQP clients in, and start the links."""

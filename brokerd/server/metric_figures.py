@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from brokerd.server.access.login_records import LoginRecords
     from brokerd.server.access.password_checker import PasswordChecker
     from brokerd.server.amqp.connection import ClientConnection
-    from brokerd.server.grpc.ports import Monitor
+    from brokerd.server.audit_log import AuditLog
+    from brokerd.server.listings.ports import Monitor
     from brokerd.server.member_queues import MemberQueues
     from brokerd.server.members.kept_aside import KeptAside
     from brokerd.server.members.refill import Refill
@@ -79,6 +80,7 @@ class Sources:
     certificate_files: list[CertificateFiles[ssl.SSLContext]]
     logins: LoginRecords
     checker: PasswordChecker
+    audit: AuditLog
     refill: Refill
     kept_aside: KeptAside
     runtime: Runtime

@@ -163,6 +163,7 @@ class _Figures(Collector):
             connections.displaced_total,
         )
         yield from self._logins()
+        yield from self._audit()
         yield from self._certificates()
 
     def _certificates(self) -> Iterator[Metric]:
@@ -212,6 +213,15 @@ class _Figures(Collector):
             "brokerd_password_checks",
             "Passwords that were hashed to check a login.",
             checker.checks_total,
+        )
+
+    def _audit(self) -> Iterator[Metric]:
+        audit = self._sources.audit
+        yield counter("brokerd_audit_records", "Records of the audit log.", audit.records_total)
+        yield counter(
+            "brokerd_audit_records_lost",
+            "Records of the audit log that could not be written.",
+            audit.lost_total,
         )
 
     def _resources(self) -> Iterator[Metric]:

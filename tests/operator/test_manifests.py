@@ -481,6 +481,23 @@ def test_users_own_secrets_replace_generated_ones() -> None:
     assert "BROKERD_TLS_CA_FILE" not in environment(without_ca)
 
 
+def test_members_have_a_token_only_where_tokens_are_taken() -> None:
+    """SEC-28: to ask the API server for its keys."""
+    assert "projected" not in json.dumps(members.stateful_set(context()))
+    made = context(serviceAccountTokens={"issuer": "https://cluster"})
+    values = environment(made)
+    assert values["OPTIONAL_BROKERD_KUBERNETES_ISSUER"] == "https://cluster"
+    pod = members.stateful_set(made)["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = [item for item in pod["volumes"] if item["name"] == "api"]
+    token, authority = volume["projected"]["sources"]
+    assert token == {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
+    assert authority["configMap"]["name"] == "kube-root-ca.crt"
+    (mount,) = [item for item in pod["containers"][0]["volumeMounts"] if item["name"] == "api"]
+    assert values["OPTIONAL_BROKERD_KUBERNETES_TOKEN_FILE"] == mount["mountPath"] + "/token"
+    assert values["OPTIONAL_BROKERD_KUBERNETES_CACERTFILE"] == mount["mountPath"] + "/ca.crt"
+
+
 def test_telemetry_is_nothing_until_it_is_enabled() -> None:
     assert telemetry.objects(context()) == []
 

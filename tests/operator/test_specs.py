@@ -202,6 +202,13 @@ def test_vhost_and_user_are_outside_of_vhosts() -> None:
     assert user.identity == Identity("user", "", "thing")
     assert user.spec == {"tags": ["monitoring"], "limits": {}, "password": "s3cret"}
     assert user.write_only == ("password", "password_hash")
+    # Only of its own namespace, however it is written.
+    (user,) = desired("User", inputs, tags=["monitoring"], serviceAccounts=["orders", "b.c"])
+    assert user.spec["tags"] == [
+        "monitoring",
+        "serviceaccount:default/b.c",
+        "serviceaccount:default/orders",
+    ]
 
 
 def test_passwords_do_not_show_in_representations() -> None:

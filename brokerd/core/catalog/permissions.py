@@ -2,7 +2,7 @@
 
 Pure; reads `CatalogState`.  One `Access` per channel or connection; its results are remembered
 until any user or permission changes, so a revocation is seen at once (RabbitMQ sees it late,
-R-PERM-5).
+R-PERM-5).  Of whom a token speaks, no user need be known: identity.py.
 """
 
 from __future__ import annotations
@@ -63,13 +63,20 @@ class Access:
     def _check(self, permission: str, kind: str, name: str) -> Refused | None:
         # R-PERM-2
         shown = "amq.default" if kind == "exchange" and not name else name
-        rights = self.view.spec("permission", self.vhost, self.user)
-        if rights is not None and _is_granted(rights[permission], shown):
+        if self._grants(permission, shown):
             return None
         resource = names.resource(kind, self.vhost, shown)
         return refusals.access_refused(
             f"{permission} access to {resource} refused for user '{self.user}'"
         )
+
+    def _grants(self, permission: str, shown: str) -> bool:
+        rights = self.view.spec("permission", self.vhost, self.user)
+        return rights is not None and _is_granted(rights[permission], shown)
+
+    def check_vhost(self) -> Refused | None:
+        """Refuse if there is no way into the vhost any more."""
+        return check_vhost(self.view, self.vhost, self.user)
 
     def check_any(self, kind: str, name: str) -> Refused | None:
         """Refuse unless the user has any of the three (passive declare, R-EX-5)."""
@@ -92,12 +99,14 @@ class Access:
         pattern = pattern.replace("{vhost}", patterns.escape(self.vhost))
         for key in routing_keys:
             if not _is_granted(pattern, key):
-                resource = names.resource("exchange", self.vhost, exchange.name)
-                return refusals.access_refused(
-                    f"{permission} access to topic '{key}' in {resource} "
-                    f"refused for user '{self.user}'"
-                )
+                return self._topic_refused(permission, exchange, key)
         return None
+
+    def _topic_refused(self, permission: str, exchange: Exchange, key: str) -> Refused:
+        resource = names.resource("exchange", self.vhost, exchange.name)
+        return refusals.access_refused(
+            f"{permission} access to topic '{key}' in {resource} refused for user '{self.user}'"
+        )
 
 
 class Unlimited(Access):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.core.catalog import permissions
+from brokerd.core.catalog.identity import Identity
 
 if TYPE_CHECKING:
     from brokerd.config import LimitConfig
@@ -45,13 +46,14 @@ class Admission:
         self._clients = clients
         self._counts = counts
 
-    def may_open(self, user: str, vhost: str) -> str | None:
-        """Return why this user may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
-        settings = self._view.spec("vhost", "", vhost)
+    def may_open(self, identity: Identity, vhost: str) -> str | None:
+        """Return why somebody may not open this vhost, None if it may (R-CON-11, R-CON-12)."""
+        user, settings = identity.user, self._view.spec("vhost", "", vhost)
         if settings is None:
             return f"vhost {vhost} not found"
-        if self._view.spec("permission", vhost, user) is None:
-            return f"access to vhost '{vhost}' refused for user '{user}'"
+        refused = self.access(identity, vhost).check_vhost()
+        if refused is not None:
+            return refused.text
         limit = self._limits.connections
         if limit <= len(self._clients):
             return f"connection refused: node connection limit ({limit}) is reached"
@@ -84,9 +86,9 @@ class Admission:
             )
         return None
 
-    def access(self, user: str, vhost: str) -> permissions.Access:
-        """Return the rights of a user in a vhost that it may open."""
-        return permissions.Access(self._view, vhost, user)
+    def access(self, identity: Identity, vhost: str) -> permissions.Access:
+        """Return somebody's rights in a vhost that it may open."""
+        return identity.access(self._view, vhost)
 
     def _user_limit(self, user: str, name: str) -> int:
         """Return a limit of the user; negative: none, 0 forbids (O-4)."""
@@ -105,7 +107,7 @@ class OwnAdmission(Admission):
         """Return one that knows the same vhosts."""
         return cls(other._node, other._view, other._limits, other._clients, other._counts)
 
-    def may_open(self, user: str, vhost: str) -> str | None:
+    def may_open(self, identity: Identity, vhost: str) -> str | None:
         """Return why a vhost cannot be opened."""
         return None if vhost in self._view.vhosts else f"vhost {vhost} not found"
 
@@ -113,6 +115,6 @@ class OwnAdmission(Admission):
         """Refuse nothing."""
         return None
 
-    def access(self, user: str, vhost: str) -> permissions.Access:
+    def access(self, identity: Identity, vhost: str) -> permissions.Access:
         """Return all rights."""
-        return permissions.Unlimited(self._view, vhost, user)
+        return permissions.Unlimited(self._view, vhost, identity.user)

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 from dataclasses import dataclass
 
 from brokerd.core.strangers import parsed_address
@@ -20,6 +21,12 @@ _SCRYPT_P = 1
 #: Lengths over which a login is refused without hashing anything.
 USER_BYTES_MAX = 255
 PASSWORD_BYTES_MAX = 4096
+#: Longer tokens are not looked at; before tuning a frame of AMQP holds 8 KiB, and the headers of a
+#: gRPC call no more.
+TOKEN_BYTES_MAX = 16 * 1024
+#: A JSON Web Token: three parts in base64url of which the first is a JSON object; the last may be
+#: missing, so that an unsigned one is refused as what it is.
+_TOKEN = re.compile(r"e[yw][A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
 
 
 @dataclass(slots=True, frozen=True)
@@ -28,6 +35,11 @@ class Credentials:
 
     user: str
     password: str
+
+    @property
+    def is_token(self) -> bool:
+        """Tell whether what stands in the place of a password is a token."""
+        return is_token(self.password)
 
     def __repr__(self) -> str:
         return f"Credentials(user={self.user!r}, password=***)"
@@ -78,13 +90,36 @@ def is_imported(stored: str) -> bool:
     return stored.startswith("rabbitmq-")
 
 
+def is_token(password: str) -> bool:
+    """Tell whether a password is a JSON Web Token by its looks."""
+    return password.startswith("e") and _TOKEN.fullmatch(password) is not None
+
+
 def credentials(user: str, password: str) -> Credentials | None:
-    """Return credentials of a sensible size, None for others."""
+    """Return credentials of a sensible size, None for others; only a token needs no user."""
     user_size = len(user.encode("utf-8", "surrogateescape"))
     password_size = len(password.encode("utf-8", "surrogateescape"))
-    if not user or user_size > USER_BYTES_MAX or password_size > PASSWORD_BYTES_MAX:
+    if user_size > USER_BYTES_MAX or password_size > TOKEN_BYTES_MAX:
+        return None
+    if (not user or password_size > PASSWORD_BYTES_MAX) and not is_token(password):
         return None
     return Credentials(user, password)
+
+
+def header_credentials(header: str) -> Credentials | None:
+    """Return the credentials of an authorization header: Basic (RFC 7617), Bearer (RFC 6750)."""
+    scheme, _, rest = header.partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer":
+        return credentials("", rest)
+    if scheme.lower() != "basic":
+        return None
+    try:
+        text = base64.b64decode(rest, validate=True).decode()
+    except ValueError:
+        return None
+    user, colon, password = text.partition(":")
+    return credentials(user, password) if colon else None
 
 
 def is_loopback(address: str) -> bool:

@@ -17,6 +17,7 @@ from brokerd.server.access.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_effects import TopologyChanged
+    from brokerd.core.catalog.identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Guest(Protocol):
 
     vhost: str
     user: str
+    identity: Identity
 
     def close(self, code: int, text: str) -> None:
         """End it, for this reason."""
@@ -237,7 +239,7 @@ class Connections(Generic[ClientT]):
         if change.kind != "user" or not change.deleted:
             return
         for guest in self.guests():
-            if guest.user == change.name:
+            if guest.user == change.name and guest.identity.scopes is None:
                 guest.close(320, f"user '{change.name}' is deleted")
 
     def guests(self) -> list[Guest]:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from brokerd.core.catalog.claims import Problem
 from brokerd.server.access.limited_log import LimitedLog
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,17 @@ REASONS: Final = {
     UNCHECKED: "not checked, too many logins at once from this address or of this user",
     ABANDONED: "the client went before it was checked or answered",
     EXPIRED: "the certificate of its connection has expired",
+    Problem.UNREADABLE: "the token cannot be read",
+    Problem.ALGORITHM: "the token is not signed in a way that is taken (oauth2.algorithms)",
+    Problem.ISSUER: "the token is of an issuer that is not known here",
+    Problem.KEY: "the token is signed with a key that its issuer does not publish",
+    Problem.ISSUER_AWAY: "the issuer of tokens cannot be asked for its keys, and none are known",
+    Problem.SIGNATURE: "the signature of the token is wrong",
+    Problem.EXPIRED: "the token has expired",
+    Problem.NOT_YET: "the token is for later (nbf)",
+    Problem.AUDIENCE: "the token is for somebody else (aud)",
+    Problem.SCOPES: "the token has too many scopes",
+    Problem.USER: "the token names nobody who is a user here",
 }
 LISTENERS: Final = ("amqp", "amqps", "grpc", "http", "https")
 

@@ -14,8 +14,9 @@ from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import sasl
 from brokerd.amqp.config import ConnectionConfig
 from brokerd.amqp.events import AuthenticationRequested
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import auth, certificate_login, login_records
-from brokerd.server.access.authentication import Authenticator, Login
+from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.password_checker import NotChecked
 
 
@@ -43,18 +44,17 @@ class ClientLogin:
 
     async def verdict(
         self, event: AuthenticationRequested, address: str, name: str
-    ) -> tuple[Login | None, bool]:
+    ) -> tuple[Identity | None, bool]:
         """Return who it is, None for a refusal; and whether the client's answer could be read.
 
         address, name: the client's, and the connection's for the log.
         """
         authenticator = self._authenticator
-        listener = "amqps" if self._is_tls else "amqp"
-        client = login_records.Client(listener, address, name)
+        client = self._client(address, name)
         if event.mechanism == "EXTERNAL":
             return authenticator.authenticate_certificate(self._certificate_user, client), True
         credentials = _credentials(event.mechanism, event.response)
-        found: Login | None = None
+        found: Identity | None = None
         if authenticator.may_send_password(self._is_tls, address):
             # To AMQP, a password that could not be checked is one that is refused.
             with contextlib.suppress(NotChecked):
@@ -63,6 +63,15 @@ class ClientLogin:
             user = "?" if credentials is None else credentials.user
             authenticator.records.refuse(client, user, login_records.NO_TLS)
         return found, credentials is not None
+
+    async def renewed(
+        self, identity: Identity, secret: bytes, address: str, name: str
+    ) -> Identity | None:
+        """Return who it is by connection.update-secret; None for a refusal (R-CON-13)."""
+        return await self._authenticator.renew(identity, secret, self._client(address, name))
+
+    def _client(self, address: str, name: str) -> login_records.Client:
+        return login_records.Client("amqps" if self._is_tls else "amqp", address, name)
 
 
 def _credentials(mechanism: str, response: bytes) -> auth.Credentials | None:

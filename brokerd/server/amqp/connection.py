@@ -15,12 +15,15 @@ from brokerd.amqp import config as amqp_config
 from brokerd.amqp import connection as amqp_connection
 from brokerd.amqp import errors as amqp_errors
 from brokerd.amqp import events, methods
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.permissions import Access
 from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.client_login import ClientLogin
 from brokerd.server.amqp.flow import ByteBudget, ReadGate
 from brokerd.server.amqp.session import Session
 from brokerd.server.amqp.throttle import Throttle
+from brokerd.server.amqp.token_life import TokenLife
+from brokerd.server.catalog.audit import Author
 from brokerd.server.messages import unfinished
 from brokerd.server.tasks import Tasks
 
@@ -61,9 +64,11 @@ class ClientConnection(asyncio.Protocol):
         self.sessions: dict[int, Session] = {}
         self.user = self.vhost = ""
         self.tags: tuple[str, ...] = ()
+        self.identity = Identity("")
         self.access = Access(self._view, "", "")
         self.tls = tls
         self._login = ClientLogin(services.authenticator, tls)
+        self._token = TokenLife(self, self._login)
         self.peer = self.sock = ("?", 0)
         self.connected_ms = services.clock_ms()
         self.uid = channels.identity.next_uid()
@@ -172,6 +177,11 @@ class ClientConnection(asyncio.Protocol):
         """Return RabbitMQ's form of a connection name."""
         return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
 
+    @property
+    def author(self) -> Author:
+        """Return on whose behalf changes are made."""
+        return Author(self.user, "amqps" if self.tls else "amqp", f"{self.peer[0]}:{self.peer[1]}")
+
     def _pause_reading(self) -> None:
         # R-HB-2: what the client sends meanwhile nobody sees, its heartbeats neither.
         self.machine.pause_heartbeat_check()
@@ -240,27 +250,27 @@ class ClientConnection(asyncio.Protocol):
                 is_readable=is_readable,
             )
             return
-        self.user, self.tags = verdict
+        self.become(verdict)
         self._connections.logged_in(self)
         self._handle(self.machine.authentication_succeeded())
 
     def _on_secret(self, event: events.SecretUpdated) -> None:
-        # R-CON-13: users of our own database have no secret that expires, so RabbitMQ's internal
-        # backend takes any (amqplib's suite sends one that is no password); it proves nothing.
-        if self._view.user(self.user) is None:
-            self.close(530, "New secret was refused by one of the backends")
-            return
-        # Running consumers have been looked at when the rights changed (revocation.py).
-        self.machine.send(0, methods.ConnectionUpdateSecretOk())
+        self._token.secret_updated(event)
+
+    def become(self, identity: Identity) -> None:
+        """Go on as this user, with these rights."""
+        self.identity = identity
+        self.user, self.tags = identity.user, identity.tags
+        self.access = self._services.admission.access(identity, self.vhost)
 
     def _on_open(self, event: events.OpenRequested) -> None:
-        refusal = self._services.admission.may_open(self.user, event.vhost)
+        refusal = self._services.admission.may_open(self.identity, event.vhost)
         if refusal is not None:
             self.close(530, refusal, 10, 40)
             return
         self.vhost = event.vhost
+        self.become(self.identity)
         self._look_up_tags()
-        self.access = self._services.admission.access(self.user, self.vhost)
         self.is_open = True
         self._connections.opened(self)
         self.throttle.alarms_changed(self._services.blocking_reason())
@@ -400,7 +410,7 @@ class ClientConnection(asyncio.Protocol):
         if not self.is_open:
             return
         view = self._view
-        if view.user(self.user) is None:
+        if self.identity.is_gone(view):
             self.close(320, f"user '{self.user}' is deleted")
             return
         if self.vhost not in view.vhosts:
@@ -413,8 +423,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _look_up_tags(self) -> None:
         """R-PERM-9: only impersonator matters here, and it may come and go."""
-        user = self._view.user(self.user)
-        self.tags = () if user is None else tuple(user.tags)
+        self.tags = self.identity.tags_in(self._view)
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Close from our side, with the reason for the client and the log."""
@@ -500,6 +509,9 @@ class ClientConnection(asyncio.Protocol):
         limits = [self.machine.next_deadline_ms, self.throttle.next_deadline_ms]
         if self.write_paused_ms is not None:
             limits.append(self.write_paused_ms + self._limits.write_timeout_ms)
+        left_ms = self._token.left_ms(self._services.clock_ms())
+        if left_ms is not None:
+            limits.append(self._wheel.now_ms() + left_ms)
         self._wheel.watch(self, min((it for it in limits if it is not None), default=None))
 
     def deadline_reached(self, now_ms: int) -> int | None:
@@ -508,6 +520,7 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
             return None
         self._watched_phase = None
+        self._token.end_if_over(self._services.clock_ms())
         if self.write_paused_ms is not None:
             untaken = self._buffered()
             if untaken < self._untaken_bytes:

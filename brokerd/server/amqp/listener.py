@@ -14,6 +14,7 @@ from brokerd import __version__
 from brokerd.amqp.config import ConnectionConfig
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.config import BrokerConfig, TlsConfig
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.profiles import Profile
 from brokerd.server.access import compatibility
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
@@ -73,15 +74,15 @@ class AmqpListener:
         #: What new connections meet, and the variables' revision and the name it was made of.
         self._settings: tuple[tuple[int, str], ConnectionConfig] | None = None
 
-    async def connect_here(self, user: str) -> socket.socket:
-        """Return a socket at whose other end this member serves AMQP, with the rights of a user
-        and without a login; "": all rights (own_connection.py).
+    async def connect_here(self, identity: Identity) -> socket.socket:
+        """Return a socket at whose other end this member serves AMQP, with somebody's rights and
+        without a login; the user "": all rights (own_connection.py).
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: OwnConnection(self._services, self._config_now(), user), theirs
+            lambda: OwnConnection(self._services, self._config_now(), identity), theirs
         )
         return ours
 

@@ -11,6 +11,7 @@ import dataclasses
 
 from brokerd.amqp import config as amqp_config
 from brokerd.amqp import events
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access.admission import OwnAdmission
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.ports import ConnectionServices
@@ -24,13 +25,13 @@ class OwnConnection(ClientConnection):
     """State: on whose behalf it is.  Nobody else dials it, so that no password is asked."""
 
     def __init__(
-        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, user: str
+        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, identity: Identity
     ) -> None:
-        """user: whose rights it has; "": all."""
-        if not user:
+        """identity: whose rights it has; the user "": all."""
+        if not identity.user:
             services = dataclasses.replace(services, admission=OwnAdmission.of(services.admission))
         super().__init__(services, config, tls=False)
-        self._for_user = user
+        self._for = identity
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ClientConnection."""
@@ -38,22 +39,23 @@ class OwnConnection(ClientConnection):
         self.peer, self.sock = (HERE, self.uid), (HERE, 0)
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
-        if self._for_user and self._view.user(self._for_user) is None:
+        user = self._for.user
+        if user and self._for.is_gone(self._view):
             self.machine.authentication_failed(
-                f"ACCESS_REFUSED - there is no user '{self._for_user}'", is_readable=True
+                f"ACCESS_REFUSED - there is no user '{user}'", is_readable=True
             )
             return
-        self.user = self._for_user
+        self.user, self.identity = user, self._for
         self._connections.logged_in(self)
         self._handle(self.machine.authentication_succeeded())
 
     def rights_changed(self) -> None:
         """See ClientConnection: those of the member itself do not change."""
-        if self._for_user:
+        if self._for.user:
             super().rights_changed()
 
     def _look_up_tags(self) -> None:
         super()._look_up_tags()
-        if not self._for_user:
+        if not self._for.user:
             # R-PUB-3: messages keep the user-id that they were published with.
             self.tags = (IMPERSONATOR,)

@@ -80,7 +80,7 @@ class ChannelServices:
     identity: Process
     catalog: Catalog
     #: Makes and deletes queues.
-    objects: ports.Topology
+    objects: ports.Audited
     queues: Queues
     messages: Routing
     deliveries: DeliveryHub

@@ -50,6 +50,8 @@ class Session(ChannelDeliveries):
         self, services: ChannelServices, connection: ClientConnection, channel: int
     ) -> None:
         super().__init__(services, connection, channel)
+        #: Makes and deletes objects for this client, and notes who did.
+        self.objects = services.objects.by(connection.author)
         self.confirms: confirms.Confirms | None = None
         #: Counts and times the confirms for telemetry; set together with `confirms`.
         self.confirm_clock: ConfirmClock | None = None
@@ -63,7 +65,8 @@ class Session(ChannelDeliveries):
         self._busy = False
         self._getting: Getting | None = None
         self._waiting: deque[events.Event] = deque()
-        self._targets: dict[bytes, Target] = {}
+        #: Publish methods that were allowed, and where they go.
+        self.targets: dict[bytes, Target] = {}
         self.publisher = Publisher(
             services.queues.groups,
             services.identity.node,
@@ -245,7 +248,7 @@ class Session(ChannelDeliveries):
                 end = start + 1
                 while end < count and items[end][0] == payload:
                     end += 1
-                target = self._targets.get(payload)
+                target = self.targets.get(payload)
                 if target is None or target.revision != self.catalog.topology_revision:
                     target = self._resolve(payload)
                 run = items[start:end] if start or end < count else items
@@ -290,9 +293,9 @@ class Session(ChannelDeliveries):
     def _resolve(self, payload: bytes) -> Target:
         method = methods.BasicPublish.decode(payload)
         target = self.pipeline.resolve(method, self.catalog.topology_revision)
-        if len(self._targets) >= TARGETS_MAX:
-            self._targets.clear()
-        self._targets[payload] = target
+        if len(self.targets) >= TARGETS_MAX:
+            self.targets.clear()
+        self.targets[payload] = target
         return target
 
     def _route_known(

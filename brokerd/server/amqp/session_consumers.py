@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, methods, values
-from brokerd.core.catalog import declare, names, permissions
+from brokerd.core.catalog import declare, names
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
@@ -301,7 +301,7 @@ def _check_replies(session: Session, can_be_told: bool) -> None:
     connection, reply = session.connection, session.reply_consumer
     if reply is None or session.has_ended:
         return
-    refused = permissions.check_vhost(connection.access.view, connection.vhost, connection.user)
+    refused = connection.access.check_vhost()
     if refused is None:
         return
     if not can_be_told:

@@ -17,7 +17,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
 from brokerd.server.amqp import session_consumers, transactions
-from brokerd.server.catalog import topology
+from brokerd.server.catalog import audit, topology
 from brokerd.server.messages import message_checks, reply_to
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _cause(session: Session) -> str:
 
 async def _write(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
     """Propose to the catalog; what it refuses closes the channel as AMQP says."""
-    reply = await session.catalog.write(operation)
+    reply = await session.objects.write(operation)
     _check_reply(reply)
     return reply
 
@@ -98,7 +98,7 @@ async def _do_write(
         await _write(session, operation)
     else:
         record = plan.record
-        reply = await session.catalog.write(
+        reply = await session.objects.write(
             catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause)
         )
         # Somebody else was first: it is gone, as asked for.
@@ -240,7 +240,7 @@ async def _queue_declared(
         if plan.exclusive_owner is not None:
             session.connection.has_exclusive = True
         reply = await topology.create_queue(
-            services.objects,
+            session.objects,
             plan.vhost,
             plan.name,
             plan.spec,
@@ -316,7 +316,7 @@ def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
 async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDelete) -> None:
     with session.cancels_later():
         outcome = await topology.delete_queue(
-            session.services.objects,
+            session.objects,
             queue,
             if_empty=method.if_empty,
             if_unused=method.if_unused,
@@ -337,7 +337,8 @@ def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:
 
 
 async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
-    count = await topology.purge_queue(session.services.objects, queue)
+    count = await topology.purge_queue(session.objects, queue)
+    session.objects.note(audit.purge(queue, count))
     if not nowait:
         session.send(methods.QueuePurgeOk(count))
 

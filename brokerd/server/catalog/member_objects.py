@@ -5,14 +5,16 @@ Built by composition.py, for front doors and for whoever declares again what was
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
-from brokerd.server.catalog import ports
+from brokerd.server.catalog import audit, ports
 from brokerd.server.catalog.keyring import Keyring
 from brokerd.server.catalog.member_catalog import MemberCatalog
 
@@ -33,6 +35,18 @@ class MemberObjects:
     queues: ports.Queues
     checker: ports.Passwords
     tracer: ports.Traced
+    audit_log: audit.Audit
+    #: On whose behalf it is; None: the member's own.
+    author: audit.Author | None = None
+
+    def by(self, author: audit.Author) -> MemberObjects:
+        """Return one on this author's behalf, whose changes are noted in the audit log."""
+        return dataclasses.replace(self, author=author)
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        """Note a change that is none of the catalog."""
+        if self.author is not None:
+            self.audit_log.write(self.author, fields)
 
     @property
     def view(self) -> CatalogState:
@@ -51,7 +65,17 @@ class MemberObjects:
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose an operation; return the catalog's reply."""
-        return await self.catalog.write(operation)
+        if self.author is None:
+            return await self.catalog.write(operation)
+        there = audit.before(operation, self.view)
+        reply: dict[str, Any] | None = None
+        try:
+            reply = await self.catalog.write(operation)
+        finally:
+            # Without an answer, too: it may take effect later.
+            for fields in audit.records(operation, reply, there):
+                self.note(fields)
+        return reply
 
     async def ask_queue(self, uid: int, command: bytes) -> bytes:
         """Return the reply of a queue's leader."""

@@ -7,11 +7,15 @@ knows what that is.
 from __future__ import annotations
 
 import random
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import NodeId
+
+if TYPE_CHECKING:
+    from brokerd.server.catalog.audit import Author
 
 
 class Catalog(Protocol):
@@ -90,6 +94,18 @@ class Topology(Cluster, Objects, Protocol):
 
     def new_group_uid(self) -> int:
         """Return a uid that no group has had."""
+        ...
+
+
+class Audited(Topology, Protocol):
+    """The same on behalf of somebody; what is changed by it is noted in the audit log."""
+
+    def by(self, author: Author) -> Audited:
+        """Return one on this author's behalf."""
+        ...
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        """Note a change that is none of the catalog: a purge, say."""
         ...
 
 

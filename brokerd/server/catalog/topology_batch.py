@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, User
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import admin_objects, federation_parameters, ports, topology
+from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.catalog_writer import Unavailable
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
@@ -65,6 +66,14 @@ def is_protected(view: CatalogState, vhost: str) -> bool:
 
 class Room(ports.Topology, federation_parameters.Room, Protocol):
     """What a request needs besides the making of queues."""
+
+    def by(self, author: Author) -> Room:
+        """Return one on this author's behalf, whose changes are noted in the audit log."""
+        ...
+
+    def note(self, fields: Mapping[str, Any]) -> None:
+        """Note a change that is none of the catalog."""
+        ...
 
     @property
     def checker(self) -> ports.Passwords:

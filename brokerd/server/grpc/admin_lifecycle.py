@@ -141,7 +141,7 @@ class LifecycleAdmin:
 
     async def _member_written(self, context: Context, operation: dict[str, Any]) -> dict[str, Any]:
         try:
-            return await self._services.catalog.write(operation)
+            return await self._services.objects.by(rpc_auth.author_of(context)).write(operation)
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error

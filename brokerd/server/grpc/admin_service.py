@@ -19,7 +19,7 @@ from brokerd.core.catalog import catalog_commands, catalog_effects
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from brokerd.server.access import auth
 from brokerd.server.access.password_checker import NotChecked
-from brokerd.server.catalog import admin_objects, cluster_name, topology, topology_batch
+from brokerd.server.catalog import admin_objects, audit, cluster_name, topology, topology_batch
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
 from brokerd.server.grpc.admin_lifecycle import LifecycleAdmin
@@ -117,6 +117,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
     ) -> AsyncIterator[admin_pb2.ApplyResponse]:
         """Apply batches in order; each operation has its own result."""
         caller = await self._writer(context)
+        objects = self._services.objects.by(rpc_auth.author_of(context))
         async for request in requests:
             await self._services.callers.check_tags(context, caller, rpc_auth.WRITERS)
             if len(request.operations) > OPERATIONS_MAX:
@@ -124,7 +125,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"more than {OPERATIONS_MAX} operations in one request",
                 )
-            results = await topology_batch.apply(self._services.objects, request.operations)
+            results = await topology_batch.apply(objects, request.operations)
             yield admin_pb2.ApplyResponse(results=results)
 
     async def WatchTopology(
@@ -271,12 +272,13 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             )
             raise AssertionError("abort does not return")
         try:
-            return admin_pb2.PurgeQueueResponse(
-                messages=await topology.purge_queue(self._services.objects, queue)
-            )
+            messages = await topology.purge_queue(self._services.objects, queue)
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error
+        by_caller = self._services.objects.by(rpc_auth.author_of(context))
+        by_caller.note(audit.purge(queue, messages))
+        return admin_pb2.PurgeQueueResponse(messages=messages)
 
     async def Authenticate(
         self, request: admin_pb2.AuthenticateRequest, context: Context
@@ -291,7 +293,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             raise AssertionError("abort does not return") from error
         if verdict is None:
             return admin_pb2.AuthenticateResponse(ok=False)
-        return admin_pb2.AuthenticateResponse(ok=True, tags=verdict[1])
+        return admin_pb2.AuthenticateResponse(ok=True, tags=verdict.tags)
 
 
 def _compacted(revision: int) -> admin_pb2.TopologyEvent:

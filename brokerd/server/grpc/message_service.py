@@ -7,6 +7,7 @@ message, is decided in the same places.  Each call authenticates and names its v
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote
@@ -27,6 +28,9 @@ Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 DEFAULT_VHOST = "/"
 #: Calls of this service at one member, for each of which it holds state.
 CALLS_MAX = 10_000
+CREDENTIAL_EXPIRED = "credential expired"
+#: A call that lasts for a month may as well begin anew; timers have bounds, tokens need not.
+TIMER_S_MAX = 30 * 86_400.0
 
 
 class Call:
@@ -36,6 +40,7 @@ class Call:
         """peer: as gRPC spells it."""
         self.vhost = caller.vhost
         self.user = caller.user
+        self.identity = caller.identity
         self.name = caller.name
         self.caller = caller
         self.uid = uid
@@ -47,6 +52,7 @@ class Call:
     async def run(self, work: Coroutine[Any, Any, None], context: Context) -> None:
         """Do the call's work until it is done, or until `close`."""
         self._work = asyncio.create_task(work)
+        expiry = self._watch_token()
         # One that is cancelled before it began has not awaited it.
         self._work.add_done_callback(lambda _: work.close())
         if self._reason is not None:
@@ -59,6 +65,19 @@ class Call:
             if self._reason is None:
                 raise
             await context.abort(*self._reason)
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+
+    def _watch_token(self) -> asyncio.TimerHandle | None:
+        """End it with its token: a call cannot renew one, the client calls again."""
+        if self.identity.expires_ms is None:
+            return None
+        left_s = max(0.0, self.identity.expires_ms / 1000 - time.time())
+        loop = asyncio.get_running_loop()
+        return loop.call_later(
+            min(left_s, TIMER_S_MAX), self._end, grpc.StatusCode.UNAUTHENTICATED, CREDENTIAL_EXPIRED
+        )
 
     @property
     def is_open(self) -> bool:
@@ -81,14 +100,13 @@ class Call:
         """
         caller = self.caller
         view = caller.access.view
-        user = view.user(self.user)
-        if user is None:
+        if self.identity.is_gone(view):
             self.close(320, f"user '{self.user}' is deleted")
             return
         if self.vhost not in view.vhosts:
             self.close(320, f"vhost '{self.vhost}' is deleted")
             return
-        caller.tags = tuple(sorted(user.tags))
+        caller.tags = tuple(sorted(self.identity.tags_in(view)))
         if caller.reads is None:
             return
         refused = caller.access.check("read", "queue", caller.reads)
@@ -172,7 +190,7 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                 ),
             )
         vhost = rpc_auth.metadata_of(context).get("vhost", DEFAULT_VHOST)
-        refusal = self._admission.may_open(who.user, vhost)
+        refusal = self._admission.may_open(who.identity, vhost)
         if refusal is None:
             refusal = self._admission.may_open_channel(who.user)
         if refusal is not None:
@@ -180,4 +198,4 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
                 context, rpc_errors.CallRefused(grpc.StatusCode.PERMISSION_DENIED, refusal)
             )
         name = f"gRPC {unquote(context.peer())}"
-        return Caller(self._services.topology.view, vhost, who.user, who.tags, name)
+        return Caller(who.identity, self._admission.access(who.identity, vhost), name)

@@ -15,7 +15,6 @@ import grpc
 
 from brokerd.amqp import errors, methods
 from brokerd.core.alarms import resources_in
-from brokerd.core.catalog.permissions import Access
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Range
@@ -29,7 +28,8 @@ from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publishe
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
-    from brokerd.core.catalog.catalog_state import CatalogState
+    from brokerd.core.catalog.identity import Identity
+    from brokerd.core.catalog.permissions import Access
     from brokerd.server.grpc.ports import StreamServices
 
 #: Publications of one request, and those that may be unconfirmed before reading stops.
@@ -48,17 +48,16 @@ Key: TypeAlias = tuple[str, str, bool]
 class Caller:
     """What the checks of a publish ask of a connection, and what listings show of one."""
 
-    __slots__ = ("access", "name", "reads", "tags", "user", "vhost")
+    __slots__ = ("access", "identity", "name", "reads", "tags", "user", "vhost")
 
-    def __init__(
-        self, view: CatalogState, vhost: str, user: str, tags: frozenset[str], name: str
-    ) -> None:
-        """name: as logs and listings have it."""
-        self.vhost = vhost
-        self.user = user
+    def __init__(self, identity: Identity, access: Access, name: str) -> None:
+        """access: its rights in the vhost; name: as logs and listings have it."""
+        self.identity = identity
+        self.vhost = access.vhost
+        self.user = identity.user
         self.name = name
-        self.tags = tuple(sorted(tags))
-        self.access = Access(view, vhost, user)
+        self.tags = tuple(sorted(identity.tags))
+        self.access = access
         #: The queue that a Consume call reads, once it does.
         self.reads: str | None = None
 

@@ -1,11 +1,9 @@
-"""Who calls: Basic credentials in the metadata of a gRPC call, or the operator by its certificate;
-and what the caller's tags allow.
+"""Who calls: a password or a token in the metadata of a gRPC call, or the operator by its
+certificate; and what the caller's tags allow.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
 import time
 from collections.abc import Mapping
@@ -15,8 +13,10 @@ from urllib.parse import unquote
 
 import grpc
 
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import auth, login_records, operator_login
 from brokerd.server.access.password_checker import NotChecked
+from brokerd.server.catalog.audit import Author
 from brokerd.server.grpc import rpc_errors
 from brokerd.server.grpc.rpc_errors import CallRefused
 
@@ -41,10 +41,19 @@ class HasMetadata(Protocol):
 class Caller:
     """An authenticated caller."""
 
-    user: str
-    tags: frozenset[str]
+    identity: Identity
     #: By its certificate (ADR 21): no user of the catalog.
     is_operator: bool = False
+
+    @property
+    def user(self) -> str:
+        """Return the name."""
+        return self.identity.user
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Return the tags at the time of the login."""
+        return frozenset(self.identity.tags)
 
 
 class Callers:
@@ -74,7 +83,7 @@ class Callers:
     async def log_in(self, metadata: Mapping[str, str], peer: str) -> Caller:
         """Return who calls from there with this metadata; CallRefused if that is nobody."""
         self._check_started()
-        credentials = parse_basic(metadata.get("authorization", ""))
+        credentials = auth.header_credentials(metadata.get("authorization", ""))
         client = login_records.Client("grpc", peer_address(peer), peer)
         try:
             verdict = await self._authenticator.authenticate(credentials, client)
@@ -86,8 +95,7 @@ class Callers:
                 "login refused: send metadata 'authorization: Basic <base64 of user:password>' of "
                 "a user of this cluster ('guest' only from the member's own machine)",
             )
-        user, tags = verdict
-        return Caller(user, frozenset(tags))
+        return Caller(verdict)
 
     def log_in_operator(self, certificate: operator_login.OperatorCertificate, peer: str) -> Caller:
         """Return the operator, an administrator by its certificate alone; CallRefused if that is
@@ -105,7 +113,7 @@ class Callers:
                 "login refused: the certificate of this connection has expired",
             )
         records.accept(client)
-        return Caller(operator_login.NAME, WRITERS, is_operator=True)
+        return Caller(Identity(operator_login.NAME, tuple(WRITERS)), is_operator=True)
 
     def _check_started(self) -> None:
         if not self._view.cluster_id:
@@ -121,8 +129,10 @@ class Callers:
         """End a standing call whose caller has been deleted, or has none of the tags any more."""
         if caller.is_operator:
             return
-        user = self._view.user(caller.user)
-        if user is None or not needed.intersection(user.tags):
+        identity = caller.identity
+        if identity.expires_ms is not None and identity.expires_ms <= time.time() * 1000:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "credential expired")
+        if identity.is_gone(self._view) or not needed.intersection(identity.tags_in(self._view)):
             await _abort_without(context, caller, needed)
 
 
@@ -135,6 +145,14 @@ async def _abort_without(
     )
 
 
+def author_of(context: Any) -> Author:
+    """Return on whose behalf a call that has been let in makes changes."""
+    caller: Caller | None = getattr(context, "caller", None)
+    peer = context.peer()
+    address = f"{peer_address(peer)}:{peer_port(peer)}"
+    return Author("?" if caller is None else caller.user, "grpc", address)
+
+
 def metadata_of(context: HasMetadata) -> dict[str, str]:
     """Return the call's metadata as text; of names that come twice, the last counts."""
     pairs = context.invocation_metadata() or ()
@@ -142,19 +160,6 @@ def metadata_of(context: HasMetadata) -> dict[str, str]:
         key: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         for key, value in pairs
     }
-
-
-def parse_basic(header: str) -> auth.Credentials | None:
-    """Return the credentials of an authorization header (RFC 7617)."""
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        text = base64.b64decode(token.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return None
-    user, colon, password = text.partition(":")
-    return auth.credentials(user, password) if colon else None
 
 
 def peer_port(peer: str) -> int:

@@ -197,7 +197,7 @@ async def _bind(call: Call) -> Answer:
         operation = catalog_commands.put(
             plan.kind, plan.vhost, plan.name, plan.spec, cause=objects.cause(call), declare=True
         )
-        objects.check_reply(await services.objects.write(operation))
+        objects.check_reply(await call.objects.write(operation))
     ends = (call.vhost, "e", source, call.parts["kind"], destination, properties_key(key, table))
     path = "/".join(quote(part, safe="", errors="surrogateescape") for part in ends)
     return created(f"../../../../{path}")

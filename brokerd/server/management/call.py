@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.refusals import ACCESS_REFUSED, NOT_FOUND, Refused
+from brokerd.server.catalog.audit import Author
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.permissions import Access
+    from brokerd.server.catalog.topology_batch import Room
     from brokerd.server.management.ports import ManagementServices
 
 Json: TypeAlias = dict[str, Any]
@@ -74,10 +77,26 @@ def refused(refusal: Refused) -> HttpError:
 class Caller:
     """Who calls."""
 
-    user: str
-    tags: frozenset[str]
+    identity: Identity
     #: Address and port, for the log.
     address: str = ""
+    #: Over TLS.
+    is_tls: bool = False
+
+    @property
+    def user(self) -> str:
+        """Return the name."""
+        return self.identity.user
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Return the tags, as of the login."""
+        return frozenset(self.identity.tags)
+
+    @property
+    def author(self) -> Author:
+        """Return on whose behalf changes are made."""
+        return Author(self.user, "https" if self.is_tls else "http", self.address)
 
     @property
     def is_management(self) -> bool:
@@ -153,11 +172,16 @@ class Call:
     @property
     def access(self) -> Access:
         """Return the caller's rights in the path's vhost."""
-        return self.services.admission.access(self.caller.user, self.vhost)
+        return self.services.admission.access(self.caller.identity, self.vhost)
+
+    @property
+    def objects(self) -> Room:
+        """Return what makes and deletes objects on the caller's behalf."""
+        return self.services.objects.by(self.caller.author)
 
     def may_enter(self, vhost: str) -> bool:
         """Tell whether the caller could open this vhost over AMQP."""
-        return self.services.catalog.view.get("permission", vhost, self.caller.user) is not None
+        return self.services.admission.access(self.caller.identity, vhost).check_vhost() is None
 
     def may_see(self, vhost: str) -> bool:
         """Tell whether lists show the caller what is in a vhost."""

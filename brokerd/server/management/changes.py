@@ -57,7 +57,7 @@ async def apply(
     call: Call, operations: Sequence[admin_pb2.Operation]
 ) -> list[admin_pb2.OperationResult]:
     """Apply operations in order; each has its own result."""
-    return await topology_batch.apply(call.services.objects, operations)
+    return await topology_batch.apply(call.objects, operations)
 
 
 async def done(call: Call, *operations: admin_pb2.Operation) -> None:

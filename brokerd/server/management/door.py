@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from aiohttp import hdrs, web
 
 from brokerd.config import LimitConfig
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.http_server import CONNECTION, HttpLimits
 from brokerd.server.management import login
@@ -125,7 +126,7 @@ class Door:
         host, port = (str(peer[0]), peer[1]) if peer else ("0.0.0.0", 0)
         name = f"{host}:{port}"
         if route.right is Right.ANYONE:
-            return Caller("", frozenset(), name)
+            return Caller(Identity(""), name, request.secure)
         header = request.headers.get(hdrs.AUTHORIZATION, "")
         return await login.authenticate(self._services, header, host, name, request.secure)
 

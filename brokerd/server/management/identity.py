@@ -42,7 +42,7 @@ async def _set_cluster_name(call: Call) -> Answer:
     problem = cluster_name.problem(name) if isinstance(name, str) else "name: must be a text"
     if problem is not None:
         raise bad_request(problem)
-    await call.services.objects.write(catalog_commands.set_setting(cluster_name.SETTING, name))
+    await call.objects.write(catalog_commands.set_setting(cluster_name.SETTING, name))
     return no_content()
 
 

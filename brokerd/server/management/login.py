@@ -1,12 +1,12 @@
 """Who calls the management API: the one place that reads the Authorization header.
 
-Passwords go through the same Authenticator as AMQP's and gRPC's, with its limits and records.
+Passwords and tokens go through the same Authenticator as AMQP's and gRPC's, with its limits and
+records.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING
 
 from brokerd.server.access import auth, login_records
@@ -33,7 +33,7 @@ async def authenticate(
         raise HttpError(401, "", None, REALM)
     client = login_records.Client("https" if is_tls else "http", address, peer)
     authenticator = services.authenticator
-    credentials = _basic(header)
+    credentials = auth.header_credentials(header)
     if credentials is not None and not authenticator.may_send_password(is_tls, address):
         authenticator.records.refuse(client, credentials.user, login_records.NO_TLS)
         raise _failed()
@@ -43,25 +43,11 @@ async def authenticate(
         raise HttpError(429, "too_many_requests", str(error), {"Retry-After": "1"}) from error
     if verdict is None:
         raise _failed()
-    user, tags = verdict
-    return Caller(user, frozenset(tags), peer)
+    return Caller(verdict, peer, is_tls)
 
 
 def _failed() -> HttpError:
     return HttpError(401, "not_authorized", "Login failed", REALM)
-
-
-def _basic(header: str) -> auth.Credentials | None:
-    """Return the credentials of an Authorization header (RFC 7617)."""
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        text = base64.b64decode(token.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return None
-    user, colon, password = text.partition(":")
-    return auth.credentials(user, password) if colon else None
 
 
 def basic(user: str, password: str) -> str:

@@ -114,7 +114,7 @@ async def _put_queue(call: Call) -> Answer:
     for warning in plan.warnings:
         services.routing.warn(warning)
     reply = await topology.create_queue(
-        services.objects, plan.vhost, plan.name, plan.spec, cause=cause(call), declare=True
+        call.objects, plan.vhost, plan.name, plan.spec, cause=cause(call), declare=True
     )
     check_reply(reply)
     return created() if reply["code"] == catalog_commands.OK else no_content()
@@ -157,7 +157,7 @@ async def _delete_queue(call: Call) -> Answer:
     if isinstance(plan, Refused):
         raise refused(plan)
     outcome = await topology.delete_queue(
-        services.objects, queue, if_empty=if_empty, if_unused=if_unused, cause=cause(call)
+        call.objects, queue, if_empty=if_empty, if_unused=if_unused, cause=cause(call)
     )
     if not outcome.done:
         is_used = if_unused and outcome.consumers
@@ -176,7 +176,7 @@ async def _purge(call: Call) -> Answer:
     )
     if isinstance(found, Refused):
         raise refused(found)
-    await topology.purge_queue(call.services.objects, queue)
+    await topology.purge_queue(call.objects, queue)
     return no_content()
 
 
@@ -206,7 +206,7 @@ async def _created(call: Call, plan: declare.Exists | declare.Create | declare.D
     operation = catalog_commands.put(
         plan.kind, plan.vhost, plan.name, plan.spec, cause=cause(call), declare=True
     )
-    reply = await call.services.objects.write(operation)
+    reply = await call.objects.write(operation)
     check_reply(reply)
     return created() if reply["code"] == catalog_commands.OK else no_content()
 
@@ -236,7 +236,7 @@ async def delete(
                 f"{record.kind} '{record.name}' in vhost '{record.vhost}' is managed by an "
                 "operator and may not be deleted"
             )
-        reply = await call.services.objects.write(
+        reply = await call.objects.write(
             catalog_commands.delete(record.kind, record.vhost, record.name, cause=cause(call))
         )
         if reply["code"] != catalog_commands.NOT_FOUND:

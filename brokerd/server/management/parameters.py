@@ -150,7 +150,7 @@ async def set_global(call: Call, name: str, value: Any) -> None:
         )
         if problem is not None:
             raise bad_request(problem)
-        await call.services.objects.write(catalog_commands.set_setting(name, value))
+        await call.objects.write(catalog_commands.set_setting(name, value))
         return
     if value is None:
         raise bad_request("value: null is none")
@@ -160,7 +160,7 @@ async def set_global(call: Call, name: str, value: Any) -> None:
     known = {row["name"] for row in global_rows(call)}
     if name not in known and len(known) >= GLOBALS_MAX:
         raise bad_request(f"more than {GLOBALS_MAX} global parameters")
-    reply = await call.services.objects.write(catalog_commands.set_setting(GLOBAL + name, value))
+    reply = await call.objects.write(catalog_commands.set_setting(GLOBAL + name, value))
     if reply["code"] not in (catalog_commands.OK, catalog_commands.UNCHANGED):
         raise bad_request(reply["text"])
 
@@ -202,7 +202,7 @@ async def _global_delete(call: Call) -> Answer:
     if name == CLUSTER_ID:
         raise bad_request(f"{CLUSTER_ID} cannot be changed")
     setting = name if name == cluster_name.SETTING else GLOBAL + name
-    await call.services.objects.write(catalog_commands.set_setting(setting, None))
+    await call.objects.write(catalog_commands.set_setting(setting, None))
     return no_content()
 
 

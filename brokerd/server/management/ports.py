@@ -13,6 +13,7 @@ from brokerd.server.members import ports as members_ports
 
 if TYPE_CHECKING:
     from brokerd.config import BrokerConfig
+    from brokerd.core.catalog.identity import Identity
     from brokerd.core.profiles import Profile
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
@@ -47,8 +48,8 @@ class ManagementServices:
     #: What changed between samples.
     rates: Rates
     routing: Routing
-    #: connect_here(user): AMQP of this member with a user's rights, without a login.
-    connect_here: Callable[[str], Awaitable[socket.socket]]
+    #: connect_here(identity): AMQP of this member with somebody's rights, without a login.
+    connect_here: Callable[[Identity], Awaitable[socket.socket]]
     #: Why publishers wait, "" when no alarm is on anywhere.
     blocking_reason: Callable[[], str]
 

@@ -108,7 +108,7 @@ def _queue_type(given: Json, present: Json | None) -> Any:
 
 async def _set(call: Call, setting: str, wanted: bool) -> None:
     if bool(call.services.catalog.view.setting(setting)) != wanted:
-        await call.services.objects.write(catalog_commands.set_setting(setting, wanted or None))
+        await call.objects.write(catalog_commands.set_setting(setting, wanted or None))
 
 
 async def _delete(call: Call) -> Answer:

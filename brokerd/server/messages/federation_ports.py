@@ -25,6 +25,7 @@ from brokerd.core.catalog import (
 )
 from brokerd.core.catalog.catalog_objects import Entry, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
@@ -200,7 +201,7 @@ class MemberTopology:
         routing: Routing,
         queues: Queues,
         alarm: Callable[[], str],
-        connect_here: Callable[[str], Awaitable[socket.socket]],
+        connect_here: Callable[[Identity], Awaitable[socket.socket]],
     ) -> None:
         """configured_name: the setting cluster.name.  alarm() says why publishers are held back
         anywhere, "" if they are not.
@@ -276,7 +277,7 @@ class MemberTopology:
 
     async def connect_here(self, user: str) -> socket.socket:
         """See ports.Topology."""
-        return await self._connect_here(user)
+        return await self._connect_here(Identity(user))
 
     async def delete_shovel(self, shovel: Shovel) -> bool:
         """Delete the parameter, if it still says the same."""

@@ -20,6 +20,9 @@ TLS_DIR = "/etc/brokerd/tls"
 CA_DIR = "/etc/brokerd/tls-ca"
 PEER_TLS_DIR = "/etc/brokerd/peer-tls"
 KEYS_DIR = "/etc/brokerd/keys"
+API_DIR = "/etc/brokerd/api"
+#: The kubelet renews it after four fifths of the time.
+API_TOKEN_S = 3600
 
 #: A member that replays a long log may take its time: 150 times 2 s.
 STARTUP_FAILURES_MAX = 150
@@ -189,6 +192,12 @@ def environment(context: Context) -> list[Manifest]:
     watermark = spec.memory_high_watermark()
     if watermark is not None:
         settings["BROKERD_MEMORY_HIGH_WATERMARK"] = watermark
+    if spec.service_account_tokens is not None:
+        settings |= {
+            "OPTIONAL_BROKERD_KUBERNETES_ISSUER": spec.service_account_tokens.issuer,
+            "OPTIONAL_BROKERD_KUBERNETES_CACERTFILE": f"{API_DIR}/ca.crt",
+            "OPTIONAL_BROKERD_KUBERNETES_TOKEN_FILE": f"{API_DIR}/token",
+        }
     if spec.tls.disable_plain:
         settings["BROKERD_LISTENERS_AMQP"] = "0"
     return [
@@ -222,7 +231,20 @@ def _volumes(context: Context) -> list[Manifest]:
     ]
     if context.ca_secret is not None:
         volumes.append(naming.secret_volume("tls-ca", context.ca_secret, {"ca.crt": "ca.crt"}))
+    if context.spec.service_account_tokens is not None:
+        volumes.append(_api_volume())
     return volumes
+
+
+def _api_volume() -> Manifest:
+    """What the API server's keys are asked for with (SEC-28: no token but where it is needed).
+
+    The ServiceAccount has no rights of its own; each may read the keys.
+    """
+    token = {"path": "token", "expirationSeconds": API_TOKEN_S}
+    authority = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    sources = [{"serviceAccountToken": token}, {"configMap": authority}]
+    return {"name": "api", "projected": {"defaultMode": 0o440, "sources": sources}}
 
 
 def _mounts(context: Context) -> list[Manifest]:
@@ -236,6 +258,8 @@ def _mounts(context: Context) -> list[Manifest]:
     ]
     if context.ca_secret is not None:
         mounts.append({"name": "tls-ca", "mountPath": CA_DIR, "readOnly": True})
+    if context.spec.service_account_tokens is not None:
+        mounts.append({"name": "api", "mountPath": API_DIR, "readOnly": True})
     return mounts
 
 

@@ -37,6 +37,7 @@ KUBERNETES_ONLY = (
     "tls",
     "listeners",
     "gateway",
+    "serviceAccountTokens",
     "scheduling",
     "podTemplate",
     "disruption",
@@ -142,6 +143,12 @@ class Admin(Part):
 
     secret_ref: SecretRef | None = None
     password_overlap: units.Milliseconds = 600_000
+
+
+class ServiceAccountTokens(Part):
+    """Tokens of ServiceAccounts as passwords (docs/concepts/tokens.md)."""
+
+    issuer: str
 
 
 class Scheduling(Part):
@@ -250,6 +257,7 @@ class BrokerClusterSpec(Part):
     listeners: Listeners = Listeners()
     gateway: Gateway | None = None
     admin: Admin = Admin()
+    service_account_tokens: ServiceAccountTokens | None = None
     scheduling: Scheduling = Scheduling()
     pod_template: PodTemplate = PodTemplate()
     disruption: Disruption = Disruption()

@@ -27,6 +27,10 @@ from brokerd_operator.specs.model import (
 Tag = Literal["administrator", "monitoring", "management", "policymaker"]
 
 
+#: What a tag begins with that names a ServiceAccount (docs/concepts/tokens.md).
+ACCOUNT_TAG = "serviceaccount:"
+
+
 class UserLimits(Limits):
     """Bounds for one user."""
 
@@ -42,6 +46,8 @@ class UserSpec(TopologySpec):
     tags: tuple[Tag, ...] = ()
     credentials_secret_ref: SecretRef | None = None
     limits: UserLimits = UserLimits()
+    #: Of its namespace only: who cannot speak for another one must not name those of it.
+    service_accounts: tuple[str, ...] = ()
 
     @property
     def has_generated_secret(self) -> bool:
@@ -74,7 +80,9 @@ class UserSpec(TopologySpec):
         if data is None:
             return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
         name = self.resolved_name(meta)
-        spec: JsonObject = {"tags": sorted(self.tags), "limits": self.limits.to_json()}
+        accounts = (f"{ACCOUNT_TAG}{meta.namespace}/{each}" for each in self.service_accounts)
+        tags = sorted({*self.tags, *accounts})
+        spec: JsonObject = {"tags": tags, "limits": self.limits.to_json()}
         try:
             texts = {key: data[key].decode() for key in _KEYS if key in data}
         except UnicodeDecodeError:

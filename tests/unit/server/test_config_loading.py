@@ -32,7 +32,7 @@ def test_an_offset_moves_every_port_but_leaves_what_is_off() -> None:
     [
         ("[limits]\nframe_max = 'x'\n", "limits.frame_max"),
         ("[limits]\nnonsense = 1\n", "limits.nonsense: Extra inputs are not permitted"),
-        ("[nowhere]\n", "unknown section [nowhere]; there are auth, cluster"),
+        ("[nowhere]\n", "unknown section [nowhere]; there are audit, auth"),
         ("limits = 3\n", "limits must be a section, [limits]"),
         ("= =", "is not TOML"),
     ],

@@ -60,6 +60,7 @@ def authenticator(
     settings: AuthConfig | None = None,
     background: Background | None = None,
     variables: Variables | None = None,
+    tokens: Any = None,
 ) -> Authenticator:
     """Return one with what a test does not care about made up."""
     background = background or Background()
@@ -71,4 +72,5 @@ def authenticator(
         settings or AuthConfig(),
         background.spawn,
         background.write_later,
+        tokens,
     )

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.config import LimitConfig
 from brokerd.core.catalog.catalog_commands import put
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access.admission import Admission
 from tests.unit.core.catalog_driver import CatalogDriver
 
@@ -56,7 +57,7 @@ class Door:
         self.admission = Admission("n0", driver.view, limits_here, self.clients, counts)
 
     def text(self) -> str:
-        return self.admission.may_open("u", "v") or ""
+        return self.admission.may_open(Identity("u"), "v") or ""
 
     def channel_text(self) -> str:
         return self.admission.may_open_channel("u") or ""
@@ -65,9 +66,12 @@ class Door:
 def test_a_vhost_needs_to_be_there_and_a_right_to_it() -> None:
     """R-CON-11."""
     admission = Door().admission
-    assert admission.may_open("u", "v") is None
-    assert admission.may_open("u", "w") == "vhost w not found"
-    assert admission.may_open("u", "closed") == "access to vhost 'closed' refused for user 'u'"
+    assert admission.may_open(Identity("u"), "v") is None
+    assert admission.may_open(Identity("u"), "w") == "vhost w not found"
+    assert (
+        admission.may_open(Identity("u"), "closed")
+        == "access to vhost 'closed' refused for user 'u'"
+    )
 
 
 @pytest.mark.parametrize(

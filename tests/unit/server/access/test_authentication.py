@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.core.catalog.catalog_objects import User
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import auth, login_records
 from brokerd.server.access.authentication import Authenticator
 from brokerd.server.access.login_records import Client
@@ -47,7 +48,7 @@ async def test_passwords_let_in_some_only_from_here(
         assert login is None
         assert (who.records.refused, who.records.accepted) == ({(client.listener, reason): 1}, {})
     else:
-        assert login == (user, (dict(NAMES)[user],))
+        assert login == Identity(user, (dict(NAMES)[user],))
         assert (who.records.refused, who.records.accepted) == ({}, {client.listener: 1})
 
 
@@ -60,8 +61,8 @@ async def test_what_is_no_password_is_refused_without_a_look() -> None:
 @pytest.mark.parametrize(
     ("name", "client", "expected"),
     [
-        ("till", ELSEWHERE, ("till", ("monitoring",))),
-        ("guest", HERE, ("guest", ("administrator",))),
+        ("till", ELSEWHERE, Identity("till", ("monitoring",))),
+        ("guest", HERE, Identity("guest", ("administrator",))),
         ("guest", ELSEWHERE, None),
         ("nobody", HERE, None),
         (None, HERE, None),

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.config import LimitConfig
 from brokerd.core.catalog.catalog_effects import TopologyChanged
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.access import connections as connections_module
 from brokerd.server.access import limited_log
 from brokerd.server.access.connections import LEAVING_MAX, Connections
@@ -26,6 +27,7 @@ class Guest:
     looked: int = 0
     uid: int = 1
     name: str = "g"
+    identity: Identity = field(default_factory=lambda: Identity("u"))
     connected_ms: int = 0
     is_open: bool = True
 

@@ -11,6 +11,7 @@ from brokerd.amqp.config import ConnectionConfig
 from brokerd.amqp.events import AuthenticationRequested
 from brokerd.config import AuthConfig
 from brokerd.core.catalog.catalog_objects import User
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.amqp.client_login import ClientLogin
 from tests.unit.server.access.fakes import Trusting, Users, authenticator
 
@@ -63,10 +64,10 @@ async def test_only_who_has_a_name_in_its_certificate_is_offered_external(
     assert offered(of, *subject) == expected
     found, is_readable = await verdict(of, "EXTERNAL", b"")
     assert is_readable
-    assert found == (("anna", ("management",)) if is_external else None)
+    assert found == (Identity("anna", ("management",)) if is_external else None)
 
 
 async def test_a_password_is_right_wrong_or_unreadable() -> None:
-    assert await verdict(login(), "PLAIN", PLAIN) == (("anna", ("management",)), True)
+    assert await verdict(login(), "PLAIN", PLAIN) == (Identity("anna", ("management",)), True)
     assert await verdict(login(password="other"), "PLAIN", PLAIN) == (None, True)
     assert await verdict(login(), "PLAIN", b"anna") == (None, False)

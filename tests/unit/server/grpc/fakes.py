@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from brokerd.core import profiles
+from brokerd.core.catalog.identity import Identity
 from brokerd.server.grpc import rpc_auth, rpc_errors
 from brokerd.server.grpc.grpc_server import Servicers
 from brokerd.server.grpc.ports import AdminServices
@@ -27,7 +28,7 @@ class OneCaller:
         await asyncio.sleep(0)
         if metadata.get("authorization") != self._token:
             raise rpc_errors.CallRefused(grpc.StatusCode.UNAUTHENTICATED, "nobody")
-        return rpc_auth.Caller("somebody", frozenset())
+        return rpc_auth.Caller(Identity("somebody"))
 
 
 class Servicer:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import grpc
 
+from brokerd.core.catalog.identity import Identity
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.connections import GuestCall
 from brokerd.server.grpc import rpc_errors
@@ -17,6 +18,7 @@ from brokerd.server.process import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
 
+GUEST = Identity("guest")
 RESPONSE = messages_pb2.ConsumeResponse(cancelled="first")
 
 
@@ -43,7 +45,7 @@ class CutOff(MessageService):
     """Calls that end while their first response is being written."""
 
     async def _open(self, context: Any) -> Any:
-        return Caller(CatalogDriver().view, "/", "guest", frozenset(), "a test")
+        return Caller(GUEST, GUEST.access(CatalogDriver().view, "/"), "a test")
 
     async def Consume(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         await self._serve(context, lambda caller: self._work(context))

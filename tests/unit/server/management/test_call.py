@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.refusals import Refused
 from brokerd.server.management import call
 from brokerd.server.management.call import Caller, HttpError
@@ -59,6 +60,6 @@ def test_refusals_of_amqp_have_the_status_that_they_have_there(code: int, status
 )
 def test_tags_give_rights(tags: str, rights: tuple[bool, ...]) -> None:
     """R-PERM-9."""
-    who = Caller("u", frozenset(filter(None, [tags])))
+    who = Caller(Identity("u", tuple(filter(None, [tags]))))
     found = (who.is_management, who.is_monitor, who.is_policymaker, who.is_administrator)
     assert found == rights

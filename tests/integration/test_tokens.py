@@ -1,0 +1,310 @@
+"""Tokens in the place of passwords at a real member: AMQP and gRPC, their end, and new ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pika
+import pika.exceptions
+import pytest
+
+from brokerd.amqp import methods
+from brokerd.rpc.v1 import admin_pb2
+from tests.integration.members import Member, cluster, eventually
+from tests.integration.messages_client import Client, batch, deliveries, metadata, publication
+from tests.integration.raw_client import client, publish
+from tests.integration.test_admin_grpc import Admin, delete, put
+from tests.tokens import TestIssuer
+
+pytestmark = pytest.mark.timeout(300)
+
+ALL = {"configure": ".*", "write": ".*", "read": ".*"}
+EVERYTHING = ("configure:*/*", "write:*/*/*", "read:*/*/*")
+CLUSTER = "https://kubernetes.default.svc.cluster.local"
+
+
+@dataclass
+class Rig:
+    """A member, and those who make tokens for it."""
+
+    member: Member
+    issuer: TestIssuer
+    kubernetes: TestIssuer
+
+    def account(self, name: str, seconds: float = 600, **claims: Any) -> str:
+        """Return a token of a ServiceAccount in the namespace shop."""
+        stated = {"iss": CLUSTER, "aud": ["brokerd"], "sub": f"system:serviceaccount:shop:{name}"}
+        return self.kubernetes.token(seconds=seconds, scope=None, **(stated | claims))
+
+    def connect(self, token: str, user: str = "", **settings: Any) -> pika.BlockingConnection:
+        """Connect with a token for a password."""
+        return self.member.connect(credentials=pika.PlainCredentials(user, token), **settings)
+
+    def refused(self, reason: str) -> float:
+        """Return how many logins were refused for a reason."""
+        name = f'brokerd_logins_refused_total{{listener="amqp",reason="{reason}"}} '
+        url = f"http://127.0.0.1:{self.member.http_port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    issuer, kubernetes = TestIssuer(), TestIssuer("ES256")
+    folder = tmp_path_factory.mktemp("tokens")
+    with issuer.serving() as keys, kubernetes.serving() as cluster_keys:
+        settings = {
+            "BROKERD_OAUTH2_RESOURCE_SERVER_ID": "brokerd",
+            "BROKERD_OAUTH2_JWKS_URL": keys,
+            "BROKERD_KUBERNETES_ISSUER": CLUSTER,
+            "BROKERD_KUBERNETES_JWKS_URL": cluster_keys,
+        }
+        with cluster(folder, 1, **settings) as [member]:
+            yield Rig(member, issuer, kubernetes)
+
+
+@pytest.fixture
+def admin(rig: Rig) -> Iterator[Admin]:
+    made = Admin(rig.member.grpc_port)
+    yield made
+    made.channel.close()
+
+
+def test_pika_works_with_a_token_and_has_the_rights_of_its_scopes(rig: Rig) -> None:
+    scopes = ("configure:*/till-*", "write:*/till-*", "write:*/amq.default", "read:*/till-*")
+    with rig.connect(rig.issuer.token(*scopes), user="whoever") as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("till-1", exclusive=True)
+        channel.basic_publish("", "till-1", b"one")
+        method, _, body = channel.basic_get("till-1", auto_ack=True)
+        assert (method is not None, body) == (True, b"one")
+        # R-PUB-3: the user is who the token speaks of.
+        channel.basic_publish("", "till-1", b"two", pika.BasicProperties(user_id="till"))
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+            channel.queue_declare("office-1")
+        assert caught.value.reply_code == 403
+        assert "configure access to queue 'office-1'" in caught.value.reply_text
+        assert "refused for user 'till'" in caught.value.reply_text
+
+
+def test_a_token_without_a_scope_for_the_vhost_does_not_come_in(rig: Rig) -> None:
+    refused = "(530).*access to vhost '/' refused for user 'till'"
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=refused):
+        rig.connect(rig.issuer.token("read:other/*"))
+
+
+def test_refusals_have_a_reason_for_the_operator_and_none_for_the_client(rig: Rig) -> None:
+    tokens = {
+        "token_expired": rig.issuer.token(*EVERYTHING, seconds=-5),
+        "token_audience": rig.issuer.token(*EVERYTHING, aud="other"),
+        "token_signature": TestIssuer().token(*EVERYTHING),
+        "token_algorithm": "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.",
+    }
+    for reason, token in tokens.items():
+        before = rig.refused(reason)
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError) as caught:
+            rig.connect(token)
+        assert "Login was refused using authentication mechanism PLAIN" in str(caught.value)
+        assert rig.refused(reason) == before + 1
+        assert not any(part in rig.member.log() for part in token.split(".")[1:] if part)
+
+
+def test_a_new_key_of_the_issuer_lets_in_and_an_old_one_works_while_it_is_away(rig: Rig) -> None:
+    rig.connect(rig.issuer.token(*EVERYTHING)).close()
+    rig.issuer.is_away = True
+    try:
+        rig.connect(rig.issuer.token(*EVERYTHING)).close()
+    finally:
+        rig.issuer.is_away = False
+    rig.issuer.add_key("k2", "ES256")
+
+    def comes_in() -> bool:
+        try:
+            rig.connect(rig.issuer.token(*EVERYTHING, key_id="k2")).close()
+        except pika.exceptions.AMQPError:
+            return False
+        return True
+
+    # The issuer is asked once in ten seconds at most.
+    eventually(comes_in, "the new key is known")
+
+
+def test_a_connection_ends_with_its_token(rig: Rig) -> None:
+    """As RabbitMQ 4: 320, credential expired."""
+    token = rig.issuer.token(*EVERYTHING, exp=int(time.time()) + 3)
+    with client(rig.member.amqp_port, user="", password=token) as raw:
+        raw.open(1)
+        closed = raw.expect(methods.ConnectionClose)
+        assert (closed.reply_code, closed.reply_text) == (
+            320,
+            "CONNECTION_FORCED - credential expired",
+        )
+        raw.send(0, methods.ConnectionCloseOk())
+        assert raw.at_end()
+
+
+def test_a_token_is_renewed_under_load(rig: Rig) -> None:
+    """R-CON-13: nothing is lost or refused while a publisher's token is replaced, twice."""
+    with rig.connect(rig.issuer.token(*EVERYTHING, exp=int(time.time()) + 4)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("renewed")
+        started, count, renewals = time.monotonic(), 0, 0
+        while time.monotonic() < started + 6:
+            channel.basic_publish("", "renewed", b"x", mandatory=True)
+            count += 1
+            if time.monotonic() > started + 1.5 * (renewals + 1) and renewals < 2:
+                end = int(time.time()) + (4 if renewals == 0 else 600)
+                connection.update_secret(rig.issuer.token(*EVERYTHING, exp=end), "renewal")
+                renewals += 1
+        assert renewals == 2
+        found = channel.queue_delete("renewed")
+        declared = channel.queue_declare("renewed")
+        assert declared.method.message_count == 0
+        channel.queue_delete("renewed")
+        assert found is not None
+        assert count > 50
+
+
+def test_narrower_rights_of_a_new_token_hold_at_once(rig: Rig) -> None:
+    capabilities = {"consumer_cancel_notify": True}
+    token = rig.issuer.token(*EVERYTHING)
+    with client(rig.member.amqp_port, user="", password=token, capabilities=capabilities) as raw:
+        raw.open(1)
+        raw.declare(1, "narrow")
+        raw.send(1, methods.ConfirmSelect())
+        raw.expect(methods.ConfirmSelectOk)
+        raw.send(1, publish(1, "", "narrow", b"x"))
+        raw.expect(methods.BasicAck)
+        raw.open(2)
+        raw.send(2, methods.BasicConsume(0, "narrow", "c"))
+        raw.expect(methods.BasicConsumeOk)
+        raw.content(methods.BasicDeliver)
+        fewer = rig.issuer.token("configure:*/*", "write:*/other")
+        raw.send(0, methods.ConnectionUpdateSecret(fewer.encode(), "less"))
+        raw.expect(methods.ConnectionUpdateSecretOk)
+        assert raw.expect(methods.BasicCancel).consumer_tag == "c"
+        raw.send(1, publish(1, "", "narrow", b"y"))
+        closed = raw.expect(methods.ChannelClose)
+        assert closed.reply_code == 403
+        raw.open(3)
+        raw.send(3, methods.QueueDelete(0, "narrow"))
+        raw.expect(methods.QueueDeleteOk)
+
+
+@pytest.mark.parametrize("what", ["another user", "expired", "a password", "unsigned"])
+def test_a_secret_that_is_no_token_of_the_user_ends_the_connection(rig: Rig, what: str) -> None:
+    secret = {
+        "another user": rig.issuer.token(*EVERYTHING, sub="other"),
+        "expired": rig.issuer.token(*EVERYTHING, seconds=-1),
+        "a password": "guest",
+        "unsigned": "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ0aWxsIn0.",
+    }[what]
+    with client(rig.member.amqp_port, user="", password=rig.issuer.token(*EVERYTHING)) as raw:
+        raw.send(0, methods.ConnectionUpdateSecret(secret.encode(), "x"))
+        closed = raw.expect(methods.ConnectionClose)
+        assert (closed.reply_code, closed.reply_text) == (
+            530,
+            "NOT_ALLOWED - New secret was refused by one of the backends",
+        )
+
+
+def test_grpc_takes_a_token_as_bearer_and_as_password(rig: Rig) -> None:
+    token = rig.issuer.token(*EVERYTHING)
+    messages = Client(rig.member.grpc_port)
+    for sent in ((("authorization", f"Bearer {token}"),), metadata("", token)):
+        with rig.connect(token) as connection:
+            connection.channel().queue_declare("over-grpc")
+        call = messages.publish(*sent)
+        call.send(batch(publication(1, "over-grpc", b"x")))
+        assert len(call.rest()) >= 1
+        consumer = messages.consume(*sent, queue="over-grpc", credit=1)
+        assert deliveries(consumer, 1)[0].body == b"x"
+        consumer.half_close()
+    short = rig.issuer.token(*EVERYTHING, exp=int(time.time()) + 3)
+    call = messages.consume(("authorization", f"Bearer {short}"), queue="over-grpc", credit=1)
+    assert call.error() == (grpc.StatusCode.UNAUTHENTICATED, "credential expired")
+    messages.channel.close()
+
+
+def test_only_a_token_with_the_tag_administers(rig: Rig) -> None:
+    with_tag = Admin(rig.member.grpc_port, "", rig.issuer.token("tag:administrator"))
+    assert with_tag.apply(put("queue", "by-token", {}))[0].code == admin_pb2.OperationResult.OK
+    assert with_tag.apply(delete("queue", "by-token"))[0].code == admin_pb2.OperationResult.OK
+    without = Admin(rig.member.grpc_port, "", rig.issuer.token(*EVERYTHING, sub="guest"))
+    with pytest.raises(grpc.RpcError) as caught:
+        without.objects("vhost")
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    for one in (with_tag, without):
+        one.channel.close()
+
+
+def test_a_user_of_the_same_name_has_its_limits_and_not_its_rights(rig: Rig, admin: Admin) -> None:
+    """R-CON-12; and who deletes that user sends nobody with a token away."""
+    limits = {"password": "x", "tags": ["administrator"], "limits": {"max-channels": 1}}
+    admin.apply(put("user", "till", limits, vhost=""), put("permission", "till", ALL))
+    try:
+        with rig.connect(rig.issuer.token("read:*/only")) as connection:
+            with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+                connection.channel().queue_declare("mine")
+            connection.channel()
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+                connection.channel()
+            assert "maximum allowed user limit of (1)" in caught.value.reply_text
+        connection = rig.connect(rig.issuer.token(*EVERYTHING))
+        admin.apply(delete("user", "till", vhost=""))
+        connection.channel().queue_declare("", exclusive=True)
+        connection.close()
+    finally:
+        admin.apply(delete("user", "till", vhost=""))
+
+
+def test_a_service_account_is_the_user_that_it_stands_for(rig: Rig, admin: Admin) -> None:
+    tagged = {"password": "x", "tags": ["serviceaccount:shop/orders"]}
+    admin.apply(put("user", "orders", tagged, vhost=""))
+    refused = "access to vhost '/' refused for user 'orders'"
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=refused):
+        rig.connect(rig.account("orders"))
+    admin.apply(put("permission", "orders", ALL))
+    with rig.connect(rig.account("orders")) as connection:
+        connection.channel().queue_declare("", exclusive=True)
+        connection.update_secret(rig.account("orders", seconds=900), "kubelet")
+        connection.channel().queue_declare("", exclusive=True)
+    for token in (rig.account("other"), rig.account("orders", aud=["api"])):
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            rig.connect(token)
+    # The user is one of the catalog: gone, its connections go.
+    connection = rig.connect(rig.account("orders"))
+    admin.apply(delete("user", "orders", vhost=""))
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="is deleted"):
+        connection.process_data_events(time_limit=30)
+
+
+def test_many_bad_tokens_at_once_hold_nobody_up(rig: Rig) -> None:
+    """Unknown keys make the issuer be asked once in ten seconds, however many come."""
+    bad = TestIssuer()
+    bad.add_key("nobody's")
+    token = bad.token(*EVERYTHING, key_id="nobody's")
+    asked = rig.issuer.asked
+    began = time.monotonic()
+
+    def try_in() -> None:
+        for _ in range(5):
+            with pytest.raises(pika.exceptions.AMQPError):
+                rig.connect(token)
+
+    threads = [threading.Thread(target=try_in) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    rig.connect(rig.issuer.token(*EVERYTHING)).close()
+    for thread in threads:
+        thread.join()
+    assert rig.issuer.asked - asked <= 1 + (time.monotonic() - began) / 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,25 +30,32 @@ def main() -> None:
 @click.option("--node-name", help="Name of this member (default: brokerd@<host>).")
 @click.option("--bind", help="Address of the listeners (default: all, IPv4 and IPv6).")
 @click.option("--port-offset", type=int, help="Added to 5672, 5671, 5680, 5690 and 15692.")
+@click.option(
+    "--load-definitions",
+    metavar="PATH",
+    help="Definitions (RabbitMQ's JSON) that are to be there: a file, or a folder of *.json.",
+)
 def serve(
     config_file: Path | None,
     data_dir: str | None,
     node_name: str | None,
     bind: str | None,
     port_offset: int | None,
+    load_definitions: str | None,
 ) -> None:
     """Run one member until SIGTERM or SIGINT.
 
     Every setting can also be given in the environment as BROKERD_<SECTION>_<KEY>, for example
     BROKERD_COMPAT_PROFILE=rabbitmq-3.10.
     """
-    flags = {
+    flags: dict[str, dict[str, Any]] = {
         "node": {
             "data_dir": data_dir,
             "name": node_name,
             "bind": bind,
             "port_offset": port_offset,
-        }
+        },
+        "definitions": {"path": load_definitions},
     }
     try:
         settings = config.load(config_file, os.environ, flags)

@@ -9,12 +9,14 @@ members of several releases, as the operator does, marks what the older ones lac
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import (
     BaseModel,
@@ -24,7 +26,9 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
+from brokerd import config_problems
 from brokerd.core import profiles
 
 MIB = 1024 * 1024
@@ -122,7 +126,9 @@ class ClusterConfig(_Section):
 class AuthConfig(_Section):
     """Users at the first start, and login limits."""
 
-    create_guest: bool = Field(default=True, description="guest/guest, from loopback only")
+    create_guest: bool = Field(
+        default=True, description="guest/guest, from loopback only; not if definitions bring users"
+    )
     loopback_users: str = Field(
         default="guest", description="comma-separated; may not log in remotely"
     )
@@ -285,6 +291,17 @@ class TelemetryConfig(_Section):
     retention_hours: int = Field(default=48, ge=1)
 
 
+class DefinitionsConfig(_Section):
+    """Users, vhosts, rights, policies and topology that are there after the start."""
+
+    #: A definitions file of RabbitMQ or brokerd (JSON), or a folder whose *.json are loaded by
+    #: name: RabbitMQ's load_definitions.  Loaded at each start, before clients come; what is there
+    #: already stays.  With users in it, guest is not made.
+    path: str = ""
+    #: Leave out what was loaded last, so that what changed in the broker meanwhile stays changed.
+    skip_if_unchanged: bool = False
+
+
 class StorageConfig(_Section):
     """The write-ahead log."""
 
@@ -317,6 +334,7 @@ class BrokerConfig(_Section):
     limits: LimitConfig = LimitConfig()
     compat: CompatConfig = CompatConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    definitions: DefinitionsConfig = DefinitionsConfig()
     storage: StorageConfig = StorageConfig()
     log: LogConfig = LogConfig()
 
@@ -343,33 +361,37 @@ PREFIX = "BROKERD_"
 #: Before a name that older members may not know. It keeps their hands off: they read only names
 #: that begin with the prefix, and refuse those of them that they do not know.
 OPTIONAL = "OPTIONAL_"
-#: Sections whose name has an underscore must be tried before the shorter ones.
-_SECTIONS = sorted(BrokerConfig.model_fields, key=len, reverse=True)
+#: Their models; those whose name has an underscore must be tried before the shorter ones.
+_SECTIONS: dict[str, type[BaseModel]] = {
+    section: cast(type[BaseModel], BrokerConfig.model_fields[section].annotation)
+    for section in sorted(BrokerConfig.model_fields, key=len, reverse=True)
+}
+#: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
+_OTHER_VARIABLES = frozenset(
+    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
+)
+#: What Kubernetes and Docker put into the environment because something is called "brokerd".
+_SERVICE_LINK = re.compile(r"BROKERD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?|NAME)")
 
 
 def load(
     file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
 ) -> BrokerConfig:
-    """Merge file, environment and flags; raise ConfigError with a sentence per wrong setting."""
-    values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    """Merge file, environment and flags; raise ConfigError with a line per wrong setting."""
+    given = _Given()
     if file is not None:
-        _merge_file(values, file)
+        given.add_file(file)
     for name, text in environ.items():
         if name.startswith(OPTIONAL + PREFIX) and _is_known(name.removeprefix(OPTIONAL)):
-            _merge_variable(values, name.removeprefix(OPTIONAL), text)
+            given.add_variable(name.removeprefix(OPTIONAL), text, name)
     for name, text in environ.items():
         if name.startswith(PREFIX):
-            _merge_variable(values, name, text)
+            given.add_variable(name, text, name)
     for section, settings in flags.items():
-        values[section].update({key: value for key, value in settings.items() if value is not None})
-    try:
-        return BrokerConfig.model_validate(values)
-    except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} (is {item['input']!r})"
-            for item in error.errors()
-        ]
-        raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(lines)) from error
+        for key, value in settings.items():
+            if value is not None:
+                given.add(section, key, value, f"{section}.{key}")
+    return given.checked()
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
@@ -382,54 +404,126 @@ def unknown(environ: Mapping[str, str]) -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    rest = name.removeprefix(PREFIX).lower()
-    for section, found in BrokerConfig.model_fields.items():
-        kind = found.annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, _Section)
-        if rest.startswith(section + "_") and rest.removeprefix(section + "_") in kind.model_fields:
-            return True
-    return False
+    section, key = _split(name)
+    return section in _SECTIONS and key in _SECTIONS[section].model_fields
 
 
-def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
-    try:
-        parsed = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
-    for section, settings in parsed.items():
-        if section not in values:
-            known = ", ".join(sorted(values))
-            raise ConfigError(f"{file}: unknown section [{section}]; there are {known}")
-        if not isinstance(settings, dict):
-            raise ConfigError(f"{file}: {section} must be a section, [{section}]")
-        values[section].update(settings)
-
-
-#: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
-_OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
-)
-
-
-def _merge_variable(values: dict[str, dict[str, Any]], name: str, text: str) -> None:
-    if name in _OTHER_VARIABLES:
-        return
+def _split(name: str) -> tuple[str, str]:
+    """Return section and key of a variable; no section if there is none that it begins with."""
     rest = name.removeprefix(PREFIX).lower()
     for section in _SECTIONS:
         if rest.startswith(section + "_"):
-            key = rest.removeprefix(section + "_")
-            if section == "compat" and key not in CompatConfig.model_fields:
-                # Over the file's, whichever way it spells the name.
-                switches = _flattened(values[section].get("switches", {}))
-                kept = {name: v for name, v in switches.items() if name.replace(".", "_") != key}
-                values[section]["switches"] = kept | {key: text}
-                return
-            values[section][key] = text
+            return section, rest.removeprefix(section + "_")
+    return "", rest
+
+
+class _Given:
+    """What was given, by whom, and what is wrong with it so far."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+        #: What a setting was called by who gave it.
+        self._origins: dict[tuple[str, str], str] = {}
+        self._problems: list[str] = []
+
+    def add(self, section: str, key: str, value: Any, origin: str) -> None:
+        """Take a setting; it wins over the same one before."""
+        self._values[section][key] = value
+        self._origins[section, key] = origin
+
+    def add_file(self, file: Path) -> None:
+        """Take what a TOML file says; ConfigError if there is nothing to be read in it."""
+        try:
+            parsed = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not TOML: {error}") from error
+        for section, settings in parsed.items():
+            if section not in _SECTIONS:
+                self._problems.append(f"{file}: {_unknown_section(section, settings)}")
+            elif not isinstance(settings, dict):
+                self._problems.append(f"{file}: {section} must be a section, [{section}]")
+            else:
+                for key, value in settings.items():
+                    self._add_of_file(file, section, key, value)
+
+    def _add_of_file(self, file: Path, section: str, key: str, value: Any) -> None:
+        known = _SECTIONS[section].model_fields
+        if key in known:
+            self.add(section, key, value, f"{file}: {section}.{key}")
             return
-    raise ConfigError(
-        f"{name}: no such setting; names are BROKERD_<SECTION>_<KEY> with the sections "
-        + ", ".join(sorted(values))
-    )
+        meant = config_problems.suggestion(f"{section}_{key}", _SECTIONS)
+        self._problems.append(
+            f"{file}: unknown setting {section}.{key}; "
+            + _advice(meant and _dotted(meant), f"[{section}] has {', '.join(known)}")
+        )
+
+    def add_variable(self, name: str, text: str, origin: str) -> None:
+        """Take an environment variable that begins with our prefix."""
+        if name in _OTHER_VARIABLES or _SERVICE_LINK.fullmatch(name):
+            return
+        section, key = _split(name)
+        is_switch = section == "compat" and not difflib.get_close_matches(key, ["profile"])
+        if is_switch and key not in CompatConfig.model_fields:
+            # Over the file's, whichever way it spells the name.
+            switches = self._values[section].get("switches", {})
+            flat = _flattened(switches) if isinstance(switches, dict) else {}
+            kept = {name: v for name, v in flat.items() if name.replace(".", "_") != key}
+            self.add(section, "switches", kept | {key: text}, origin)
+        elif section and key in _SECTIONS[section].model_fields:
+            self.add(section, key, text, origin)
+        else:
+            meant = config_problems.suggestion(name.removeprefix(PREFIX), _SECTIONS)
+            self._problems.append(
+                f"{origin}: unknown setting; "
+                + _advice(
+                    meant and PREFIX + meant.upper(),
+                    "names are BROKERD_<SECTION>_<KEY> with the sections "
+                    + ", ".join(sorted(_SECTIONS)),
+                )
+            )
+
+    def checked(self) -> BrokerConfig:
+        """Return the configuration; ConfigError with all that is wrong."""
+        try:
+            made = BrokerConfig.model_validate(self._values)
+        except ValidationError as error:
+            self._problems += [self._problem(item) for item in error.errors()]
+        if self._problems:
+            raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(self._problems))
+        return made
+
+    def _problem(self, item: ErrorDetails) -> str:
+        section, *rest = map(str, item["loc"])
+        key = rest[0] if rest else ""
+        origin = self._origins.get((section, key), f"{section}.{key}".rstrip("."))
+        field = _SECTIONS[section].model_fields.get(key)
+        if item["type"] == "value_error" or field is None:
+            # A sentence of ours.
+            return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
+        return (
+            f"{origin}: must be {config_problems.expected(field)}, "
+            f"{config_problems.shown(key, item['input'])}"
+        )
+
+
+def _advice(meant: str, otherwise: str) -> str:
+    return f"did you mean {meant}?" if meant else otherwise
+
+
+def _dotted(name: str) -> str:
+    """Return `section_key` as a file has it."""
+    section, key = _split(PREFIX + name)
+    return f"{section}.{key}"
+
+
+def _unknown_section(section: str, settings: Any) -> str:
+    if not isinstance(settings, dict):
+        # A key before the first section, as in rabbitmq.conf.
+        meant = config_problems.suggestion(section, _SECTIONS)
+        if meant:
+            return f"unknown setting {section}; did you mean {_dotted(meant)}?"
+    close = difflib.get_close_matches(section, _SECTIONS, 1)
+    known = f"there are {', '.join(sorted(_SECTIONS))}"
+    return f"unknown section [{section}]; " + _advice(f"[{close[0]}]" if close else "", known)

@@ -31,7 +31,8 @@ from brokerd.raft.messages import NodeId
 from brokerd.server import composition, logs, memory_release, start
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.catalog import keyring
+from brokerd.server.catalog import boot_definitions, keyring
+from brokerd.server.catalog.boot_definitions import Definitions
 from brokerd.server.composition import Fronts, Given, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.storage.aside import FOLDER, AsideFiles
@@ -76,12 +77,13 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
+    definitions = boot_definitions.read(config.definitions.path)
     async with _member(config) as (member, fronts):
         lifecycle = member.base.lifecycle
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lifecycle.stopping.set)
-        starting = loop.create_task(_start(member, fronts, began))
+        starting = loop.create_task(_start(member, fronts, definitions, began))
         stopping = loop.create_task(lifecycle.stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -179,7 +181,9 @@ def _peer_bind(config: BrokerConfig) -> str:
     return f"{host}:{port}"
 
 
-async def _start(member: Member, fronts: Fronts, began: float) -> None:
+async def _start(
+    member: Member, fronts: Fronts, definitions: Definitions | None, began: float
+) -> None:
     base = member.base
     config, lifecycle = base.config, base.lifecycle
     # Admin and health answer while the member is still waiting for a majority.
@@ -189,7 +193,7 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
             await fronts.http.start(config.node.bind or None, port)
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
-    await start.join(member)
+    await start.join(member, definitions)
     lifecycle.health.started = True
     fronts.monitor.check()
     base.tasks.spawn(fronts.monitor.run())

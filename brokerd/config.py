@@ -53,7 +53,11 @@ class _Section(BaseModel):
 class NodeConfig(_Section):
     """This member."""
 
-    name: str = Field(default="", description="member name; default: brokerd@<host name>")
+    name: str = Field(
+        default="",
+        description="member name; default: brokerd@<host name>, of a lone member with a data_dir "
+        "the one that it has been",
+    )
     data_dir: str = Field(
         default="", description="where the log lies; default: see `brokerd serve`"
     )

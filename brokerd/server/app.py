@@ -28,12 +28,12 @@ from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
-from brokerd.server import composition, logs, memory_release, start
+from brokerd.server import composition, logs, memory_release, start, welcome
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError
 from brokerd.server.catalog import boot_definitions, keyring
 from brokerd.server.catalog.boot_definitions import Definitions
-from brokerd.server.composition import Fronts, Given, Member
+from brokerd.server.composition import Base, Fronts, Given, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
@@ -57,7 +57,7 @@ def run(config: BrokerConfig) -> int:
     logs.set_up(config.log)
     _raise_descriptor_limit()
     try:
-        status: int = uvloop.run(_serve(config))
+        status: int = uvloop.run(_serve(identity.named(config)))
         return status
     except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
         log.error("%s", error)
@@ -207,7 +207,17 @@ async def _start(
     # connections are in some, and each of them may wait for a collection.
     gc.set_threshold(25_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
-    print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
+    await _welcome(base, f"brokerd is ready after {time.monotonic() - began:.2f} s")
+
+
+async def _welcome(base: Base, first: str) -> None:
+    """Tell the person who started it what there is; a program that reads JSON has the log."""
+    config, view = base.config, base.catalog.view
+    guest = view.user(welcome.GUEST)
+    is_guest = guest is not None and await base.checker.check(guest.password_hash, welcome.GUEST)
+    users = sorted(record.name for record in view.records("user"))
+    more = welcome.lines(config, users, guest_is_guest=is_guest)
+    print("\n".join([first, *(more if config.log.format == "text" else [])]), file=sys.stderr)
 
 
 async def _stop(member: Member, fronts: Fronts) -> None:

@@ -1,6 +1,6 @@
 """Ports of local members: one offset per member, free now and kept free of other environments.
 
-A member needs its five ports at one offset. Whether they are free is tried by binding; a lock file
+A member needs its ports at one offset. Whether they are free is tried by binding; a lock file
 per offset keeps two environments that start at the same time from choosing the same one.
 """
 
@@ -48,8 +48,12 @@ class Ports:
     def http(self) -> int:
         return naming.PORT_HTTP + self.offset
 
+    @property
+    def management(self) -> int:
+        return naming.PORT_MANAGEMENT + self.offset
+
     def all(self) -> tuple[int, ...]:
-        return (self.amqp, self.grpc, self.peer, self.http)
+        return (self.amqp, self.grpc, self.peer, self.http, self.management)
 
 
 def is_free(port: int) -> bool:

@@ -24,6 +24,7 @@ PORT_AMQPS = 5671
 PORT_GRPC = 5680
 PORT_PEER = 5690
 PORT_HTTP = 15692
+PORT_MANAGEMENT = 15672
 
 #: Of the images; every pod runs as this user and group (SEC-29).
 UID = 10001

@@ -118,7 +118,9 @@ async def _bootstrap(base: Base, *, has_users: bool) -> dict[str, Any]:
     config, checker = base.config, base.checker
     settings = config.auth
     users = []
-    if settings.create_guest and not has_users:
+    # Not with a known password from everywhere beside somebody who was given one.
+    is_needless = bool(settings.admin_user) and "guest" not in base.variables.loopback_users
+    if settings.create_guest and not has_users and not is_needless:
         users.append(
             {
                 "name": "guest",

@@ -55,8 +55,9 @@ def _path(name: str) -> str:
 def _user(config: BrokerConfig, users: list[str], guest_is_guest: bool) -> str:
     auth = config.auth
     if auth.admin_user and auth.admin_user in users:
-        where = auth.admin_password_file or "auth.admin_password when the cluster was founded"
-        return f"{auth.admin_user}, password: see {where}"
+        where = auth.admin_password_file and f"in {auth.admin_password_file}"
+        where = where or "of auth.admin_password"
+        return f"{auth.admin_user}, with the password {where} when the cluster was founded"
     if guest_is_guest:
         is_here_only = GUEST in [name.strip() for name in auth.loopback_users.split(",")]
         where = "from this machine only" if is_here_only else "from everywhere"

@@ -60,8 +60,10 @@ def run(config: BrokerConfig) -> int:
         status: int = uvloop.run(_serve(identity.named(config)))
         return status
     except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
-        log.error("%s", error)
-        print(f"brokerd: {error}", file=sys.stderr)
+        if config.log.format == "text":
+            print(f"brokerd: {error}", file=sys.stderr)
+        else:
+            log.error("%s", error)
         is_disk = isinstance(error, StorageFailed | CorruptLog)
         return EXIT_DISK if is_disk else EXIT_CONFIG
 
@@ -140,7 +142,9 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         try:
             await host.start({}, bind, member.members.joining.describe)
         except OSError as error:
-            raise ListenError(f"cannot listen on {bind} for peers: {error}") from error
+            raise ListenError(
+                f"{error}; another broker may be running (see --port-offset)"
+            ) from error
         await start.open_catalog(member, wal)
         try:
             yield member, fronts

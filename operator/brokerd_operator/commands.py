@@ -123,8 +123,6 @@ def _print(environment: Environment, console: rich.console.Console) -> None:
     else:
         for line in table.plain(states):
             click.echo(line)
-    for line in Endpoints(environment).opened():
-        click.echo(line)
 
 
 async def _follow(environment: Environment, console: rich.console.Console) -> int:

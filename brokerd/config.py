@@ -9,11 +9,8 @@ members of several releases, as the operator does, marks what the older ones lac
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import socket
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -22,13 +19,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from brokerd import config_problems
+from brokerd import config_sources
+from brokerd.config_problems import ConfigError as ConfigError
+from brokerd.config_sources import flattened
 from brokerd.core import profiles
 
 MIB = 1024 * 1024
@@ -38,12 +35,6 @@ DOMAIN_CHARACTERS_MAX = 253
 _DOMAIN = r"^[!-~]*$"
 #: What cluster.name is if nobody says: as good as none for those outside (R-FED-8).
 CLUSTER_NAME = "brokerd"
-
-
-class ConfigError(Exception):
-    """The configuration cannot be used; the text says which setting, what it is and what it may
-    be.
-    """
 
 
 class _Section(BaseModel):
@@ -261,24 +252,13 @@ class CompatConfig(_Section):
     @classmethod
     def _flat(cls, value: Any) -> Any:
         """TOML reads `dlx.strip_cc_on_rk = true` as a table in a table."""
-        return _flattened(value) if isinstance(value, dict) else value
+        return flattened(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _known(self) -> CompatConfig:
         """Refuse what no profile or switch is called, where all wrong settings are refused."""
         profiles.configured(self.profile, self.switches)
         return self
-
-
-def _flattened(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the switches of a table and of the tables in it (one level: `dlx.…`)."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            found[key] = value
-    return found
 
 
 class TelemetryConfig(_Section):
@@ -361,173 +341,21 @@ class BrokerConfig(_Section):
         return Path(state) / "brokerd" / self.node_name
 
 
-PREFIX = "BROKERD_"
-#: Before a name that older members may not know. It keeps their hands off: they read only names
-#: that begin with the prefix, and refuse those of them that they do not know.
-OPTIONAL = "OPTIONAL_"
 #: Their models; those whose name has an underscore must be tried before the shorter ones.
 _SECTIONS: dict[str, type[BaseModel]] = {
     section: cast(type[BaseModel], BrokerConfig.model_fields[section].annotation)
     for section in sorted(BrokerConfig.model_fields, key=len, reverse=True)
 }
-#: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
-_OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
-)
-#: What Kubernetes and Docker put into the environment because something is called "brokerd".
-_SERVICE_LINK = re.compile(r"BROKERD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?|NAME)")
 
 
 def load(
     file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
 ) -> BrokerConfig:
     """Merge file, environment and flags; raise ConfigError with a line per wrong setting."""
-    given = _Given()
-    if file is not None:
-        given.add_file(file)
-    for name, text in environ.items():
-        if name.startswith(OPTIONAL + PREFIX) and _is_known(name.removeprefix(OPTIONAL)):
-            given.add_variable(name.removeprefix(OPTIONAL), text, name)
-    for name, text in environ.items():
-        if name.startswith(PREFIX):
-            given.add_variable(name, text, name)
-    for section, settings in flags.items():
-        for key, value in settings.items():
-            if value is not None:
-                given.add(section, key, value, f"{section}.{key}")
-    return given.checked()
+    given = config_sources.gather(_SECTIONS, file, environ, flags)
+    return given.checked(BrokerConfig)
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Return the optional settings that this release does not know; they change nothing."""
-    return sorted(
-        name
-        for name in environ
-        if name.startswith(OPTIONAL + PREFIX) and not _is_known(name.removeprefix(OPTIONAL))
-    )
-
-
-def _is_known(name: str) -> bool:
-    section, key = _split(name)
-    return section in _SECTIONS and key in _SECTIONS[section].model_fields
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Return section and key of a variable; no section if there is none that it begins with."""
-    rest = name.removeprefix(PREFIX).lower()
-    for section in _SECTIONS:
-        if rest.startswith(section + "_"):
-            return section, rest.removeprefix(section + "_")
-    return "", rest
-
-
-class _Given:
-    """What was given, by whom, and what is wrong with it so far."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
-        #: What a setting was called by who gave it.
-        self._origins: dict[tuple[str, str], str] = {}
-        self._problems: list[str] = []
-
-    def add(self, section: str, key: str, value: Any, origin: str) -> None:
-        """Take a setting; it wins over the same one before."""
-        self._values[section][key] = value
-        self._origins[section, key] = origin
-
-    def add_file(self, file: Path) -> None:
-        """Take what a TOML file says; ConfigError if there is nothing to be read in it."""
-        try:
-            parsed = tomllib.loads(file.read_text())
-        except OSError as error:
-            raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{file} is not TOML: {error}") from error
-        for section, settings in parsed.items():
-            if section not in _SECTIONS:
-                self._problems.append(f"{file}: {_unknown_section(section, settings)}")
-            elif not isinstance(settings, dict):
-                self._problems.append(f"{file}: {section} must be a section, [{section}]")
-            else:
-                for key, value in settings.items():
-                    self._add_of_file(file, section, key, value)
-
-    def _add_of_file(self, file: Path, section: str, key: str, value: Any) -> None:
-        known = _SECTIONS[section].model_fields
-        if key in known:
-            self.add(section, key, value, f"{file}: {section}.{key}")
-            return
-        meant = config_problems.suggestion(f"{section}_{key}", _SECTIONS)
-        self._problems.append(
-            f"{file}: unknown setting {section}.{key}; "
-            + _advice(meant and _dotted(meant), f"[{section}] has {', '.join(known)}")
-        )
-
-    def add_variable(self, name: str, text: str, origin: str) -> None:
-        """Take an environment variable that begins with our prefix."""
-        if name in _OTHER_VARIABLES or _SERVICE_LINK.fullmatch(name):
-            return
-        section, key = _split(name)
-        is_switch = section == "compat" and not difflib.get_close_matches(key, ["profile"])
-        if is_switch and key not in CompatConfig.model_fields:
-            # Over the file's, whichever way it spells the name.
-            switches = self._values[section].get("switches", {})
-            flat = _flattened(switches) if isinstance(switches, dict) else {}
-            kept = {name: v for name, v in flat.items() if name.replace(".", "_") != key}
-            self.add(section, "switches", kept | {key: text}, origin)
-        elif section and key in _SECTIONS[section].model_fields:
-            self.add(section, key, text, origin)
-        else:
-            meant = config_problems.suggestion(name.removeprefix(PREFIX), _SECTIONS)
-            self._problems.append(
-                f"{origin}: unknown setting; "
-                + _advice(
-                    meant and PREFIX + meant.upper(),
-                    "names are BROKERD_<SECTION>_<KEY> with the sections "
-                    + ", ".join(sorted(_SECTIONS)),
-                )
-            )
-
-    def checked(self) -> BrokerConfig:
-        """Return the configuration; ConfigError with all that is wrong."""
-        try:
-            made = BrokerConfig.model_validate(self._values)
-        except ValidationError as error:
-            self._problems += [self._problem(item) for item in error.errors()]
-        if self._problems:
-            raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(self._problems))
-        return made
-
-    def _problem(self, item: ErrorDetails) -> str:
-        section, *rest = map(str, item["loc"])
-        key = rest[0] if rest else ""
-        origin = self._origins.get((section, key), f"{section}.{key}".rstrip("."))
-        field = _SECTIONS[section].model_fields.get(key)
-        if item["type"] == "value_error" or field is None:
-            # A sentence of ours.
-            return f"{origin}: {item['msg'].removeprefix('Value error, ')}"
-        return (
-            f"{origin}: must be {config_problems.expected(field)}, "
-            f"{config_problems.shown(key, item['input'])}"
-        )
-
-
-def _advice(meant: str, otherwise: str) -> str:
-    return f"did you mean {meant}?" if meant else otherwise
-
-
-def _dotted(name: str) -> str:
-    """Return `section_key` as a file has it."""
-    section, key = _split(PREFIX + name)
-    return f"{section}.{key}"
-
-
-def _unknown_section(section: str, settings: Any) -> str:
-    if not isinstance(settings, dict):
-        # A key before the first section, as in rabbitmq.conf.
-        meant = config_problems.suggestion(section, _SECTIONS)
-        if meant:
-            return f"unknown setting {section}; did you mean {_dotted(meant)}?"
-    close = difflib.get_close_matches(section, _SECTIONS, 1)
-    known = f"there are {', '.join(sorted(_SECTIONS))}"
-    return f"unknown section [{section}]; " + _advice(f"[{close[0]}]" if close else "", known)
+    return config_sources.unknown(_SECTIONS, environ)

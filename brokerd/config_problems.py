@@ -15,6 +15,13 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text says which setting, what it is and what it may
+    be.
+    """
+
+
 #: Of a value that is shown.
 _SHOWN_CHARACTERS = 80
 #: What RabbitMQ or a guess calls it, and the settings that do it.

@@ -1,5 +1,7 @@
-# The broker: one member of a cluster. Non-root; works with a read-only root file system, with
-# writable /var/lib/brokerd (its data) and /tmp.
+# The broker: one member of a cluster, or with nothing configured a broker by itself:
+#   docker run -p 5672:5672 -p 15672:15672 localhost/brokerd:dev
+# Non-root; works with a read-only root file system, with writable /var/lib/brokerd (its data) and
+# /tmp.
 FROM python:3.11-slim AS wheel
 WORKDIR /src
 COPY requirements/build.txt requirements/
@@ -12,7 +14,9 @@ COPY telemetry telemetry
 # The readme is for people, not for an image: its changes do not rebuild one.
 RUN touch README.md \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
-    && pip install --no-cache-dir --no-deps --no-index --prefix /install /dist/*.whl
+    && pip install --no-cache-dir --no-deps --no-index --prefix /install /dist/*.whl \
+    && cd /install && rm -r lib/python3.11/site-packages/brokerd_operator \
+        lib/python3.11/site-packages/brokerd_telemetry bin/brokerd-operator bin/kubectl-brokerd
 
 # What makes packages smaller stays in this stage: strip drops debugging symbols (of uvloop's 13 MB
 # 2 MB are left), and bytecode is compiled once, for a root file system that is read-only.
@@ -32,11 +36,16 @@ RUN useradd --uid 10001 --user-group --no-create-home --home-dir /tmp --shell /u
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/brokerd
 COPY --from=packages /install /usr/local
 COPY --from=wheel /install /usr/local
-ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# Nobody reaches a container over its own loopback: as in RabbitMQ's image, guest may log in from
+# everywhere, until BROKERD_AUTH_ADMIN_USER and _PASSWORD name somebody else.
+ENV HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 BROKERD_AUTH_LOOPBACK_USERS=
 LABEL org.opencontainers.image.title="brokerd" org.opencontainers.image.licenses="Apache-2.0"
 USER 10001:10001
 WORKDIR /tmp
-# AMQPS, AMQP, gRPC (admin, messages, telemetry), peers, HTTP (health, metrics)
-EXPOSE 5671 5672 5680 5690 15692
+VOLUME /var/lib/brokerd
+# AMQPS, AMQP, gRPC (admin, messages, telemetry), peers, management, HTTP (health, metrics)
+EXPOSE 5671 5672 5680 5690 15671 15672 15692
+# Docker's way to ask what probes ask on Kubernetes.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "brokerd", "health"]
 ENTRYPOINT ["python", "-m", "brokerd"]
 CMD ["serve", "--data-dir", "/var/lib/brokerd"]

@@ -13,10 +13,9 @@ import ipaddress
 import json
 import os
 import socket
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -24,11 +23,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
+from brokerd import config_sources
+from brokerd.config_problems import ConfigError as ConfigError
+from brokerd.config_sources import flattened
 from brokerd.core import profiles
 
 MIB = 1024 * 1024
@@ -40,12 +41,6 @@ _DOMAIN = r"^[!-~]*$"
 CLUSTER_NAME = "brokerd"
 
 
-class ConfigError(Exception):
-    """The configuration cannot be used; the text says which setting, what it is and what it may
-    be.
-    """
-
-
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +48,11 @@ class _Section(BaseModel):
 class NodeConfig(_Section):
     """This member."""
 
-    name: str = Field(default="", description="member name; default: brokerd@<host name>")
+    name: str = Field(
+        default="",
+        description="member name; default: brokerd@<host name>, of a lone member with a data_dir "
+        "the one that it has been",
+    )
     data_dir: str = Field(
         default="", description="where the log lies; default: see `brokerd serve`"
     )
@@ -131,7 +130,9 @@ class ClusterConfig(_Section):
 class AuthConfig(_Section):
     """Users at the first start, and login limits."""
 
-    create_guest: bool = Field(default=True, description="guest/guest, from loopback only")
+    create_guest: bool = Field(
+        default=True, description="guest/guest, from loopback only; not if definitions bring users"
+    )
     loopback_users: str = Field(
         default="guest", description="comma-separated; may not log in remotely"
     )
@@ -401,24 +402,13 @@ class CompatConfig(_Section):
     @classmethod
     def _flat(cls, value: Any) -> Any:
         """TOML reads `dlx.strip_cc_on_rk = true` as a table in a table."""
-        return _flattened(value) if isinstance(value, dict) else value
+        return flattened(value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
     def _known(self) -> CompatConfig:
         """Refuse what no profile or switch is called, where all wrong settings are refused."""
         profiles.configured(self.profile, self.switches)
         return self
-
-
-def _flattened(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the switches of a table and of the tables in it (one level: `dlx.…`)."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            found |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            found[key] = value
-    return found
 
 
 class TelemetryConfig(_Section):
@@ -433,6 +423,17 @@ class TelemetryConfig(_Section):
     #: Sealed segments that nobody fetched are kept up to this size and this age.
     retention_bytes: int = Field(default=256 * MIB, ge=MIB)
     retention_hours: int = Field(default=48, ge=1)
+
+
+class DefinitionsConfig(_Section):
+    """Users, vhosts, rights, policies and topology that are there after the start."""
+
+    #: A definitions file of RabbitMQ or brokerd (JSON), or a folder whose *.json are loaded by
+    #: name: RabbitMQ's load_definitions.  Loaded at each start, before clients come; what is there
+    #: already stays.  With users in it, guest is not made.
+    path: str = ""
+    #: Leave out what was loaded last, so that what changed in the broker meanwhile stays changed.
+    skip_if_unchanged: bool = False
 
 
 class StorageConfig(_Section):
@@ -482,6 +483,7 @@ class BrokerConfig(_Section):
     limits: LimitConfig = LimitConfig()
     compat: CompatConfig = CompatConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    definitions: DefinitionsConfig = DefinitionsConfig()
     storage: StorageConfig = StorageConfig()
     log: LogConfig = LogConfig()
     audit: AuditConfig = AuditConfig()
@@ -505,97 +507,21 @@ class BrokerConfig(_Section):
         return Path(state) / "brokerd" / self.node_name
 
 
-PREFIX = "BROKERD_"
-#: Before a name that older members may not know. It keeps their hands off: they read only names
-#: that begin with the prefix, and refuse those of them that they do not know.
-OPTIONAL = "OPTIONAL_"
-#: Sections whose name has an underscore must be tried before the shorter ones.
-_SECTIONS = sorted(BrokerConfig.model_fields, key=len, reverse=True)
+#: Their models; those whose name has an underscore must be tried before the shorter ones.
+_SECTIONS: dict[str, type[BaseModel]] = {
+    section: cast(type[BaseModel], BrokerConfig.model_fields[section].annotation)
+    for section in sorted(BrokerConfig.model_fields, key=len, reverse=True)
+}
 
 
 def load(
     file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]
 ) -> BrokerConfig:
-    """Merge file, environment and flags; raise ConfigError with a sentence per wrong setting."""
-    values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
-    if file is not None:
-        _merge_file(values, file)
-    for name, text in environ.items():
-        if name.startswith(OPTIONAL + PREFIX) and _is_known(name.removeprefix(OPTIONAL)):
-            _merge_variable(values, name.removeprefix(OPTIONAL), text)
-    for name, text in environ.items():
-        if name.startswith(PREFIX):
-            _merge_variable(values, name, text)
-    for section, settings in flags.items():
-        values[section].update({key: value for key, value in settings.items() if value is not None})
-    try:
-        return BrokerConfig.model_validate(values)
-    except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']} (is {item['input']!r})"
-            for item in error.errors()
-        ]
-        raise ConfigError("configuration cannot be used:\n  " + "\n  ".join(lines)) from error
+    """Merge file, environment and flags; raise ConfigError with a line per wrong setting."""
+    given = config_sources.gather(_SECTIONS, file, environ, flags)
+    return given.checked(BrokerConfig)
 
 
 def unknown(environ: Mapping[str, str]) -> list[str]:
     """Return the optional settings that this release does not know; they change nothing."""
-    return sorted(
-        name
-        for name in environ
-        if name.startswith(OPTIONAL + PREFIX) and not _is_known(name.removeprefix(OPTIONAL))
-    )
-
-
-def _is_known(name: str) -> bool:
-    rest = name.removeprefix(PREFIX).lower()
-    for section, found in BrokerConfig.model_fields.items():
-        kind = found.annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, _Section)
-        if rest.startswith(section + "_") and rest.removeprefix(section + "_") in kind.model_fields:
-            return True
-    return False
-
-
-def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
-    try:
-        parsed = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
-    for section, settings in parsed.items():
-        if section not in values:
-            known = ", ".join(sorted(values))
-            raise ConfigError(f"{file}: unknown section [{section}]; there are {known}")
-        if not isinstance(settings, dict):
-            raise ConfigError(f"{file}: {section} must be a section, [{section}]")
-        values[section].update(settings)
-
-
-#: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
-_OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
-)
-
-
-def _merge_variable(values: dict[str, dict[str, Any]], name: str, text: str) -> None:
-    if name in _OTHER_VARIABLES:
-        return
-    rest = name.removeprefix(PREFIX).lower()
-    for section in _SECTIONS:
-        if rest.startswith(section + "_"):
-            key = rest.removeprefix(section + "_")
-            if section == "compat" and key not in CompatConfig.model_fields:
-                # Over the file's, whichever way it spells the name.
-                switches = _flattened(values[section].get("switches", {}))
-                kept = {name: v for name, v in switches.items() if name.replace(".", "_") != key}
-                values[section]["switches"] = kept | {key: text}
-                return
-            values[section][key] = text
-            return
-    raise ConfigError(
-        f"{name}: no such setting; names are BROKERD_<SECTION>_<KEY> with the sections "
-        + ", ".join(sorted(values))
-    )
+    return config_sources.unknown(_SECTIONS, environ)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from brokerd import __version__
-from brokerd.ctl import errors, settings
+from brokerd.ctl import command_groups, errors, settings
 from brokerd.ctl.settings import Settings, options
 
 #: Module of this package, and its commands as rabbitmqctl has them.
@@ -126,6 +128,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "drop_kept_aside",
     ),
     "log": ("wal",),
+    "shells": ("completion", "man"),
     "unsupported": ("version",),
 }
 #: Command name to "module:function".
@@ -133,8 +136,13 @@ COMMANDS = {
     name: f"brokerd.ctl.{module}:{name}" for module, names in _MODULES.items() for name in names
 } | {"eval": "brokerd.ctl.eval_forms:eval_expression"}
 ENTRY_POINTS = "brokerctl.commands"
-#: Extras of the distribution that bring a package's dependencies.
-EXTRAS = {"brokerd_operator": "operator", "brokerd_telemetry": "telemetry"}
+#: Extras of the distribution that bring a package's dependencies, and one of these modules.
+EXTRAS = {
+    "brokerd_operator": ("operator", "celpy"),
+    "brokerd_telemetry": ("telemetry", "pyspark"),
+}
+#: Characters of a summary: all of its first sentence.
+_WHOLE = 1000
 
 
 class LazyGroup(click.Group):
@@ -160,21 +168,41 @@ class LazyGroup(click.Group):
         entry_point = _foreign().get(cmd_name)
         return None if entry_point is None else _load(cmd_name, entry_point)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List ours with their help, those of others by name only: they may be slow to import."""
-        ours = []
-        for name in sorted(COMMANDS):
-            command = self.get_command(ctx, name)
-            if command is not None:
-                ours.append((name, command.get_short_help_str(formatter.width - 6 - 30)))
-        with formatter.section("Commands"):
-            formatter.write_dl(ours)
+    def summaries(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return (command, what it does) by the title of its group; commands of other parts first,
+        which are not imported for it.
+        """
         foreign = _foreign()
-        if foreign:
-            with formatter.section("Commands of other parts (brokerctl COMMAND --help)"):
-                formatter.write_dl(
-                    [(name, f"from {point.module}") for name, point in sorted(foreign.items())]
-                )
+        known = {name: _foreign_summary(name, foreign[name]) for name in _sorted(foreign)}
+        found = {command_groups.OTHER_PARTS_TITLE: list(known.items())} if known else {}
+        for title, names in command_groups.GROUPS.items():
+            found[title] = [(name, self._summary(ctx, name)) for name in names]
+        return found
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str(_WHOLE)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by groups, each with its whole first sentence."""
+        for title, rows in self.summaries(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return commands that begin so, and options; nothing of other parts is imported."""
+        foreign = _foreign()
+        found = [
+            CompletionItem(
+                name,
+                help=_foreign_summary(name, foreign[name])
+                if name in foreign
+                else self._summary(ctx, name),
+            )
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -190,6 +218,22 @@ class LazyGroup(click.Group):
         )
 
 
+def _sorted(names: Iterable[str]) -> list[str]:
+    """Return commands of other parts: ours in their own order, then whoever else's."""
+    order = list(command_groups.OTHER_PARTS)
+    return sorted(names, key=lambda name: (order.index(name) if name in order else 99, name))
+
+
+def _foreign_summary(name: str, point: importlib.metadata.EntryPoint) -> str:
+    """Return what a command of another part does, and what to install for it if that is missing."""
+    package = point.module.partition(".")[0]
+    text = command_groups.OTHER_PARTS.get(name, f"Of {package}.")
+    extra, module = EXTRAS.get(package, ("", ""))
+    if module and importlib.util.find_spec(module) is None:
+        text += f" Needs: pip install 'brokerd[{extra}]'"
+    return text
+
+
 def _foreign() -> dict[str, importlib.metadata.EntryPoint]:
     found = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {point.name: point for point in found if point.name not in COMMANDS}
@@ -200,7 +244,7 @@ def _load(name: str, entry_point: importlib.metadata.EntryPoint) -> click.Comman
         command: click.Command = entry_point.load()
     except ImportError as error:
         package = entry_point.module.partition(".")[0]
-        extra = EXTRAS.get(package)
+        extra, _ = EXTRAS.get(package, ("", ""))
         advice = f"; install it with: pip install 'brokerd[{extra}]'" if extra else ""
         raise errors.CtlError(
             f"'{name}' needs the Python module {error.name or package}, which is not installed"

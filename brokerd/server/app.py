@@ -28,11 +28,12 @@ from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
-from brokerd.server import composition, logs, memory_release, start
+from brokerd.server import composition, logs, memory_release, start, welcome
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
-from brokerd.server.catalog import keyring
-from brokerd.server.composition import Fronts, Given, Member
+from brokerd.server.catalog import boot_definitions, keyring
+from brokerd.server.catalog.boot_definitions import Definitions
+from brokerd.server.composition import Base, Fronts, Given, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
@@ -56,11 +57,13 @@ def run(config: BrokerConfig) -> int:
     logs.set_up(config.log)
     _raise_descriptor_limit()
     try:
-        status: int = uvloop.run(_serve(config))
+        status: int = uvloop.run(_serve(identity.named(config)))
         return status
     except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
-        log.error("%s", error)
-        print(f"brokerd: {error}", file=sys.stderr)
+        if config.log.format == "text":
+            print(f"brokerd: {error}", file=sys.stderr)
+        else:
+            log.error("%s", error)
         is_disk = isinstance(error, StorageFailed | CorruptLog)
         return EXIT_DISK if is_disk else EXIT_CONFIG
 
@@ -76,12 +79,13 @@ def _raise_descriptor_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> int:
     began = time.monotonic()
+    definitions = boot_definitions.read(config.definitions.path)
     async with _member(config) as (member, fronts):
         lifecycle = member.base.lifecycle
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lifecycle.stopping.set)
-        starting = loop.create_task(_start(member, fronts, began))
+        starting = loop.create_task(_start(member, fronts, definitions, began))
         stopping = loop.create_task(lifecycle.stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -138,7 +142,9 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         try:
             await host.start({}, bind, member.members.joining.describe)
         except OSError as error:
-            raise ListenError(f"cannot listen on {bind} for peers: {error}") from error
+            raise ListenError(
+                f"{error}; another broker may be running (see --port-offset)"
+            ) from error
         await start.open_catalog(member, wal)
         try:
             yield member, fronts
@@ -180,7 +186,9 @@ def _peer_bind(config: BrokerConfig) -> str:
     return f"{host}:{port}"
 
 
-async def _start(member: Member, fronts: Fronts, began: float) -> None:
+async def _start(
+    member: Member, fronts: Fronts, definitions: Definitions | None, began: float
+) -> None:
     base = member.base
     config, lifecycle = base.config, base.lifecycle
     # Admin and health answer while the member is still waiting for a majority.
@@ -191,7 +199,7 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
         except OSError as error:
             raise ListenError(f"cannot listen on port {port} for HTTP: {error}") from error
     await _open_management(member, fronts)
-    await start.join(member)
+    await start.join(member, definitions)
     lifecycle.health.started = True
     fronts.monitor.check()
     base.tasks.spawn(fronts.monitor.run())
@@ -206,7 +214,17 @@ async def _start(member: Member, fronts: Fronts, began: float) -> None:
     # connections are in some, and each of them may wait for a collection.
     gc.set_threshold(25_000, 50, 100)
     log.info("ready after %.2f s", time.monotonic() - began)
-    print(f"brokerd is ready after {time.monotonic() - began:.2f} s", file=sys.stderr)
+    await _welcome(base, f"brokerd is ready after {time.monotonic() - began:.2f} s")
+
+
+async def _welcome(base: Base, first: str) -> None:
+    """Tell the person who started it what there is; a program that reads JSON has the log."""
+    config, view = base.config, base.catalog.view
+    guest = view.user(welcome.GUEST)
+    is_guest = guest is not None and await base.checker.check(guest.password_hash, welcome.GUEST)
+    users = sorted(record.name for record in view.records("user"))
+    more = welcome.lines(config, users, guest_is_guest=is_guest)
+    print("\n".join([first, *(more if config.log.format == "text" else [])]), file=sys.stderr)
 
 
 async def _open_management(member: Member, fronts: Fronts) -> None:

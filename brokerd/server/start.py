@@ -15,7 +15,8 @@ from typing import Any
 from brokerd.config import ConfigError
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.raft.messages import CATALOG_GROUP
-from brokerd.server.catalog import cluster_name, member_states
+from brokerd.server.catalog import boot_definitions, cluster_name, member_states
+from brokerd.server.catalog.boot_definitions import Definitions
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.composition import Base, Member
 from brokerd.server.members import repair
@@ -34,10 +35,11 @@ async def open_catalog(member: Member, wal: WriteAheadLog) -> None:
     await member.members.joining.open_if_data(has_data)
 
 
-async def join(member: Member) -> None:
-    """Find the cluster, wait for the catalog, make its first objects, open this member's queues.
+async def join(member: Member, definitions: Definitions | None = None) -> None:
+    """Find the cluster, wait for the catalog, make its first objects, open this member's queues,
+    load the definitions.
 
-    ConfigError, Removed among them, if the cluster does not take this member.
+    ConfigError, Removed among them, if the cluster does not take this member or its definitions.
     """
     base, members = member.base, member.members
     joining, catalog, spawn = members.joining, base.catalog, base.tasks.spawn
@@ -49,7 +51,7 @@ async def join(member: Member) -> None:
         # The catalog comes from its leader, and nothing tells when it is here.
         await asyncio.sleep(POLL_S)
     waiting = spawn(_wait_with_contradiction(member))
-    await _write_start(member)
+    await _write_start(member, has_users=definitions is not None and definitions.has_users)
     waiting.cancel()
     operations = joining.first_records()
     # Maintenance ends with the restart that it was for.
@@ -65,15 +67,25 @@ async def join(member: Member) -> None:
     spawn(repair.watch(members.repair))
     spawn(members.stuck.run())
     joining.watch()
+    if definitions is not None:
+        base.lifecycle.waits_for(f"the definitions of {definitions.source}")
+        await boot_definitions.apply(
+            member.messages.objects,
+            definitions,
+            skip_if_unchanged=base.config.definitions.skip_if_unchanged,
+        )
 
 
-async def _write_start(member: Member) -> None:
-    """Have the catalog know that this member runs; found the cluster if nobody has."""
+async def _write_start(member: Member, *, has_users: bool) -> None:
+    """Have the catalog know that this member runs; found the cluster if nobody has.
+
+    has_users: somebody else than guest can log in once it is founded.
+    """
     base, catalog = member.base, member.base.catalog
     while True:
         try:
             if not catalog.view.cluster_id:
-                await catalog.write(await _bootstrap(base))
+                await catalog.write(await _bootstrap(base, has_users=has_users))
             started = await catalog.write(
                 catalog_commands.node_started(
                     base.process.node, base.process.incarnation, features.names()
@@ -101,12 +113,14 @@ async def _wait_with_contradiction(member: Member) -> None:
     member.catalog_events.load()
 
 
-async def _bootstrap(base: Base) -> dict[str, Any]:
+async def _bootstrap(base: Base, *, has_users: bool) -> dict[str, Any]:
     """Return the operation that makes a new cluster; of several proposers the first one wins."""
     config, checker = base.config, base.checker
     settings = config.auth
     users = []
-    if settings.create_guest:
+    # Not with a known password from everywhere beside somebody who was given one.
+    is_needless = bool(settings.admin_user) and "guest" not in base.variables.loopback_users
+    if settings.create_guest and not has_users and not is_needless:
         users.append(
             {
                 "name": "guest",

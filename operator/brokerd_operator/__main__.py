@@ -31,8 +31,15 @@ def main(context: click.Context) -> None:
         print(f"brokerd-operator: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
     # Imported here: `--help` must not pay for kopf and gRPC.
-    from brokerd_operator import app
-
+    try:
+        from brokerd_operator import app
+    except ModuleNotFoundError as error:
+        print(
+            f"brokerd-operator: needs the Python module {error.name}, which is not installed; "
+            "install it with: pip install 'brokerd[operator]'",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_CONFIG)
     sys.exit(app.run(found))
 
 

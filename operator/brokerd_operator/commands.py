@@ -21,7 +21,7 @@ import rich.live
 
 from brokerd_operator.broker.client import AdminClient, Target
 from brokerd_operator.broker.errors import BrokerError
-from brokerd_operator.local import dry_run, export_topology, table
+from brokerd_operator.local import dry_run, export_topology, ports, table
 from brokerd_operator.local.environment import (
     RUNNING_FILE,
     Environment,
@@ -118,8 +118,6 @@ async def _until_settled(environment: Environment, console: rich.console.Console
 
 def _print(environment: Environment, console: rich.console.Console) -> None:
     states = environment.conditions()
-    for line in Endpoints(environment).opened():
-        click.echo(line)
     if console.is_terminal:
         console.print(table.render(states))
     else:
@@ -133,13 +131,15 @@ async def _follow(environment: Environment, console: rich.console.Console) -> in
     if console.is_terminal:
         with rich.live.Live(console=console, auto_refresh=False) as live:
             async for states in environment.changes():
-                for line in endpoints.opened():
-                    console.print(line, highlight=False)
-                live.update(_picture(states, _progress(environment, states)), refresh=True)
+                progress = _progress(environment, states)
+                for line in [] if progress else endpoints.opened():
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                live.update(_picture(states, progress), refresh=True)
         return 0
     log = Log()
     async for states in environment.changes():
-        for line in [*log.news(states, _progress(environment, states)), *endpoints.opened()]:
+        progress = _progress(environment, states)
+        for line in [*log.news(states, progress), *([] if progress else endpoints.opened())]:
             click.echo(line)
         if log.is_complete(states):
             click.echo("all resources are ready; Ctrl-C stops")
@@ -189,21 +189,25 @@ class Log:
 
 
 class Endpoints:
-    """Says of each cluster once where clients connect, as soon as a member is ready."""
+    """Says where clients connect: when all clusters have started, and again when others have."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._told: set[str] = set()
+        self._told: tuple[str, ...] = ()
 
     def opened(self) -> list[str]:
-        """Lines about clusters that were not ready before."""
-        lines: list[str] = []
-        for name, cluster in self._environment.clusters.items():
-            if name in self._told or not cluster.ready:
-                continue
-            self._told.add(name)
-            lines += table.endpoints(name, cluster)
-        return lines
+        """The table of addresses, if it is news."""
+        meant = {
+            name: cluster
+            for name, cluster in self._environment.clusters.items()
+            if cluster.spec is not None and cluster.spec.members_wanted
+        }
+        names = tuple(meant)
+        is_complete = all(cluster.is_whole for cluster in meant.values())
+        if not names or names == self._told or not is_complete:
+            return []
+        self._told = names
+        return table.addresses(meant, lambda port: not ports.is_free(port))
 
 
 @click.command()

@@ -283,16 +283,22 @@ def test_a_member_that_cannot_start_says_why(member: Member, tmp_path: Path) -> 
     ports["BROKERD_LISTENERS_AMQPS"] = "0"
     free = {"BROKERD_LISTENERS_PEER": "0", "BROKERD_LISTENERS_GRPC": "0"}
     cases: list[tuple[list[str], dict[str, str], str]] = [
-        (["--data-dir", str(member.data_dir)], ports, "belongs to the member 'n0'"),
+        (
+            ["--data-dir", str(member.data_dir), "--node-name", "n9"],
+            ports,
+            "belongs to the member 'n0'",
+        ),
+        # Without a name it is taken for the member that it has been.
+        (["--data-dir", str(member.data_dir)], ports, "another process"),
         (
             ["--data-dir", str(member.data_dir), "--node-name", "n0"],
             ports,
             "another process",
         ),
-        (["--data-dir", str(tmp_path / "d"), "--bind", "127.0.0.1"], ports, "cannot listen on"),
-        ([], {"BROKERD_LIMITS_NONSENSE": "1"}, "limits.nonsense"),
-        ([], {"BROKERD_NONSENSE": "1"}, "no such setting"),
-        ([], {"BROKERD_LIMITS_FRAME_MAX": "many"}, "limits.frame_max"),
+        (["--data-dir", str(tmp_path / "d"), "--bind", "127.0.0.1"], ports, "see --port-offset"),
+        ([], {"BROKERD_LIMITS_NONSENSE": "1"}, "BROKERD_LIMITS_NONSENSE: unknown setting"),
+        ([], {"BROKERD_NONSENSE": "1"}, "BROKERD_NONSENSE: unknown setting"),
+        ([], {"BROKERD_LIMITS_FRAME_MAX": "many"}, "BROKERD_LIMITS_FRAME_MAX: must be"),
         ([], {"BROKERD_COMPAT_PROFILE": "rabbitmq-9"}, "rabbitmq-9"),
         (["--data-dir", "/proc/nowhere"], {}, "cannot use the data directory /proc/nowhere"),
         (["--config", str(tmp_path / "missing.toml")], {}, "cannot read"),

@@ -372,10 +372,10 @@ def test_up_says_how_it_goes_and_where_to_connect(tmp_path: Path, directory: Pat
         # What waits is said one by one when no broker is on its way any more.
         wanted = (
             "Queue q: ready",
-            "prod-0: amqp://",
+            "\nCLUSTER  AMQP ",
             "BrokerCluster prod: ready: 1 of 1 members are ready",
             "Queue stray: WaitingForBroker: BrokerCluster default/nowhere does not",
-            "prod: user guest, password guest",
+            "  export AMQP_URL=amqp://guest:guest@127.0.0.1:",
         )
         _wait(lambda: all(text in out.read_text() for text in wanted))
         assert out.read_text().count("Queue stray") == 1

@@ -12,10 +12,30 @@ import os
 import random
 from pathlib import Path
 
-from brokerd.config import ConfigError
+from brokerd.config import BrokerConfig, ConfigError
 
+FILE = "node.json"
 #: An incarnation is the wall clock in milliseconds and so many random bits.
 _RANDOM_BITS = 20
+
+
+def named(config: BrokerConfig) -> BrokerConfig:
+    """Return the configuration with the name of a lone member that nobody gave one.
+
+    A data directory that was given keeps its member's: a container that is made anew has another
+    host name, and its volume is the same.
+    """
+    if config.node.name or not config.node.data_dir or config.cluster.members:
+        return config
+    try:
+        stored = json.loads((config.data_dir / FILE).read_text())
+    except (OSError, ValueError):
+        # Not there yet; `claim` says what is wrong with one that is.
+        return config
+    name = stored.get("name") if isinstance(stored, dict) else None
+    if not isinstance(name, str):
+        return config
+    return config.model_copy(update={"node": config.node.model_copy(update={"name": name})})
 
 
 def claim(data_dir: Path, name: str, now_ms: int) -> int:
@@ -24,7 +44,7 @@ def claim(data_dir: Path, name: str, now_ms: int) -> int:
     It is above that of the last start even if the clock went back.  ConfigError: the directory is
     another member's, or cannot be used.
     """
-    file = data_dir / "node.json"
+    file = data_dir / FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         stored = json.loads(file.read_text()) if file.exists() else {"name": name}

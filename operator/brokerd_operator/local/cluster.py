@@ -65,6 +65,11 @@ class LocalCluster:
         return [member for member in self.members if member.state is not MemberState.STOPPED]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all members are there and ready."""
+        return bool(self.members) and len(self.ready) == len(self.members)
+
+    @property
     def ready(self) -> list[Member]:
         return [member for member in self.members if member.state is MemberState.READY]
 

@@ -7,7 +7,7 @@ Rich on a terminal, plain lines elsewhere. For the command line only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import rich.console
 import rich.markup
@@ -52,9 +52,16 @@ def plain(states: Iterable[ResourceState]) -> list[str]:
         )
         for state in states
     ]
-    widths = [max(len(row[index]) for row in rows) for index in range(4)]
+    return _aligned(rows)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side; the last one is as long as it is."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
-        "  ".join([*(row[index].ljust(widths[index]) for index in range(4)), row[4]]).rstrip()
+        "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)), row[-1]]
+        ).rstrip()
         for row in rows
     ]
 
@@ -87,18 +94,43 @@ def line(state: ResourceState) -> str:
     return f"{state.kind} {shown_name(state)}: {verdict}{': ' if message else ''}{message}"
 
 
-def endpoints(name: str, cluster: LocalCluster) -> list[str]:
-    """Where clients and tools find a cluster; everything listens on loopback only."""
-    lines = [f"{name}: user {GUEST}, password {GUEST}, from this machine only"]
-    for member in cluster.members:
-        lines.append(
-            f"  {member.name}: amqp://{GUEST}:{GUEST}@{LOOPBACK}:{member.amqp_port}/"
-            f"  health and metrics http://{LOOPBACK}:{member.http_port}"
-            f"  log {member.log_file}"
-        )
-    first = cluster.members[0]
-    lines.append(f"  brokerctl -n {LOOPBACK}:{first.grpc_port} cluster_status")
+def addresses(clusters: Mapping[str, LocalCluster], is_open: Callable[[int], bool]) -> list[str]:
+    """Where clients and tools find what runs, a row for each cluster, and what to copy.
+
+    Everything listens on loopback only. `is_open` tells whether somebody listens at a port: what
+    is switched off is not named.
+    """
+    rows = [("CLUSTER", "AMQP", "PAGE, HTTP API", "HEALTH, METRICS", "USER", "PASSWORD")]
+    rows += [_row(name, cluster, is_open) for name, cluster in clusters.items()]
+    lines = _aligned(rows)
+    for name, cluster in clusters.items():
+        first = cluster.members[0]
+        of = f" of {name}" if len(clusters) > 1 else ""
+        lines += [
+            "",
+            f"for clients{of}:",
+            f"  export AMQP_URL=amqp://{GUEST}:{GUEST}@{LOOPBACK}:{first.amqp_port}/",
+            f"for brokerctl{of} (logs: {cluster.data_dir}/*/{first.log_file.name}):",
+            f"  export BROKERD_ADDRESS={LOOPBACK}:{first.grpc_port}",
+        ]
     return lines
+
+
+def _row(
+    name: str, cluster: LocalCluster, is_open: Callable[[int], bool]
+) -> tuple[str, str, str, str, str, str]:
+    """The first member's addresses, and the ports of the others."""
+    first, *others = cluster.members
+    amqp = ", ".join([f"{LOOPBACK}:{first.amqp_port}", *(f":{m.amqp_port}" for m in others)])
+    page = first.ports.management
+    return (
+        name,
+        amqp,
+        f"http://{LOOPBACK}:{page}/" if is_open(page) else "-",
+        f"http://{LOOPBACK}:{first.http_port}/metrics",
+        GUEST,
+        GUEST,
+    )
 
 
 def shown_name(state: ResourceState) -> str:

@@ -31,7 +31,12 @@ def test_an_offset_moves_every_port_but_leaves_what_is_off() -> None:
     ("text", "expected"),
     [
         ("[limits]\nframe_max = 'x'\n", "limits.frame_max"),
-        ("[limits]\nnonsense = 1\n", "limits.nonsense: Extra inputs are not permitted"),
+        ("[limits]\nnonsense = 1\n", "unknown setting limits.nonsense; [limits] has connections, "),
+        ("[limits]\nframemax = 1\n", "limits.framemax; did you mean limits.frame_max?"),
+        ("[limit]\nframe_max = 1\n", "unknown section [limit]; did you mean [limits]?"),
+        ("load_definitions = '/x'\n", "load_definitions; did you mean definitions.path?"),
+        ("[listeners]\namqp = 'many'\n", "listeners.amqp: must be a whole number from 0 to 65535"),
+        ("[auth]\nadmin_password = 12345\n", "auth.admin_password: must be a text, is something"),
         ("[nowhere]\n", "unknown section [nowhere]; there are audit, auth"),
         ("limits = 3\n", "limits must be a section, [limits]"),
         ("= =", "is not TOML"),
@@ -55,7 +60,7 @@ def test_a_file_that_is_missing_or_no_text_is_said(tmp_path: Path) -> None:
 
 
 def test_unknown_variables_are_refused_and_those_of_other_programs_passed_over() -> None:
-    with pytest.raises(config.ConfigError, match="BROKERD_NOPE: no such setting"):
+    with pytest.raises(config.ConfigError, match="BROKERD_NOPE: unknown setting; names are"):
         config.load(None, {"BROKERD_NOPE": "1"}, {})
     config.load(None, {"BROKERD_ADDRESS": "x", "BROKERD_PASSWORD": "y"}, {})
 
@@ -85,7 +90,8 @@ def test_single_switches_come_from_the_file_and_the_environment(tmp_path: Path) 
         ({"BROKERD_COMPAT_PROFILE": "rabbitmq-9"}, "unknown compat profile 'rabbitmq-9'; known:"),
         ({"BROKERD_COMPAT_NO_SUCH": "1"}, "unknown compat switch 'no_such'; known:"),
         ({"BROKERD_COMPAT_QOS_GLOBAL": "some"}, "'qos.global' is 'some'; allowed: deny, allow"),
-        ({"BROKERD_COMPAT_SWITCHES": "x"}, "compat.switches"),
+        ({"BROKERD_COMPAT_SWITCHES": "x"}, "BROKERD_COMPAT_SWITCHES: must be a table, is 'x'"),
+        ({"BROKERD_COMPAT_PROFIL": "x"}, "did you mean BROKERD_COMPAT_PROFILE?"),
     ],
 )
 def test_an_unknown_profile_or_switch_ends_the_start_with_a_sentence(
@@ -115,5 +121,60 @@ def test_an_optional_setting_gives_way_to_a_plain_one_and_is_checked_as_one() ->
     name = "BROKERD_PEER_TLS_CERT_FILE"
     for given in ({name: "a", f"OPTIONAL_{name}": "b"}, {f"OPTIONAL_{name}": "b", name: "a"}):
         assert config.load(None, given, {}).peer_tls.cert_file == "a"
-    with pytest.raises(config.ConfigError, match="heartbeat_s"):
+    with pytest.raises(config.ConfigError, match="OPTIONAL_BROKERD_LIMITS_HEARTBEAT_S: must"):
         config.load(None, {"OPTIONAL_BROKERD_LIMITS_HEARTBEAT_S": "often"}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("MEMROY_HIGH_WATERMARK", "MEMORY_HIGH_WATERMARK"),
+        ("MEMROY__HIGH_WATERMARK", "MEMORY_HIGH_WATERMARK"),
+        ("MEMORY__HIGH_WATERMARK", "MEMORY_HIGH_WATERMARK"),
+        ("LISTENERS_AMPQ", "LISTENERS_AMQP"),
+        ("AMQP_FRAME_MAX", "LIMITS_FRAME_MAX"),
+        ("FRAME_MAX", "LIMITS_FRAME_MAX"),
+        ("PEER_TLS_CERTFILE", "PEER_TLS_CERT_FILE"),
+        ("LOAD_DEFINITIONS", "DEFINITIONS_PATH"),
+        ("DEFAULT_USER", "AUTH_ADMIN_USER"),
+        ("NODE_FOO", ""),
+    ],
+)
+def test_a_misspelt_variable_comes_with_what_may_have_been_meant(name: str, meant: str) -> None:
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(None, {f"BROKERD_{name}": "1"}, {})
+    expected = f"did you mean BROKERD_{meant}?" if meant else "names are BROKERD_<SECTION>_<KEY>"
+    assert f"BROKERD_{name}: unknown setting; {expected}" in str(refused.value)
+
+
+def test_all_that_is_wrong_is_said_at_once_a_line_each(tmp_path: Path) -> None:
+    """In the words of who gave it: a variable, a key of the file, a flag; what is expected."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[queues]\nquorum_group_size = 12\n[nonsense]\n")
+    given = {
+        "BROKERD_LOG_LEVEL": "loud",
+        "BROKERD_AUTH_CREATE_GUEST": "perhaps",
+        "BROKERD_LIMITS_HEARTBEAT_S": "often",
+        "BROKERD_NODE_HOST": "a b",
+        "BROKERD_NODE_NAM": "x" * 1000,
+    }
+    with pytest.raises(config.ConfigError) as refused:
+        config.load(file, given, {"node": {"port_offset": -1}})
+    first, *lines = str(refused.value).splitlines()
+    assert first == "configuration cannot be used:"
+    assert {line.strip() for line in lines} >= {
+        f"{file}: queues.quorum_group_size: must be a whole number from 1 to 9, is 12",
+        "BROKERD_LOG_LEVEL: must be one of debug, info, warning, error, is 'loud'",
+        "BROKERD_AUTH_CREATE_GUEST: must be true or false, is 'perhaps'",
+        "BROKERD_LIMITS_HEARTBEAT_S: must be a whole number of at least 0, is 'often'",
+        "BROKERD_NODE_HOST: must be a text of at most 253 characters, without spaces, is 'a b'",
+        "BROKERD_NODE_NAM: unknown setting; did you mean BROKERD_NODE_NAME?",
+        "node.port_offset: must be a whole number from 0 to 60000, is -1",
+    }
+    assert len(lines) == 8
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_passed_over() -> None:
+    """A Service "brokerd" in the namespace is enough for them."""
+    names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_AMQP", "PORT", "PORT_5672_TCP_ADDR")
+    config.load(None, {f"BROKERD_{name}": "tcp://10.0.0.1:5672" for name in names}, {})

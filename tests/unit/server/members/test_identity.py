@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd import config
 from brokerd.config import ConfigError
 from brokerd.server.members import identity
 
@@ -52,3 +53,31 @@ def test_a_member_that_was_here_starts_on_a_full_disk(
     assert [file.name for file in tmp_path.iterdir()] == ["node.json"]
     with pytest.raises(ConfigError, match="cannot use the data directory"):
         identity.claim(tmp_path / "new", "b0", NOW_MS)
+
+
+def made(data_dir: str, name: str = "", members: str = "") -> config.BrokerConfig:
+    """Return a member's configuration."""
+    flags = {"node": {"data_dir": data_dir, "name": name}, "cluster": {"members": members}}
+    return config.load(None, {}, flags)
+
+
+def test_a_lone_member_keeps_the_name_of_its_directory_on_another_host(tmp_path: Path) -> None:
+    """A container that is made anew has another host name."""
+    identity.claim(tmp_path, "brokerd@before", NOW_MS)
+    found = identity.named(made(str(tmp_path)))
+    assert found.node_name == "brokerd@before"
+    assert found.data_dir == tmp_path
+
+
+def test_a_name_that_was_given_and_that_of_a_cluster_are_not_replaced(tmp_path: Path) -> None:
+    identity.claim(tmp_path, "before", NOW_MS)
+    for given in (made(str(tmp_path), "now"), made(str(tmp_path), "", "a=h:1"), made("")):
+        assert identity.named(given) is given
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"name": 3}'])
+def test_a_directory_that_says_no_name_gives_none(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / identity.FILE).write_text(content)
+    given = made(str(tmp_path))
+    assert identity.named(given) is given

@@ -1,0 +1,131 @@
+"""Which commands belong together, for the root's help and the manual page; what others bring first.
+
+Names only, so that nothing is imported for them: main.py knows where each command lies.
+"""
+
+from __future__ import annotations
+
+#: What other parts of the distribution bring, in the order in which a newcomer needs it.  Their
+#: help stands here because importing them takes a second.
+OTHER_PARTS = {
+    "up": "Run the BrokerClusters of a directory as local processes and apply its other resources.",
+    "plan": "Show what applying a directory would change in running clusters.",
+    "export": "Write the topology of a broker as resources in YAML.",
+    "telemetry": "Tables and a report of what the members counted.",
+}
+OTHER_PARTS_TITLE = "Clusters and topology from files, telemetry"
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Queues and messages": (
+        "list_queues",
+        "list_unresponsive_queues",
+        "delete_queue",
+        "purge_queue",
+        "list_exchanges",
+        "list_bindings",
+    ),
+    "Connections": (
+        "list_connections",
+        "list_channels",
+        "list_consumers",
+        "close_connection",
+        "close_all_connections",
+    ),
+    "Definitions": ("export_definitions", "import_definitions"),
+    "Users and their rights": (
+        "list_users",
+        "add_user",
+        "delete_user",
+        "change_password",
+        "clear_password",
+        "authenticate_user",
+        "set_user_tags",
+        "list_permissions",
+        "list_user_permissions",
+        "set_permissions",
+        "clear_permissions",
+        "list_topic_permissions",
+        "list_user_topic_permissions",
+        "set_topic_permissions",
+        "clear_topic_permissions",
+        "list_user_limits",
+        "set_user_limits",
+        "clear_user_limits",
+    ),
+    "Virtual hosts": (
+        "list_vhosts",
+        "add_vhost",
+        "delete_vhost",
+        "list_vhost_limits",
+        "set_vhost_limits",
+        "clear_vhost_limits",
+        "trace_on",
+        "trace_off",
+    ),
+    "Policies and parameters": (
+        "list_policies",
+        "set_policy",
+        "clear_policy",
+        "list_operator_policies",
+        "set_operator_policy",
+        "clear_operator_policy",
+        "list_parameters",
+        "set_parameter",
+        "clear_parameter",
+    ),
+    "Federation and shovels": (
+        "federation_status",
+        "restart_federation_link",
+        "list_links",
+        "shovel_status",
+        "restart_shovel",
+        "delete_shovel",
+    ),
+    "Members and health": (
+        "status",
+        "cluster_status",
+        "ping",
+        "node_health_check",
+        "memory_breakdown",
+        "environment",
+        "report",
+        "wait",
+        "await_startup",
+        "await_online_nodes",
+        "set_cluster_name",
+        "set_vm_memory_high_watermark",
+        "set_disk_free_limit",
+        "list_feature_flags",
+        "enable_feature_flag",
+    ),
+    "Maintenance": (
+        "safe_to_stop",
+        "drain",
+        "revive",
+        "stop_app",
+        "start_app",
+        "add_cluster_node",
+        "forget_cluster_node",
+    ),
+    "Replicas of quorum queues": (
+        "quorum_status",
+        "grow",
+        "shrink",
+        "add_member",
+        "delete_member",
+        "rebalance",
+        "transfer_leader",
+        "list_groups",
+        "check_if_node_is_quorum_critical",
+        "check_if_member_is_quorum_critical",
+        "check_if_new_quorum_queue_replicas_have_finished_initial_sync",
+    ),
+    "After damage": (
+        "list_kept_aside",
+        "show_kept_aside",
+        "redrive_kept_aside",
+        "drop_kept_aside",
+        "wal",
+    ),
+    "Of this program": ("help", "autocomplete", "completion", "man", "version", "eval"),
+}

@@ -114,7 +114,7 @@ class WriteAheadLog:
         `decode_configuration` reads the data of CONFIG entries (default: the Raft core's).
         """
         config.validate()
-        say = report or _say_nothing
+        say = report or (lambda line: None)
         disk = disk or Disk()
         directory.mkdir(parents=True, exist_ok=True)
         disk.sync_directory(directory.parent)
@@ -483,6 +483,10 @@ class WriteAheadLog:
             self._cache.used_bytes,
         )
 
+    def stop_waiting(self) -> None:
+        """The member ends: a writer that waits for a descriptor fails at once."""
+        self._files.disk.stop_waiting()
+
     def close(self) -> None:
         """Release files and lock; nothing is written, every sync has happened already."""
         self._files.close()
@@ -535,10 +539,6 @@ def coalesce(indexes: Sequence[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((index, index + 1))
     return ranges
-
-
-def _say_nothing(line: str) -> None:
-    """For callers that want no report."""
 
 
 def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:

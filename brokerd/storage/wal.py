@@ -66,7 +66,9 @@ class WalStats:
 
 
 class WriteAheadLog:
-    """See the module's table of threads."""
+    """In one piece: the door of the room; most methods hand over to the module that does it. The
+    halves of a change, one per thread (the module's table), stand beside each other.
+    """
 
     def __init__(
         self,
@@ -484,7 +486,7 @@ class WriteAheadLog:
         )
 
     def stop_waiting(self) -> None:
-        """The member ends: a writer that waits for a descriptor fails at once."""
+        """A writer that waits for a descriptor fails at once: the member ends."""
         self._files.disk.stop_waiting()
 
     def close(self) -> None:
@@ -523,10 +525,8 @@ def _replace(state: GroupState, log: GroupLog | None) -> None:
 
 def _heal(state: GroupState, log: GroupLog | None) -> None:
     """What was lost so far is made good; damage that comes later is another place."""
-    places = {*state.healed, *state.lost}
-    if log is not None:
-        places.update(log.lost, log.unreadable.values())
-    state.healed = sorted(places)
+    damaged = () if log is None else (*log.lost, *log.unreadable.values())
+    state.healed = sorted({*state.healed, *state.lost, *damaged})
     state.lost = []
 
 

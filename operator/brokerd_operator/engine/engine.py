@@ -68,7 +68,11 @@ class EngineSettings:
 
 
 class Engine:
-    """Owns cache, queue, sessions. `put` and `remove` are all that a shell calls."""
+    """Owns cache, queue, sessions. `put` and `remove` are all that a shell calls.
+
+    In one piece: it is what the passes see of each other, and decides nothing. Who wakes whom goes
+    through all of its parts, which are classes of their own.
+    """
 
     def __init__(
         self, store: Store, driver: ClusterDriver, settings: EngineSettings | None = None

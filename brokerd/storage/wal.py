@@ -46,6 +46,7 @@ from brokerd.storage.disk import Disk, lock
 from brokerd.storage.errors import CorruptLog, DamagedEntry, StorageFailed
 from brokerd.storage.group_log import CATALOG_CACHE_BYTES, DecodeConfiguration, EntryCache, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
+from brokerd.storage.removed_groups import packed
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 from brokerd.storage.staging import StagedChunk, Staging
 from brokerd.storage.writer import GroupWrite, LogWriter, Record, WriterState
@@ -552,12 +553,13 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     unused = [segment for segment in found.scans if found.tail is None or segment > found.tail]
     unused += found.leftovers
     active = files.create(0, found.batches)
+    removed, segment_groups = packed(found.removed, found.segment_groups)
     state = WriterState(
         groups={uid: group.state for uid, group in found.groups.items()},
-        removed=found.removed,
+        removed=removed,
+        segment_groups=segment_groups,
         lost=found.lost,
         accepted=found.accepted,
-        segment_groups=found.segment_groups,
         batches=found.batches,
         promises=found.promises,
     )
@@ -590,8 +592,7 @@ def _write_again(files: SegmentFiles, descriptor: int, start: int, end: int) -> 
 
 def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequence[int]) -> None:
     """Write down which files count and what is damaged, so that the next start knows it too."""
-    batch = [writer.segments_record(without=unused)]
-    batch += writer.lost_records()
+    batch = [writer.segments_record(without=unused), *writer.lost_records()]
     batch.append(writer.promises_record())
     for uid, group in found.groups.items():
         if group.lost:

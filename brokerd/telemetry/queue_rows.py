@@ -78,11 +78,15 @@ class QueueRows:
         """Say which queues exist when this member starts: their earlier counts are unknown."""
         self._born_before = set(uids)
 
-    def forget(self, uids: Iterable[int]) -> None:
-        """Keep only these queues: others are led elsewhere now, or deleted."""
-        kept = set(uids)
+    def forget(self, led: Iterable[int], uids: Iterable[int]) -> None:
+        """Keep only what is led here; of those that are led elsewhere now, that they were told of.
+
+        uids: of all queues; the others are deleted.
+        """
+        kept = set(led)
         for uid in [uid for uid in self._seen if uid not in kept]:
             del self._seen[uid]
+        self._born_before.intersection_update(uids)
 
     def rows(
         self,

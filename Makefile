@@ -10,6 +10,9 @@ SEEDS ?= 2000
 FIRST_SEED ?= 1
 WORLD ?= core
 ROUNDS ?= 5
+DELAY_MS ?= 0
+LOSS ?= 0
+CUT_EVERY_S ?= 0
 MUTANTS ?= 400
 SEED ?= 1
 SECONDS ?= 60
@@ -136,8 +139,9 @@ fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged l
 flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB into a member of 512 MiB (root)
 	@$(BIN)/python -m bench.flood --minutes $(MINUTES)
 
-federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted
-	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED)
+federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line
+	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED) \
+		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S)
 
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)

@@ -28,6 +28,11 @@ DISK_INTERVAL_MS_MAX = 10_000
 #: How fast a disk is assumed to fill at most; RabbitMQ's 250 MB/s.
 _DISK_FILL_BYTES_PER_MS = 250_000
 
+#: How fast memory is assumed to grow at most: some times what publishers bring.
+GROWTH_BYTES_PER_MS_MAX = 1024**2
+#: Nobody looks more often, however near the watermark is.
+LOOK_MS_MIN = 10.0
+
 _UNITS = {
     "": 1,
     "b": 1,
@@ -177,6 +182,11 @@ class WatermarkMachine:
         self.is_on = is_on
         what = "set" if is_on else "clear"
         return [f"vm_memory_high_watermark {what}. Memory used:{used} allowed:{self.limit}"]
+
+
+def look_in_ms(used: int, limit: int) -> float:
+    """Return after how many milliseconds memory may have come up to the limit (R-MEM-11)."""
+    return max((limit - used) / GROWTH_BYTES_PER_MS_MAX, LOOK_MS_MIN)
 
 
 class DiskAlarm:

@@ -186,7 +186,11 @@ class Channel:
 
 
 class Connection(asyncio.Protocol):
-    """One connection.  `lost` is why it ended, None while it lasts."""
+    """One connection.  `lost` is why it ended, None while it lasts.
+
+    In one piece: half of the methods are the table of the machine's events, a few lines each, and
+    all of them touch the same socket, machine and channels.
+    """
 
     def __init__(self, config: ConnectionConfig) -> None:
         self._loop = asyncio.get_running_loop()

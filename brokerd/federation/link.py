@@ -35,7 +35,11 @@ CLEAN_UP_TIMEOUT_S = 10.0
 
 
 class Link:
-    """One link.  Owns its task, its session's connection to the source and its publisher."""
+    """One link.  Owns its task, its session's connection to the source and its publisher.
+
+    In one piece: it is the shell of one machine (link_state.py), which decides; half of the methods
+    are the table of its actions, and what is left is the life of one session.
+    """
 
     def __init__(self, link_id: str, definition: Definition, ends: Ends, host: Host) -> None:
         self.id = link_id

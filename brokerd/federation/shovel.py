@@ -50,6 +50,8 @@ class End:
     #: leave it as it is.
     exchange_key: str | None = None
     queue_arguments: Mapping[str, Any] = field(default_factory=dict)
+    #: PEM of certificates, trusted besides the URIs' cacertfile; None: those of the system.
+    authorities: str | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,15 +74,18 @@ class Shovel:
     #: What is written over the properties of every message.
     properties: Mapping[str, str | int] = field(default_factory=dict)
 
-    #: Definition (link_state.py): certificates of authorities are the URIs' cacertfile.
-    authorities: None = None
-    #: Definition: what a shovel has declared stays.
+    #: Definition (link_state.py): what a shovel has declared stays.
     cleans_up: bool = False
 
     @property
     def link_id(self) -> str:
         """Return the name of its link."""
         return link_id(self.vhost, self.name)
+
+    @property
+    def authorities(self) -> str | None:
+        """Return whom the source's certificate may be signed by."""
+        return self.source.authorities
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -326,6 +331,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "src-protocol": ("", _protocol),
     "dest-protocol": ("", _protocol),
     SOURCE_URI: ("src addresses", _uris),
+    "src-ca-certificates": ("src authorities", upstream.authorities),
     "src-queue": ("src queue", _some_name),
     "src-queue-args": ("src queue_arguments", _arguments),
     "src-exchange": ("src exchange", _some_name),
@@ -336,6 +342,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "src-delete-after": ("delete_after", _delete_after),
     "delete-after": ("delete_after", _delete_after),
     DESTINATION_URI: ("dest addresses", _uris),
+    "dest-ca-certificates": ("dest authorities", upstream.authorities),
     "dest-queue": ("dest queue", _some_name),
     "dest-queue-args": ("dest queue_arguments", _arguments),
     "dest-exchange": ("dest exchange", _name),

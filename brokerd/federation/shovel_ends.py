@@ -169,7 +169,7 @@ class ShovelDestination:
         destination = self._shovel.destination
         address = self._random.choice(destination.addresses)
         connection = await self._dial(
-            address, address.vhost or "", f"Shovel {self._shovel.link_id}", self._shovel.authorities
+            address, address.vhost or "", f"Shovel {self._shovel.link_id}", destination.authorities
         )
         try:
             if destination.queue is not None:

@@ -234,7 +234,7 @@ def _name(value: Any) -> str:
     return value
 
 
-def _authorities(value: Any) -> str:
+def authorities(value: Any) -> str:
     """PEM of certificates.  Whether they can be read is seen when a link connects."""
     if not isinstance(value, str) or len(value) > AUTHORITIES_CHARACTERS_MAX:
         raise UpstreamError(
@@ -270,7 +270,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bind-nowait": ("bind_nowait", _boolean),
     "resource-cleanup-mode": ("cleans_up", lambda value: _CLEANUP(value) == "default"),
     "channel-use-mode": ("single_channel", lambda value: _CHANNEL_USE(value) == "single"),
-    "ca-certificates": ("authorities", _authorities),
+    "ca-certificates": ("authorities", authorities),
 }
 #: Known and of no use here (legacy mirrored queues).
 _IGNORED = frozenset({"ha-policy"})

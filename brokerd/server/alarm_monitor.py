@@ -129,9 +129,25 @@ class AlarmMonitor:
         interval_ms = self._config.memory.interval_ms
         while True:
             self.check()
-            # R-DSK-2: the nearer the disk is to its limit, the sooner; with memory no other.
+            # R-DSK-2: the nearer the disk is to its limit, the sooner.
             near_ms = NEAR_INTERVAL_MS if self._told.caches.is_paging else interval_ms
-            await asyncio.sleep(min(interval_ms, near_ms, self._disk.interval_ms()) / 1000)
+            await self._rest(min(interval_ms, near_ms, self._disk.interval_ms()) / 1000)
+
+    async def _rest(self, seconds: float) -> None:
+        """Sleep, but not beyond the moment in which memory passes the watermark: bodies of queues
+        that are not durable have no disk to wait for.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            limit = self.memory_limit
+            if not limit or self._watermark.is_on:
+                await asyncio.sleep(left)
+                return
+            soon = alarms.look_in_ms(self._memory.used(), limit) / 1000
+            await asyncio.sleep(min(left, soon))
+            if self._memory.used() > limit:
+                return
 
     def _setting(self, name: str, configured: str) -> str:
         """Return the run-time value: this member's, else the cluster's, else the configured one."""

@@ -1,7 +1,8 @@
 """HTTP on port 15692: health for probes, metrics for Prometheus, the telemetry report.
 
-startup: joined or bootstrapped.  ready: listeners are up and this member has caught up; it never
-depends on the quorum of others, else a full restart could not start.  live: the event loop turns.
+startup: joined or bootstrapped.  ready: listeners are up, this member has caught up, and its log
+does not wait for descriptors; it never depends on the quorum of others, else a full restart could
+not start.  live: the event loop turns.
 http_server.py listens.
 """
 
@@ -33,6 +34,8 @@ class HealthState:
     ready: bool = False
     #: Why not ready, for whoever looks at a probe that fails.
     reason: str = "starting"
+    #: What keeps a member that is ready from working at the moment; "": nothing.
+    hindrance: Callable[[], str] = str
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,7 +56,8 @@ def make_app(state: HealthState, pages: Pages, result_dir: Path) -> web.Applicat
         return _verdict(state.started, state.reason)
 
     async def ready(_: web.Request) -> web.Response:
-        return _verdict(state.ready, state.reason)
+        hindrance = state.hindrance()
+        return _verdict(state.ready and not hindrance, state.reason or hindrance)
 
     async def live(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.server.health import HealthState
+from brokerd.storage.descriptors import reserve
 
 
 class Lifecycle:
@@ -15,7 +16,7 @@ class Lifecycle:
 
     def __init__(self) -> None:
         #: What probes see.
-        self.health = HealthState()
+        self.health = HealthState(hindrance=log_waits)
         self.stopping = asyncio.Event()
         #: AMQP clients have been let in once.
         self.has_started = False
@@ -41,3 +42,11 @@ class Lifecycle:
         """The cluster goes on without this member: the process ends."""
         self.removal = error
         self.stopping.set()
+
+
+def log_waits() -> str:
+    """Say for how long the log has had no descriptor for a file that it needs; "": it has."""
+    waited_s = reserve.waiting_s()
+    if waited_s is None:
+        return ""
+    return f"no file descriptor is left: the log, and publishing, have waited {waited_s:.0f} s"

@@ -40,12 +40,16 @@ class MemoryMonitor:
         self._used = 0
         self._cgroups = Cgroups()
 
-    def sample(self) -> MemorySample:
-        """Return used and total now."""
+    def used(self) -> int:
+        """Return the resident size, bytes: some 20 µs."""
         # Where no descriptor is left for it the last sample stands in, and the monitor goes on.
         with contextlib.suppress(OSError, psutil.Error):
             self._used = self._process.memory_info().rss
-        used = self._used
+        return self._used
+
+    def sample(self) -> MemorySample:
+        """Return used and total now."""
+        used = self.used()
         if self._override is not None:
             return MemorySample(used, self._override, "override")
         try:

@@ -183,7 +183,7 @@ class Telemetry:
             if events:
                 self._writer.emit("event", events)
             led = list(sources.queues.led)
-            self._queues.forget(led)
+            self._queues.forget(led, sources.queues.queue_uids())
             async for uids in in_slices(led):
                 self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
 

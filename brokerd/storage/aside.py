@@ -284,7 +284,7 @@ class _Reader:
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self._path = path
-        self._descriptor = disk.open(path)
+        self._descriptor = disk.open_now(path)
         self._at = 0
 
     def close(self) -> None:

@@ -179,16 +179,18 @@ def _repeated(writer: LogWriter, drop: list[int]) -> list[Record]:
     state = writer.state
     concerned: set[int] = set()
     for segment in drop:
-        concerned |= state.segment_groups.pop(segment, set())
+        concerned |= state.segment_groups.drop(segment)
     batch: list[Record] = []
     for uid in sorted(concerned):
         if uid in state.groups:
             batch.append(writer.group_record(uid))
-    for uid in [uid for uid, segment in state.removed.items() if segment in drop]:
-        if any(uid in members for members in state.segment_groups.values()):
+    said = state.removed.said_in(drop)
+    left = state.segment_groups.of_removed() if said else set()
+    for uid in said:
+        if uid in left:
             batch.append(Record(records.REMOVE, uid))
         else:
-            del state.removed[uid]
+            state.removed.discard(uid)
     batch += writer.lost_records()
     batch.append(writer.promises_record())
     batch.append(writer.segments_record(without=drop))

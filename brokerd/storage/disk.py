@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 from brokerd.storage.birth_time import birth_time_ns
@@ -22,9 +23,25 @@ LOCK_NAME = "LOCK"
 class Disk:
     """File operations by descriptor and offset; every method raises OSError as the kernel does."""
 
+    def __init__(self) -> None:
+        #: Set when nobody waits any more for what is written.
+        self._is_over = threading.Event()
+
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Open for reading and writing; `create` makes a new file and refuses an existing one."""
-        return reserve.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0))
+        """Open for reading and writing; `create` makes a new file and refuses an existing one.
+
+        Waits while there is no descriptor, unless stop_waiting() was called.
+        """
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        return reserve.wait_open(path, flags, self._is_over)
+
+    def open_now(self, path: Path) -> int:
+        """Open an existing file without waiting for a descriptor: for the event loop."""
+        return reserve.open(path, os.O_RDWR)
+
+    def stop_waiting(self) -> None:
+        """Nothing waits for descriptors from here on: who has none fails."""
+        self._is_over.set()
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)
@@ -86,7 +103,8 @@ class Disk:
 
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and deletions in `path` durable."""
-        descriptor = reserve.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        descriptor = reserve.wait_open(path, flags, self._is_over)
         try:
             os.fsync(descriptor)
         finally:

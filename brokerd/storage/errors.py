@@ -25,6 +25,10 @@ class UnknownFormat(StorageError):
     """A file is of a version (or kind) that this build does not know; it is left untouched."""
 
 
+class NoDescriptor(StorageError):
+    """No file can be opened at the moment; nothing is wrong with it, and it is there later."""
+
+
 class AsideFailed(StorageError):
     """What was to be kept aside could not be written; nothing is lost by it (aside.py)."""
 

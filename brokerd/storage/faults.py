@@ -49,8 +49,16 @@ class FaultyDisk(Disk):
     paths: dict[int, Path] = field(default_factory=dict)
     syncs: int = 0
 
+    def __post_init__(self) -> None:
+        Disk.__init__(self)
+
     def open(self, path: Path, *, create: bool = False) -> int:
         descriptor = Disk.open(self, path, create=create)
+        self.paths[descriptor] = path
+        return descriptor
+
+    def open_now(self, path: Path) -> int:
+        descriptor = Disk.open_now(self, path)
         self.paths[descriptor] = path
         return descriptor
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
 from brokerd.storage import records
 from brokerd.storage.entry_table import EntryTable, Freed
-from brokerd.storage.errors import DamagedEntry
+from brokerd.storage.errors import DamagedEntry, NoDescriptor
 
 #: Reads raw bytes: (segment, offset, size).
 ReadSegment = Callable[[int, int, int], bytes]
@@ -198,7 +198,11 @@ class GroupLog:
         return self._read_snapshot(self.uid, self.snapshot_index, self.snapshot_term)
 
     def snapshot(self) -> Snapshot | None:
-        snapshot = self.snapshot_state()
+        try:
+            snapshot = self.snapshot_state()
+        except NoDescriptor:
+            # The leader asks again with its next heartbeat.
+            return None
         if snapshot is None:
             return None
         indexes = self.table.indexes

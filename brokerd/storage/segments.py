@@ -204,6 +204,7 @@ class SegmentFiles:
 
     def close(self) -> None:
         self._is_closing = True
+        self.disk.stop_waiting()
         self._join_preparation()
         for descriptor in self.descriptors.values():
             self.disk.close(descriptor)

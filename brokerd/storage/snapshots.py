@@ -16,8 +16,9 @@ from pathlib import Path
 import google_crc32c
 
 from brokerd.raft.messages import Configuration, NodeId, Snapshot
+from brokerd.storage.descriptors import SHORTAGES
 from brokerd.storage.disk import Disk
-from brokerd.storage.errors import CorruptLog, UnknownFormat
+from brokerd.storage.errors import CorruptLog, NoDescriptor, UnknownFormat
 
 MAGIC = b"BRKDSNP\n"
 FORMAT_VERSION = 1
@@ -116,11 +117,15 @@ def write(
 
 
 def read(disk: Disk, path: Path) -> SnapshotFile:
-    """Read and check a file; raises CorruptLog, also when it is missing."""
+    """Read and check a file; raises CorruptLog, also when it is missing, NoDescriptor, OSError."""
     try:
-        descriptor = disk.open(path)
+        descriptor = disk.open_now(path)
     except FileNotFoundError as error:
         raise CorruptLog(f"{path.name}: the snapshot file is missing") from error
+    except OSError as error:
+        if error.errno not in SHORTAGES:
+            raise
+        raise NoDescriptor(f"no descriptor to read {path.name}") from error
     try:
         return decode(disk.read(descriptor, disk.size(path), 0), path.name)
     finally:

@@ -46,6 +46,7 @@ from brokerd.storage.disk import Disk, lock
 from brokerd.storage.errors import CorruptLog, DamagedEntry, StorageFailed
 from brokerd.storage.group_log import CATALOG_CACHE_BYTES, DecodeConfiguration, EntryCache, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
+from brokerd.storage.removed_groups import packed
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 from brokerd.storage.staging import StagedChunk, Staging
 from brokerd.storage.writer import GroupWrite, LogWriter, Record, WriterState
@@ -66,7 +67,9 @@ class WalStats:
 
 
 class WriteAheadLog:
-    """See the module's table of threads."""
+    """In one piece: the door of the room; most methods hand over to the module that does it. The
+    halves of a change, one per thread (the module's table), stand beside each other.
+    """
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class WriteAheadLog:
         `decode_configuration` reads the data of CONFIG entries (default: the Raft core's).
         """
         config.validate()
-        say = report or _say_nothing
+        say = report or (lambda line: None)
         disk = disk or Disk()
         directory.mkdir(parents=True, exist_ok=True)
         disk.sync_directory(directory.parent)
@@ -483,6 +486,10 @@ class WriteAheadLog:
             self._cache.used_bytes,
         )
 
+    def stop_waiting(self) -> None:
+        """A writer that waits for a descriptor fails at once: the member ends."""
+        self._files.disk.stop_waiting()
+
     def close(self) -> None:
         """Release files and lock; nothing is written, every sync has happened already."""
         self._files.close()
@@ -519,10 +526,8 @@ def _replace(state: GroupState, log: GroupLog | None) -> None:
 
 def _heal(state: GroupState, log: GroupLog | None) -> None:
     """What was lost so far is made good; damage that comes later is another place."""
-    places = {*state.healed, *state.lost}
-    if log is not None:
-        places.update(log.lost, log.unreadable.values())
-    state.healed = sorted(places)
+    damaged = () if log is None else (*log.lost, *log.unreadable.values())
+    state.healed = sorted({*state.healed, *state.lost, *damaged})
     state.lost = []
 
 
@@ -537,10 +542,6 @@ def coalesce(indexes: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _say_nothing(line: str) -> None:
-    """For callers that want no report."""
-
-
 def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     """Seal what was being written at the end and start a new segment behind it.
 
@@ -552,12 +553,13 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     unused = [segment for segment in found.scans if found.tail is None or segment > found.tail]
     unused += found.leftovers
     active = files.create(0, found.batches)
+    removed, segment_groups = packed(found.removed, found.segment_groups)
     state = WriterState(
         groups={uid: group.state for uid, group in found.groups.items()},
-        removed=found.removed,
+        removed=removed,
+        segment_groups=segment_groups,
         lost=found.lost,
         accepted=found.accepted,
-        segment_groups=found.segment_groups,
         batches=found.batches,
         promises=found.promises,
     )
@@ -590,8 +592,7 @@ def _write_again(files: SegmentFiles, descriptor: int, start: int, end: int) -> 
 
 def _remember_damage(writer: LogWriter, found: recovery.Recovery, unused: Sequence[int]) -> None:
     """Write down which files count and what is damaged, so that the next start knows it too."""
-    batch = [writer.segments_record(without=unused)]
-    batch += writer.lost_records()
+    batch = [writer.segments_record(without=unused), *writer.lost_records()]
     batch.append(writer.promises_record())
     for uid, group in found.groups.items():
         if group.lost:

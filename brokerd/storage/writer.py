@@ -28,6 +28,7 @@ from brokerd.storage.records import (
     crc,
     crc_extend,
 )
+from brokerd.storage.removed_groups import RemovedGroups, SegmentGroups
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 
 
@@ -74,13 +75,13 @@ class WriterState:
 
     groups: dict[int, GroupState] = field(default_factory=dict)
     #: Removed groups and the segment of the record that says so.
-    removed: dict[int, int] = field(default_factory=dict)
+    removed: RemovedGroups = field(default_factory=RemovedGroups)
     #: Places where records of unknown groups were lost.
     lost: list[int] = field(default_factory=list)
     #: Such places that an operator has accepted as gone.
     accepted: set[int] = field(default_factory=set)
     #: Groups with any record in a segment: what must be repeated before the segment goes.
-    segment_groups: dict[int, set[int]] = field(default_factory=dict)
+    segment_groups: SegmentGroups = field(default_factory=SegmentGroups)
     batches: int = 0
     #: How far this log and those of others were synced.
     promises: Promises = field(default_factory=Promises)
@@ -103,7 +104,6 @@ class LogWriter:
         #: The mark of the last write is not durable.
         self.is_mark_loose = False
         self._marked_batch = state.batches
-        state.segment_groups.setdefault(active.segment, set())
 
     # ---- the hot path ---------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class LogWriter:
             parts, position = self._begin(size)
             active = self.active
             seed, front = active.header.seed, active.header.salt
-            members = self.state.segment_groups[active.segment]
+            members = self.state.segment_groups.of(active.segment)
             for write in writes:
                 members.add(write.uid)
                 position = self._pack(write, parts, position, seed, front)
@@ -168,9 +168,10 @@ class LogWriter:
         parts, position = self._begin(sum(HEADER_BYTES + len(record.data) for record in batch))
         for record in batch:
             if record.kind == records.REMOVE:
-                self.state.removed[record.uid] = self.active.segment
+                self.state.removed.add(record.uid, self.active.segment)
+                self.state.segment_groups.removed(record.uid)
             elif record.uid:
-                self.state.segment_groups[self.active.segment].add(record.uid)
+                self.state.segment_groups.of(self.active.segment).add(record.uid)
             record.segment, record.offset = self.active.segment, position
             if record.kind in records.ENTRY_KINDS:
                 self.issued[record.segment] = self.issued.get(record.segment, 0) + 1
@@ -312,7 +313,6 @@ class LogWriter:
             raise self.fail("cannot create the next log segment", error) from error
         self.seal(following.segment)
         self.active = following
-        self.state.segment_groups[following.segment] = set()
         self.counts.rotations += 1
 
     def fail(self, what: str, error: OSError) -> StorageFailed:

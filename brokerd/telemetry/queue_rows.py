@@ -9,7 +9,7 @@ rows, and tell the job whether the first row it knows of a queue begins at the q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from brokerd.core.queue import queue_state
@@ -78,11 +78,17 @@ class QueueRows:
         """Say which queues exist when this member starts: their earlier counts are unknown."""
         self._born_before = set(uids)
 
-    def forget(self, uids: Iterable[int]) -> None:
-        """Keep only these queues: others are led elsewhere now, or deleted."""
-        kept = set(uids)
+    def forget(self, led: Iterable[int], uids: Collection[int]) -> None:
+        """Keep only what is led here; of those that are led elsewhere now, that they were told of.
+
+        uids: of all queues; the others are deleted.
+        """
+        kept = set(led)
         for uid in [uid for uid in self._seen if uid not in kept]:
             del self._seen[uid]
+        # Only then one of them is deleted for certain: most times there is nothing to look for.
+        if len(self._born_before) > len(uids):
+            self._born_before.intersection_update(uids)
 
     def rows(
         self,

@@ -65,6 +65,7 @@ class SegmentWriter:
     Invariants: `_lock` guards buffer, sequence numbers and requests; files belong to the thread,
     which alone opens, writes, seals and deletes for retention.  seq grows by one per row of a
     stream, also for rows that are dropped, so that readers see gaps.
+    In one piece: one lock and one thread; segment_files.py has what needs neither.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ IN_SYNC = "InSync"
 WARNING = "Warning"
 #: Policies: in force for what they match.
 EFFECTIVE = "Effective"
-#: FederationUpstream; Ready does not depend on it.
+#: FederationUpstream, Shovel; Ready does not depend on it.
 LINKS_UP = "LinksUp"
 #: BrokerCluster, BrokerConnection and Queue: a replica knows more to be committed than its leader.
 KEPT_ASIDE = "KeptAside"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pika
 
+from tests.integration.bad_line import Quality, line_to
 from tests.integration.federated_queue_rig import federate_queue, wait_queue_link
 from tests.integration.federation_rig import Admin, admin, amqp, uri
 from tests.integration.members import Member, cluster, eventually, select_nothing
@@ -59,8 +60,8 @@ class Lane:
         """Return how many came once too often."""
         return self.got.total() - len(self.got)
 
-    def make(self, up: Member, down: Member, client: Admin) -> None:
-        """Declare both ends, and the link between them."""
+    def make(self, up: Member, down: Member, client: Admin, source_port: int) -> None:
+        """Declare both ends, and the link between them, which dials source_port."""
         name, options = self.name, {"ack_mode": self.ack_mode, "reconnect_delay": RECONNECT_S}
         with amqp(up.amqp_port) as upstream, amqp(down.amqp_port) as downstream:
             downstream.queue_declare(name, durable=True)
@@ -71,11 +72,11 @@ class Lane:
             else:
                 upstream.queue_declare(name, durable=True)
         if self.kind == "exchange":
-            client.federate(name, uri(up.amqp_port), f"^{name}$", **options)
+            client.federate(name, uri(source_port), f"^{name}$", **options)
         elif self.kind == "queue":
-            federate_queue(client, name, uri(up.amqp_port), f"^{name}$", **options)
+            federate_queue(client, name, uri(source_port), f"^{name}$", **options)
         else:
-            value = {"src-uri": uri(up.amqp_port), "src-queue": name, "dest-uri": "amqp://"}
+            value = {"src-uri": uri(source_port), "src-queue": name, "dest-uri": "amqp://"}
             value |= {"dest-queue": name, "ack-mode": self.ack_mode}
             value |= {"reconnect-delay": RECONNECT_S}
             client.put("parameter", f"shovel/{name}", {"value": value})
@@ -156,8 +157,11 @@ def collect(down: Member, lanes: list[Lane]) -> None:
             channel.connection.process_data_events(0.2)
 
 
-def run(folder: Path, rounds: int, seed: int) -> list[Lane]:
-    """Kill the one or the other so many times; return what was counted."""
+def run(folder: Path, rounds: int, seed: int, quality: Quality | None = None) -> list[Lane]:
+    """Kill the one or the other so many times; return what was counted.
+
+    quality: of the line between the two; None: loopback.
+    """
     generator = random.Random(seed)
     modes = (CONFIRMED_MODE, "on-publish")
     lanes = [Lane(kind, mode) for kind in ("exchange", "queue", "shovel") for mode in modes]
@@ -166,10 +170,11 @@ def run(folder: Path, rounds: int, seed: int) -> list[Lane]:
     with (
         cluster(folder / "up", 1, BROKERD_CLUSTER_NAME="up") as (up,),
         cluster(folder / "down", 1, BROKERD_CLUSTER_NAME="down") as (down,),
+        line_to(up.amqp_port, quality, seed) as source_port,
     ):
         with admin(down) as client:
             for lane in lanes:
-                lane.make(up, down, client)
+                lane.make(up, down, client, source_port)
             for lane in lanes:
                 lane.wait_running(client)
         with busy(up, down, lanes):
@@ -191,10 +196,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--delay-ms", type=float, default=0, help="of the line, one way")
+    parser.add_argument("--loss", type=float, default=0, help="share of segments sent again")
+    parser.add_argument("--cut-every-s", type=float, default=0, help="mean, 0: the line holds")
     arguments = parser.parse_args()
+    quality = Quality(arguments.delay_ms / 1000, arguments.loss, arguments.cut_every_s)
+    is_bad = quality != Quality()
     with tempfile.TemporaryDirectory() as folder:
-        lanes = run(Path(folder), arguments.rounds, arguments.seed)
-    print(f"{arguments.rounds} kills, seed {arguments.seed}")
+        lanes = run(Path(folder), arguments.rounds, arguments.seed, quality if is_bad else None)
+    line = f", {quality}" if is_bad else ""
+    print(f"{arguments.rounds} kills, seed {arguments.seed}{line}")
     print("| link | ack mode | confirmed | lost | duplicates |\n|---|---|---|---|---|")
     for lane in lanes:
         figures = f"{len(lane.confirmed)} | {lane.lost} | {lane.duplicates}"

@@ -7,6 +7,7 @@ working meanwhile.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import resource
 import socket
 import struct
@@ -262,6 +263,41 @@ def test_a_member_without_descriptors_keeps_its_log(tmp_path: Path) -> None:
                 other.expect(methods.BasicAck)
             assert "taking one in reserve" in member.log()
         assert works(member)
+
+
+def test_a_member_whose_reserve_is_used_up_waits_and_goes_on(tmp_path: Path) -> None:
+    """It ended after ten seconds: only errors of the disk end a member."""
+    small = {"BROKERD_STORAGE_SEGMENT_BYTES": str(MIB)}
+    with cluster(tmp_path, 1, **small) as [member], client(member.amqp_port) as other:
+        other.open(1)
+        other.declare(1, "q", durable=True)
+        other.send(1, methods.ConfirmSelect(False))
+        other.expect(methods.ConfirmSelectOk)
+        probe = http.client.HTTPConnection("127.0.0.1", member.http_port, timeout=ANSWER_SECONDS)
+        with contextlib.closing(probe):
+            assert ask(probe) == (200, "ok\n")
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            pid = process(member).pid
+            # Less than are open: not even one of the reserve helps.
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (8, hard))
+            for _ in range(8):
+                other.send(1, publish(1, "", "q", bytes(MIB)))
+            eventually(lambda: "the log waits" in member.log(), "it says that it waits")
+            eventually(lambda: ask(probe)[0] == 503, "it is not ready")
+            assert "no file descriptor is left" in ask(probe)[1]
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+            while other.expect(methods.BasicAck).delivery_tag < 8:
+                pass
+            assert ask(probe) == (200, "ok\n")
+        assert "the log goes on after" in member.log()
+        assert works(member)
+
+
+def ask(probe: http.client.HTTPConnection) -> tuple[int, str]:
+    """Ask whether the member is ready, by a connection that is open already."""
+    probe.request("GET", "/health/ready")
+    answer = probe.getresponse()
+    return answer.status, answer.read().decode()
 
 
 # ---- a long life --------------------------------------------------------------------------------

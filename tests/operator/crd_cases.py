@@ -129,6 +129,46 @@ SHOVELS: tuple[tuple[str, dict[str, Any], str], ...] = (
         {"source": {"queue": "a", "vhost": "v", "uriSecretRef": {"name": "b"}}},
         "the URIs of uriSecretRef name their own",
     ),
+    (
+        "host-and-cluster",
+        {"source": {"queue": "a", "endpoints": [{"clusterRef": {"name": "c"}, "host": "h"}]}},
+        "exactly one of clusterRef and host must be set",
+    ),
+    (
+        "port-of-cluster",
+        {"source": {"queue": "a", "endpoints": [{"clusterRef": {"name": "c"}, "port": 5}]}},
+        "port and tls go with host; a BrokerCluster knows its own",
+    ),
+    (
+        "host-without-login",
+        {"source": {"queue": "a", "endpoints": [{"host": "h"}]}},
+        "endpoints with a host need credentialsSecretRef",
+    ),
+    (
+        "vhost-and-endpoints",
+        {"source": {"queue": "a", "vhost": "v", "endpoints": [{"clusterRef": {"name": "c"}}]}},
+        "endpoints name their own",
+    ),
+    (
+        "uri-and-endpoints",
+        {
+            "destination": {
+                "uriSecretRef": {"name": "b"},
+                "endpoints": [{"clusterRef": {"name": "c"}}],
+            }
+        },
+        "at most one of uriSecretRef and endpoints",
+    ),
+    (
+        "login-alone",
+        {"destination": {"credentialsSecretRef": {"name": "b"}}},
+        "credentialsSecretRef goes with endpoints",
+    ),
+    (
+        "tls-of-this-broker",
+        {"destination": {"tls": {"caSecretRef": {"name": "b"}}}},
+        "tls goes with another broker",
+    ),
     ("key-of-queue", {"source": {"queue": "a", "exchangeKey": "k"}}, "exchangeKey goes with an"),
     (
         "argument",

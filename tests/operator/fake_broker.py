@@ -171,7 +171,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
 
     async def List(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)
-        rows = self.links if request.kind == "links" else []
+        are_shovels = {"links": False, "shovels": True}.get(request.kind)
+        rows = [row for row in self.links if (row.get("type") == "shovel") is are_shovels]
         yield admin_pb2.ListPage(rows=[json.dumps(row) for row in rows])
 
     async def MemberStatus(self, request: Any, context: Any) -> Any:

@@ -69,6 +69,13 @@ def status_of(bench: Bench, key: Key, type_: str) -> str | None:
     return None if found is None else found.status
 
 
+def shown(bench: Bench, key: Key) -> dict[str, Any]:
+    body = bench.store.get(key)
+    assert body is not None
+    status: dict[str, Any] = body["status"]
+    return status
+
+
 def warning(bench: Bench, kind: str, name: str) -> str:
     found = condition(bench, Key(kind, "default", name), conditions.WARNING)
     return "" if found is None else f"{found.reason}: {found.message}"
@@ -368,6 +375,32 @@ def links(*states: str) -> list[dict[str, Any]]:
         {"upstream": "east", "vhost": "/", "exchange": f"x{n}", "status": state}
         for n, state in enumerate(states)
     ]
+
+
+async def test_a_shovel_shows_its_link(tmp_path: Path) -> None:
+    """By name and vhost, whatever an upstream is called; as Ready says nothing of it."""
+    broker = FakeBroker()
+    await broker.start()
+    moves = {"type": "shovel", "upstream": "moves", "vhost": "/", "source_queue": "old"}
+    broker.links = [
+        {"upstream": "moves", "vhost": "/", "exchange": "x", "status": "starting"},
+        moves | {"status": "error", "error": "amqp://u:secret@h refused"},
+    ]
+    key = Key("Shovel", "default", "moves")
+    try:
+        async with running(tmp_path, broker) as bench:
+            bench.connect()
+            bench.add("Shovel", "moves")
+            await bench.until("a link", lambda: status_of(bench, key, "LinksUp") == "False")
+            (link,) = shown(bench, key)["links"]
+            assert (link["object"], link["state"]) == ("old", "error")
+            assert "secret" not in link["lastError"]
+            broker.links[1] = moves | {"status": "running"}
+            await bench.until("it runs", lambda: status_of(bench, key, "LinksUp") == "True")
+            assert shown(bench, key)["linksRunning"] == "1/1"
+            await bench.until_reason("Shovel", "moves", "Applied")
+    finally:
+        await broker.stop()
 
 
 async def settled(bench: Bench) -> None:

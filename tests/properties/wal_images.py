@@ -44,6 +44,7 @@ class ImageDisk(Disk):
     """Reads files from memory, so that an image costs no system call; refuses to write."""
 
     def __init__(self, files: dict[Path, bytes]) -> None:
+        super().__init__()
         self.files = files
         self.identities: dict[Path, tuple[int, int]] = {}
         for path in files:
@@ -58,6 +59,9 @@ class ImageDisk(Disk):
             raise FileNotFoundError(path)
         self.opened.append(path)
         return len(self.opened) - 1
+
+    def open_now(self, path: Path) -> int:
+        return self.open(path)
 
     def close(self, descriptor: int) -> None:
         if descriptor == len(self.opened) - 1:

@@ -249,6 +249,7 @@ class WriteQueue:
                 self._handed.put(steps)
         self._has_failed = True
         self._handed.put(None)
+        self._wal.stop_waiting()
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _work(self) -> None:

@@ -14,6 +14,7 @@ from brokerd.core.strangers import Strangers
 from brokerd.server.access.blocked_clients import Blocked, BlockedClients
 from brokerd.server.access.client_counts import ClientCounts
 from brokerd.server.access.limited_log import LimitedLog
+from brokerd.storage.descriptors import reserve
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_effects import TopologyChanged
@@ -120,6 +121,13 @@ class Connections(Generic[ClientT]):
         Who logs in is told why there is no room for it (admission.py: `may_open`).
         """
         address = connection.peer[0]
+        if reserve.waiting_s() is not None:
+            # Its socket is one that the log needs.
+            self.refused_total += 1
+            self._refusals.write(
+                logging.WARNING, f"refused connection from {address}: the log has no descriptor"
+            )
+            return False
         displaced: ClientT | None = connection
         if len(self._strangers) + len(self._opened) < self._sockets_max:
             displaced = self._strangers.admit(connection, address)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
@@ -48,10 +48,24 @@ class Pending:
     time_s: int
     #: Groups that have it: not sent there again in this worker's life (R-ALO-6).
     confirmed: set[int] = field(default_factory=set)
+    #: It went off once, and is counted.
+    is_sent: bool = False
 
 
-#: Queues, and the message as it goes to them.
-Addressed = tuple[Sequence[Target], Content]
+@dataclass(slots=True, frozen=True)
+class Addressed:
+    """Where a letter goes now."""
+
+    vhost: str
+    result: RouteResult
+    #: The message as it goes.
+    content: Content
+    #: Those of the route's queues that it goes to (R-ALO-8).
+    targets: Sequence[Target] = ()
+
+
+#: A letter, where it goes, and the targets that do not have it yet.
+Missing = tuple[Pending, Addressed, Sequence[Target]]
 
 
 class DeadLetterer:
@@ -134,7 +148,7 @@ class DeadLetterer:
         queue = self._queues.queue_of(uid)
         exchange = options.dead_letter_exchange
         if queue is None or exchange is None:
-            return (), content
+            return Addressed("", RouteResult(None), content)
         target = (exchange, options.dead_letter_routing_key)
         count = letter.run.delivery_count
         dead, result = record_death(
@@ -147,27 +161,20 @@ class DeadLetterer:
             # R-ALO-8: not there, but not dropped either.
             self.log_cycle(cycling, history)
         targets = tuple(each for each in result.queues if each.name in kept)
-        if targets:
-            size = len(dead[2])
-            routing.counters.internal_published(
-                queue.vhost, exchange, result, 1, size, len(targets)
-            )
-        elif not cycling:
+        if not targets and not cycling:
             routing.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
                 f"exchange '{exchange}' "
                 + ("does not exist" if result.exchange is None else "has no route for them")
             )
-        if result.alternates:
-            (dead,) = pipeline.marked(routing.profile, [dead])
-        return targets, dead
+        return Addressed(queue.vhost, result, dead, targets)
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""
         worker = self._workers.get(uid)
         if worker is None:
             worker = self._workers[uid] = Worker(
-                uid, self._queues, self._sender, partial(self._addressed, uid), self._routing.warn
+                uid, self._queues, self._sender, self._routing, partial(self._addressed, uid)
             )
             self._spawn(worker.run())
         worker.wake()
@@ -185,6 +192,14 @@ class DeadLetterer:
                 worker.wake()
 
 
+class Counting(ports.Counting, Protocol):
+    """Who counts letters, and is told why some wait."""
+
+    def warn(self, text: str) -> None:
+        """Log a warning, the same one now and then only."""
+        ...
+
+
 class Worker:
     """One at-least-once queue: checks letters out, publishes, settles after all confirms.
 
@@ -196,15 +211,15 @@ class Worker:
         uid: int,
         queues: ports.Queues,
         sender: ports.Sender,
+        counting: Counting,
         addressed: Callable[[Pending, QueueOptions], Addressed],
-        warn: Callable[[str], None],
     ) -> None:
         """addressed(letter, the queue's options) says where a letter goes now."""
         self._uid = uid
         self._queues = queues
         self._sender = sender
+        self._counting = counting
         self._addressed = addressed
-        self._warn = warn
         self._woken = asyncio.Event()
         self._stopped = False
         self.has_refused = False
@@ -238,7 +253,7 @@ class Worker:
             except GroupGone:
                 return
             except Unavailable as error:
-                self._warn(f"dead letters of group {self._uid} wait: {error}")
+                self._counting.warn(f"dead letters of group {self._uid} wait: {error}")
                 pause_s = UNAVAILABLE_S
             try:
                 async with asyncio.timeout(pause_s):
@@ -279,19 +294,17 @@ class Worker:
             return []
         # R-ALO-9: pending ones follow a change of exchange or key.
         options = queues.machine(self._uid).options
-        routed = [(letter, *self._addressed(letter, options)) for letter in letters]
-        missing = [
-            (letter, target, content)
-            for letter, targets, content in routed
-            for target in targets
-            if target.uid not in letter.confirmed
-        ]
+        routed = [(letter, self._addressed(letter, options)) for letter in letters]
+        missing: list[Missing] = []
+        for letter, way in routed:
+            if left := [each for each in way.targets if each.uid not in letter.confirmed]:
+                missing.append((letter, way, left))
         await self._send(missing)
         settled: list[Pending] = []
         kept: list[Pending] = []
-        for letter, targets, _ in routed:
+        for letter, way in routed:
             # R-ALO-7: who was deleted meanwhile is not waited for.
-            waiting = [each.uid for each in targets if queues.queue_of(each.uid) is not None]
+            waiting = [each.uid for each in way.targets if queues.queue_of(each.uid) is not None]
             is_taken = letter.confirmed and letter.confirmed.issuperset(waiting)
             (settled if is_taken else kept).append(letter)
         if settled and not self._stopped:
@@ -300,22 +313,24 @@ class Worker:
             await queues.ask_queue(self._uid, command)
         return kept
 
-    async def _send(self, copies: list[tuple[Pending, Target, Content]]) -> None:
+    async def _send(self, missing: list[Missing]) -> None:
         """Publish these, and note which targets have them when all have answered."""
-        if not copies:
+        if not missing:
             return
         sender = self._sender
         done = asyncio.Event()
+        #: By number: each copy has one of its own, so that the answers say which target it was.
+        copies = [(letter, target.uid) for letter, _, targets in missing for target in targets]
         open_count = len(copies)
 
         def outcome(outcomes: list[tuple[int, int, int]]) -> None:
             nonlocal open_count
             for first, count, accepted in outcomes:
                 open_count -= count
-                for letter, target, _ in copies[first : first + accepted]:
+                for letter, uid in copies[first : first + accepted]:
                     # A queue that is gone counts as having taken it (R-PC-7), but not here.
-                    if self._queues.queue_of(target.uid) is not None:
-                        letter.confirmed.add(target.uid)
+                    if self._queues.queue_of(uid) is not None:
+                        letter.confirmed.add(uid)
             if open_count <= 0:
                 done.set()
 
@@ -328,14 +343,33 @@ class Worker:
             outcome,
             deduplicate=False,
         )
-        for number, (_, target, content) in enumerate(copies):
-            publisher.add([target], [content], number)
+        taker = _EachNumbered(publisher)
+        number = 0
+        for letter, way, targets in missing:
+            pipeline.send_own(
+                *(self._counting, taker, way.vhost, way.result, way.content, number, targets),
+                is_again=letter.is_sent,
+            )
+            letter.is_sent = True
+            number += len(targets)
         publisher.flush()
         try:
             async with asyncio.timeout(RETRY_S):
                 await done.wait()
         except TimeoutError:
             publisher.close()
+
+
+@dataclass(slots=True, frozen=True)
+class _EachNumbered:
+    """Gives each copy of a message a number of its own, in the order of its targets."""
+
+    publisher: Publisher
+
+    def add(self, targets: Sequence[Target], contents: list[Content], first_number: int) -> None:
+        """See pipeline.Taker."""
+        for number, target in enumerate(targets, first_number):
+            self.publisher.add([target], contents, number)
 
 
 def _outcome(result: RouteResult, is_taken: bool, is_cycling: bool) -> str:

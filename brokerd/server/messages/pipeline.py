@@ -44,6 +44,16 @@ class Channel(Protocol):
         ...
 
 
+class Taker(Protocol):
+    """A publisher, as those see it who only add to it."""
+
+    def add(
+        self, targets: Sequence[publishing.Target], contents: list[Content], first_number: int
+    ) -> None:
+        """Put a run of messages into these queues (publishing.Publisher)."""
+        ...
+
+
 @dataclass(slots=True)
 class Target:
     """Where messages with one publish method go, checked; good for one revision of the topology."""
@@ -203,21 +213,25 @@ class _Taken:
 
 
 def send_own(
-    routing: ports.Routing,
-    publisher: publishing.Publisher,
+    routing: ports.Counting,
+    publisher: Taker,
     vhost: str,
     result: RouteResult,
     content: Content,
     number: int,
     targets: Sequence[publishing.Target] | None = None,
+    *,
+    is_again: bool = False,
 ) -> bool:
     """Mark, count and send a message of the member's own; False: nobody takes it.
 
     targets: queues that really take it, where fewer than the route has (R-DLX-28).
+    is_again: some of them had not taken it over; it was counted when it was sent first.
     """
     taken = result.queues if targets is None else targets
-    exchange, body = content[0][0], content[2]
-    routing.counters.internal_published(vhost, exchange, result, 1, len(body), len(taken))
+    if not is_again:
+        exchange, body = content[0][0], content[2]
+        routing.counters.internal_published(vhost, exchange, result, 1, len(body), len(taken))
     if not taken:
         return False
     contents = [content]

@@ -59,13 +59,8 @@ class Sender(Identity, Protocol):
         ...
 
 
-class Routing(Protocol):
-    """Where a message goes, and who counts it."""
-
-    @property
-    def router(self) -> Router:
-        """Return what knows exchanges and bindings."""
-        ...
+class Counting(Protocol):
+    """Who counts a message that has its route."""
 
     @property
     def profile(self) -> Profile:
@@ -75,6 +70,15 @@ class Routing(Protocol):
     @property
     def counters(self) -> Counters:
         """Return what counts for telemetry."""
+        ...
+
+
+class Routing(Counting, Protocol):
+    """Where a message goes, and who counts it."""
+
+    @property
+    def router(self) -> Router:
+        """Return what knows exchanges and bindings."""
         ...
 
     def annotate(self, kept: Annotations) -> bytes:

@@ -130,6 +130,7 @@ class AdminClient:
     it, is asked by the other: a release before certificates, one whose authority is not ours any
     more, or a password that was changed. A channel lives as long as the client: closing it would
     cancel the calls of other tasks.
+    In one piece: a method for each call of the Admin service that the operator makes, by `_call`.
     """
 
     def __init__(self, target: Target) -> None:

@@ -26,7 +26,7 @@ from brokerd_operator.engine.drift_watch import DriftWatch
 from brokerd_operator.engine.health import Health
 from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
-from brokerd_operator.engine.links import Links
+from brokerd_operator.engine.links import LISTINGS, Links
 from brokerd_operator.engine.metrics import Metrics
 from brokerd_operator.engine.session import BrokerSession, NotKnownYet, State
 from brokerd_operator.engine.shell import ClusterDriver, Gone, Store
@@ -68,7 +68,11 @@ class EngineSettings:
 
 
 class Engine:
-    """Owns cache, queue, sessions. `put` and `remove` are all that a shell calls."""
+    """Owns cache, queue, sessions. `put` and `remove` are all that a shell calls.
+
+    In one piece: it is what the passes see of each other, and decides nothing. Who wakes whom goes
+    through all of its parts, which are classes of their own.
+    """
 
     def __init__(
         self, store: Store, driver: ClusterDriver, settings: EngineSettings | None = None
@@ -386,24 +390,23 @@ class Engine:
             self.remove(key, known)
 
     async def _follow_links(self) -> None:
-        """Fetch the state of federation links of brokers that have upstreams."""
+        """Fetch the state of links of brokers that have upstreams or shovels."""
         while True:
             await asyncio.sleep(self.settings.links_interval_s)
             for session in self.sessions():
-                upstreams = [
-                    key
-                    for key in self.cache.referring_to(session.reference)
-                    if key.kind == "FederationUpstream"
-                ]
-                if not upstreams or session.state is not State.UP or session.client is None:
+                referring = self.cache.referring_to(session.reference)
+                linked = [key for key in referring if key.kind in LISTINGS]
+                if not linked or session.state is not State.UP or session.client is None:
                     continue
+                rows: list[dict[str, Any]] = []
                 try:
-                    rows = await session.client.rows_of_all("links")
+                    for listing in sorted({LISTINGS[key.kind] for key in linked}):
+                        rows += await session.client.rows_of_all(listing)
                 except BrokerError as error:
                     log.debug("links of %s: %s", session.reference.key, error)
                     continue
                 if self.links.replace(session.reference, rows):
-                    self.wake(upstreams)
+                    self.wake(linked)
 
     async def _follow_kept_aside(self) -> None:
         """Ask brokers what their members keep aside, for the conditions of queues and brokers."""

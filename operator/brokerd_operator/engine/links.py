@@ -1,4 +1,4 @@
-"""Federation links as the brokers report them, for the status of FederationUpstreams.
+"""Links as the brokers report them, for the status of FederationUpstreams and Shovels.
 
 design/operator.md §5.5: Ready does not depend on links, the condition LinksUp does. The engine
 fetches rows now and then; a listing is thin: it holds what the member that answered knows.
@@ -14,6 +14,8 @@ from brokerd_operator.specs import arguments
 from brokerd_operator.specs.model import JsonObject, Meta, Reference, TopologySpec
 
 LINKS_MAX = 32
+#: Kinds with links, and what the broker calls the rows of theirs.
+LISTINGS = {"FederationUpstream": "links", "Shovel": "shovels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +45,10 @@ class Links:
         """Whether links were ever listed."""
         return broker in self._rows
 
-    def of(self, broker: Reference, vhost: str, spec: TopologySpec, meta: Meta) -> LinkStatus:
-        """The links of one upstream, once they were listed."""
-        name = spec.resolved_name(meta)
-        rows = [
-            row
-            for row in self._rows.get(broker, ())
-            if row.get("upstream") == name and row.get("vhost") == vhost
-        ]
+    def of(self, broker: Reference, spec: TopologySpec, meta: Meta) -> LinkStatus:
+        """The links of one upstream, or the one of a shovel, once they were listed."""
+        wanted = (LISTINGS[spec.KIND] == "shovels", spec.resolved_name(meta), spec.vhost)
+        rows = [row for row in self._rows.get(broker, ()) if row["of"] == wanted]
         running = sum(1 for row in rows if row.get("state") == "running")
         links = [row["shown"] for row in rows[:LINKS_MAX]]
         up = bool(rows) and running == len(rows)
@@ -62,14 +60,14 @@ class Links:
 
 def _shape(row: JsonObject) -> JsonObject:
     state = str(row.get("status") or row.get("state") or "starting")
-    item = row.get("exchange") or row.get("queue") or row.get("object") or ""
+    places = ("exchange", "queue", "object", "source_queue", "source_exchange")
+    item = next((row[place] for place in places if row.get(place)), "")
     shown: JsonObject = {"object": str(item), "state": state}
     error = row.get("error") or row.get("last_error")
     if error:
         shown["lastError"] = conditions.scrub(str(error))[:1024]
     return {
-        "upstream": row.get("upstream"),
-        "vhost": row.get("vhost"),
+        "of": (row.get("type") == "shovel", row.get("upstream"), row.get("vhost")),
         "state": state,
         "shown": shown,
     }

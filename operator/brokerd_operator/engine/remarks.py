@@ -19,6 +19,7 @@ from brokerd_operator.reconcile.standing import POLICY_KINDS, Oddity
 from brokerd_operator.specs.federation_upstream import FederationUpstreamSpec
 from brokerd_operator.specs.model import TopologySpec
 from brokerd_operator.specs.queue import QueueSpec
+from brokerd_operator.specs.shovel import ShovelSpec
 from brokerd_operator.specs.user import UserSpec
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def gather(
     if isinstance(spec, UserSpec):
         found.fields["credentialsSecret"] = spec.secret_name(entry.meta)
     if session is not None:
-        if isinstance(spec, FederationUpstreamSpec):
+        if isinstance(spec, FederationUpstreamSpec | ShovelSpec):
             _add_links(found, engine, key, entry, spec, session)
         if isinstance(spec, QueueSpec):
             await _add_kept_aside(found, engine, key, entry, spec, session)
@@ -70,13 +71,13 @@ def _add_links(
     engine: Engine,
     key: Key,
     entry: Entry,
-    spec: FederationUpstreamSpec,
+    spec: FederationUpstreamSpec | ShovelSpec,
     session: BrokerSession,
 ) -> None:
     if not engine.links.is_known(session.reference):
         found.conditions.extend(engine.carry(key, entry.body, conditions.LINKS_UP))
         return
-    links = engine.links.of(session.reference, spec.vhost, spec, entry.meta)
+    links = engine.links.of(session.reference, spec, entry.meta)
     found.fields |= links.fields
     found.conditions.extend(links.conditions)
 

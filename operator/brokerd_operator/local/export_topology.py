@@ -335,6 +335,8 @@ _SHOVEL_END_FIELDS = {
     "add-forward-headers": "addForwardHeaders",
     "add-timestamp-header": "addTimestampHeader",
 }
+#: Keys of an end that are in Secrets.
+_SECRET = ("uri", "ca-certificates")
 _SHOVEL_TABLES = {"queue-args": "queueArguments", "consumer-args": "consumerArguments"}
 
 
@@ -346,13 +348,17 @@ def _shovel(own: str, value: JsonObject, result: Export, name: str) -> JsonObjec
         secret = f"{name}-{prefix}-uri"
         result.notes.append(f"Shovel {own}: make the Secret {secret} with the key uri")
         end: JsonObject = {"uriSecretRef": {"name": secret}}
+        if value.get(f"{prefix}-ca-certificates") is not None:
+            authorities = f"{name}-{prefix}-ca"
+            end["tls"] = {"caSecretRef": {"name": authorities}}
+            result.notes.append(f"Shovel {own}: make the Secret {authorities} with the key ca.crt")
         for old, new in _SHOVEL_END_FIELDS.items():
             if value.get(f"{prefix}-{old}") is not None:
                 end[new] = value[f"{prefix}-{old}"]
         for old, new in _SHOVEL_TABLES.items():
             if table := value.get(f"{prefix}-{old}"):
                 end[new] = [_argument(key, item) for key, item in sorted(table.items())]
-        known |= {f"{prefix}-{old}" for old in (*_SHOVEL_END_FIELDS, *_SHOVEL_TABLES, "uri")}
+        known |= {f"{prefix}-{old}" for old in (*_SHOVEL_END_FIELDS, *_SHOVEL_TABLES, *_SECRET)}
         found[place] = end
     properties = value.get("dest-publish-properties") or {}
     if properties:

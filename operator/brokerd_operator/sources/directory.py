@@ -127,7 +127,11 @@ def _items(body: Any) -> list[Any]:
 
 
 class Directory:
-    """Owns all resources of one environment. `listener` is the engine."""
+    """Owns all resources of one environment. `listener` is the engine.
+
+    In one piece: it stands in for the API server, and has a method for each thing that the engine
+    asks of that one.
+    """
 
     def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
         self._data_dir = data_dir

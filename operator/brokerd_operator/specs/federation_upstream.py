@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
-from urllib.parse import quote, urlsplit
 
-import regex
 from pydantic import Field
 
 from brokerd_operator.specs import settings, units
@@ -19,73 +17,21 @@ from brokerd_operator.specs.model import (
     Invalid,
     JsonObject,
     Meta,
-    Part,
     Reference,
-    SecretRef,
     TopologySpec,
     Waiting,
     name_problem,
     parse_as,
 )
-
-#: URIs of one upstream; every connection attempt takes one of them at random.
-URIS_MAX = 64
-
-#: PEM of all authorities of one upstream; the broker takes no more.
-AUTHORITIES_CHARACTERS_MAX = 65_536
-_CERTIFICATE = regex.compile(
-    rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----"
-)
-
-_PORTS = {False: 5672, True: 5671}
+from brokerd_operator.specs.remote import Remote
 
 
-class UriSecretRef(Part):
-    """A key of a Secret."""
-
-    name: str
-    key: str = "uri"
-
-
-class CaSecretRef(Part):
-    """A key of a Secret with certificates of authorities."""
-
-    name: str
-    key: str = "ca.crt"
-
-
-class UpstreamTls(Part):
-    """Who may have signed the upstream's certificate."""
-
-    ca_secret_ref: CaSecretRef
-
-
-class ClusterRef(Part):
-    """A BrokerCluster of the same namespace."""
-
-    name: str
-
-
-class Endpoint(Part):
-    """One place where the upstream is reached."""
-
-    cluster_ref: ClusterRef | None = None
-    host: str | None = None
-    port: int | None = None
-    tls: bool = False
-    vhost: str | None = None
-
-
-class FederationUpstreamSpec(TopologySpec):
+class FederationUpstreamSpec(Remote, TopologySpec):
     """An upstream. The broker treats an unchanged parameter as no change (R-FX-17)."""
 
     KIND: ClassVar[str] = "FederationUpstream"
     BROKER_KIND: ClassVar[str] = "parameter"
 
-    uri_secret_ref: UriSecretRef | None = None
-    endpoints: tuple[Endpoint, ...] = ()
-    credentials_secret_ref: SecretRef | None = None
-    tls: UpstreamTls | None = None
     exchange: str | None = None
     queue: str | None = None
     consumer_tag: str | None = None
@@ -110,17 +56,7 @@ class FederationUpstreamSpec(TopologySpec):
         )
 
     def references(self, meta: Meta) -> tuple[Reference, ...]:
-        found = []
-        if self.uri_secret_ref is not None:
-            found.append(Reference("Secret", meta.namespace, self.uri_secret_ref.name))
-        if self.credentials_secret_ref is not None:
-            found.append(Reference("Secret", meta.namespace, self.credentials_secret_ref.name))
-        if self.tls is not None:
-            found.append(Reference("Secret", meta.namespace, self.tls.ca_secret_ref.name))
-        for item in self.endpoints:
-            if item.cluster_ref is not None:
-                found.append(Reference("BrokerCluster", meta.namespace, item.cluster_ref.name))
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(self.remote_references(meta)))
 
     def identities(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> tuple[Identity, ...]:
         return (Identity("parameter", self.vhost, self._parameter_name(meta)),)
@@ -129,13 +65,10 @@ class FederationUpstreamSpec(TopologySpec):
         return f"federation-upstream/{self.resolved_name(meta)}"
 
     def desired(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> Desired:
-        if self.uri_secret_ref is not None:
-            uris = uris_of_secret(self.uri_secret_ref, meta, inputs)
-        else:
-            uris = self._uris_of_endpoints(meta, inputs)
+        uris = self.remote_uris(meta, inputs)
         if not isinstance(uris, list):
             return uris
-        authorities = self._authorities(meta, inputs)
+        authorities = self.authorities(meta, inputs)
         if isinstance(authorities, Invalid | Waiting):
             return authorities
         value: JsonObject = {
@@ -163,130 +96,10 @@ class FederationUpstreamSpec(TopologySpec):
         name = self._parameter_name(meta)
         return (DesiredObject("parameter", self.vhost, name, {"value": value}, ("value.uri",)),)
 
-    def _uris_of_endpoints(self, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
-        credentials = self._credentials(meta, inputs)
-        if isinstance(credentials, Invalid | Waiting):
-            return credentials
-        uris: list[str] = []
-        for item in self.endpoints:
-            if item.cluster_ref is None:
-                if credentials is None or item.host is None:
-                    return Invalid(
-                        "InvalidSpec", "an endpoint needs a host and credentialsSecretRef"
-                    )
-                address = _address(item.host, item.port or _PORTS[item.tls])
-                uris.append(_uri(address, item.tls, credentials, item.vhost))
-                continue
-            cluster = inputs.clusters.get(f"{meta.namespace}/{item.cluster_ref.name}")
-            if cluster is None or not cluster.endpoints:
-                return Waiting(
-                    "WaitingForUpstream", f"BrokerCluster {item.cluster_ref.name} has no address"
-                )
-            login = credentials or (cluster.username, cluster.password)
-            uris += [
-                _uri(address, cluster.is_tls, login, item.vhost) for address in cluster.endpoints
-            ]
-        return uris[:URIS_MAX] or Invalid("InvalidSpec", "neither uriSecretRef nor endpoints")
-
-    def _authorities(self, meta: Meta, inputs: Inputs) -> str | Invalid | Waiting | None:
-        """PEM of the Secret's certificates and of what signed for the clusters that are named;
-        None if there are none: the broker trusts those of its system.
-        """
-        found: list[str] = []
-        if self.tls is not None:
-            secret, key = self.tls.ca_secret_ref.name, self.tls.ca_secret_ref.key
-            data = inputs.secrets.get(f"{meta.namespace}/{secret}")
-            if data is None:
-                return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
-            if key not in data:
-                return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
-            found = _certificates(data[key])
-            if not found:
-                return Invalid("InvalidSpec", f"Secret {secret}: {key} holds no certificate in PEM")
-        for item in self.endpoints:
-            if item.cluster_ref is not None:
-                cluster = inputs.clusters.get(f"{meta.namespace}/{item.cluster_ref.name}")
-                if cluster is not None and cluster.is_tls:
-                    found += _certificates(cluster.authorities)
-        text = "".join(dict.fromkeys(found))
-        if len(text) > AUTHORITIES_CHARACTERS_MAX:
-            return Invalid(
-                "InvalidSpec",
-                f"the certificates of authorities have {len(text)} characters, at most "
-                f"{AUTHORITIES_CHARACTERS_MAX} are possible",
-            )
-        return text or None
-
-    def _credentials(
-        self, meta: Meta, inputs: Inputs
-    ) -> tuple[str, str] | Invalid | Waiting | None:
-        if self.credentials_secret_ref is None:
-            return None
-        secret = self.credentials_secret_ref.name
-        data = inputs.secrets.get(f"{meta.namespace}/{secret}")
-        if data is None:
-            return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
-        if "username" not in data or "password" not in data:
-            return Waiting("WaitingForSecret", f"Secret {secret} needs username and password")
-        try:
-            return data["username"].decode(), data["password"].decode()
-        except UnicodeDecodeError:
-            return Invalid("InvalidSpec", f"Secret {secret} is not UTF-8")
-
-
-def uris_of_secret(
-    reference: UriSecretRef, meta: Meta, inputs: Inputs
-) -> list[str] | Invalid | Waiting:
-    """The URIs that a key of a Secret holds."""
-    secret, key = reference.name, reference.key
-    data = inputs.secrets.get(f"{meta.namespace}/{secret}")
-    if data is None:
-        return Waiting("WaitingForSecret", f"Secret {secret} does not exist")
-    if key not in data:
-        return Waiting("WaitingForSecret", f"Secret {secret} has no key {key}")
-    try:
-        text = data[key].decode()
-    except UnicodeDecodeError:
-        return Invalid("InvalidSpec", f"Secret {secret}: {key} is not UTF-8")
-    uris = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
-    if not uris or len(uris) > URIS_MAX or not all(_is_amqp_uri(uri) for uri in uris):
-        return Invalid(
-            "InvalidSpec",
-            f"Secret {secret}: {key} must hold 1 to {URIS_MAX} amqp:// or amqps:// URIs",
-        )
-    return uris
-
-
-def _certificates(pem: bytes) -> list[str]:
-    """The certificates of a bundle and nothing else of it: a private key beside them must not get
-    into the broker, where definitions are listed.
-    """
-    return [block.decode() + "\n" for block in _CERTIFICATE.findall(pem)]
-
 
 def seconds(milliseconds: int) -> int | float:
     """The same time as RabbitMQ writes it."""
     return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _uri(address: str, is_tls: bool, login: tuple[str, str], vhost: str | None) -> str:
-    """An AMQP URI. Without a vhost the broker takes the downstream's (R-FED-2)."""
-    scheme = "amqps" if is_tls else "amqp"
-    user, password = (quote(part, safe="") for part in login)
-    path = "" if vhost is None else "/" + quote(vhost, safe="")
-    return f"{scheme}://{user}:{password}@{address}{path}"
-
-
-def _is_amqp_uri(uri: str) -> bool:
-    try:
-        parts = urlsplit(uri)
-        return parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def parse(body: Mapping[str, Any]) -> FederationUpstreamSpec | Invalid:

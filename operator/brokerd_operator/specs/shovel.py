@@ -1,7 +1,6 @@
 """The Shovel kind: a `shovel` parameter of the broker. PURE.
 
-An end without a Secret is the broker itself, in a vhost that the resource may name; with one it is
-where the Secret's URIs say.
+An end is the broker itself, in a vhost that the resource may name, or another broker (remote.py).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 from brokerd_operator.specs import arguments as x_arguments
 from brokerd_operator.specs import settings, units
-from brokerd_operator.specs.federation_upstream import UriSecretRef, seconds, uris_of_secret
+from brokerd_operator.specs.federation_upstream import seconds
 from brokerd_operator.specs.model import (
     NO_INPUTS,
     Desired,
@@ -29,12 +28,12 @@ from brokerd_operator.specs.model import (
     name_problem,
     parse_as,
 )
+from brokerd_operator.specs.remote import Remote
 
 
-class End(Part):
+class End(Remote):
     """Where messages come from, or go."""
 
-    uri_secret_ref: UriSecretRef | None = None
     #: Of the broker itself; the resource's own when absent.
     vhost: str | None = None
     queue: str | None = None
@@ -43,9 +42,9 @@ class End(Part):
     queue_arguments: tuple[x_arguments.Argument, ...] = ()
 
     def uris(self, vhost: str, meta: Meta, inputs: Inputs) -> list[str] | Invalid | Waiting:
-        """Where the end is."""
-        if self.uri_secret_ref is not None:
-            return uris_of_secret(self.uri_secret_ref, meta, inputs)
+        """Where the end is; `vhost` is the resource's own."""
+        if self.uri_secret_ref is not None or self.endpoints:
+            return self.remote_uris(meta, inputs, vhost)
         return [f"amqp:///{quote(self.vhost or vhost, safe='')}"]
 
 
@@ -101,17 +100,14 @@ class ShovelSpec(TopologySpec):
                 ("vhost", end.vhost),
                 ("queue", end.queue),
                 ("exchange", end.exchange),
+                *(("endpoints.vhost", item.vhost) for item in end.endpoints),
             )
         ]
         return super().problem(meta) or name_problem(*named)
 
     def references(self, meta: Meta) -> tuple[Reference, ...]:
-        found = [
-            Reference("Secret", meta.namespace, end.uri_secret_ref.name)
-            for end in (self.source, self.destination)
-            if end.uri_secret_ref is not None
-        ]
-        return tuple(dict.fromkeys(found))
+        ends = (self.source, self.destination)
+        return tuple(dict.fromkeys(each for end in ends for each in end.remote_references(meta)))
 
     def identities(self, meta: Meta, inputs: Inputs = NO_INPUTS) -> tuple[Identity, ...]:
         return (Identity("parameter", self.vhost, f"shovel/{self.resolved_name(meta)}"),)
@@ -131,6 +127,9 @@ class ShovelSpec(TopologySpec):
             uris = end.uris(self.vhost, meta, inputs)
             if not isinstance(uris, list):
                 return uris
+            authorities = end.authorities(meta, inputs)
+            if isinstance(authorities, Invalid | Waiting):
+                return authorities
             table = x_arguments.to_table(end.queue_arguments, f"{prefix} queueArguments")
             if isinstance(table, Invalid):
                 return table
@@ -141,6 +140,7 @@ class ShovelSpec(TopologySpec):
                     f"{prefix}-exchange": end.exchange,
                     f"{prefix}-exchange-key": end.exchange_key,
                     f"{prefix}-queue-args": table or None,
+                    f"{prefix}-ca-certificates": authorities,
                 }
             )
         consumer = x_arguments.to_table(source.consumer_arguments, "consumerArguments")

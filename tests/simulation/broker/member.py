@@ -19,7 +19,9 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
+from brokerd.core.profiles import profile
 from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -30,6 +32,7 @@ from brokerd.server.messages.message_views import MessageViews
 from brokerd.server.messages.queue_leaders import QueueLeaders
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
+from brokerd.telemetry.counters import Counters
 from tests.simulation.broker.disk import SimDisk
 from tests.simulation.broker.kernel import MemberLoop
 from tests.simulation.broker.machine import WatchedQueue
@@ -71,7 +74,7 @@ class SimLetters:
         if worker is None:
             broker = self._broker
             worker = self._workers[uid] = Worker(
-                uid, broker, broker, partial(self._addressed, uid), broker.warn
+                uid, broker, broker, broker, partial(self._addressed, uid)
             )
             broker.spawn(worker.run())
         worker.wake()
@@ -80,8 +83,11 @@ class SimLetters:
         """To the scenario's targets instead of through the router."""
         world = self._broker.world
         (_, header, body, notes) = self._broker.contents(uid, letter.run)[0]
-        targets = tuple(world.queues[each] for each in world.queues[uid].targets)
-        return targets, (("dlx", "dead"), header, body, notes)
+        result = RouteResult(None)
+        targets = map(self._broker.queue_of, world.queues[uid].targets)
+        result.queues = tuple(queue for queue in targets if queue is not None)
+        content = (("dlx", "dead"), header, body, notes)
+        return Addressed("/", result, content, result.queues)
 
     def stop(self, uid: int) -> None:
         """See DeadLetterer."""
@@ -107,6 +113,9 @@ class SimBroker:
         self.incarnation = member.incarnation
         self._member = member
         self._last_uid = 0
+        #: Of letters; nobody looks at them.
+        self.counters = Counters(lambda: 0, lambda: 0)
+        self.profile = profile()
         self.host = host
         self.groups = GroupClient(
             self.host,

@@ -26,7 +26,7 @@ from brokerd.raft.messages import Configuration
 from brokerd.raft.node import RaftNode
 from brokerd.server.messages import queue_leaders
 from brokerd.server.messages.delivery import DeliveryHub
-from brokerd.server.messages.dlx_worker import Worker
+from brokerd.server.messages.dlx_worker import Missing, Worker
 from brokerd.server.messages.queue_leaders import QueueLeaders
 from brokerd.storage import records, recovery, scan
 from brokerd.storage.disk import Disk
@@ -161,11 +161,11 @@ def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:
 # ---- beside the leader --------------------------------------------------------------------------
 
 
-async def _settle_before_confirms(worker: Worker, copies: list[Any]) -> None:
+async def _settle_before_confirms(worker: Worker, missing: list[Missing]) -> None:
     """Letters count as confirmed when they are sent."""
-    task = asyncio.get_running_loop().create_task(_send(worker, copies))
-    for letter, target, _ in copies:
-        letter.confirmed.add(target.uid)
+    task = asyncio.get_running_loop().create_task(_send(worker, missing))
+    for letter, _, targets in missing:
+        letter.confirmed.update(target.uid for target in targets)
     del task
 
 

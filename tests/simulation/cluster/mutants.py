@@ -109,7 +109,7 @@ def _none_of_them(*_: Any, **__: Any) -> list[Any]:
 async def _drop_without_route(worker: Worker, letters: list[Any]) -> list[Any]:
     """What has no route counts as taken."""
     options = worker._queues.machine(worker._uid).options
-    lost = [letter for letter in letters if not worker._addressed(letter, options)[0]]
+    lost = [letter for letter in letters if not worker._addressed(letter, options).targets]
     if lost:
         ranges = [(letter.run.first, letter.run.first + 1) for letter in lost]
         command = queue_commands.encode_dead_letters_settle(ranges)

@@ -222,3 +222,11 @@ def test_the_reason_names_what_is_short() -> None:
     for on in (set(), {"disk"}, {"disk", "memory"}):
         known.set_node("n0", on)
         assert set(alarms.resources_in(known.reason())) == on
+
+
+def test_the_nearer_the_watermark_the_sooner_memory_is_looked_at() -> None:
+    """R-MEM-11: at the speed at which it may grow it has come up to the limit by then."""
+    mib = 1024**2
+    assert alarms.look_in_ms(100 * mib, 600 * mib) == 500
+    assert alarms.look_in_ms(599 * mib, 600 * mib) == alarms.LOOK_MS_MIN
+    assert alarms.look_in_ms(700 * mib, 600 * mib) == alarms.LOOK_MS_MIN

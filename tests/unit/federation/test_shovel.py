@@ -42,6 +42,19 @@ def test_the_least_definition_has_rabbitmqs_defaults() -> None:
     assert "secret" not in repr(found)
 
 
+def test_each_end_has_authorities_of_its_own() -> None:
+    """R-FED-9: others are another shovel, which connects anew; a listing of it shows none."""
+    pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    found = parsed(dest_ca_certificates=pem)
+    assert found.authorities is None
+    assert found.destination.authorities == pem
+    assert parsed(src_ca_certificates=pem).authorities == pem
+    assert parsed(dest_ca_certificates=pem * 2) != found
+    assert "AAAA" not in repr(found)
+    with pytest.raises(UpstreamError, match="dest-ca-certificates: holds no certificate"):
+        parsed(dest_ca_certificates="no certificate")
+
+
 def test_a_shovel_is_a_definition_of_a_link() -> None:
     """Null counts as absent, as in definitions of upstreams."""
     found = parsed(src_delete_after="queue-length", dest_exchange=None)

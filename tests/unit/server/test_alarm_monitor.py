@@ -12,7 +12,7 @@ from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.profiles import profile
 from brokerd.core.queue.queue_machine import QueueMachine
-from brokerd.server import cgroups
+from brokerd.server import alarm_monitor, cgroups
 from brokerd.server.alarm_monitor import AlarmMonitor, Told
 from brokerd.server.cgroups import Found
 from brokerd.server.memory_breakdown import Holders
@@ -68,3 +68,33 @@ async def test_watermark_follows_the_limit_of_the_control_group(
         int(0.6 * 640 * MIB),
         int(0.6 * 256 * MIB),
     ]
+
+
+async def test_memory_that_passes_the_watermark_is_seen_at_once(
+    monitor: AlarmMonitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-MEM-11: it was looked at once a second, in which a flood had passed it by 45 %."""
+    found = Found(1000 * MIB, Path("memory.max"))
+    monkeypatch.setattr(cgroups.Cgroups, "look", lambda _: found)
+    used, slept = 100 * MIB, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal used
+        slept.append(seconds)
+        used += int(400 * MIB * seconds)
+
+    monkeypatch.setattr(alarm_monitor.asyncio, "sleep", sleep)
+    monkeypatch.setattr(monitor._memory, "used", lambda: used)
+    monitor.check()
+    assert monitor.memory_limit == 600 * MIB
+    await monitor._rest(10.0)
+    assert 600 * MIB < used < 606 * MIB
+    assert not monitor._watermark.is_on
+    monitor.check()
+    assert monitor._watermark.is_on
+    # Far below it nobody looks more often than before, and above it neither.
+    assert len(slept) < 20
+    assert slept[0] == pytest.approx(0.5)
+    before = len(slept)
+    await monitor._rest(0.01)
+    assert slept[before:] == [pytest.approx(0.01, abs=0.002)]

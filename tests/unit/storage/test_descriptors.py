@@ -5,14 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from brokerd.storage import descriptors
-from brokerd.storage.descriptors import RESERVE_MAX, Reserve
+from brokerd.raft.messages import Configuration, NodeId, Snapshot
+from brokerd.storage import snapshots
+from brokerd.storage.descriptors import RESERVE_MAX, Reserve, reserve
 from brokerd.storage.disk import Disk
+from brokerd.storage.errors import NoDescriptor
+from brokerd.storage.group_log import EntryCache, GroupLog
+
+CREATE = os.O_RDWR | os.O_CREAT
 
 
 @pytest.fixture
@@ -47,22 +53,81 @@ def test_a_file_is_opened_with_one_of_the_reserve(
     disk.close(descriptor)
 
 
-def test_without_a_reserve_it_waits_and_then_fails(
-    tmp_path: Path, no_descriptor_left: list[int], monkeypatch: pytest.MonkeyPatch
+def test_without_a_reserve_it_waits_until_somebody_closes_one(
+    tmp_path: Path, no_descriptor_left: list[int]
 ) -> None:
+    """It failed after ten seconds, and the member ended (the log took it for its disk)."""
     reserve = Reserve()
-    monkeypatch.setattr(descriptors, "PATIENCE_S", 0.1)
     use_up(no_descriptor_left)
     with pytest.raises(OSError, match="Too many open files"):
-        reserve.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        reserve.open(tmp_path / "file", CREATE)
+    assert reserve.waiting_s() is None
 
-    def somebody_closes_one(_: float | None = None) -> bool:
-        os.close(no_descriptor_left.pop())
-        return False
+    class Over(threading.Event):
+        """Time that passes: with the third look a descriptor is free."""
 
-    monkeypatch.setattr(reserve, "_wait", somebody_closes_one)
-    monkeypatch.setattr(descriptors, "PATIENCE_S", 10.0)
-    os.close(reserve.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
+        looks = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert reserve.waiting_s() is not None
+            self.looks += 1
+            if self.looks == 3:
+                os.close(no_descriptor_left.pop())
+            return self.is_set()
+
+    os.close(reserve.wait_open(tmp_path / "file", CREATE, over := Over()))
+    assert over.looks == 3
+    assert reserve.waiting_s() is None
+
+
+def test_nobody_waits_at_the_end(tmp_path: Path, no_descriptor_left: list[int]) -> None:
+    reserve = Reserve()
+    use_up(no_descriptor_left)
+    over = threading.Event()
+    over.set()
+    with pytest.raises(OSError, match="Too many open files"):
+        reserve.wait_open(tmp_path / "file", CREATE, over)
+    assert reserve.waiting_s() is None
+
+
+def test_other_errors_are_not_waited_for(tmp_path: Path, no_descriptor_left: list[int]) -> None:
+    reserve, nowhere = Reserve(), tmp_path / "nowhere"
+    with pytest.raises(FileNotFoundError):
+        reserve.wait_open(nowhere, os.O_RDONLY, threading.Event())
+    use_up(no_descriptor_left)
+
+    class Over(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            os.close(no_descriptor_left.pop())
+            return False
+
+    with pytest.raises(FileNotFoundError):
+        reserve.wait_open(nowhere, os.O_RDONLY, Over())
+    assert reserve.waiting_s() is None
+
+
+def test_a_snapshot_that_cannot_be_opened_now_is_not_damaged(
+    tmp_path: Path, no_descriptor_left: list[int]
+) -> None:
+    """A leader that sent a snapshot then took its own replica for damaged, and stopped it."""
+    disk = Disk()
+    snapshot = Snapshot(5, 1, Configuration((NodeId("a"),), ()), b"state")
+    path = snapshots.write(disk, tmp_path, 7, snapshot, None)
+    use_up(no_descriptor_left)
+    while reserve._give_one_up():
+        no_descriptor_left.append(os.open(os.devnull, os.O_RDONLY))
+    with pytest.raises(NoDescriptor):
+        snapshots.read(disk, path)
+
+    def read_snapshot(uid: int, index: int, term: int) -> Snapshot:
+        return snapshots.read(disk, path).snapshot
+
+    log = GroupLog(7, lambda *_: b"", read_snapshot, EntryCache(1000), lambda _: Configuration())
+    log.snapshot_index, log.snapshot_term = 5, 1
+    assert log.snapshot() is None
+    assert not log.damaged
+    os.close(no_descriptor_left.pop())
+    assert log.snapshot() is not None
 
 
 def test_the_reserve_fills_again_and_other_errors_are_the_disks(tmp_path: Path) -> None:

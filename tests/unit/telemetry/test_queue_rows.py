@@ -60,10 +60,20 @@ def test_c_out_is_everything_that_left() -> None:
     assert (row["c_in"], row["c_out"]) == (20, 20)
 
 
+def test_nothing_is_left_of_a_queue_that_is_deleted() -> None:
+    """A member remembered the number of each queue that there ever was."""
+    rows = QueueRows()
+    rows.known([1, 2])
+    say(rows, Queue(3, "q"))
+    rows.forget([], [2])
+    assert rows._born_before == {2}
+    assert not rows._seen
+
+
 def test_a_queue_that_is_led_elsewhere_is_forgotten() -> None:
     rows, queue = QueueRows(), Queue(1, "q")
     say(rows, queue)
-    rows.forget([2])
+    rows.forget([2], [1, 2])
     queue.counters["enq"] = 9
     (row,) = say(rows, queue)
     assert row["enq"] == 0

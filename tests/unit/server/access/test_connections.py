@@ -183,3 +183,15 @@ def test_so_many_closed_connections_wait_for_their_clients_end_and_no_more() -> 
     assert [connection for connection in ended if connection.aborted] == ended[:1]
     assert ended[0] not in connections.leaving
     assert len(connections.leaving) == LEAVING_MAX
+
+
+def test_nobody_is_let_in_while_the_log_waits_for_a_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next socket would be the descriptor that the log needs."""
+    connections = register()
+    monkeypatch.setattr(connections_module.reserve, "_waiting", {1: 0.0})
+    assert not connections.admit(Guest())
+    assert connections.refused_total == 1
+    monkeypatch.setattr(connections_module.reserve, "_waiting", {})
+    assert connections.admit(Guest())

@@ -1,0 +1,164 @@
+"""The at-least-once worker: what it sends where, and how often it is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core import annotations as message_annotations
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.message import Content
+from brokerd.core.profiles import profile
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.effects import Run
+from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue_options import QueueOptions
+from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
+from tests.unit.core.catalog_driver import CatalogDriver
+from tests.unit.server.messages import fakes
+
+DEAD: Content = (("dlx", "dead"), b"\0\0", b"letter", b"")
+
+
+class Groups:
+    """Answers each command as its group is told to: taken over, or refused."""
+
+    def __init__(self) -> None:
+        self.refusing: set[int] = set()
+        #: (group, messages) of each command.
+        self.sent: list[tuple[int, list[Content]]] = []
+
+    def refuses_lines(self, uid: int) -> bool:
+        return False
+
+    def send(self, uid: int, command: bytes, done: Any, once: bool = False, **_: object) -> None:
+        view = queue_commands.EnqueueView(command)
+        self.sent.append((uid, view.contents(0, view.count)))
+        accepted = 0 if uid in self.refusing else view.count
+        reply = queue_commands.encode_enqueue_reply(EnqueueStatus.OK, accepted)
+        asyncio.get_running_loop().call_soon(done, ReplyStatus.OK, reply)
+
+
+@dataclass(slots=True)
+class Sender:
+    """Whose channel the worker's is."""
+
+    groups: GroupClient
+    node: str = "n0"
+    incarnation: int = 1
+
+    def next_uid(self) -> int:
+        return 7
+
+
+class Queues(fakes.Queues):
+    """Notes which letters are settled."""
+
+    def __init__(self, *queues: Queue) -> None:
+        super().__init__(*queues)
+        self.asked: list[bytes] = []
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        self.asked.append(command)
+        return b""
+
+
+class Rig:
+    """A worker of a queue whose letters go to the fanout exchange `dlx`."""
+
+    def __init__(self, version: str = "") -> None:
+        self.catalog = CatalogDriver(profile(version) if version else None)
+        self.catalog.exchange("dlx", "fanout")
+        for name in ("a", "b"):
+            self.catalog.queue(name)
+            self.catalog.bind("dlx", name)
+        self.routing = fakes.Routing(self.catalog)
+        self.groups = Groups()
+        self.queues = Queues(*self.catalog.view.queues())
+        self.uids = [queue.uid for queue in self.catalog.route("dlx", "dead").queues]
+        sender = Sender(cast(GroupClient, self.groups))
+        self.worker = Worker(1, self.queues, sender, self.routing, self.addressed)
+        self.letters = [Pending(Run(1, 1, 0, 0, 0, 0), "rejected", 0)]
+
+    def addressed(self, letter: Pending, options: QueueOptions) -> Addressed:
+        result = self.catalog.route("dlx", "dead")
+        return Addressed("/", result, DEAD, result.queues)
+
+    async def round(self) -> None:
+        """Let the worker publish what waits; it settles what every target has."""
+        self.letters = await self.worker._round(self.letters)
+
+    def counts(self) -> dict[str, Any]:
+        """Return what was counted of the exchange since the last look."""
+        rows = self.routing.counters.take(0, 1)
+        found = [row for row in rows if row["k"] == "exchange" and row["exchange"] == "dlx"]
+        return found[0] if found else {}
+
+
+async def test_a_letter_that_is_sent_again_is_counted_once() -> None:
+    """R-ALO-6: each round counted it anew, though only one target was still to have it."""
+    rig = Rig()
+    a, b = rig.uids
+    rig.groups.refusing = {b}
+    await rig.round()
+    assert [uid for uid, _ in rig.groups.sent] == [a, b]
+    assert rig.letters
+    assert not rig.queues.asked
+    counts = rig.counts()
+    assert (counts["internal_in"], counts["routed"], counts["copies"]) == (1, 1, 2)
+    assert counts["internal_in_bytes"] == len(b"letter")
+    rig.groups.sent.clear()
+    await rig.round()
+    assert [uid for uid, _ in rig.groups.sent] == [b]
+    rig.groups.refusing = set()
+    await rig.round()
+    assert not rig.letters
+    assert rig.queues.asked == [queue_commands.encode_dead_letters_settle([(1, 2)])]
+    assert not rig.counts()
+
+
+async def test_letters_are_told_apart_by_their_targets() -> None:
+    """One answer of a queue confirms its own copies, whichever letters they are of."""
+    rig = Rig()
+    a, b = rig.uids
+    rig.letters.append(Pending(Run(2, 1, 0, 1, 0, 0), "expired", 0))
+    rig.groups.refusing = {a}
+    await rig.round()
+    assert [letter.confirmed for letter in rig.letters] == [{b}, {b}]
+    assert rig.counts()["internal_in"] == 2
+
+
+async def test_a_letter_without_a_route_is_counted_when_it_has_one() -> None:
+    rig = Rig()
+    for name in ("a", "b"):
+        rig.catalog.unbind("dlx", name)
+    await rig.round()
+    assert rig.letters
+    assert not rig.groups.sent
+    assert not rig.counts()
+    rig.catalog.bind("dlx", "a")
+    await rig.round()
+    assert not rig.letters
+    assert rig.counts()["copies"] == 1
+
+
+@pytest.mark.parametrize(("version", "is_marked"), [("", False), ("mrg", True)])
+async def test_a_letter_that_goes_over_an_alternate_exchange_is_marked(
+    version: str, is_marked: bool
+) -> None:
+    """R-MQ-7, O-7: as what clients publish is."""
+    rig = Rig(version)
+    for name in ("a", "b"):
+        rig.catalog.unbind("dlx", name)
+    rig.catalog.exchange("alt", "fanout")
+    rig.catalog.bind("alt", "a")
+    rig.catalog.exchange("main", "direct", arguments={"alternate-exchange": "alt"})
+    result = rig.catalog.route("main", "dead")
+    way = Addressed("/", result, DEAD, result.queues)
+    await rig.worker._send([(rig.letters[0], way, result.queues)])
+    ((_, contents),) = rig.groups.sent
+    assert message_annotations.decode(contents[0][3]).rerouted is is_marked

@@ -17,6 +17,7 @@ from typing import Any
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Death
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects, queue_commands
@@ -48,6 +49,8 @@ class Pending:
     time_s: int
     #: Groups that have it: not sent there again in this worker's life (R-ALO-6).
     confirmed: set[int] = field(default_factory=set)
+    #: Counted as published: what is sent again is the same letter.
+    is_counted: bool = False
 
 
 #: Queues, and the message as it goes to them.
@@ -124,6 +127,7 @@ class DeadLetterer:
                     _outcome(result, bool(targets), bool(cycling)),
                     1,
                     len(letter[2]),
+                    [target.name for target in targets],
                 )
         publisher.flush()
 
@@ -148,10 +152,7 @@ class DeadLetterer:
             self.log_cycle(cycling, history)
         targets = tuple(each for each in result.queues if each.name in kept)
         if targets:
-            size = len(dead[2])
-            routing.counters.internal_published(
-                queue.vhost, exchange, result, 1, size, len(targets)
-            )
+            self._count(queue, letter, options, result, targets, len(dead[2]))
         elif not cycling:
             routing.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
@@ -161,6 +162,34 @@ class DeadLetterer:
         if result.alternates:
             (dead,) = pipeline.marked(routing.profile, [dead])
         return targets, dead
+
+    def _count(
+        self,
+        queue: Queue,
+        letter: Pending,
+        options: QueueOptions,
+        result: RouteResult,
+        targets: Sequence[Queue],
+        size_bytes: int,
+    ) -> None:
+        """Count a letter of an at-least-once queue when it first has targets."""
+        if letter.is_counted:
+            return
+        letter.is_counted = True
+        counters, exchange = self._routing.counters, options.dead_letter_exchange or ""
+        counters.internal_published(queue.vhost, exchange, result, 1, size_bytes, len(targets))
+        counters.dead_lettered(
+            queue.vhost,
+            queue.name,
+            letter.reason,
+            exchange,
+            options.dead_letter_routing_key or "",
+            "at-least-once",
+            "routed",
+            1,
+            size_bytes,
+            [target.name for target in targets],
+        )
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""

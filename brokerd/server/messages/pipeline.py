@@ -134,6 +134,7 @@ class Pipeline:
             Routed((*queues, *replies)) if replies else result,
             contents,
             method.mandatory,
+            len(replies),
         )
         if clock is not None:
             clock.published(first, count, method.exchange)

@@ -118,7 +118,7 @@ class ExchangeSource:
 
     def figures(self) -> dict[str, Any]:
         """See Source."""
-        return {"bindings": len(self._propagated), "backlog": self._backlog.count}
+        return {"bindings": len(self._propagated), **self._backlog.figures()}
 
     async def _propagate(self) -> None:
         """Bring the upstream bindings up to date (R-FX-7..R-FX-10)."""

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 
+#: lag: of messages that were stamped on their way in.
 _COUNTERS = (
     "in", "in_bytes", "drop_maxhops", "drop_loop", "drop_malformed", "refused", "reconnects",
+    "lag_count", "lag_sum_ms",
 )  # fmt: skip
-#: lag: of messages that were stamped on their way in.
 _SHOVEL_COUNTERS = (
     "in", "in_bytes", "moved", "refused", "reconnects", "lag_count", "lag_sum_ms",
 )  # fmt: skip
@@ -67,7 +68,10 @@ def _of_link(link: Mapping[str, Any], known: Mapping[str, Any]) -> Row:
         "hops": [now - then for now, then in zip(hops, previous, strict=True)],
     }
     backlog = link.get("backlog")
-    return row if backlog is None else row | {"backlog": backlog}
+    if backlog is not None:
+        # The upstream may have fallen silent since it said so.
+        row |= {"backlog": backlog, "backlog_age_ms": link.get("backlog_age_ms", 0)}
+    return row
 
 
 def _of_shovel(link: Mapping[str, Any]) -> Row:

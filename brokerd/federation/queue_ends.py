@@ -57,7 +57,7 @@ class QueueSource:
 
     def figures(self) -> dict[str, Any]:
         """See Source."""
-        return {"backlog": self._backlog.count}
+        return self._backlog.figures()
 
 
 class LocalQueue:

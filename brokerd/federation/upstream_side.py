@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from brokerd.amqp import methods, spec, values
 from brokerd.amqp.values import Table
@@ -98,7 +99,15 @@ class Backlog:
     def __init__(self) -> None:
         #: None: nobody has answered yet.
         self.count: int | None = None
+        self._answered_at = 0.0
         self._next_look = 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figure of the link's row and how old it is; None while nobody has answered."""
+        if self.count is None:
+            return {"backlog": None}
+        age_s = asyncio.get_running_loop().time() - self._answered_at
+        return {"backlog": self.count, "backlog_age_ms": max(0, int(age_s * 1000))}
 
     def look(self, channel: Channel, queue: str) -> float:
         """Ask, if it is time to; return in how many seconds it is time again.
@@ -118,6 +127,7 @@ class Backlog:
             answer = future.result()
             assert isinstance(answer, methods.QueueDeclareOk)
             self.count = answer.message_count
+            self._answered_at = asyncio.get_running_loop().time()
 
 
 async def _look(channel: Channel, queue: str) -> methods.QueueDeclareOk:

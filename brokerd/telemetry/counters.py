@@ -31,6 +31,8 @@ ENTITIES_MAX = 100_000
 OVERFLOW = "~overflow"
 #: Runs of unconfirmed publishes whose time of entry a channel keeps.
 RUNS_MAX = 65_536
+#: Queues that one dead letter row names; letters that fan out wider make no ring by themselves.
+TARGETS_MAX = 8
 #: Events kept until the next interval.
 EVENTS_MAX = 10_000
 
@@ -178,7 +180,7 @@ class Counters:
         self._principals: dict[tuple[str, str], _Tally] = {}
         self._confirms: dict[tuple[str, str, str], Histogram] = {}
         self._unroutable: dict[tuple[str, str, str, str], TopKeys] = {}
-        self._letters: dict[tuple[str, str, str, str, str, str, str], list[int]] = {}
+        self._letters: dict[tuple[str | tuple[str, ...], ...], list[int]] = {}
         self._events: list[Row] = []
         #: Events that did not fit; told in the next gap event.
         self._events_dropped = 0
@@ -194,12 +196,15 @@ class Counters:
         contents: Sequence[Content],
         mandatory: bool = False,
         totals: ClientTotals | None = None,
+        replies: int = 0,
     ) -> None:
         """Count a run of client publishes that share one route.
 
-        totals: of the client's protocol; AMQP by default.
+        totals: of the client's protocol; AMQP by default.  replies: so many of the route's targets
+        are channels that await a reply (R-DRT-3), and no queue counts what they get.
         """
         count = len(contents)
+        copies = len(result.queues) - replies
         sizes = list(map(len, map(_BODY, contents)))
         size_bytes = sum(sizes)
         (totals or self.totals[AMQP]).published(sizes, size_bytes, len(result.queues), mandatory)
@@ -209,9 +214,9 @@ class Counters:
         counts["in_bytes"] += size_bytes
         if result.queues and not result.alternates:
             counts["routed"] += count
-            counts["copies"] += count * len(result.queues)
+            counts["copies"] += count * copies
         else:
-            outcome = self._outcome(tally, result, count, len(result.queues), mandatory)
+            outcome = self._outcome(tally, result, count, copies, mandatory)
             for content in contents:
                 self._unrouted(vhost, exchange, content[0][1], user, outcome)
         principal = self._tally(self._principals, (vhost, user), PRINCIPAL_COUNTERS).counts
@@ -339,9 +344,11 @@ class Counters:
         outcome: str,
         n: int,
         size_bytes: int,
+        targets: Sequence[str] = (),
     ) -> None:
-        """Count what became of dead letters (event `dl`)."""
-        key = (vhost, queue, reason, dlx, routing_key, strategy, outcome)
+        """Count what became of dead letters (event `dl`).  targets: the queues that got them."""
+        named = tuple(targets[:TARGETS_MAX])
+        key = (vhost, queue, reason, dlx, routing_key, strategy, outcome, named)
         if key not in self._letters and len(self._letters) >= ENTITIES_MAX:
             return
         entry = self._letters.setdefault(key, [0, 0])
@@ -433,7 +440,7 @@ class Counters:
                 for key, n, error in top.rows()
             ]  # fmt: skip
         letters, self._letters = self._letters, {}
-        names = ("vhost", "queue", "reason", "dlx", "dlrk", "strategy", "outcome")
+        names = ("vhost", "queue", "reason", "dlx", "dlrk", "strategy", "outcome", "targets")
         for parts, (n, size_bytes) in letters.items():
             row: Row = {"k": "dl", "t0": t0_us, "t1": t1_us, "n": n, "bytes": size_bytes}
             rows.append(row | dict(zip(names, parts, strict=True)))

@@ -1,4 +1,4 @@
-"""`python -m brokerd_telemetry run|report|tables`: what the job's image runs."""
+"""`python -m brokerd_telemetry run|serve|report|tables`: what the job's image runs."""
 
 from __future__ import annotations
 

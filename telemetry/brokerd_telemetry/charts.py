@@ -5,19 +5,22 @@ No scripts, no fonts, no addresses: the report must be readable in a mail and in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
 WIDTH = 640
 POINTS_MAX = 240
 
 
 def sparkline(values: Sequence[float], label: str, width: int = 160, height: int = 34) -> str:
-    """Return a small filled line of a series; flat at the bottom when it is all zero."""
+    """Return a small filled line of a series; a line at the bottom when it is all zero."""
     values = thinned(values)
     if not values:
         return ""
-    top = max(max(values), 1e-9)
+    top = max(max(values), 1.0)
     step = (width - 4) / max(len(values) - 1, 1)
     points = [
         f"{2 + index * step:.1f},{height - 3 - value / top * (height - 8):.1f}"
@@ -26,9 +29,10 @@ def sparkline(values: Sequence[float], label: str, width: int = 160, height: int
     if len(points) == 1:
         points.append(f"{width - 2},{points[0].split(',')[1]}")
     area = f"2,{height - 2} " + " ".join(points) + f" {points[-1].split(',')[0]},{height - 2}"
+    filled = f'<polygon points="{area}"/>' if any(values) else ""
     return (
         f'<svg class="spark" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{escape(label)}"><polygon points="{area}"/>'
+        f'role="img" aria-label="{escape(label)}">{filled}'
         f'<polyline points="{" ".join(points)}"/></svg>'
     )
 
@@ -71,6 +75,29 @@ def lines(series: Sequence[tuple[str, Sequence[float]]], labels: tuple[str, str]
         f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img">{"".join(parts)}</svg>'
         "</figure>"
     )
+
+
+def flow(rows: Sequence[dict[str, Any]], columns: Sequence[str], names: Sequence[str]) -> str:
+    """Return a chart of counts per second from flow_10s: in bins that are as fine as there is room
+    for, and no finer than what the members told; nothing without rows.
+    """
+    if not rows:
+        return ""
+    starts = [row["window_start"].timestamp() for row in rows]
+    first, last = min(starts), max(starts)
+    step_s = max(10.0, *(row["step_s"] or 0.0 for row in rows))
+    bin_s = step_s * max(1, math.ceil((last - first + step_s) / step_s / POINTS_MAX))
+    bins = int((last - first) // bin_s) + 1
+    series = [[0.0] * bins for _ in columns]
+    for start, row in zip(starts, rows, strict=True):
+        at = int((start - first) // bin_s)
+        for values, column in zip(series, columns, strict=True):
+            values[at] += row[column] / bin_s
+    ends = (
+        f"{datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M:%S}",
+        f"{datetime.fromtimestamp(last + step_s, UTC):%H:%M:%S} UTC",
+    )
+    return lines(list(zip(names, series, strict=True)), ends, "messages/s")
 
 
 def bar(share: float, kind: str = "b0") -> str:

@@ -1,4 +1,4 @@
-"""`brokerctl telemetry run|report|tables`; also the command line of the job's image.
+"""`brokerctl telemetry run|serve|report|tables`; also the command line of the job's image.
 
 Imports Spark only when a run needs it, for `brokerctl` loads this module to show its help.
 """
@@ -6,8 +6,13 @@ Imports Spark only when a run needs it, for `brokerctl` loads this module to sho
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,23 +29,72 @@ def telemetry() -> None:
     """Tables and a report of what the members counted."""
 
 
+_RUN_OPTIONS = (
+    click.option("--cluster", help="namespace/name; without it, every cluster that is found."),
+    click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma."),
+    click.option("--raw", "raw_dir", help="Directory of segments, instead of --pull.",
+                 type=click.Path(exists=True, file_okay=False, path_type=Path)),
+    _OUT,
+    click.option("--master", default="local[*]", show_default=True, help="local[N] or k8s://URL."),
+    click.option("--executors", default=2, show_default=True, type=click.IntRange(1, 1000)),
+    click.option("--image", help="Image of executor pods."),
+    click.option("--pod-template", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="Template of executor pods."),
+    click.option("--user", default="guest", show_default=True, help="A user with a reader's tag."),
+    click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+    click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this."),
+    click.option("--release", is_flag=True, help="Let members delete what has been taken over."),
+)  # fmt: skip
+
+
+def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
 @telemetry.command()
-@click.option("--cluster", help="namespace/name; without it, every cluster that is found.")
-@click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma.")
-@click.option("--raw", "raw_dir", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Directory of segments, instead of --pull.")  # fmt: skip
-@_OUT
-@click.option("--master", default="local[*]", show_default=True, help="local[N] or k8s://URL.")
-@click.option("--executors", default=2, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--image", help="Image of executor pods.")
-@click.option("--pod-template", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Template of executor pods.")  # fmt: skip
-@click.option("--user", default="guest", show_default=True, help="A user with a reader's tag.")
-@click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this.")  # fmt: skip
-@click.option("--release", is_flag=True, help="Let members delete what has been taken over.")
-def run(
+@_with_run_options
+def run(**options: Any) -> None:
+    """Take over new segments and bring tables and report up to date."""
+    try:
+        _tell(job.run(_job_options(**options), _say), options["out_dir"])
+    except (commit.LedgerError, sources.SourceError, session.SparkUnavailable) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@telemetry.command()
+@_with_run_options
+@click.option("--every", "every_s", default=300, show_default=True, type=click.IntRange(1, 86_400),
+              help="Seconds from one run's start to the next.")  # fmt: skip
+def serve(every_s: int, **options: Any) -> None:
+    """Run time and again in one Spark session, which costs its start once; ends on Ctrl-C.
+
+    A run that fails is told, and the next one goes on where it stood.
+    """
+    asked = _job_options(**options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        spark = session.start(replace(asked.spark, is_warm=True))
+    except session.SparkUnavailable as error:
+        raise click.ClickException(str(error)) from error
+    _say(f"Spark runs; a run every {every_s} s")
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                _tell(job.run(asked, _say, spark), options["out_dir"])
+            except (commit.LedgerError, sources.SourceError) as error:
+                _say(f"this run failed: {error}")
+            time.sleep(max(0.0, began + every_s - time.monotonic()))
+    except KeyboardInterrupt:
+        _say("ends")
+    finally:
+        spark.stop()
+
+
+def _job_options(
     cluster: str | None,
     addresses: str | None,
     raw_dir: Path | None,
@@ -53,8 +107,7 @@ def run(
     password_file: Path | None,
     ca_file: Path | None,
     release: bool,
-) -> None:
-    """Take over new segments and bring tables and report up to date."""
+) -> job.Options:
     if (addresses is None) == (raw_dir is None):
         raise click.UsageError("give either --pull or --raw")
     access = None
@@ -65,7 +118,7 @@ def run(
             password = os.environ.get("BROKERD_PASSWORD", "guest")
         hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
         access = sources.Access(hosts, user, password, ca_file)
-    options = job.Options(
+    return job.Options(
         cluster=cluster,
         out_dir=out_dir.resolve(),
         spark=session.SparkSettings(master, executors, image, pod_template),
@@ -73,15 +126,15 @@ def run(
         raw_dir=raw_dir,
         release=release,
     )
-    try:
-        result = job.run(options, _say)
-    except (commit.LedgerError, sources.SourceError, session.SparkUnavailable) as error:
-        raise click.ClickException(str(error)) from error
+
+
+def _tell(result: job.Result, out_dir: Path) -> None:
     _say(
         f"done in {result.seconds:.1f} s: {result.segments} segments, {result.rows:,} rows, "
         f"{result.hours} hours, {result.findings} findings raised"
     )
     if result.hours:
+        _say(f"of that {result.in_words()}")
         _say(f"report: {out_dir / 'publish' / 'report.html'}")
 
 

@@ -1,282 +1,186 @@
-"""Findings by rule from the gold tables (design/telemetry.md §8.19).
+"""Findings: when what the rules found is raised, stands, and is clear again.
 
-Stateless: each run looks at the last hours again, so doing it twice gives the same.  A condition
-is PENDING in its first hour, RAISED from the second on, CLEAR after three hours without; rules that
-are certain at once, or name their own time, are raised at once.
+design/telemetry.md §8.19, ADR 33.  A condition is PENDING in its first hour, RAISED from the second
+on, CLEAR after three hours without; rules that are certain at once are raised at once.  The table
+`findings` is its own memory: a run goes on from what stands in the hour before the ones that it
+makes anew, so doing it twice gives the same, and what has stood for a year is still one finding.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import schema, sinks
+from brokerd_telemetry import rules, schema, sinks
+from brokerd_telemetry.rules import Facts, Hit
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
 
 RAISE_WINDOWS = 2
 CLEAR_WINDOWS = 3
-#: Hours looked at before the touched ones: enough to know every state.
-HISTORY_HOURS = 24
+#: Dead letters that came so many hours ago still say what a queue is for.
+LETTER_HOURS = 24
+#: A cluster that told nothing in so many known hours is forgotten.
+MEMORY_HOURS = 72
+#: Findings of one cluster and hour, the worst first; beyond that nobody reads them.
+FINDINGS_MAX = 5_000
 
 Row = dict[str, Any]
+#: (cluster, rule, object type, vhost, name).
+Key = tuple[str, str, str, str, str]
+_SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
 
 
-@dataclass(slots=True, frozen=True)
-class Rule:
-    """One rule: reads one table's rows of one hour."""
+@dataclass(slots=True)
+class Standing:
+    """One finding from hour to hour."""
 
-    id: str
-    severity: str
-    table: str
-    at_once: bool
-    action: str
-    check: Callable[[Row], Hit | None]
+    status: str
+    since_us: int
+    hit: Hit
+    hours_seen: int
+    hours_quiet: int
 
-
-@dataclass(slots=True, frozen=True)
-class Hit:
-    """What a rule found in a row."""
-
-    object_type: str
-    vhost: str
-    name: str
-    value: float
-    threshold: float
-    message: str
+    @property
+    def is_over(self) -> bool:
+        """Say whether nothing of it goes on into the next hour."""
+        return self.status != "RAISED" and self.hours_quiet > 0
 
 
-def _lost_letters(row: Row) -> Hit | None:
-    if not row["lost"]:
+def step(before: Standing | None, hit: Hit | None, at_once: bool, hour_us: int) -> Standing | None:
+    """Return what becomes of a finding in an hour; None: there is nothing to tell."""
+    if before is not None and before.is_over:
+        before = None
+    if hit is not None:
+        since_us = hour_us if before is None else before.since_us
+        seen = 1 if before is None or before.hours_quiet else before.hours_seen + 1
+        was_raised = before is not None and before.status == "RAISED"
+        is_raised = was_raised or at_once or seen >= RAISE_WINDOWS
+        return Standing("RAISED" if is_raised else "PENDING", since_us, hit, seen, 0)
+    if before is None or before.status != "RAISED":
         return None
-    return Hit(
-        "queue", row["vhost"], row["queue"], row["lost"], 0,
-        f"{row['lost']} dead letters lost ({row['outcome']}), "
-        f"dead letter exchange '{row['dlx'] or ''}'",
-    )  # fmt: skip
-
-
-def _stuck_letters(row: Row) -> Hit | None:
-    age_ms = row["dl_pending_age_max_ms"] or 0
-    if age_ms <= 900_000:
-        return None
-    return Hit(
-        "queue", row["vhost"], row["queue"], age_ms / 1000, 900,
-        f"{row['dl_pending_last']} dead letters wait, the oldest since {age_ms / 60_000:.0f} min",
-    )  # fmt: skip
-
-
-def _missing_alternate(row: Row) -> Hit | None:
-    if not row["ae_missing"]:
-        return None
-    return Hit(
-        "exchange", row["vhost"], row["exchange"], row["ae_missing"], 0,
-        f"{row['ae_missing']} messages met an alternate exchange that does not exist",
-    )  # fmt: skip
-
-
-def _alternate_cycle(row: Row) -> Hit | None:
-    if not row["ae_cycle"]:
-        return None
-    return Hit(
-        "exchange", row["vhost"], row["exchange"], row["ae_cycle"], 0,
-        f"{row['ae_cycle']} messages went round a ring of alternate exchanges and were not routed",
-    )  # fmt: skip
-
-
-def _unroutable(row: Row) -> Hit | None:
-    if row["outcome"] != "all" or not row["unroutable_ratio"]:
-        return None
-    count = row["returned"] + row["dropped"] + row["ae_missing"] + row["ae_cycle"]
-    if row["unroutable_ratio"] <= 0.001 or count < 10:
-        return None
-    return Hit(
-        "exchange", row["vhost"], row["exchange"], row["unroutable_ratio"], 0.001,
-        f"{count} messages ({row['unroutable_ratio']:.1%}) found no queue",
-    )  # fmt: skip
-
-
-def _poison(row: Row) -> Hit | None:
-    if not row["over_limit"]:
-        return None
-    return Hit(
-        "queue", row["vhost"], row["queue"], row["over_limit"], 0,
-        f"{row['over_limit']} messages were given up after the delivery limit",
-    )  # fmt: skip
-
-
-def _default_limit(row: Row) -> Hit | None:
-    # Tables of hours before the counter came do not have it.
-    count = row.get("default_limit_drop")
-    if not count:
-        return None
-    return Hit(
-        "queue", row["vhost"], row["queue"], count, 0,
-        f"{count} messages were dropped for the default delivery limit: consumers went away with "
-        "them time and again, and there is no dead letter exchange",
-    )  # fmt: skip
-
-
-def _stopped(row: Row) -> Hit | None:
-    is_stopped = row["ready_last"] and not row["dlv"] and not row["consumers_max"]
-    if not is_stopped or row["seconds"] is None or row["seconds"] < 900:
-        return None
-    return Hit(
-        "queue", row["vhost"], row["queue"], row["ready_last"], 0,
-        f"{row['ready_last']} messages wait and nobody consumes",
-    )  # fmt: skip
-
-
-def _episode(row: Row) -> Hit | None:
-    if row["duration_s"] < 10:
-        return None
-    blamed = ", ".join(f"{item['user']} ({item['share']:.0%})" for item in row["blame"] or ())
-    blocked = ", ".join(row["users"] or ())
-    return Hit(
-        "member", "", row["node"], row["duration_s"], 10,
-        f"memory alarm for {row['duration_s']:.0f} s; inflow by {blamed or 'nobody'}; "
-        f"blocked: {blocked or 'nobody'}, {row['blocked_conn_s']:.0f} connection seconds",
-    )  # fmt: skip
-
-
-def _slow_confirms(row: Row) -> Hit | None:
-    share = row["over_target_ratio"] or 0
-    if share <= 0.01 or row["n"] < 100:
-        return None
-    return Hit(
-        "exchange", row["vhost"], row["exchange"], share, 0.01,
-        f"{share:.1%} of confirms took longer than 100 ms (p99 {row['p99_us'] / 1000:.0f} ms)",
-    )  # fmt: skip
-
-
-def _books(row: Row) -> Hit | None:
-    if not row["residual"]:
-        return None
-    return Hit(
-        row["equation"], row["vhost"], row["object"], row["residual"], 0,
-        f"the books do not balance ({row['equation']}): counted {row['counted']}, "
-        f"expected {row['expected']}",
-    )  # fmt: skip
-
-
-def _lost_telemetry(row: Row) -> Hit | None:
-    if row["completeness"] >= 0.95:
-        return None
-    return Hit(
-        "member", "", row["node"], row["completeness"], 0.95,
-        f"{row['completeness']:.1%} of the hour was told; {row['gap_rows']} rows were lost",
-    )  # fmt: skip
-
-
-def _stuck_link(row: Row) -> Hit | None:
-    if not row["is_stuck"]:
-        return None
-    return Hit(
-        "link", row["vhost"] or "", row["link"], row["backlog_last"], 0,
-        f"the link says it runs, nothing comes, {row['backlog_last']} messages wait upstream",
-    )  # fmt: skip
-
-
-RULES = (
-    Rule("DL-LOST", "critical", "deadletter_1h", True,
-         "create the dead letter exchange or the binding that is missing", _lost_letters),
-    Rule("DL-STUCK", "critical", "queue_1h", True,
-         "look at the target queue: is it full, or without a leader?", _stuck_letters),
-    Rule("UNR-DROP", "warning", "unroutable_1h", False,
-         "bind a queue for these routing keys, or name an alternate exchange", _unroutable),
-    Rule("AE-MISSING", "critical", "unroutable_1h", True,
-         "create the exchange that the argument or policy names", _missing_alternate),
-    Rule("AE-CYCLE", "warning", "unroutable_1h", False,
-         "break the ring of alternate exchanges", _alternate_cycle),
-    Rule("POISON", "warning", "queue_1h", True,
-         "look at the dead letters of this queue: some message cannot be handled", _poison),
-    Rule("LIMIT-DROP", "critical", "queue_1h", True,
-         "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
-         "resource", _default_limit),
-    Rule("Q-STOPPED", "critical", "queue_1h", True, "start a consumer", _stopped),
-    Rule("MEM-EPISODE", "warning", "memory_episode", True,
-         "give the member more memory, or limit who sends most", _episode),
-    Rule("FED-STUCK", "critical", "federation_5m", True,
-         "look at the link and its upstream", _stuck_link),
-    Rule("CONF-SLO", "warning", "confirm_1h", False,
-         "look at disk and network of the queue's leader", _slow_confirms),
-    Rule("BOOKS", "critical", "audit_1h", True,
-         "please report this: it is a bug of the broker", _books),
-    Rule("TELE-LOSS", "warning", "data_quality_1h", True,
-         "was this member killed? Otherwise look at its disk", _lost_telemetry),
-)  # fmt: skip
+    quiet = before.hours_quiet + 1
+    status = "CLEAR" if quiet >= CLEAR_WINDOWS else "RAISED"
+    return Standing(status, before.since_us, before.hit, 0, quiet)
 
 
 def evaluate(out_dir: Path, manifest: Manifest, hours: list[str]) -> list[Row]:
     """Return the findings of the touched hours, one line per finding and hour."""
-    first = schema.hour_of(schema.hour_start_us(hours[0]) - HISTORY_HOURS * schema.HOUR_US)
-    known = [hour for hour in sorted(manifest.tables["silver"]) if hour >= first]
-    hits: dict[tuple[str, str, str, str, str], dict[str, Hit]] = {}
-    for rule in RULES:
-        for hour in known:
-            for row in sinks.read_rows(out_dir, manifest, rule.table, [hour]):
-                hit = rule.check(row)
-                if hit is not None:
-                    key = (row["cluster"], rule.id, hit.object_type, hit.vhost, hit.name)
-                    worst = hits.setdefault(key, {}).get(hour)
-                    if worst is None or abs(hit.value) > abs(worst.value):
-                        hits[key][hour] = hit
+    standing = _before(out_dir, manifest, hours[0])
     lines: list[Row] = []
-    rules = {rule.id: rule for rule in RULES}
-    for key, by_hour in hits.items():
-        rule = rules[key[1]]
-        for hour, status, since, hit in _states(known, by_hour, rule.at_once):
-            if hour in hours:
-                lines.append(_line(key, rule, hour, status, since, hit))
-    return lines
-
-
-def _states(
-    hours: list[str], hits: dict[str, Hit], at_once: bool
-) -> Iterator[tuple[str, str, str, Hit]]:
-    """Walk the hours: (hour, status, since, what was last seen) while there is something."""
-    seen = quiet = 0
-    since, last, is_raised = "", None, False
     for hour in hours:
-        hit = hits.get(hour)
-        if hit is not None:
-            seen, quiet, last = seen + 1, 0, hit
-            since = since or hour
-            is_raised = is_raised or at_once or seen >= RAISE_WINDOWS
-            yield hour, "RAISED" if is_raised else "PENDING", since, hit
-            continue
-        seen, quiet = 0, quiet + 1
-        if last is None:
-            continue
-        if is_raised and quiet < CLEAR_WINDOWS:
-            yield hour, "RAISED", since, last
-        else:
-            if is_raised:
-                yield hour, "CLEAR", since, last
-            since, last, is_raised = "", None, False
+        hour_us = schema.hour_start_us(hour)
+        told = {
+            row["cluster"] for row in sinks.read_rows(out_dir, manifest, "data_quality_1h", [hour])
+        }
+        facts = Facts(_letter_boxes(out_dir, manifest, hour), set(standing))
+        hits = _hits(out_dir, manifest, hour, facts)
+        # A cluster that told nothing of an hour is neither better nor worse in it.
+        for key in sorted({*standing, *hits}):
+            if key[0] not in told:
+                continue
+            at_once = rules.BY_ID[key[1]].at_once
+            now = step(standing.pop(key, None), hits.get(key), at_once, hour_us)
+            if now is not None:
+                standing[key] = now
+                lines.append(_line(key, now, hour_us))
+    return _bounded(lines)
 
 
-def _line(
-    key: tuple[str, str, str, str, str], rule: Rule, hour: str, status: str, since: str, hit: Hit
-) -> Row:
+def _hits(out_dir: Path, manifest: Manifest, hour: str, facts: Facts) -> dict[Key, Hit]:
+    """Return what the rules find in an hour, of several rows of one object the worst."""
+    found: dict[Key, Hit] = {}
+    tables: dict[str, list[Row]] = {}
+    for rule in rules.RULES:
+        if rule.table not in tables:
+            tables[rule.table] = sinks.read_rows(out_dir, manifest, rule.table, [hour])
+        for row in tables[rule.table]:
+            for hit in rule.check(row, facts):
+                key = (row["cluster"], rule.id, hit.object_type, hit.vhost, hit.name)
+                worst = found.get(key)
+                if worst is None or abs(hit.value) > abs(worst.value):
+                    found[key] = hit
+    return found
+
+
+def _letter_boxes(out_dir: Path, manifest: Manifest, hour: str) -> set[tuple[str, str, str]]:
+    first = schema.hour_of(schema.hour_start_us(hour) - LETTER_HOURS * schema.HOUR_US)
+    wanted = [each for each in manifest.tables.get("dlx_graph_1h", {}) if first <= each <= hour]
+    return {
+        (row["cluster"], row["vhost"], row["target"])
+        for row in sinks.read_rows(out_dir, manifest, "dlx_graph_1h", wanted)
+        if row["target"] != row["queue"]
+    }
+
+
+def latest(out_dir: Path, manifest: Manifest, until: str | None = None) -> list[Row]:
+    """Return the findings of each cluster's last hour that is known; until: hours before this."""
+    known = sorted(manifest.tables.get("data_quality_1h", {}))
+    known = [hour for hour in known if until is None or hour < until][-MEMORY_HOURS:]
+    last: dict[str, str] = {}
+    for hour in known:
+        for row in sinks.read_rows(out_dir, manifest, "data_quality_1h", [hour]):
+            last[row["cluster"]] = hour
+    return [
+        row
+        for hour in sorted(set(last.values()))
+        for row in sinks.read_rows(out_dir, manifest, "findings", [hour])
+        if last.get(row["cluster"]) == hour
+    ]
+
+
+def _before(out_dir: Path, manifest: Manifest, hour: str) -> dict[Key, Standing]:
+    """Return what stood when an hour began."""
+    found: dict[Key, Standing] = {}
+    for row in latest(out_dir, manifest, hour):
+        if row["rule"] not in rules.BY_ID:
+            continue
+        key = (row["cluster"], row["rule"], row["object_type"], row["vhost"], row["object"])
+        hit = Hit(
+            row["object_type"], row["vhost"], row["object"], row["value"], row["threshold"],
+            row["message"], row["action"], row.get("upstream") or "",
+        )  # fmt: skip
+        # A table of a version without these knew the same states.
+        seen, quiet = row.get("hours_seen", 1), row.get("hours_quiet", 0)
+        since_us = int(row["since"].timestamp()) * 1_000_000
+        found[key] = Standing(row["status"], since_us, hit, seen, quiet)
+    return found
+
+
+def _line(key: Key, now: Standing, hour_us: int) -> Row:
+    rule, hit = rules.BY_ID[key[1]], now.hit
     return {
         "cluster": key[0],
-        "hour_us": schema.hour_start_us(hour),
+        "hour_us": hour_us,
         "id": hashlib.sha256("\0".join(key).encode()).hexdigest()[:16],
         "rule": rule.id,
         "severity": rule.severity,
-        "status": status,
-        "since": schema.hour_start_us(since),
+        "status": now.status,
+        "since": now.since_us,
+        "hours_seen": now.hours_seen,
+        "hours_quiet": now.hours_quiet,
         "object_type": hit.object_type,
         "vhost": hit.vhost,
         "object": hit.name,
+        "upstream": hit.upstream,
         "value": float(hit.value),
         "threshold": float(hit.threshold),
         "message": hit.message,
-        "action": rule.action,
+        "action": hit.advice or rule.action,
         "evidence": rule.table,
     }
+
+
+def _bounded(lines: list[Row]) -> list[Row]:
+    """Return the lines, of each cluster and hour the worst FINDINGS_MAX."""
+    by_hour: dict[tuple[str, int], list[Row]] = {}
+    for line in lines:
+        by_hour.setdefault((line["cluster"], line["hour_us"]), []).append(line)
+    kept: list[Row] = []
+    for found in by_hour.values():
+        found.sort(key=lambda line: (_SEVERITIES[line["severity"]], line["id"]))
+        kept += found[:FINDINGS_MAX]
+    return kept

@@ -17,6 +17,7 @@ from brokerd_telemetry.tables import (
     dead_letters,
     federation,
     memory,
+    outlook,
     queues,
     steps,
     unroutable,
@@ -42,6 +43,11 @@ TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
     "unroutable_1h": unroutable.build,
     "usage_1h": usage.build_hours,
     "chargeback_1d": usage.build_days,
+    "dlx_graph_1h": dead_letters.build_graph,
+    "flow_10s": queues.build_flow,
+    "queue_forecast_1h": outlook.build_forecast,
+    "leader_balance_1h": outlook.build_balance,
+    "settings_coverage_1h": outlook.build_coverage,
     "federation_5m": federation.build_links,
     "shovel_5m": federation.build_shovels,
     "memory_parts_5m": memory.build_parts,
@@ -57,7 +63,7 @@ _COVERAGE = t.StructType(
         t.StructField("hour_us", t.LongType()),
         t.StructField("completeness", t.DoubleType()),
         t.StructField("seconds", t.DoubleType()),
-        t.StructField("is_island", t.BooleanType()),
+        t.StructField("start_us", t.LongType()),
         t.StructField("end_us", t.LongType()),
     ]
 )
@@ -77,6 +83,17 @@ QUALITY_SCHEMA = pyarrow.schema(
         ("completeness", pyarrow.float64()),
     ]
 )
+CYCLES_SCHEMA = pyarrow.schema(
+    [
+        ("vhost", pyarrow.string()),
+        ("ring", pyarrow.string()),
+        ("queues", pyarrow.list_(pyarrow.string())),
+        ("reasons", pyarrow.list_(pyarrow.string())),
+        ("n", pyarrow.int64()),
+        ("messages", pyarrow.int64()),
+        ("rounds", pyarrow.float64()),
+    ]
+)
 FINDINGS_SCHEMA = pyarrow.schema(
     [
         ("id", pyarrow.string()),
@@ -84,9 +101,13 @@ FINDINGS_SCHEMA = pyarrow.schema(
         ("severity", pyarrow.string()),
         ("status", pyarrow.string()),
         ("since", pyarrow.timestamp("us", "UTC")),
+        # Hours in a row with it, and without it: what the next run goes on from.
+        ("hours_seen", pyarrow.int64()),
+        ("hours_quiet", pyarrow.int64()),
         ("object_type", pyarrow.string()),
         ("vhost", pyarrow.string()),
         ("object", pyarrow.string()),
+        ("upstream", pyarrow.string()),
         ("value", pyarrow.float64()),
         ("threshold", pyarrow.float64()),
         ("message", pyarrow.string()),

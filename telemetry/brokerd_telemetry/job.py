@@ -9,9 +9,10 @@ were.  What a run says goes through `say`, in plain words.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -58,17 +59,29 @@ class Result:
     quarantined: int = 0
     findings: int = 0
     seconds: float = 0.0
+    #: Seconds by step, in order.
+    steps: dict[str, float] = field(default_factory=dict)
+
+    def in_words(self) -> str:
+        """Return where the time went."""
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.steps.items())
 
 
-def run(options: Options, say: Say) -> Result:
-    """Do everything; raises LedgerError, SourceError, SparkUnavailable with text for people."""
+def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
+    """Do everything; raises LedgerError, SourceError, SparkUnavailable with text for people.
+
+    warm: a session that is used and left running.
+    """
     began = time.monotonic()
+    if warm is None:
+        # Before anything is pulled: what is missing here is known at once.
+        session.find_java()
     now = time.gmtime()
     run_id = f"{time.strftime('%Y%m%dT%H%M%S', now)}-{uuid4().hex[:8]}"
     options.out_dir.mkdir(parents=True, exist_ok=True)
     ledger = commit.Ledger(options.out_dir)
     with ledger.lease(run_id):
-        result = Run(options, ledger, run_id, say).go()
+        result = Run(options, ledger, run_id, say, warm).go()
         result.seconds = time.monotonic() - began
         return result
 
@@ -76,7 +89,15 @@ def run(options: Options, say: Say) -> Result:
 class Run:
     """The steps of one run; `manifest` grows from the current one to the next."""
 
-    def __init__(self, options: Options, ledger: commit.Ledger, run_id: str, say: Say) -> None:
+    def __init__(
+        self,
+        options: Options,
+        ledger: commit.Ledger,
+        run_id: str,
+        say: Say,
+        warm: SparkSession | None = None,
+    ) -> None:
+        self.warm = warm
         self.options = options
         self.out_dir = options.out_dir
         self.ledger = ledger
@@ -89,27 +110,46 @@ class Run:
 
     def go(self) -> Result:
         """Run through; return early when there is nothing new."""
-        raw_dir, verdicts = self._plan()
+        with self._timed("pull and verify"):
+            raw_dir, verdicts = self._plan()
         if not verdicts.fresh:
             self.say("no new telemetry; the tables stay as they are")
             return self.result
         self.result.segments = len(verdicts.fresh)
         rows = sum(segment.rows for segment in verdicts.fresh)
-        self.say(f"{len(verdicts.fresh)} new segments with {rows:,} rows; Spark starts")
-        settings = self.options.spark
-        spark = session.start(
-            session.SparkSettings(
-                settings.master, settings.executors, settings.image, settings.pod_template, rows
-            )
-        )
+        starts = "" if self.warm else "; Spark starts"
+        self.say(f"{len(verdicts.fresh)} new segments with {rows:,} rows{starts}")
+        with self._spark(rows) as spark:
+            with self._timed("rows"):
+                hours = self._ingest(spark, raw_dir, verdicts)
+            with self._timed("tables"):
+                self._tables(spark, hours, verdicts)
+        with self._timed("commit and report"):
+            self._commit(verdicts)
+            self._publish()
+        return self.result
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.result.steps[name] = round(time.monotonic() - began, 3)
+
+    @contextmanager
+    def _spark(self, rows: int) -> Iterator[SparkSession]:
+        """A session for this run: the warm one, or one of its own."""
+        if self.warm is not None:
+            try:
+                yield self.warm
+            finally:
+                self.warm.catalog.clearCache()
+            return
+        with self._timed("Spark's start"):
+            spark = session.start(replace(self.options.spark, rows=rows))
         try:
-            hours = self._ingest(spark, raw_dir, verdicts)
-            self._tables(spark, hours, verdicts)
+            yield spark
         finally:
             spark.stop()
-        self._commit(verdicts)
-        self._publish()
-        return self.result
 
     # ---- plan and verify --------------------------------------------------------------------
 
@@ -193,7 +233,7 @@ class Run:
         quality.note_boots(self.manifest.boots, observed, verdicts.fresh)
         quality.judge(observed, self.manifest.boots)
         inputs, carry = gold.prepare(
-            spark, self.out_dir, self.manifest, hours, rows, self._coverage(observed)
+            spark, self.out_dir, self.manifest, hours, rows, quality.coverage(observed)
         )
         names = list(gold.TABLES)
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
@@ -208,19 +248,10 @@ class Run:
         frame = gold.make(name, inputs, carry, hours)
         return sinks.write_table(frame, self.out_dir, name, self.run_id, 1)
 
-    def _coverage(self, observed: list[NodeHour]) -> list[dict[str, Any]]:
-        from brokerd_telemetry import quality
-
-        islands: dict[str, set[int]] = {}
-        known = {schema.hour_start_us(hour) for hour in self.manifest.tables["silver"]}
-        for hour in observed:
-            islands.setdefault(hour.cluster, set(known)).add(hour.hour_us)
-        return quality.coverage(observed, islands)
-
     def _driver_tables(
         self, observed: list[NodeHour], hours: list[str], verdicts: verify.Verdicts
     ) -> None:
-        from brokerd_telemetry import findings, gold, quality, sinks
+        from brokerd_telemetry import findings, gold, quality, rings, sinks
 
         counts = {
             "quarantined": len(verdicts.quarantined),
@@ -232,6 +263,14 @@ class Run:
             lines, gold.QUALITY_SCHEMA, self.out_dir, "data_quality_1h", self.run_id
         )
         self.manifest.replace_hours("data_quality_1h", hours, written)
+        cycles = rings.rows(
+            sinks.read_rows(self.out_dir, self.manifest, "dlx_graph_1h", hours),
+            sinks.read_rows(self.out_dir, self.manifest, "queue_1h", hours),
+        )
+        written = sinks.write_rows(
+            cycles, gold.CYCLES_SCHEMA, self.out_dir, "dlx_cycle_1h", self.run_id
+        )
+        self.manifest.replace_hours("dlx_cycle_1h", hours, written)
         found = findings.evaluate(self.out_dir, self.manifest, hours)
         written = sinks.write_rows(
             found, gold.FINDINGS_SCHEMA, self.out_dir, "findings", self.run_id
@@ -254,6 +293,7 @@ class Run:
         manifest.run = {
             "finished_us": time.time_ns() // 1000,
             "seconds": round(time.monotonic() - self.began, 3),
+            "steps": dict(self.result.steps),
             "segments": self.result.segments,
             "rows": self.result.rows,
             "bad_rows": self.result.bad_rows,

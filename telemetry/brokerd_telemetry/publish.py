@@ -9,60 +9,83 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import report, sinks
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from brokerd_telemetry import findings, report, sinks
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
 
 #: What members serve.
 SERVED = ("report.html", "metrics.prom", "findings.json")
+#: Findings that are handed on, the worst first; of what is clear again fewer, and last.
 FINDINGS_MAX = 200
+_STATES = {"RAISED": 0, "PENDING": 1, "CLEAR": 2}
+_SEVERITIES = {"critical": 0, "warning": 1, "info": 2}
+#: What findings.json tells of each.
+_TOLD = (
+    "cluster", "id", "rule", "severity", "status", "since", "object_type", "vhost", "object",
+    "upstream", "value", "threshold", "message", "action", "evidence",
+)  # fmt: skip
 
 
 def render(out_dir: Path, manifest: Manifest) -> dict[str, bytes]:
     """Return all published files by name."""
     hours = sorted(manifest.tables.get("silver", {}))
-    findings = sinks.read_rows(out_dir, manifest, "findings", hours[-1:])
+    found = sorted(
+        findings.latest(out_dir, manifest),
+        key=lambda item: (
+            _STATES[item["status"]], _SEVERITIES[item["severity"]], item["rule"], item["id"],
+        ),
+    )  # fmt: skip
     return {
-        "report.html": report.render(out_dir, manifest, findings),
-        "metrics.prom": _metrics(out_dir, manifest, findings, hours),
-        "findings.json": _findings(manifest, findings),
+        "report.html": report.render(out_dir, manifest, found),
+        "metrics.prom": _metrics(out_dir, manifest, found, hours),
+        "findings.json": _findings(manifest, found),
         "views.sql": sinks.views_sql(manifest),
     }
 
 
-def _findings(manifest: Manifest, findings: list[dict[str, Any]]) -> bytes:
-    lines = [
-        {name: value for name, value in item.items() if name not in ("window_start", "run_id")}
-        for item in findings[:FINDINGS_MAX]
-    ]
-    document = {"run_id": manifest.run_id, "findings": lines}
-    return json.dumps(document, indent=1, default=str).encode()
+def _findings(manifest: Manifest, found: list[dict[str, Any]]) -> bytes:
+    """Return what stands; `as_of_us` is the end of what the members had told."""
+    document = {
+        "run_id": manifest.run_id,
+        "as_of_us": max((boot["last_us"] for boot in manifest.boots.values()), default=0),
+        "findings": [
+            {
+                name: f"{item[name]:%Y-%m-%dT%H:%M:%SZ}" if name == "since" else item.get(name)
+                for name in _TOLD
+            }
+            for item in found[:FINDINGS_MAX]
+        ],
+        "left_out": max(len(found) - FINDINGS_MAX, 0),
+    }
+    return json.dumps(document, indent=1).encode()
 
 
 def _metrics(
-    out_dir: Path, manifest: Manifest, findings: list[dict[str, Any]], hours: list[str]
+    out_dir: Path, manifest: Manifest, found: list[dict[str, Any]], hours: list[str]
 ) -> bytes:
     """Low-cardinality results as a Prometheus text file."""
     run = manifest.run
-    raised: dict[tuple[str, str], int] = {}
-    for item in findings:
+    registry = CollectorRegistry()
+    raised = Gauge(
+        "broker_tele_finding", "Findings that are raised, by rule.", ["rule", "severity"],
+        registry=registry,
+    )  # fmt: skip
+    for item in found:
         if item["status"] == "RAISED":
-            key = (item["rule"], item["severity"])
-            raised[key] = raised.get(key, 0) + 1
+            raised.labels(item["rule"], item["severity"]).inc()
     audit = sinks.read_rows(out_dir, manifest, "audit_1h", hours[-1:])
-    residual = sum(abs(row["residual"] or 0) for row in audit)
-    lines = ["# TYPE broker_tele_finding gauge"]
-    lines += [
-        f'broker_tele_finding{{rule="{rule}",severity="{severity}"}} {count}'
-        for (rule, severity), count in sorted(raised.items())
-    ]
-    for name, value in (
-        ("audit_residual", residual),
-        ("last_run_timestamp_seconds", run.get("finished_us", 0) / 1e6),
-        ("run_seconds", run.get("seconds", 0)),
-        ("rows_quarantined", run.get("bad_rows", 0)),
-        ("segments_quarantined", run.get("quarantined", 0)),
-    ):
-        lines += [f"# TYPE broker_tele_{name} gauge", f"broker_tele_{name} {value}"]
-    return ("\n".join(lines) + "\n").encode()
+    for name, text, value in (
+        ("audit_residual", "Messages by which the books of the last hour do not balance.",
+         sum(abs(row["residual"] or 0) for row in audit)),
+        ("last_run_timestamp_seconds", "When the last run ended.",
+         run.get("finished_us", 0) / 1e6),
+        ("run_seconds", "How long the last run took.", run.get("seconds", 0)),
+        ("rows_quarantined", "Rows that the last run could not read.", run.get("bad_rows", 0)),
+        ("segments_quarantined", "Segments that the last run could not read.",
+         run.get("quarantined", 0)),
+    ):  # fmt: skip
+        Gauge(f"broker_tele_{name}", text, registry=registry).set(value)
+    return generate_latest(registry)

@@ -120,8 +120,8 @@ def judge(hours: list[NodeHour], boots: Mapping[str, Mapping[str, Any]]) -> None
             hour.missing_us += interval_us
 
 
-def coverage(hours: list[NodeHour], islands: Mapping[str, set[int]]) -> list[dict[str, Any]]:
-    """Return one line per cluster and hour; islands: all hours known of each cluster."""
+def coverage(hours: list[NodeHour]) -> list[dict[str, Any]]:
+    """Return one line per cluster and hour: how complete it is, from when to when it was told."""
     lines: dict[tuple[str, int], list[NodeHour]] = {}
     for hour in hours:
         lines.setdefault((hour.cluster, hour.hour_us), []).append(hour)
@@ -132,17 +132,14 @@ def coverage(hours: list[NodeHour], islands: Mapping[str, set[int]]) -> list[dic
             by_node.setdefault(member.node, []).append(member.completeness)
         first = max(min(member.first_us for member in members), hour_us)
         last = max(member.last_us for member in members)
-        known = islands.get(cluster, set())
         result.append(
             {
                 "cluster": cluster,
                 "hour_us": hour_us,
                 "completeness": min(min(values) for values in by_node.values()),
                 "seconds": max((min(last, hour_us + HOUR_US) - first) / 1e6, 0.0),
-                # Nothing can have crossed its borders: no hour before it, all members ended in it.
-                "is_island": hour_us - HOUR_US not in known
-                and all(member.has_ended for member in members),
-                "end_us": last,
+                "start_us": first,
+                "end_us": min(last, hour_us + HOUR_US),
             }
         )
     return result

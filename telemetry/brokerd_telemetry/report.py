@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import charts, schema, sinks
+from brokerd_telemetry import charts, report_head, schema, sinks
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -35,22 +35,24 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
 
     queues, minutes = rows("queue_1h"), rows("queue_1m")
     audit, quality = rows("audit_1h"), rows("data_quality_1h")
+    letters, unroutable, usage = rows("deadletter_1h"), rows("unroutable_1h"), rows("usage_1h")
     sections = [
         ("findings", "Findings", _findings(findings)),
         ("books", "The books", _books(audit)),
-        ("queues", "Queues", _queues(queues, minutes)),
-        ("letters", "Dead letters", _dead_letters(rows("deadletter_1h"))),
-        ("unroutable", "Unroutable and alternate exchanges", _unroutable(rows("unroutable_1h"))),
+        ("queues", "Queues", _queues(queues, minutes, rows("flow_10s"))),
+        ("letters", "Dead letters", _dead_letters(letters)),
+        ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
         ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
         ("links", "Federation", _links(rows("federation_5m"))),
         ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
-        ("usage", "Usage", _usage(rows("usage_1h"))),
+        ("usage", "Usage", _usage(usage)),
         ("quality", "How complete this is", _quality(quality, manifest)),
     ]
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
-    head = _head(", ".join(clusters), hours, findings, queues, audit, quality)
+    fates = report_head.fates(usage, unroutable, letters)
+    head = report_head.head(", ".join(clusters), hours, findings, fates, audit, quality)
     links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in sections)
     body = "".join(
         f'<section id="{key}"><h2>{escape(title)}</h2>{content}</section>'
@@ -68,55 +70,38 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
     return page.encode()
 
 
-def _head(
-    clusters: str, hours: list[str], findings: list[Row], queues: list[Row], audit: list[Row],
-    quality: list[Row],
-) -> str:  # fmt: skip
-    raised = [item for item in findings if item["status"] == "RAISED"]
-    unbalanced = sum(1 for row in audit if row["residual"])
-    judged = sum(1 for row in audit if row["judged"])
-    completeness = min((row["completeness"] for row in quality), default=1.0)
-    tiles = [
-        ("messages in", f"{sum(row['enq'] for row in queues):,}", ""),
-        ("acknowledged", f"{sum(row['ack'] for row in queues):,}", ""),
-        ("findings raised", str(len(raised)), "bad" if raised else "good"),
-        (
-            "books",
-            f"{judged:,} balance" if not unbalanced else f"{unbalanced} do not balance",
-            "bad" if unbalanced else "good",
-        ),
-        ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
-    ]
-    cells = "".join(
-        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
-        for name, value, kind in tiles
-    )
-    span = (
-        f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
-    )
-    return (
-        f"<header><h1>{escape(clusters)}</h1><p>What the members counted, {escape(span)}</p>"
-        f'<div class="tiles">{cells}</div></header>'
-    )
-
-
 def _findings(findings: list[Row]) -> str:
     if not findings:
         return '<p class="calm">Nothing to report.</p>'
     ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
     cards = []
     for item in ordered[:ROWS_SHOWN]:
-        where = f"{item['object_type']} {item['object']}"
-        where += f" in vhost {item['vhost']}" if item["vhost"] else ""
+        where = _place(item)
         cards.append(
             f'<article class="finding {escape(item["severity"])} {escape(item["status"].lower())}">'
             f"<h3><code>{escape(item['rule'])}</code> {escape(where)}"
             f'<span class="status">{escape(item["status"].lower())} since '
             f"{item['since']:%Y-%m-%d %H:%M}</span></h3>"
             f'<p>{escape(item["message"])}</p><p class="action">{escape(item["action"])}</p>'
+            f'<p class="more">figure {item["value"]:g}, threshold {item["threshold"]:g}, table '
+            f"<code>{escape(item['evidence'])}</code></p>"
             "</article>"
         )
     return "".join(cards)
+
+
+def _place(item: Row) -> str:
+    """Return in words what a finding is about."""
+    kind, name, vhost = item["object_type"], item["object"], item["vhost"]
+    if kind == "exchange":
+        what = _exchange(name) if not name else f"exchange {name}"
+    else:
+        what = f"{kind} {name}"
+    return f"{what} in vhost {vhost}" if vhost and kind != "vhost" else what
+
+
+def _exchange(name: str) -> str:
+    return name or "(default exchange)"
 
 
 def _books(audit: list[Row]) -> str:
@@ -124,7 +109,7 @@ def _books(audit: list[Row]) -> str:
         "queue": "depth of each queue = enqueued − acknowledged − removed",
         "letters": "dead letters handed over = confirmed + lost + pending",
         "exchange": "each message into an exchange has exactly one outcome",
-        "copies": "copies made by exchanges = enqueued + refused",
+        "copies": "copies made by exchanges = enqueued + refused, but for what is on its way",
         "rows": "rows that kills swallowed (the totals above do not need them)",
     }
     lines = []
@@ -142,25 +127,15 @@ def _books(audit: list[Row]) -> str:
     )
 
 
-def _queues(queues: list[Row], minutes: list[Row]) -> str:
+def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
     if not queues:
         return _nothing("No queue has said anything.")
-    by_minute: dict[Any, list[int]] = {}
     per_queue: dict[tuple[str, str], dict[Any, int]] = {}
     for row in minutes:
-        sums = by_minute.setdefault(row["window_start"], [0, 0])
-        sums[0] += row["enq"]
-        sums[1] += row["ack"]
-        per_queue.setdefault((row["vhost"], row["queue"]), {})[row["window_start"]] = row[
-            "ready_max"
-        ]
-    times = sorted(by_minute)
-    chart = ""
-    if times:
-        ends = (f"{times[0]:%Y-%m-%d %H:%M}", f"{times[-1]:%H:%M} UTC")
-        enqueued = [by_minute[time][0] / 60 for time in times]
-        acked = [by_minute[time][1] / 60 for time in times]
-        chart = charts.lines([("enqueued", enqueued), ("acknowledged", acked)], ends, "messages/s")
+        depths = per_queue.setdefault((row["vhost"], row["queue"]), {})
+        depths[row["window_start"]] = row["ready_max"]
+    chart = charts.flow(flow, ("published", "enq", "ack"),
+                        ("published by clients", "enqueued", "acknowledged"))  # fmt: skip
     totals: dict[tuple[str, str], Row] = {}
     for row in sorted(queues, key=lambda item: item["window_start"]):
         total = totals.setdefault(
@@ -214,12 +189,12 @@ def _unroutable(rows: list[Row]) -> str:
     exchanges: dict[str, list[int]] = {}
     for row in rows:
         if row["outcome"] == "all":
-            entry = exchanges.setdefault(row["exchange"], [0, 0, 0])
+            entry = exchanges.setdefault(_exchange(row["exchange"]), [0, 0, 0])
             entry[0] += row["in"] + row["internal_in"]
             entry[1] += row["ae_routed"]
             entry[2] += row["n"] - row["ae_routed"]
         else:
-            key = (row["exchange"], row["rk"], row["user"] or "", row["outcome"])
+            key = (_exchange(row["exchange"]), row["rk"], row["user"] or "", row["outcome"])
             keys[key] = keys.get(key, 0) + row["n"]
     summary = _table(
         ("exchange", "in", "caught by an alternate exchange", "found no queue"),
@@ -237,7 +212,7 @@ def _confirms(rows: list[Row]) -> str:
     top = max(row["p99_us"] or 0 for row in rows) or 1
     lines = [
         (
-            row["exchange"] or "(default)", row["user"], f"{row['window_start']:%m-%d %H:%M}",
+            _exchange(row["exchange"]), row["user"], f"{row['window_start']:%m-%d %H:%M}",
             f"{row['n']:,}",
             *(_milliseconds(row[name]) for name in ("p50_us", "p95_us", "p99_us", "p999_us",
                                                     "max_us")),
@@ -316,14 +291,24 @@ def _links(rows: list[Row]) -> str:
         (
             name, row["upstream"] or "", row["state_last"] or "",
             f"{sum(item['in'] for item in rows if item['link'] == name):,}",
-            f"{row['backlog_last'] or 0:,}", f"{row['running_pct'] or 0:.0f} %",
+            "–" if row["backlog_last"] is None else f"{row['backlog_last']:,}", _lag(row),
+            f"{row['running_pct'] or 0:.0f} %",
             f"{row['reconnects']:,}", row["err_last"] or "",
         )
         for name, row in sorted(last.items())
     ]  # fmt: skip
-    heads = ("link", "upstream", "state", "messages", "backlog", "running",
+    heads = ("link", "upstream", "state", "messages", "backlog", "behind", "running",
              "reconnects", "error")  # fmt: skip
-    return _table(heads, lines, right=(3, 4, 5, 6))
+    return _table(heads, lines, right=(3, 4, 5, 6, 7))
+
+
+def _lag(row: Row) -> str:
+    """Return how far a link is behind: since when nothing came, or by stamps, or by its rate."""
+    if row.get("stalled_last_s"):
+        return f"{row['stalled_last_s']:.0f} s, nothing comes"
+    if row.get("lag_mean_ms") is not None:
+        return f"{row['lag_mean_ms']:.0f} ms"
+    return "–" if row.get("lag_est_s") is None else f"≈ {row['lag_est_s']:.1f} s"
 
 
 def _shovels(rows: list[Row]) -> str:
@@ -403,7 +388,9 @@ def _table(
     def cell(index: int, text: str, tag: str) -> str:
         kind = ' class="n"' if index in right else ""
         is_ours = tag == "td" and index in raw
-        return f"<{tag}{kind}>{text if is_ours else escape(text)}</{tag}>"
+        # Where there is little room, each cell bears its column's name (report.css).
+        name = f' data-h="{escape(heads[index])}"' if tag == "td" else ""
+        return f"<{tag}{kind}{name}>{text if is_ours else escape(text)}</{tag}>"
 
     top = "".join(cell(index, text, "th") for index, text in enumerate(heads))
     body = "".join(

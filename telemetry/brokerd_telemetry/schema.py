@@ -32,7 +32,7 @@ _LONGS = (
     "dropped", "confirmed", "nacked", "internal_in", "internal_in_bytes",
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
-    "backlog", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
+    "backlog", "backlog_age_ms", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
     "moved", "lag_count", "lag_sum_ms",
 )  # fmt: skip
 _TEXTS = (
@@ -60,6 +60,8 @@ ROW = t.StructType(
         t.StructField("hb", t.BooleanType()),
         t.StructField("ae_hops", t.ArrayType(t.LongType())),
         t.StructField("hops", t.ArrayType(t.LongType())),
+        # The queues that dead letters went to.
+        t.StructField("targets", t.ArrayType(t.StringType())),
         # Bytes by part of a member's memory; members of another version may have other parts.
         t.StructField("mem_parts", t.MapType(t.StringType(), t.LongType())),
         *(

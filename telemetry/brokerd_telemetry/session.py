@@ -42,6 +42,8 @@ class SparkSettings:
     image: str | None = None
     pod_template: Path | None = None
     rows: int = 0
+    #: It serves run after run.
+    is_warm: bool = False
 
     @property
     def is_kubernetes(self) -> bool:
@@ -90,9 +92,12 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         # Compiling a plan to bytecode costs more than it gains on little input.
         values["spark.sql.codegen.wholeStage"] = "false"
         values["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
+    if is_short and not settings.is_warm:
         values["spark.cleaner.referenceTracking"] = "false"
-    if is_short:
         options += f" {_SHORT}"
+    elif is_short:
+        # The second compiler pays over many runs, and what they leave behind must go.
+        options += " -XX:+UseSerialGC"
     if settings.is_kubernetes:
         return values | _kubernetes(settings, environ, options)
     values |= {

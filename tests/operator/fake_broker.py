@@ -46,6 +46,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self.member_calls = 0
         #: Rows of its federation links.
         self.links: list[dict[str, Any]] = []
+        #: What a telemetry job has handed to it.
+        self.findings: list[dict[str, Any]] = []
         #: Objects whose change would lose messages.
         self.buffers: set[Identity] = set()
         #: Members in maintenance.
@@ -173,6 +175,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         await self._check(context)
         are_shovels = {"links": False, "shovels": True}.get(request.kind)
         rows = [row for row in self.links if (row.get("type") == "shovel") is are_shovels]
+        if request.kind == "findings":
+            rows = self.findings
         yield admin_pb2.ListPage(rows=[json.dumps(row) for row in rows])
 
     async def MemberStatus(self, request: Any, context: Any) -> Any:

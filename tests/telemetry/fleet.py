@@ -48,6 +48,12 @@ class Queue:
     ready: int = 0
     unacked: int = 0
     pending: int = 0
+    consumers: int = 1
+    #: How old its oldest message is.
+    head_age_ms: int = 40
+    #: How old its oldest letter is that waits for its target.
+    letter_age_ms: int | None = None
+    max_length: int | None = None
 
     def overview(self, now_us: int) -> dict[str, Any]:
         """Return what QueueMachine.overview returns."""
@@ -57,17 +63,22 @@ class Queue:
             "unacked": self.unacked,
             "ready_bytes": self.ready * 100,
             "unacked_bytes": self.unacked * 100,
-            "head_enqueued_ms": now_us // 1000 - 40 if self.ready else None,
-            "consumers": 1,
+            "head_enqueued_ms": now_us // 1000 - self.head_age_ms if self.ready else None,
+            "consumers": self.consumers,
             "prefetch_sum": 10,
             "dl_pending": self.pending,
-            "dl_pending_since_ms": None,
+            "dl_pending_since_ms": (
+                None if self.letter_age_ms is None else now_us // 1000 - self.letter_age_ms
+            ),
         }
 
     def options(self) -> QueueOptions:
         """Return its settings."""
         return QueueOptions(
-            dead_letter_exchange=self.dlx, at_least_once=self.at_least_once, delivery_limit=3
+            dead_letter_exchange=self.dlx,
+            at_least_once=self.at_least_once,
+            delivery_limit=3,
+            max_length=self.max_length,
         )
 
     def live(self, rng: random.Random, enqueued: int) -> None:
@@ -195,8 +206,8 @@ def make(
     The killed member's last interval is never told, as after SIGKILL.
     """
     rng = random.Random(seed)
-    queues = [Queue(100 + i, f"q{i}", at_least_once=i == 0, dlx="dead" if i < 3 else None)
-              for i in range(5)]  # fmt: skip
+    queues = [Queue(100 + i, f"q{i}", at_least_once=i == 0, dlx="dead" if i < 3 else None,
+                    max_length=1_000_000 if i == 4 else None) for i in range(5)]  # fmt: skip
     truth = Truth(queues)
     nodes = [Node(directory, "test/fleet", f"n{i}", seed * 10 + i + 1, []) for i in range(3)]
     for node in nodes:

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 
 _HOUR = "t0 - t0 % 3600000000"
+_OUT = "(ack + rejected + expired + maxlen_drop + over_limit + orphaned + purged)"
 _COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out", "dl_confirmed")
 
 
@@ -24,6 +25,14 @@ class Oracle:
             "CREATE TABLE rows AS SELECT * FROM read_json($1, format = 'newline_delimited', "
             "hive_partitioning = false, union_by_name = true, sample_size = -1, "
             "ignore_errors = true) WHERE k NOT LIKE '\\_%' ESCAPE '\\'",
+            [files],
+        )
+        self.db.execute(
+            "CREATE TABLE named AS SELECT * EXCLUDE (filename), "
+            "regexp_extract(filename, '/node=([^/]+)/', 1) AS member "
+            "FROM read_json($1, format = 'newline_delimited', filename = true, "
+            "hive_partitioning = false, union_by_name = true, sample_size = -1, "
+            "ignore_errors = true) WHERE k IN ('queue', 'node')",
             [files],
         )
 
@@ -81,4 +90,60 @@ class Oracle:
         return self.query(
             f'SELECT {_HOUR}, "user", sum("in")::BIGINT, sum(in_bytes)::BIGINT, '
             "sum(confirmed)::BIGINT FROM rows WHERE k = 'principal' GROUP BY 1, 2"
+        )
+
+    def forecasts(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, level, quarters, net per second, seconds to full, at the most, least)."""
+        return self.query(
+            f"""
+            WITH s AS (SELECT * REPLACE (vhost || ' ' || queue AS queue), {_HOUR} AS hour,
+                    t0 // 900000000 AS q,
+                    c_enq - coalesce(lag(c_enq) OVER w, c_enq - enq) AS came,
+                    c_out - coalesce(lag(c_out) OVER w, c_out - {_OUT}) AS went
+                 FROM rows WHERE k = 'queue'
+                 WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)),
+            quarters AS (SELECT hour, queue, q, sum(came - went) AS net,
+                    arg_max(ready + dl_pending, (term, t1)) AS level, max(max_len) AS most
+                 FROM s GROUP BY ALL),
+            hours AS (SELECT hour, queue, sum(net) AS net, count(*) AS n,
+                    count(*) FILTER (net > 0) AS grown, max(net) AS fast,
+                    min(net) FILTER (net > 0) AS slow, arg_max(level, q) AS level, max(most) AS most
+                 FROM quarters GROUP BY ALL)
+            SELECT hour, queue, level::BIGINT, n::BIGINT, net / (n * 900.0),
+                   greatest(most - level, 0) * n * 900.0 / net,
+                   greatest(most - level, 0) * 900.0 / fast,
+                   greatest(most - level, 0) * 900.0 / slow
+            FROM hours WHERE most IS NOT NULL AND net > 0 AND grown >= 3
+            """
+        )
+
+    def leaders(self) -> list[tuple[Any, ...]]:
+        """(hour, node, queues led last, octets that came into them, both over the mean)."""
+        return self.query(
+            f"""
+            WITH s AS (SELECT *, {_HOUR} AS hour,
+                    c_enq_bytes - coalesce(lag(c_enq_bytes) OVER w, c_enq_bytes - enq_bytes) AS came
+                 FROM named WHERE k = 'queue'
+                 WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)),
+            led AS (SELECT hour, grp, arg_max(member, (term, t1)) AS node, sum(came) AS load
+                 FROM s GROUP BY ALL),
+            nodes AS (SELECT DISTINCT {_HOUR} AS hour, member AS node FROM named WHERE k = 'node'),
+            per AS (SELECT n.hour, n.node, count(grp) AS leaders, coalesce(sum(load), 0) AS load
+                 FROM nodes n LEFT JOIN led USING (hour, node) GROUP BY ALL)
+            SELECT hour, node, leaders::BIGINT, load::BIGINT,
+                   leaders / avg(leaders) OVER (PARTITION BY hour),
+                   load / avg(load) OVER (PARTITION BY hour) FROM per
+            """
+        )
+
+    def settings(self) -> list[tuple[Any, ...]]:
+        """(hour, vhost, queues, with a dead letter exchange, a limit, quorum queues)."""
+        return self.query(
+            f"""
+            WITH l AS (SELECT {_HOUR} AS hour, vhost, grp,
+                    arg_max({{'d': dlx, 'm': max_len, 't': qtype}}, (term, t1)) AS s
+                 FROM rows WHERE k = 'queue' GROUP BY ALL)
+            SELECT hour, vhost, count(*)::BIGINT, count(s.d)::BIGINT, count(s.m)::BIGINT,
+                   count(*) FILTER (s.t = 'quorum')::BIGINT FROM l GROUP BY ALL
+            """
         )

@@ -1,17 +1,38 @@
-"""Findings: when they are raised and cleared, and what they advise."""
+"""Findings: when they are raised and cleared, what a run remembers, and what they advise."""
 
 from __future__ import annotations
 
-from brokerd_telemetry import findings
-from brokerd_telemetry.findings import Hit
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from brokerd_telemetry import findings, gold, rules, schema, sinks
+from brokerd_telemetry.commit import Manifest
+from brokerd_telemetry.findings import Standing
+from brokerd_telemetry.rules import Facts, Hit
 
 HIT = Hit("queue", "/", "q", 1, 0, "text")
 HOURS = [f"2026-11-20T{number:02}" for number in range(10)]
+LETTERS = pyarrow.schema(
+    [
+        ("vhost", pyarrow.string()),
+        ("queue", pyarrow.string()),
+        ("dlx", pyarrow.string()),
+        ("outcome", pyarrow.string()),
+        ("lost", pyarrow.int64()),
+    ]
+)
 
 
 def states(hits: list[int], at_once: bool = False) -> list[str]:
-    found = {HOURS[number]: HIT for number in hits}
-    return [f"{at[-2:]} {status}" for at, status, _, _ in findings._states(HOURS, found, at_once)]
+    told, standing = [], None
+    for number, hour in enumerate(HOURS):
+        hit = HIT if number in hits else None
+        standing = findings.step(standing, hit, at_once, schema.hour_start_us(hour))
+        if standing is not None:
+            told.append(f"{hour[-2:]} {standing.status}")
+    return told
 
 
 def test_a_finding_is_raised_in_its_second_hour_and_clear_after_three() -> None:
@@ -26,21 +47,128 @@ def test_a_finding_that_comes_back_in_time_was_never_clear() -> None:
     assert [line for line in states([1, 2, 4]) if "CLEAR" in line] == ["07 CLEAR"]
 
 
+def test_a_finding_that_comes_back_after_it_was_clear_is_a_new_one() -> None:
+    assert states([1, 2, 6])[-2:] == ["05 CLEAR", "06 PENDING"]
+    began = findings.step(Standing("CLEAR", 0, HIT, 0, 3), HIT, True, 77)
+    assert began is not None
+    assert (began.status, began.since_us) == ("RAISED", 77)
+
+
 def test_a_single_hour_does_not_raise_unless_the_rule_is_certain() -> None:
     assert states([3]) == ["03 PENDING"]
     assert states([3], at_once=True) == ["03 RAISED", "04 RAISED", "05 RAISED", "06 CLEAR"]
 
 
+class Tables:
+    """An output directory with the two tables that a lost dead letter needs."""
+
+    def __init__(self, out_dir: Path) -> None:
+        self.out_dir = out_dir
+        self.manifest = Manifest()
+
+    def put(self, table: str, hour: str, shape: pyarrow.Schema, *rows: dict[str, Any]) -> None:
+        lines = [{"hour_us": schema.hour_start_us(hour), **row} for row in rows]
+        run = f"{table}-{hour}-{len(list(self.out_dir.rglob('*.parquet')))}"
+        files = sinks.write_rows(lines, shape, self.out_dir, table, run)
+        self.manifest.replace_hours(table, [hour], files)
+
+    def hour(self, hour: str, *queues: str, clusters: tuple[str, ...] = ("c",)) -> None:
+        """An hour in which letters of these queues were lost."""
+        quality = {"rows": 1, "gap_rows": 0, "bad_rows": 0, "completeness": 1.0, "node": "n"}
+        told = [{"cluster": cluster, **quality} for cluster in clusters]
+        self.put("data_quality_1h", hour, gold.QUALITY_SCHEMA, *told)
+        letters = {"vhost": "/", "dlx": "dlx", "outcome": "dlx_missing", "lost": 3}
+        lost = [{"cluster": "c", "queue": queue, **letters} for queue in queues]
+        self.put("deadletter_1h", hour, LETTERS, *lost)
+
+    def run(self, *hours: str) -> list[tuple[Any, ...]]:
+        """Evaluate these hours anew, as a run does; return (hour, object, status, since)."""
+        lines = findings.evaluate(self.out_dir, self.manifest, list(hours))
+        for hour in hours:
+            own = [line for line in lines if line["hour_us"] == schema.hour_start_us(hour)]
+            self.put("findings", hour, gold.FINDINGS_SCHEMA, *own)
+        return [
+            (schema.hour_of(line["hour_us"])[-2:], line["object"], line["status"],
+             schema.hour_of(line["since"])[-2:])
+            for line in lines
+        ]  # fmt: skip
+
+
+def test_a_finding_is_remembered_from_run_to_run(tmp_path: Path) -> None:
+    """Each hour by a run of its own; the hours before it are not looked at again."""
+    tables = Tables(tmp_path)
+    told = []
+    for number, hour in enumerate(HOURS):
+        tables.hour(hour, *(["q"] if number in (1, 2) else []))
+        told += tables.run(hour)
+    assert told == [
+        ("01", "q", "RAISED", "01"), ("02", "q", "RAISED", "01"), ("03", "q", "RAISED", "01"),
+        ("04", "q", "RAISED", "01"), ("05", "q", "CLEAR", "01"),
+    ]  # fmt: skip
+    latest = findings.latest(tmp_path, tables.manifest, HOURS[3])
+    assert [(row["object"], row["status"]) for row in latest] == [("q", "RAISED")]
+
+
+def test_what_comes_late_changes_the_hours_after_it(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    for hour in HOURS[:5]:
+        tables.hour(hour)
+        assert tables.run(hour) == []
+    tables.hour(HOURS[1], "q")
+    assert tables.run(*HOURS[1:5]) == [
+        ("01", "q", "RAISED", "01"), ("02", "q", "RAISED", "01"), ("03", "q", "RAISED", "01"),
+        ("04", "q", "CLEAR", "01"),
+    ]  # fmt: skip
+
+
+def test_a_cluster_that_tells_nothing_is_neither_better_nor_worse(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    tables.hour(HOURS[0], "q", clusters=("c", "other"))
+    tables.run(HOURS[0])
+    for hour in HOURS[1:6]:
+        tables.hour(hour, clusters=("other",))
+        assert tables.run(hour) == []
+    tables.hour(HOURS[6], clusters=("c",))
+    assert tables.run(HOURS[6]) == [("06", "q", "RAISED", "00")]
+
+
+def test_a_finding_of_a_rule_that_is_no_more_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path)
+    tables.hour(HOURS[0], "q")
+    tables.run(HOURS[0])
+    monkeypatch.setattr(rules, "RULES", ())
+    monkeypatch.setattr(rules, "BY_ID", {})
+    tables.hour(HOURS[1], "q")
+    assert tables.run(HOURS[1]) == []
+
+
+def test_findings_are_bounded_and_the_worst_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "FINDINGS_MAX", 3)
+    tables = Tables(tmp_path)
+    tables.hour(HOURS[0], *(f"q{number}" for number in range(10)))
+    assert len(tables.run(HOURS[0])) == 3
+
+
 def test_messages_dropped_for_the_default_limit_are_a_finding_with_advice() -> None:
-    (rule,) = [rule for rule in findings.RULES if rule.id == "LIMIT-DROP"]
+    rule = rules.BY_ID["LIMIT-DROP"]
     row = {"vhost": "v", "queue": "q", "default_limit_drop": 3}
-    hit = rule.check(row)
-    assert hit is not None
+    (hit,) = rule.check(row, Facts())
     assert (hit.object_type, hit.vhost, hit.name, hit.value) == ("queue", "v", "q", 3)
     assert hit.message.startswith("3 messages were dropped for the default delivery limit")
     assert (rule.severity, rule.at_once) == ("critical", True)
     assert "dead letter exchange" in rule.action
     assert "delivery-limit" in rule.action
     # None of them, and an hour that was told before the counter came.
-    assert rule.check(row | {"default_limit_drop": 0}) is None
-    assert rule.check({"vhost": "v", "queue": "q"}) is None
+    assert not list(rule.check(row | {"default_limit_drop": 0}, Facts()))
+    assert not list(rule.check({"vhost": "v", "queue": "q"}, Facts()))
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: str(rule.id))
+def test_each_rule_reads_a_table_that_is_made(rule: rules.Rule) -> None:
+    made = {*gold.TABLES, "data_quality_1h", "dlx_cycle_1h"}
+    assert rule.table in made
+    assert rule.severity in ("critical", "warning", "info")

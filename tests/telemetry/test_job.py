@@ -17,6 +17,7 @@ import duckdb
 import pyarrow.parquet
 import pytest
 from brokerd_telemetry import commit
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.telemetry import fleet
 from tests.telemetry.oracle import Oracle
@@ -204,6 +205,39 @@ def test_the_books_of_a_sound_cluster_balance(done: Done) -> None:
     assert rows == [("exchange", 2, 0), ("letters", 2, 0), ("queue", 10, 0)]
 
 
+def test_published_metrics_please_promtool(done: Done) -> None:
+    """Names, types and help texts; the figures are the run's."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    text = (done.out / "publish" / "metrics.prom").read_bytes()
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=text, capture_output=True, timeout=60
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if family.name != "broker_tele_finding"
+    }
+    assert found["broker_tele_rows_quarantined"] == 5
+    assert found["broker_tele_segments_quarantined"] == 2
+    assert found["broker_tele_audit_residual"] == 0
+
+
+def test_the_report_begins_with_what_clients_published(done: Done) -> None:
+    page = (done.out / "publish" / "report.html").read_text()
+    (published,) = query(done.out, 'SELECT sum("in")::BIGINT FROM usage_1h')
+    assert f"Clients published {published[0]:,} messages" in page
+
+
+def test_a_run_says_where_its_time_went(done: Done) -> None:
+    steps = commit.Ledger(done.out).load().run["steps"]
+    assert set(steps) == {"pull and verify", "Spark's start", "rows", "tables"}
+    assert "of that pull and verify" in done.said
+
+
 def test_an_injected_miscount_is_found_and_told(done: Done) -> None:
     rows = query(
         done.out,
@@ -264,6 +298,24 @@ def test_percentiles_and_usage_equal_the_oracle(done: Done) -> None:
     assert billed[0][0] == done.truth.published
 
 
+def test_leaders_and_settings_equal_the_oracle(done: Done) -> None:
+    oracle = Oracle(done.raw, "test/fleet")
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), node, leaders, load_bytes, count_ratio, load_ratio "
+        "FROM leader_balance_1h WHERE cluster = 'test/fleet'",
+    )
+    assert len(mine) == 6
+    assert close(mine, oracle.leaders())
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), vhost, queues, with_dlx, with_limit, quorum "
+        "FROM settings_coverage_1h WHERE cluster = 'test/fleet'",
+    )
+    assert mine == oracle.settings()
+    assert [row[2:] for row in mine] == [(5, 3, 1, 5)] * 2
+
+
 def test_dead_letters_are_counted_by_reason(done: Done) -> None:
     rows = query(
         done.out,
@@ -280,7 +332,10 @@ def test_the_numbers_of_annex_a(done: Done) -> None:
     queue = query(done.out, f"SELECT enq, gone, ready_last + unacked_last FROM queue_1h {where}")
     assert queue == [(912, 633, 1900)]
     books = query(done.out, f"SELECT equation, counted, residual FROM audit_1h {where} AND judged")
-    assert books == [("exchange", 950, 0), ("letters", 5, 0), ("queue", 1900, 0)]
+    # All of it is close to where the telling began and ended: copies are on their way.
+    assert books == [
+        *(("copies", 912, 0), ("exchange", 950, 0), ("letters", 5, 0), ("queue", 1900, 0)),
+    ]
     columns = "hops_1 + hops_2, ae_routed, unroutable_ratio, ae_catch_ratio"
     ((hops, routed, unroutable, caught),) = query(
         done.out, f"SELECT {columns} FROM unroutable_1h {where} AND outcome = 'all'"
@@ -330,7 +385,7 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 
 
 TABLES = ("queue_1h", "queue_1m", "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h",
-          "usage_1h", "chargeback_1d", "queue_last_1h")  # fmt: skip
+          "usage_1h", "chargeback_1d", "queue_last_1h", "flow_10s")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

@@ -58,11 +58,10 @@ def test_holes_and_lost_rows_lower_completeness() -> None:
     assert judged(hour(gap_rows=100))[0].completeness == pytest.approx(0.5)
 
 
-def test_copies_are_judged_only_where_nothing_crosses_the_hour() -> None:
-    def island(has_ended: bool, known: set[int]) -> bool:
-        (line,) = quality.coverage([hour(has_ended=has_ended)], {"c": known})
-        return bool(line["is_island"])
-
-    assert island(True, {0, HOUR})
-    assert not island(False, {0})
-    assert not island(True, {0, -HOUR})
+def test_an_hour_is_covered_from_its_first_row_to_its_last() -> None:
+    begun = hour()
+    begun.first_us = 600_000_000
+    (line,) = quality.coverage([begun, hour("other", "c", last_us=HOUR + 5)])
+    assert (line["start_us"], line["end_us"], line["seconds"]) == (0, HOUR, 3600.0)
+    (line,) = quality.coverage([begun])
+    assert (line["start_us"], line["end_us"], line["seconds"]) == (600_000_000, HOUR, 3000.0)

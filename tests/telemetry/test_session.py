@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from brokerd_telemetry import session
+from brokerd_telemetry import job, session, sources
 from brokerd_telemetry.session import SparkSettings, SparkUnavailable
 
 
@@ -53,3 +53,28 @@ def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match="11"):
         session.find_java()
+
+
+def test_missing_java_is_noticed_before_anything_is_pulled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+
+    def pull(*_: object) -> None:
+        raise AssertionError("it pulled")
+
+    monkeypatch.setattr(sources, "pull", pull)
+    access = sources.Access(("127.0.0.1:1",), "guest", "guest")
+    options = job.Options(None, tmp_path / "out", SparkSettings(), access)
+    with pytest.raises(SparkUnavailable, match="there is none"):
+        job.run(options, print)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_session_that_serves_cleans_up_and_compiles() -> None:
+    """What a run leaves behind must go, and the JVM may take its time to become fast."""
+    once = session.configuration(SparkSettings(), {})
+    warm = session.configuration(SparkSettings(is_warm=True), {})
+    assert once["spark.cleaner.referenceTracking"] == "false"
+    assert "spark.cleaner.referenceTracking" not in warm
+    assert "TieredStopAtLevel" not in warm["spark.driver.extraJavaOptions"]

@@ -6,11 +6,14 @@ queue without a replica here is listed with its definition and no figures.
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import json
 import os
 import platform
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
 
 Row = dict[str, Any]
+#: The job writes at most 200 findings; nobody is to be sent more than a message can hold.
+FINDINGS_BYTES_MAX = 2 * 1024 * 1024
 _STARTED_NS = time.monotonic_ns()
 
 
@@ -356,6 +361,23 @@ async def memory(services: Sources, _: str) -> list[Row]:
     return [{"part": part, "bytes": size} for part, size in found.items()]
 
 
+async def findings(services: Sources, _: str) -> list[Row]:
+    """One row: what the telemetry job last handed to this member; none if there is nothing."""
+    path = services.objects.config.data_dir / "results" / "findings.json"
+    document = await asyncio.to_thread(_document, path)
+    return [] if document is None else [document]
+
+
+def _document(path: Path) -> Row | None:
+    try:
+        if path.stat().st_size > FINDINGS_BYTES_MAX:
+            return None
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _listeners(services: Sources) -> list[Row]:
     config = services.objects.config
     is_open = services.runtime.endpoints is not None and services.runtime.endpoints.is_open
@@ -392,6 +414,7 @@ MAKERS: dict[str, Callable[[Sources, str], list[Row] | Awaitable[list[Row]]]] = 
     "connections": client_rows.connections,
     "channels": client_rows.channels,
     "consumers": client_rows.consumers,
+    "findings": findings,
     "links": links,
     "shovels": shovels,
     "members": members,

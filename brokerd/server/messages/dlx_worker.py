@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from brokerd.cluster.errors import GroupGone
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Death
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects, queue_commands
@@ -138,6 +139,7 @@ class DeadLetterer:
                     _outcome(result, bool(targets), bool(cycling)),
                     1,
                     len(letter[2]),
+                    [target.name for target in targets],
                 )
         publisher.flush()
 
@@ -161,13 +163,38 @@ class DeadLetterer:
             # R-ALO-8: not there, but not dropped either.
             self.log_cycle(cycling, history)
         targets = tuple(each for each in result.queues if each.name in kept)
-        if not targets and not cycling:
+        if targets:
+            if not letter.is_sent:
+                self._count(queue, letter, options, targets, len(dead[2]))
+        elif not cycling:
             routing.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
                 f"exchange '{exchange}' "
                 + ("does not exist" if result.exchange is None else "has no route for them")
             )
         return Addressed(queue.vhost, result, dead, targets)
+
+    def _count(
+        self,
+        queue: Queue,
+        letter: Pending,
+        options: QueueOptions,
+        targets: Sequence[Queue],
+        size_bytes: int,
+    ) -> None:
+        """Tell the telemetry of a letter that goes off for the first time."""
+        self._routing.counters.dead_lettered(
+            queue.vhost,
+            queue.name,
+            letter.reason,
+            options.dead_letter_exchange or "",
+            options.dead_letter_routing_key or "",
+            "at-least-once",
+            "routed",
+            1,
+            size_bytes,
+            [target.name for target in targets],
+        )
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""

@@ -156,6 +156,7 @@ class Pipeline:
             contents,
             method.mandatory,
             self._totals,
+            len(replies),
         )
         if clock is not None:
             self._totals.received_confirm += count

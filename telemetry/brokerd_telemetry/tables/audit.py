@@ -3,8 +3,8 @@
 One row per equation and object: `expected` and `counted` must be equal.  `residual` is their
 difference where it may be judged, else null; a residual that is not 0 is a bug of brokerd.
 Queues are judged always, for their counters are replicated with them; exchanges too, for each of
-their rows balances by itself.  The copies of a vhost can only be judged for an hour that nothing
-was lost in and that no message crossed the border of.
+their rows balances by itself.  The copies of a vhost are judged within what may have been on its
+way when the hour began and ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from brokerd_telemetry.tables import steps
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, total, window
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "cluster", "window_start", "vhost", "equation", "object", "expected", "counted", "judged",
+    "slack",
 )  # fmt: skip
 _OUTCOMES = ("routed", "ae_routed", "returned", "dropped", "ae_missing", "ae_cycle")
 #: A queue whose last row is older than this at the end of the hour may have been deleted.
 SILENCE_US = 610_000_000
+#: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
+GRACE_US = 30_000_000
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -34,10 +38,11 @@ def build(inputs: Inputs) -> DataFrame:
     for equation in equations[1:]:
         frame = frame.unionByName(equation)
     difference = f.col("counted") - f.col("expected")
+    beyond = f.greatest(f.abs(difference) - f.col("slack"), f.lit(0)) * f.signum(difference)
     return frame.withColumns(
         {
             "difference": difference,
-            "residual": f.when(f.col("judged"), difference),
+            "residual": f.when(f.col("judged"), beyond.cast("long")),
         }
     )
 
@@ -62,8 +67,14 @@ def _per_queue(inputs: Inputs) -> DataFrame:
 
 
 def _rows(
-    frame: DataFrame, equation: str, name: Column, sides: tuple[Column, Column], judged: Column
+    frame: DataFrame,
+    equation: str,
+    name: Column,
+    sides: tuple[Column, Column],
+    judged: Column,
+    slack: Column | None = None,
 ) -> DataFrame:
+    """slack: how far the sides may be apart; None: not at all."""
     expected, counted = sides
     return frame.select(
         "cluster",
@@ -74,6 +85,7 @@ def _rows(
         expected.cast("long").alias("expected"),
         counted.cast("long").alias("counted"),
         judged.alias("judged"),
+        (f.lit(0) if slack is None else slack).cast("long").alias("slack"),
     ).select(*_COLUMNS)
 
 
@@ -114,26 +126,91 @@ def _exchanges(inputs: Inputs) -> DataFrame:
     return _rows(_per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(True))
 
 
+def _near_a_border() -> Column:
+    """Tell of a row whether some of what it counts may be counted in the hour beside it.
+
+    A message is counted by the member that routes it and by the leader of its queue, at most
+    GRACE_US later, each in rows of intervals of its own.
+    """
+    interval_us = f.col("t1") - f.col("t0")
+    is_early = f.col("t0") < f.col("start_us") + GRACE_US + 2 * interval_us
+    return is_early | (f.col("t1") > f.col("end_us") - GRACE_US)
+
+
+_HOUR = ("cluster", "window_start", "vhost")
+
+
+def _placed(inputs: Inputs, rows: DataFrame) -> DataFrame:
+    """Return rows with their hour, and from when to when it was told."""
+    hour_us = f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US))
+    timed = rows.withColumn("window_start", f.timestamp_micros(hour_us))
+    return timed.join(f.broadcast(_span(inputs)), ["cluster", "window_start"])
+
+
+def _span(inputs: Inputs) -> DataFrame:
+    return inputs.coverage.select("cluster", "window_start", "completeness", "start_us", "end_us")
+
+
+def _taken(inputs: Inputs) -> DataFrame:
+    """Return per vhost what queues took, and what is known of their counting."""
+    taken = f.col("d_enq") + f.col("d_refused")
+    is_unknown = f.col("before").isNull() & ~steps.is_birth()
+    queues = (
+        _placed(inputs, inputs.steps)
+        .groupBy(*_HOUR, "grp")
+        .agg(
+            f.sum(taken).alias("taken"),
+            f.sum(f.when(_near_a_border(), taken).otherwise(0)).alias("slack_taken"),
+            f.max("t1").alias("until"),
+            (f.countDistinct("term") > 1).alias("is_moved"),
+            f.max(is_unknown).alias("is_unknown"),
+        )
+    )
+    return queues.groupBy(*_HOUR).agg(
+        f.sum("taken").alias("taken"),
+        f.sum("slack_taken").alias("slack_taken"),
+        f.min("until").alias("until"),
+        f.max("is_moved").alias("is_moved"),
+        f.max("is_unknown").alias("is_unknown"),
+    )
+
+
 def _copies(inputs: Inputs) -> DataFrame:
-    """Copies that exchanges made = enqueued + refused, in the whole vhost."""
-    hour = ["cluster", "window_start", "vhost"]
-    made = _per_exchange(inputs).groupBy(*hour).agg(f.sum("copies").alias("copies"))
-    taken = inputs.steps.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "grp"
-    ).agg(f.sum(f.col("d_enq") + f.col("d_refused")).alias("taken"), f.max("t1").alias("until"))
-    queues = taken.groupBy(*hour).agg(f.sum("taken").alias("taken"), f.min("until").alias("until"))
-    coverage = inputs.coverage.select(
-        "cluster", "window_start", "completeness", "is_island", "end_us"
+    """Copies that exchanges made = enqueued + refused, in the whole vhost.
+
+    Judged while the cluster lives: what may be on its way over one of the hour's borders is the
+    slack, on either side, and a residual is what is beyond it.  Not judged where something was
+    lost, where a queue had an election (what was on its way may be there twice, or not at all), and
+    where it is not known from where on a queue counts.  A queue that is gone has not told of its
+    last messages: copies may then be more, and not fewer.
+    """
+    near = f.when(_near_a_border(), f.col("copies")).otherwise(0)
+    made = (
+        _placed(inputs, inputs.kind("exchange"))
+        .groupBy(*_HOUR)
+        .agg(total("copies"), f.sum(near + f.coalesce("nacked", f.lit(0))).alias("slack_made"))
+    )
+    members = (
+        _placed(inputs, inputs.kind("node"))
+        .groupBy(*_HOUR[:2])
+        .agg(f.countDistinct("node").alias("members"))
     )
     both = (
-        made.join(queues, hour, "full")
-        .join(f.broadcast(coverage), ["cluster", "window_start"], "left")
-        .fillna(0, ["copies", "taken"])
+        made.join(_taken(inputs), list(_HOUR), "full")
+        .join(f.broadcast(_span(inputs)), list(_HOUR[:2]), "left")
+        .join(f.broadcast(members), list(_HOUR[:2]), "left")
+        .fillna(0, ["copies", "taken", "slack_made", "slack_taken", "members"])
+        .fillna(False, ["is_moved", "is_unknown"])
     )
+    # One member's counts begin at the same moment, whatever they are of.
+    has_start = ~f.col("is_unknown") | (f.col("members") == 1)
     judged = f.coalesce(
-        (f.col("completeness") == 1.0)
-        & f.col("is_island")
-        & (f.col("until") > f.col("end_us") - SILENCE_US),
-        f.lit(False),
+        (f.col("completeness") == 1.0) & ~f.col("is_moved") & has_start, f.lit(False)
     )
-    return _rows(both, "copies", f.lit("*"), (f.col("copies"), f.col("taken")), judged)
+    is_gone = f.col("until") <= f.col("end_us") - SILENCE_US
+    slack = (
+        f.when(f.col("taken") > f.col("copies"), f.col("slack_taken"))
+        .when(is_gone, f.col("copies"))
+        .otherwise(f.col("slack_made"))
+    )
+    return _rows(both, "copies", f.lit("*"), (f.col("copies"), f.col("taken")), judged, slack)

@@ -1,4 +1,4 @@
-"""8.2 deadletter_1h: which queues lose messages to dead lettering, why, and to where (Q1). PURE.
+"""8.2 deadletter_1h, 8.3 dlx_graph_1h: which queues dead-letter, why, and to where (Q1). PURE.
 
 How many died of which reason is the queue's own replicated count; what became of at-most-once
 letters is told by `dl` events of the member that published them, which a kill may cut short.
@@ -86,3 +86,15 @@ def build(inputs: Inputs) -> DataFrame:
             "share_of_in": ratio(f.col("n"), f.col("enq")),
         }
     )
+
+
+def build_graph(inputs: Inputs) -> DataFrame:
+    """Return dlx_graph_1h (8.3): how many letters went from a queue to a queue, and why."""
+    return (
+        inputs.kind("dl")
+        .where(f.col("outcome") == "routed")
+        .withColumn("target", f.explode("targets"))
+        .groupBy("cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue",
+                 "reason", "dlx", "target")
+        .agg(f.sum("n").alias("n"))
+    )  # fmt: skip

@@ -21,7 +21,7 @@ class Inputs:
     rows: DataFrame
     #: steps.queue_steps of the touched hours.
     steps: DataFrame
-    #: One row per cluster and hour: completeness, seconds, is_island, end_us.
+    #: One row per cluster and hour: completeness, seconds, start_us, end_us.
     coverage: DataFrame
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
     alarms: DataFrame

@@ -1,4 +1,4 @@
-"""8.1 queue_1m and queue_1h: rates, depths and waiting times of queues (Q4). PURE."""
+"""8.1 queue_1m, queue_1h, flow_10s: rates, depths and waiting times of queues (Q4). PURE."""
 
 from __future__ import annotations
 
@@ -7,24 +7,55 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from brokerd_telemetry.schema import QUEUE_COUNTERS
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MINUTE_US = 60_000_000
+FLOW_US = 10_000_000
 
 
 def build_minutes(inputs: Inputs) -> DataFrame:
     """Return queue_1m."""
-    return _summary(inputs.steps, MINUTE_US).withColumn("seconds", f.lit(60.0)).transform(_rates)
+    minutes = _summary(inputs.steps, MINUTE_US).drop("told_us", "taken_us")
+    return minutes.withColumn("seconds", f.lit(60.0)).transform(_rates)
 
 
 def build_hours(inputs: Inputs) -> DataFrame:
-    """Return queue_1h; rates are over the part of the hour that the cluster was seen in."""
-    seconds = inputs.coverage.select("cluster", "window_start", "seconds")
+    """Return queue_1h; rates are over the part of the hour that the cluster was seen in.
+
+    unread_s: how long at its end messages had waited while nobody took any and nobody consumed.
+    """
+    span = inputs.coverage.select("cluster", "window_start", "seconds", "start_us", "end_us")
     hours = _summary(inputs.steps, HOUR_US)
-    return hours.join(f.broadcast(seconds), ["cluster", "window_start"], "left").transform(_rates)
+    known = hours.join(f.broadcast(span), ["cluster", "window_start"], "left").transform(_rates)
+    # A row that did not come said the same as the last one, whose message has aged since.
+    waited_us = f.col("head_age_ms_last") * 1000 + f.col("end_us") - f.col("told_us")
+    idle_us = f.col("end_us") - f.coalesce("taken_us", "start_us")
+    is_left = (f.col("ready_last") > 0) & (f.col("consumers_last") == 0)
+    unread_s = f.when(is_left, f.least(waited_us, idle_us) / 1e6).otherwise(0.0)
+    return known.withColumn("unread_s", f.coalesce(unread_s, f.lit(0.0))).drop(
+        "start_us", "end_us", "told_us", "taken_us"
+    )
+
+
+def build_flow(inputs: Inputs) -> DataFrame:
+    """Return flow_10s: what clients published, queues took and consumers acknowledged.
+
+    step_s: the members' interval; finer than that it means nothing.
+    """
+    key = ("cluster", window("t0", FLOW_US).alias("window_start"))
+    step = f.max((f.col("t1") - f.col("t0")) / 1e6).alias("step_s")
+    nothing = {"published": 0, "enq": 0, "ack": 0}
+    queues = inputs.steps.groupBy(*key).agg(
+        f.sum("d_enq").alias("enq"), f.sum("d_ack").alias("ack"), step
+    )
+    clients = inputs.kind("exchange").groupBy(*key).agg(total("in").alias("published"), step)
+    both = queues.unionByName(clients, allowMissingColumns=True).fillna(nothing)
+    return both.groupBy("cluster", "window_start").agg(
+        *(f.sum(name).alias(name) for name in nothing), f.max("step_s").alias("step_s")
+    )
 
 
 def _summary(steps: DataFrame, size_us: int) -> DataFrame:
@@ -39,7 +70,10 @@ def _summary(steps: DataFrame, size_us: int) -> DataFrame:
         *(f.sum(f"d_{name}").alias(name) for name in QUEUE_COUNTERS),
         f.sum("d_gone").alias("gone"),
         last("ready"), last("unacked"), last("ready_bytes"), last("unacked_bytes"),
-        last("dl_pending"), last("consumers"),
+        last("dl_pending"), last("consumers"), last("head_age_ms"),
+        f.max("c_ack").alias("c_ack_last"),
+        f.max("t1").alias("told_us"),
+        f.max(f.when(f.col("d_dlv") > 0, f.col("t1"))).alias("taken_us"),
         f.max("ready").alias("ready_max"),
         f.max("ready_bytes").alias("ready_bytes_max"),
         ratio(f.sum("ready_us"), span_us).alias("ready_avg"),

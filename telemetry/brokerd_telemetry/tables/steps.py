@@ -88,11 +88,11 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
                 # A queue that begins with its birth was empty; of others the start is deduced.
                 "start_depth": f.coalesce(
                     f.col("before.ready") + f.col("before.unacked"),
-                    f.when(_is_birth(), f.lit(0)).otherwise(depth - f.col("d_enq") + gone),
+                    f.when(is_birth(), f.lit(0)).otherwise(depth - f.col("d_enq") + gone),
                 ),
                 "start_pending": f.coalesce(
                     f.col("before.dl_pending"),
-                    f.when(_is_birth(), f.lit(0)).otherwise(
+                    f.when(is_birth(), f.lit(0)).otherwise(
                         f.col("dl_pending")
                         - f.col("d_dl_out")
                         + f.col("d_dl_confirmed")
@@ -142,7 +142,8 @@ def _step(name: str) -> Column:
     )
 
 
-def _is_birth() -> Column:
+def is_birth() -> Column:
+    """Tell of a queue's first row that is known whether it reaches back to the queue's birth."""
     return (f.col("enq") == f.col("c_enq")) & (f.col("dlv") == f.col("c_dlv"))
 
 

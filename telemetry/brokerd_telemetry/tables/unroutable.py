@@ -60,4 +60,10 @@ def build(inputs: Inputs) -> DataFrame:
             f.max("t1").alias("last_seen_us"),
         )
     )
+    # What clients lost for want of a binding: dead letters, missing alternates and cycles have
+    # findings of their own.
+    key = ["cluster", "window_start", "vhost", "exchange"]
+    plain = f.col("outcome").isin("returned", "dropped")
+    unbound = keys.where(plain).groupBy(*key).agg(f.sum("n").alias("unbound"))
+    whole = whole.join(unbound, key, "left").fillna(0, ["unbound"])
     return whole.unionByName(keys, allowMissingColumns=True)

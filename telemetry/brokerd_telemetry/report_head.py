@@ -1,0 +1,93 @@
+"""The first lines of the report: is all well, and what became of what clients published.  PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+Row = dict[str, Any]
+
+#: Of a client's message without a route, what nobody was told of; returned ones are the client's.
+_UNTOLD = ("dropped", "ae_missing", "ae_cycle")
+
+
+@dataclass(slots=True, frozen=True)
+class Fates:
+    """Messages of clients.  What queues count is copies: one message can be many, or none."""
+
+    published: int
+    #: To consumers and by gets, each message once for each queue; without redeliveries.
+    delivered: int
+    returned: int
+    #: Without a route, or as a dead letter: nobody has them, and nobody was told.
+    lost: int
+    #: By a limit, a TTL or a rejection without a dead letter exchange: as somebody has set it.
+    dropped: int
+
+
+def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row]) -> Fates:
+    """Add up usage_1h, unroutable_1h and deadletter_1h of the same hours."""
+    usage, letters = list(usage), list(letters)
+    by_outcome: dict[str, int] = {}
+    for row in unroutable:
+        # Rows by key are of clients only.
+        if row["outcome"] != "all":
+            by_outcome[row["outcome"]] = by_outcome.get(row["outcome"], 0) + row["n"]
+    return Fates(
+        published=sum(row["in"] for row in usage),
+        delivered=sum(row["out"] - row["redlv"] for row in usage),
+        returned=by_outcome.get("returned", 0),
+        lost=sum(by_outcome.get(name, 0) for name in _UNTOLD) + sum(row["lost"] for row in letters),
+        dropped=sum(row["n"] for row in letters if row["outcome"] == "dropped_no_dlx"),
+    )
+
+
+def head(
+    clusters: str, hours: list[str], findings: list[Row], found: Fates, audit: list[Row],
+    quality: list[Row],
+) -> str:  # fmt: skip
+    """Return the page's header."""
+    raised = [item for item in findings if item["status"] == "RAISED"]
+    unbalanced = sum(1 for row in audit if row["residual"])
+    judged = sum(1 for row in audit if row["judged"])
+    completeness = min((row["completeness"] for row in quality), default=1.0)
+    tiles = [
+        ("published by clients", f"{found.published:,}", ""),
+        ("delivered", f"{found.delivered:,}", ""),
+        ("lost", f"{found.lost:,}", "bad" if found.lost else "good"),
+        ("findings raised", str(len(raised)), "bad" if raised else "good"),
+        (
+            "books",
+            f"{judged:,} balance" if not unbalanced else f"{unbalanced} do not balance",
+            "bad" if unbalanced else "good",
+        ),
+        ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
+    ]
+    cells = "".join(
+        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+        for name, value, kind in tiles
+    )
+    span = (
+        f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
+    )
+    return (
+        f"<header><h1>{escape(clusters)}</h1><p>{escape(in_words(found))} {escape(span)}</p>"
+        f'<div class="tiles">{cells}</div></header>'
+    )
+
+
+def in_words(found: Fates) -> str:
+    """Return the first line."""
+    rest = [
+        f"{count:,} {what}"
+        for count, what in (
+            (found.returned, "were given back for want of a route"),
+            (found.dropped, "were dropped by a limit, a TTL or a rejection"),
+            (found.lost, "were lost"),
+        )
+        if count
+    ]
+    text = f"Clients published {found.published:,} messages, {found.delivered:,} were delivered"
+    return f"{text}, {', '.join(rest)}." if rest else f"{text}, none was lost."

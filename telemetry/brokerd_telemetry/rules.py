@@ -1,0 +1,356 @@
+"""The rules of findings: what a row of a table must say for something to be found.  PURE.
+
+design/telemetry.md §8.19 and Annex B.  A rule reads one row of one table, and may look at the facts
+of that hour beside it.  When a finding is raised and cleared is `findings.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = dict[str, Any]
+
+#: A retry loop takes a few rounds; a letter that went round so often comes to nothing.
+ROUNDS_MAX = 10.0
+#: Messages wait, and nobody comes for them.
+UNREAD_S = 900.0
+
+
+@dataclass(slots=True, frozen=True)
+class Hit:
+    """What a rule found in a row.  advice: in place of the rule's own."""
+
+    object_type: str
+    vhost: str
+    name: str
+    value: float
+    threshold: float
+    message: str
+    advice: str = ""
+    #: Of a link: its upstream.
+    upstream: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of an hour beside the row."""
+
+    #: (cluster, vhost, queue) that dead letters came to in the last day.
+    letter_boxes: set[tuple[str, str, str]] = field(default_factory=set)
+    #: (cluster, rule, object type, vhost, name) of findings that were there the hour before.
+    standing: set[tuple[str, str, str, str, str]] = field(default_factory=set)
+
+
+Check = Callable[[Row, Facts], Iterable[Hit]]
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """One rule.  at_once: one hour is enough."""
+
+    id: str
+    severity: str
+    table: str
+    at_once: bool
+    action: str
+    check: Check
+
+
+def _lost_letters(row: Row, _: Facts) -> Iterable[Hit]:
+    if not row["lost"]:
+        return
+    exchange = row["dlx"] or ""
+    advice = {
+        "dlx_missing": f"create the exchange '{exchange}', or name another one",
+        "unroutable": f"bind a queue to the exchange '{exchange}' for the keys of these letters",
+        "cycle_dropped": (
+            f"letters of this queue come back to it by the exchange '{exchange}' without having "
+            "been rejected: send them elsewhere, or consume and reject them on their way"
+        ),
+        "dl_lost": "letters that waited were purged, or the queue's strategy was changed",
+    }
+    yield Hit(
+        "queue", row["vhost"], row["queue"], row["lost"], 0,
+        f"{row['lost']:,} dead letters lost ({row['outcome']}), dead letter exchange '{exchange}'",
+        advice.get(row["outcome"], ""),
+    )  # fmt: skip
+
+
+def _stuck_letters(row: Row, _: Facts) -> Iterable[Hit]:
+    age_ms = row["dl_pending_age_max_ms"] or 0
+    if age_ms > 900_000 and row["dl_pending_last"]:
+        yield Hit(
+            "queue", row["vhost"], row["queue"], age_ms / 1000, 900,
+            f"{row['dl_pending_last']:,} dead letters wait, the oldest since "
+            f"{age_ms / 60_000:.0f} min",
+        )  # fmt: skip
+
+
+def _endless_letters(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["rounds"] < ROUNDS_MAX:
+        return
+    for queue in row["queues"]:
+        yield Hit(
+            "queue", row["vhost"], queue, row["rounds"], ROUNDS_MAX,
+            f"{row['messages']:,} messages went round {row['rounds']:.0f} times each "
+            f"({', '.join(row['reasons'])}): {row['ring']}",
+        )  # fmt: skip
+
+
+def _missing_alternate(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["outcome"] == "all" and row["ae_missing"]:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], row["ae_missing"], 0,
+            f"{row['ae_missing']:,} messages met an alternate exchange that does not exist",
+        )  # fmt: skip
+
+
+def _alternate_cycle(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["outcome"] == "all" and row["ae_cycle"]:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], row["ae_cycle"], 0,
+            f"{row['ae_cycle']:,} messages went round a ring of alternate exchanges and were not "
+            "routed",
+        )  # fmt: skip
+
+
+def _unroutable(row: Row, _: Facts) -> Iterable[Hit]:
+    """Of clients only, and for want of a binding: what else is unroutable is told elsewhere."""
+    count = row["unbound"] or 0
+    came = row["in"] or 0
+    if row["outcome"] != "all" or count < 10 or count <= came * 0.001:
+        return
+    yield Hit(
+        "exchange", row["vhost"], row["exchange"], count / came, 0.001,
+        f"{count:,} messages ({count / came:.1%}) found no queue",
+    )  # fmt: skip
+
+
+def _poison(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["over_limit"]:
+        yield Hit(
+            "queue", row["vhost"], row["queue"], row["over_limit"], 0,
+            f"{row['over_limit']:,} messages were given up after the delivery limit",
+        )  # fmt: skip
+
+
+def _default_limit(row: Row, _: Facts) -> Iterable[Hit]:
+    # Tables of hours before the counter came do not have it.
+    count = row.get("default_limit_drop")
+    if count:
+        yield Hit(
+            "queue", row["vhost"], row["queue"], count, 0,
+            f"{count:,} messages were dropped for the default delivery limit: consumers went away "
+            "with them time and again, and there is no dead letter exchange",
+        )  # fmt: skip
+
+
+def _stopped(row: Row, facts: Facts) -> Iterable[Hit]:
+    """A queue whose consumers are gone.  One that never was worked off is no such queue, nor one
+    that dead letters lie in until somebody looks (a parking lot).
+    """
+    unread_s = row.get("unread_s") or 0
+    if unread_s < UNREAD_S or not row.get("c_ack_last"):
+        return
+    is_box = (row["cluster"], row["vhost"], row["queue"]) in facts.letter_boxes
+    key = (row["cluster"], "Q-STOPPED", "queue", row["vhost"], row["queue"])
+    if is_box and not row["consumers_max"] and key not in facts.standing:
+        return
+    yield _unread(row, unread_s, "nobody consumes")
+
+
+def _never_read(row: Row, facts: Facts) -> Iterable[Hit]:
+    unread_s = row.get("unread_s") or 0
+    is_box = (row["cluster"], row["vhost"], row["queue"]) in facts.letter_boxes
+    if unread_s >= UNREAD_S and not row.get("c_ack_last") and not is_box:
+        yield _unread(row, unread_s, "nobody has ever acknowledged one")
+
+
+def _unread(row: Row, unread_s: float, why: str) -> Hit:
+    return Hit(
+        "queue", row["vhost"], row["queue"], unread_s, UNREAD_S,
+        f"{row['ready_last']:,} messages wait, since {unread_s / 60:.0f} min, and {why}",
+    )  # fmt: skip
+
+
+def _stalled(row: Row, _: Facts) -> Iterable[Hit]:
+    is_told = (row["seconds"] or 0) >= UNREAD_S
+    is_held = row["ready_last"] and row["unacked_last"] and row["consumers_min"]
+    if is_told and is_held and not row["ack"] and not row["gone"]:
+        yield Hit(
+            "queue", row["vhost"], row["queue"], row["unacked_last"], 0,
+            f"{row['unacked_last']:,} messages are with consumers that settled none in "
+            f"{row['seconds'] / 60:.0f} min; {row['ready_last']:,} wait behind them",
+        )  # fmt: skip
+
+
+def _fills(least_s: float, most_s: float) -> Check:
+    """Return the check of queues that will be full between these two, at the hour's rate."""
+
+    def check(row: Row, _: Facts) -> Iterable[Hit]:
+        if least_s <= row["ttf_s"] < most_s:
+            low, high = (row[name] / 60 for name in ("ttf_lo_s", "ttf_hi_s"))
+            yield Hit(
+                "queue", row["vhost"], row["queue"], row["ttf_s"], most_s,
+                f"{row['level']:,} of {row['max_len']:,} messages, and {row['net_rate']:.2f} more "
+                f"each second: full in {row['ttf_s'] / 60:.0f} min ({low:.0f} to {high:.0f})",
+            )  # fmt: skip
+
+    return check
+
+
+def _imbalance(row: Row, _: Facts) -> Iterable[Hit]:
+    # Few queues cannot be even.
+    if (
+        row["leaders"] >= 10
+        and (row["count_ratio"] or 0) > 1.25
+        and (row["load_ratio"] or 0) > 1.25
+    ):
+        yield Hit(
+            "member", "", row["node"], row["load_ratio"], 1.25,
+            f"it leads {row['leaders']:,} queues, {row['count_ratio']:.1f} times the mean, with "
+            f"{row['load_ratio']:.1f} times the mean of what comes in",
+        )  # fmt: skip
+
+
+def _episode(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["duration_s"] < 10:
+        return
+    blamed = ", ".join(f"{item['user']} ({item['share']:.0%})" for item in row["blame"] or ())
+    blocked = ", ".join(row["users"] or ())
+    yield Hit(
+        "member", "", row["node"], row["duration_s"], 10,
+        f"memory alarm for {row['duration_s']:.0f} s; inflow by {blamed or 'nobody'}; "
+        f"blocked: {blocked or 'nobody'}, {row['blocked_conn_s']:.0f} connection seconds",
+    )  # fmt: skip
+
+
+def _slow_confirms(row: Row, _: Facts) -> Iterable[Hit]:
+    share = row["over_target_ratio"] or 0
+    if share > 0.01 and row["n"] >= 100:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], share, 0.01,
+            f"{share:.1%} of confirms took longer than 100 ms (p99 {row['p99_us'] / 1000:.0f} ms)",
+        )  # fmt: skip
+
+
+#: What an equation of the books is about.
+_BOOKED = {
+    "queue": "queue",
+    "exchange": "exchange",
+    "letters": "queue",
+    "copies": "vhost",
+}
+
+
+def _books(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["residual"]:
+        equation = row["equation"]
+        yield Hit(
+            _BOOKED[equation], row["vhost"],
+            row["vhost"] if equation == "copies" else row["object"], row["residual"], 0,
+            f"the books do not balance ({equation}): counted {row['counted']:,}, "
+            f"expected {row['expected']:,}",
+        )  # fmt: skip
+
+
+def _lost_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["completeness"] < 0.95:
+        yield Hit(
+            "member", "", row["node"], row["completeness"], 0.95,
+            f"{row['completeness']:.1%} of the hour was told; {row['gap_rows']:,} rows were lost",
+        )  # fmt: skip
+
+
+def _bad_telemetry(row: Row, _: Facts) -> Iterable[Hit]:
+    whole = row["rows"] + row["bad_rows"]
+    if row["bad_rows"] > 0.01 * whole:
+        yield Hit(
+            "member", "", row["node"], row["bad_rows"] / whole, 0.01,
+            f"{row['bad_rows']:,} of {whole:,} rows could not be read",
+        )  # fmt: skip
+
+
+def _stuck_link(row: Row, _: Facts) -> Iterable[Hit]:
+    if not row["is_stuck"]:
+        return
+    minutes = row["stalled_s"] / 60
+    if row["state_last"] != "running":
+        why = f"it does not run ({row['state_last']}): {row['err_last'] or 'no error was told'}"
+    elif row["backlog_last"]:
+        why = f"it says that it runs, and {row['backlog_last']:,} messages wait upstream"
+    else:
+        why = "it says that it runs, and the upstream does not answer"
+    yield Hit(
+        "link", row["vhost"] or "", row["link"], row["stalled_s"], 300,
+        f"nothing has come for {minutes:.0f} min: {why}", upstream=row["upstream"] or "",
+    )  # fmt: skip
+
+
+def _too_few_hops(row: Row, _: Facts) -> Iterable[Hit]:
+    # Where messages come back by a ring, hops run out all the time.
+    if row["drop_maxhops"] and not row["drop_loop"]:
+        yield Hit(
+            "link", row["vhost"] or "", row["link"], row["drop_maxhops"], 0,
+            f"{row['drop_maxhops']:,} messages had gone their number of hops and were dropped",
+            upstream=row["upstream"] or "",
+        )  # fmt: skip
+
+
+def _down_shovel(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["state_last"] in ("error", "starting") and not row["running_pct"] and not row["in"]:
+        yield Hit(
+            "shovel", row["vhost"] or "", row["shovel"] or row["link"], row["running_pct"] or 0, 0,
+            f"it does not run ({row['state_last']}): {row['err_last'] or 'no error was told'}",
+        )  # fmt: skip
+
+
+RULES = (
+    Rule("DL-LOST", "critical", "deadletter_1h", True,
+         "create the dead letter exchange or the binding that is missing", _lost_letters),
+    Rule("DL-STUCK", "critical", "queue_1h", True,
+         "look at the target queue: is it full, or without a leader?", _stuck_letters),
+    Rule("DLX-CYCLE", "warning", "dlx_cycle_1h", True,
+         "break the ring: set a delivery-limit, or count x-death and give up", _endless_letters),
+    Rule("UNR-DROP", "warning", "unroutable_1h", False,
+         "bind a queue for these routing keys, or name an alternate exchange", _unroutable),
+    Rule("AE-MISSING", "critical", "unroutable_1h", True,
+         "create the exchange that the argument or policy names", _missing_alternate),
+    Rule("AE-CYCLE", "warning", "unroutable_1h", False,
+         "break the ring of alternate exchanges", _alternate_cycle),
+    Rule("POISON", "warning", "queue_1h", True,
+         "look at the dead letters of this queue: some message cannot be handled", _poison),
+    Rule("LIMIT-DROP", "critical", "queue_1h", True,
+         "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
+         "resource", _default_limit),
+    Rule("Q-STOPPED", "critical", "queue_1h", True, "start a consumer", _stopped),
+    Rule("Q-UNREAD", "info", "queue_1h", False,
+         "start a consumer, or delete the queue if nobody needs it", _never_read),
+    Rule("Q-STALLED", "critical", "queue_1h", False,
+         "look at the consumers: they hold messages and settle none", _stalled),
+    Rule("Q-FULL-1H", "critical", "queue_forecast_1h", True,
+         "add consumers, or raise the limit", _fills(0, 3600)),
+    Rule("Q-FULL-24H", "warning", "queue_forecast_1h", False,
+         "add consumers, or raise the limit", _fills(3600, 86_400)),
+    Rule("LEAD-IMBAL", "info", "leader_balance_1h", False,
+         "brokerctl rebalance, or move the leaders of its busiest queues", _imbalance),
+    Rule("MEM-EPISODE", "warning", "memory_episode", True,
+         "give the member more memory, or limit who sends most", _episode),
+    Rule("FED-STUCK", "critical", "federation_5m", True,
+         "look at the link and its upstream", _stuck_link),
+    Rule("FED-HOPS", "warning", "federation_5m", False,
+         "raise max-hops of the upstream if these messages were to go further", _too_few_hops),
+    Rule("SHOVEL-DOWN", "critical", "shovel_5m", False,
+         "look at both ends of the shovel", _down_shovel),
+    Rule("CONF-SLO", "warning", "confirm_1h", False,
+         "look at disk and network of the queue's leader", _slow_confirms),
+    Rule("BOOKS", "critical", "audit_1h", True,
+         "please report this: it is a bug of the broker", _books),
+    Rule("TELE-LOSS", "warning", "data_quality_1h", True,
+         "was this member killed? Otherwise look at its disk", _lost_telemetry),
+    Rule("TELE-BAD", "warning", "data_quality_1h", True,
+         "is the job older than the members? Otherwise look into quarantine/rows", _bad_telemetry),
+)  # fmt: skip
+BY_ID = {rule.id: rule for rule in RULES}

@@ -1,0 +1,111 @@
+"""8.7 queue_forecast_1h, 8.12 leader_balance_1h, 8.14 settings_coverage_1h: which queues fill up
+(Q4), whether members lead alike (Q8), which queues lack limit or dead letter exchange (Q10). PURE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+QUARTER_US = HOUR_US // 4
+#: Of four quarters of an hour so many must have grown: one burst is no trend.
+QUARTERS_MIN = 3
+
+
+def build_forecast(inputs: Inputs) -> DataFrame:
+    """Return queue_forecast_1h: queues with a max-length that grow, and when they will be full.
+
+    net_rate: messages per second that stay, in the quarters of the hour that were told.
+    ttf_s, ttf_lo_s, ttf_hi_s: seconds to the limit at the hour's rate, and at the rates of its
+    fastest and slowest growing quarter.  Counters tell what came and went exactly; the error is in
+    going on as before.
+    """
+    level = f.struct("term", "t1")
+    quarters = inputs.steps.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp",
+        window("t0", QUARTER_US).alias("quarter"),
+    ).agg(
+        f.sum(f.col("d_enq") - f.col("d_gone")).alias("net"),
+        f.max_by(f.col("ready") + f.col("dl_pending"), level).alias("level"),
+        f.max_by("max_len", level).alias("max_len"),
+    )  # fmt: skip
+    grown = f.when(f.col("net") > 0, f.col("net"))
+    queues = quarters.groupBy("cluster", "window_start", "vhost", "queue").agg(
+        f.sum("net").alias("net"),
+        f.count("*").alias("quarters"),
+        f.count(grown).alias("quarters_grown"),
+        f.max(grown).alias("fastest"),
+        f.min(grown).alias("slowest"),
+        f.max_by("level", "quarter").alias("level"),
+        f.max_by("max_len", "quarter").alias("max_len"),
+    )
+    quarter_s = QUARTER_US / 1e6
+    room = f.greatest(f.col("max_len") - f.col("level"), f.lit(0)).cast("double")
+    return (
+        queues.where(
+            f.col("max_len").isNotNull()
+            & (f.col("net") > 0)
+            & (f.col("quarters_grown") >= QUARTERS_MIN)
+        )
+        .withColumns(
+            {
+                "net_rate": f.col("net") / (f.col("quarters") * quarter_s),
+                "ttf_s": room * f.col("quarters") * quarter_s / f.col("net"),
+                "ttf_lo_s": room * quarter_s / f.col("fastest"),
+                "ttf_hi_s": room * quarter_s / f.col("slowest"),
+            }
+        )
+        .drop("net", "fastest", "slowest")
+    )
+
+
+def build_balance(inputs: Inputs) -> DataFrame:
+    """Return leader_balance_1h: per member the queues that it led last, and what came into them.
+
+    count_ratio, load_ratio: over the mean of all members that told of the hour.
+    """
+    hour = window("t0", HOUR_US).alias("window_start")
+    members = inputs.kind("node").select("cluster", hour, "node").distinct()
+    led = inputs.steps.groupBy("cluster", hour, "grp").agg(
+        f.max_by("node", f.struct("term", "t1")).alias("node"),
+        f.sum("d_enq_bytes").alias("load_bytes"),
+    )
+    own = led.groupBy("cluster", "window_start", "node").agg(
+        f.count("*").alias("leaders"), f.sum("load_bytes").alias("load_bytes")
+    )
+    per = members.join(own, ["cluster", "window_start", "node"], "left").fillna(
+        0, ["leaders", "load_bytes"]
+    )
+    means = per.groupBy("cluster", "window_start").agg(
+        f.avg("leaders").alias("mean_leaders"), f.avg("load_bytes").alias("mean_load"),
+        f.count("*").alias("members"),
+    )  # fmt: skip
+    return (
+        per.join(f.broadcast(means), ["cluster", "window_start"])
+        .withColumn("count_ratio", ratio(f.col("leaders"), f.col("mean_leaders")))
+        .withColumn("load_ratio", ratio(f.col("load_bytes"), f.col("mean_load")))
+        .drop("mean_leaders", "mean_load")
+    )
+
+
+def build_coverage(inputs: Inputs) -> DataFrame:
+    """Return settings_coverage_1h: per vhost how many queues have what, whoever set it."""
+    hour = window("t0", HOUR_US).alias("window_start")
+    names = ("dlx", "max_len", "max_bytes", "ttl_ms", "delivery_limit", "qtype")
+    last = f.max_by(f.struct(*names), f.struct("term", "t1")).alias("last")
+    queues = inputs.kind("queue").groupBy("cluster", hour, "vhost", "grp").agg(last)
+    limited = f.col("last.max_len").isNotNull() | f.col("last.max_bytes").isNotNull()
+    return queues.groupBy("cluster", "window_start", "vhost").agg(
+        f.count("*").alias("queues"),
+        f.count("last.dlx").alias("with_dlx"),
+        f.count(f.when(limited, 1)).alias("with_limit"),
+        f.count("last.ttl_ms").alias("with_ttl"),
+        f.count("last.delivery_limit").alias("with_delivery_limit"),
+        f.count(f.when(f.col("last.qtype") == "quorum", 1)).alias("quorum"),
+    )

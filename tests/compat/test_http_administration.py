@@ -182,7 +182,7 @@ declare vhost_limit vhost=ra name=max-queues value=77
 list vhost_limits
 -V ra list policies
 list operator_policies
--f tsv list parameters
+-f tsv list parameters vhost name component
 list nodes type
 -V ra list consumers
 show overview rabbitmq_version
@@ -226,6 +226,7 @@ def test_an_export_of_rabbitmq_is_imported_whole(rabbitmq: Server, brokerd: Serv
     """What a user does who changes over: GET there, POST here."""
     rabbitmq.admin.add_vhost("moving")
     rabbitmq.admin.set_policy("moving", "p", "^a", {"max-length": 5}, "queues")
+    rabbitmq.admin.set_vhost_limit("moving", "max-queues", 9)
     theirs, ours = Answers(rabbitmq.http_port), Answers(brokerd.http_port)
     queue = {"durable": True, "arguments": {"x-queue-type": "quorum"}}
     assert theirs.ask(Call("PUT", "/api/queues/moving/a", queue))[0] == 201
@@ -234,9 +235,17 @@ def test_an_export_of_rabbitmq_is_imported_whole(rabbitmq: Server, brokerd: Serv
     status, _, value = ours.ask(Call("POST", "/api/definitions", json.dumps(file).encode()))
     assert (status, value) == (204, None)
     got = ours.get("/api/definitions/moving")
-    for section in ("queues", "policies"):
+    for section in ("queues", "policies", "parameters"):
         [mine], [other] = got[section], theirs.get("/api/definitions/moving")[section]
         assert {key: mine[key] for key in other} == other
+    # And of the one vhost, which names it nowhere, into another.
+    brokerd.admin.add_vhost("moved")
+    file = theirs.get("/api/definitions/moving")
+    assert ours.ask(Call("POST", "/api/definitions/moved", json.dumps(file).encode()))[0] == 204
+    again = ours.get("/api/definitions/moved")
+    assert [row["value"] for row in again["parameters"]] == [{"max-queues": 9}]
+    assert [row["name"] for row in again["policies"]] == ["p"]
+    brokerd.admin.delete_vhost("moved")
     for server in (rabbitmq, brokerd):
         server.admin.delete_vhost("moving")
     theirs.close()

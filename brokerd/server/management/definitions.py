@@ -38,6 +38,7 @@ SHOWN_MAX = 20
 _KEPT = (changes.Result.IMMUTABLE, changes.Result.PRECONDITION)
 #: What definitions of one vhost have, in RabbitMQ's order.
 _OF_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
+_WITHOUT_VHOST = ("queues", "exchanges", "bindings")
 _ALL = ("users", "vhosts", "permissions", "topic_permissions", *_OF_VHOST)
 
 
@@ -64,7 +65,7 @@ async def _export_vhost(call: Call) -> Answer:
     if call.vhost not in call.services.catalog.view.vhosts:
         raise bad_request("vhost_not_found")
     found = definitions_json.exported(await _objects(call, call.vhost), with_transient=True)
-    for section in _OF_VHOST:
+    for section in _WITHOUT_VHOST:
         found[section] = [
             {key: value for key, value in row.items() if key != "vhost"} for row in found[section]
         ]
@@ -78,6 +79,9 @@ async def _objects(call: Call, vhost: str | None) -> list[Wanted]:
     records = [
         record for kind in sorted(admin_objects.KINDS) for record in view.records(kind, vhost)
     ]
+    if vhost is not None:
+        # Its limits are parameters in the file.
+        records += [record for record in view.records("vhost") if record.name == vhost]
     found: list[Wanted] = []
     async for part in in_slices(range(len(records))):
         for record in map(records.__getitem__, part):
@@ -121,6 +125,9 @@ async def _import(call: Call) -> Answer:
     globals_wanted = body.get("global_parameters", [])
     log.warning("definitions are imported by user '%s'", call.caller.user)
     mistakes = await _apply(call, _with_owner(call, wanted))
+    mistakes += await _apply_limits(
+        call, body, {name for kind, _, name, _ in wanted if kind == "vhost"}
+    )
     mistakes += await _apply_globals(call, globals_wanted)
     if mistakes:
         more = len(mistakes) - SHOWN_MAX
@@ -182,6 +189,21 @@ async def _apply(call: Call, wanted: list[Wanted]) -> list[str]:
                 log.warning("definitions: kept as it is: %s", line)
             elif result.code not in changes.DONE:
                 mistakes.append(line)
+    return mistakes
+
+
+async def _apply_limits(call: Call, body: Json, made: set[str]) -> list[str]:
+    """Set limits of vhosts that the definitions do not describe themselves."""
+    mistakes = []
+    for entry in _entries(body, "parameters"):
+        vhost = entry.get("vhost")
+        if entry.get("component") != parameters.LIMITS or vhost in made:
+            continue
+        try:
+            limits = parameters.limits_of(entry.get("value"))
+            await changes.modify(call, "vhost", str(vhost), parameters.with_limits(limits))
+        except HttpError as error:
+            mistakes.append(f"limits of vhost '{vhost}': {error.reason}")
     return mistakes
 
 

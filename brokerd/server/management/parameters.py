@@ -6,6 +6,7 @@ keeps the one that is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from brokerd.core.catalog import catalog_commands
@@ -103,14 +104,31 @@ async def _put_other(call: Call, component: str, name: str, value: Any) -> Answe
     """Limits and operator policies belong to administrators by whichever path."""
     if not call.caller.is_administrator:
         raise changes.not_administrator()
-    if not isinstance(value, dict):
-        raise bad_request("value: expected an object")
     if component == OPERATOR_POLICY:
+        if not isinstance(value, dict):
+            raise bad_request("value: expected an object")
         spec = policies.spec_of(value, OPERATOR_POLICY)
         return await changes.put(call, changes.upsert(OPERATOR_POLICY, call.vhost, name, spec))
-    limits = {key: number(key, limit) for key, limit in value.items()}
-    await changes.modify(call, "vhost", call.vhost, lambda spec: spec | {"limits": limits})
+    await changes.modify(call, "vhost", call.vhost, with_limits(limits_of(value)))
     return no_content()
+
+
+def limits_of(value: Any) -> Json:
+    """Return the limits of a vhost; an empty list stands for none, as there.  HttpError: 400."""
+    if value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request("value: expected an object")
+    return {key: number(key, limit) for key, limit in value.items()}
+
+
+def with_limits(limits: Json) -> Callable[[Json], Json]:
+    """Return the change that replaces all limits."""
+
+    def change(spec: Json) -> Json:
+        return spec | {"limits": limits}
+
+    return change
 
 
 async def _delete(call: Call) -> Answer:

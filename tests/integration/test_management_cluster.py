@@ -1,0 +1,115 @@
+"""The HTTP API's administration on three members: clients elsewhere, a member down."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.integration.members import Member, cluster, eventually
+
+
+def ask(member: Member, method: str, path: str, body: Any = None, user: str = "guest") -> Any:
+    """Return status and value."""
+    connection = http.client.HTTPConnection("127.0.0.1", member.management_port, timeout=60)
+    token = base64.b64encode(f"{user}:{user}".encode()).decode()
+    text = None if body is None else json.dumps(body)
+    headers = {"Authorization": f"Basic {token}", "X-Reason": "because"}
+    connection.request(method, f"/api/{path}", text, headers)
+    answer = connection.getresponse()
+    raw = answer.read()
+    connection.close()
+    return answer.status, json.loads(raw) if raw else None
+
+
+@pytest.mark.timeout(240)
+def test_administration_on_three_members(tmp_path: Path) -> None:
+    """One cluster for all, since a start takes longest."""
+    with cluster(tmp_path, 3, BROKERD_AUTH_SCRYPT_LOG2_N="10") as members:
+        first, second, third = members
+        _clients_elsewhere(first, second)
+        _protected_vhosts(first, second)
+        _limits_of_two_at_once(first, second)
+        _without_a_member(first, second, third)
+
+
+def _clients_elsewhere(first: Member, second: Member) -> None:
+    """A connection is listed and closed by whichever member is asked; strangers may not."""
+    assert ask(first, "PUT", "users/some", {"password": "some", "tags": "management"})[0] == 201
+    connection = second.connect()
+    [row] = eventually(lambda: ask(first, "GET", "connections")[1], "it is listed")
+    assert row["node"] == "n1"
+    path = f"connections/{quote(row['name'])}"
+    assert ask(first, "GET", "connections", user="some") == (200, [])
+    assert ask(first, "GET", path, user="some")[0] == 401
+    assert ask(first, "DELETE", path, user="some")[0] == 401
+    assert ask(first, "DELETE", "connections/username/guest", user="some")[0] == 401
+    assert ask(first, "DELETE", path)[0] == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=r"320.*because"):
+        _until_closed(connection)
+    assert ask(first, "DELETE", path)[0] == 404
+
+
+def _until_closed(connection: pika.BlockingConnection) -> None:
+    while True:
+        connection.process_data_events(1)
+
+
+def _protected_vhosts(first: Member, second: Member) -> None:
+    assert ask(first, "PUT", "vhosts/kept", {"protected_from_deletion": True})[0] == 201
+    assert ask(second, "DELETE", "vhosts/kept")[0] == 412
+    assert ask(second, "GET", "vhosts/kept")[1]["protected_from_deletion"] is True
+    assert ask(second, "DELETE", "vhosts/kept/deletion/protection")[0] == 204
+    assert ask(first, "DELETE", "vhosts/kept")[0] == 204
+
+
+def _limits_of_two_at_once(first: Member, second: Member) -> None:
+    """Two limits of one user are two changes of one record, from two members."""
+    for member, name in ((first, "max-connections"), (second, "max-channels")):
+        assert ask(member, "PUT", f"user-limits/some/{name}", {"value": 7})[0] == 204
+    [row] = ask(first, "GET", "user-limits/some")[1]
+    assert row["value"] == {"max-connections": 7, "max-channels": 7}
+    # A limit is changed without the password, which stays.
+    assert ask(first, "GET", "whoami", user="some")[0] == 200
+
+
+def _without_a_member(first: Member, second: Member, third: Member) -> None:
+    """Two of three: all goes on, and probes say that neither may go."""
+    queue = {"durable": True, "arguments": {"x-queue-type": "quorum"}}
+    assert ask(first, "PUT", "queues/%2F/q", queue)[0] == 201
+    assert ask(first, "GET", "health/checks/node-is-quorum-critical")[0] == 200
+    third.kill()
+
+    def is_critical() -> bool:
+        status, value = ask(first, "GET", "health/checks/node-is-quorum-critical")
+        return status == 503 and [row["name"] for row in value["queues"]] == ["q"]
+
+    eventually(is_critical, "the check sees that the third is gone")
+    eventually(
+        lambda: (
+            ask(first, "GET", "health/checks/quorum-queues-without-elected-leaders/all-vhosts")
+            == (200, {"status": "ok"})
+        ),
+        "the queue has a leader",
+    )
+    assert ask(second, "PUT", "users/more", {"password": "more", "tags": ""})[0] == 201
+    assert ask(first, "GET", "federation-links") == (200, [])
+    assert ask(first, "GET", "connections")[0] == 200
+    assert ask(first, "GET", "auth/attempts/n2") == (200, [])
+    status, value = ask(first, "DELETE", "queues/quorum/%2F/q/replicas/delete", {"node": "n9"})
+    assert (status, value["error"]) == (400, "bad_request")
+    file = {"queues": [{"name": "f", "vhost": "/", "durable": True, "auto_delete": False}]}
+    assert ask(second, "POST", "definitions", file) == (204, None)
+    # The last one alone: reads go on, writes say why not.
+    second.kill()
+    eventually(lambda: ask(first, "GET", "health/checks/ready-to-serve-clients")[0] == 503, "alone")
+    status, value = ask(first, "PUT", "users/late", {"password": "late", "tags": ""})
+    assert (status, value["error"]) == (503, "unavailable")
+    assert ask(first, "GET", "users/more?columns=name") == (200, {"name": "more"})

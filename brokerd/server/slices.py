@@ -13,7 +13,7 @@ SLICE = 200
 
 
 async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
-    """Yield them, so many at a time; what they name may be gone when its slice comes."""
+    """Yield them, `size` at a time; what they name may be gone when its slice comes."""
     for begin in range(0, len(uids), size):
         if begin:
             await asyncio.sleep(0)

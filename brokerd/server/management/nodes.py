@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd import __version__
 from brokerd.core.catalog import exchange_types
+from brokerd.raft.messages import NodeId
 from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
@@ -161,17 +162,23 @@ def _listener(row: Json) -> Json:
 
 
 async def _all_nodes(call: Call) -> list[Json]:
-    """Return a row for each member of the catalog; of those that are down RabbitMQ says as much."""
+    """Return a row for each member of the catalog; of those that are down RabbitMQ says as much.
+
+    One that is heard and did not say more in time is up, without figures.
+    """
     services = call.services
     found = (await services.figures.everywhere(NODE)).rows
+    alive = services.listed.groups.alive()
     rows = []
     for name in sorted(services.catalog.view.members() or {services.node: ""}):
         if name in found:
-            rows += [{**row, "listeners": None} for row in found[name]]
+            rows += [
+                {key: value for key, value in row.items() if key != "listeners"}
+                for row in found[name]
+            ]
         else:
-            rows.append({"name": name, "running": False, "type": "disc", "partitions": []})
-    for row in rows:
-        row.pop("listeners", None)
+            is_up = NodeId(name) in alive
+            rows.append({"name": name, "running": is_up, "type": "disc", "partitions": []})
     return rows
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Columns of the catalog alone: whoever sorts by them, or by none, needs figures of a page only.
 _PLAIN = frozenset({"name", "vhost", "type", "durable", "auto_delete", "arguments", "exclusive"})
 CONSUMERS = "consumers"
+#: Rows that are made before clients have their turn: one takes 30 microseconds, so 1.5 ms.
+ROWS = 50
 
 
 def plain(services: ManagementServices, queue: Queue) -> Json:
@@ -169,7 +171,7 @@ async def _chosen(rows: Sequence[Json], columns: list[list[str]] | None) -> list
     if columns is None:
         return list(rows)
     found: list[Json] = []
-    async for part in in_slices(range(len(rows))):
+    async for part in in_slices(range(len(rows)), ROWS):
         found += [listing.chosen(rows[i], columns) for i in part]
     return found
 
@@ -184,7 +186,7 @@ async def _rows(call: Call, queues: Sequence[Queue]) -> list[Json]:
         records = list(queues)
         if has_totals:
             records, found = await queue_figures.of_all(services, queues)
-        async for part in in_slices(range(len(records))):
+        async for part in in_slices(range(len(records)), ROWS):
             for i in part:
                 row = plain(services, records[i]) | {"state": "running"}
                 if has_totals:
@@ -194,7 +196,7 @@ async def _rows(call: Call, queues: Sequence[Queue]) -> list[Json]:
                 made.append(row)
         return made
     records, found = await queue_figures.of_all(services, queues)
-    async for part in in_slices(range(len(records))):
+    async for part in in_slices(range(len(records)), ROWS):
         made += [whole(services, records[i], found.get(records[i].uid)) for i in part]
     return made
 

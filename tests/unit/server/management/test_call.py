@@ -1,0 +1,64 @@
+"""Bodies of requests (brokerd/server/management/call.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.core.catalog.refusals import Refused
+from brokerd.server.management import call
+from brokerd.server.management.call import Caller, HttpError
+
+
+def test_nothing_is_an_empty_object() -> None:
+    assert call.parse_object(b"") == call.parse_object(b" \n") == {}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"[]",
+        b"1",
+        b"\xff",
+        b'{"a": NaN}',
+        b'{"a": 1e999999999999999999999, "b": Infinity}',
+        b'{"a": 9223372036854775808}',
+        b'{"a": %s}' % (b"9" * 10_000),
+        b'{"a": "\\ud800"}',
+        b'{"\\udc80": 1}',
+        b'{"a":' * 65 + b"1" + b"}" * 65,
+        b'{"a":' * 200_000,
+    ],
+)
+def test_what_is_no_sensible_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(HttpError) as caught:
+        call.parse_object(raw)
+    assert caught.value.status == 400
+
+
+def test_the_deepest_body_is_taken() -> None:
+    depth = call.DEPTH_MAX - 1
+    assert call.parse_object(b'{"a":' * depth + b"1" + b"}" * depth)
+
+
+@pytest.mark.parametrize(("code", "status"), [(403, 401), (404, 404), (406, 400), (405, 400)])
+def test_refusals_of_amqp_have_the_status_that_they_have_there(code: int, status: int) -> None:
+    assert call.refused(Refused(code, "why")).status == status
+
+
+@pytest.mark.parametrize(
+    ("tags", "rights"),
+    [
+        ("", (False, False, False, False)),
+        ("management", (True, False, False, False)),
+        ("policymaker", (True, False, True, False)),
+        ("monitoring", (True, True, False, False)),
+        ("administrator", (True, True, True, True)),
+        ("other", (False, False, False, False)),
+    ],
+)
+def test_tags_give_rights(tags: str, rights: tuple[bool, ...]) -> None:
+    """R-PERM-9."""
+    who = Caller("u", frozenset(filter(None, [tags])))
+    found = (who.is_management, who.is_monitor, who.is_policymaker, who.is_administrator)
+    assert found == rights

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.config import BrokerConfig
@@ -37,7 +37,7 @@ class MemberObjects:
     tracer: ports.Traced
     audit_log: audit.Audit
     #: On whose behalf it is; None: the member's own.
-    author: audit.Author | None = None
+    author: audit.Author | None = field(default=None, kw_only=True)
 
     def by(self, author: audit.Author) -> MemberObjects:
         """Return one on this author's behalf, whose changes are noted in the audit log."""

@@ -11,7 +11,7 @@ from click import shell_completion
 
 from brokerd.ctl import errors, settings
 
-PROGRAM = "brokerctl"
+PROGRAM, BROKER = "brokerctl", "brokerd"
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -40,12 +40,16 @@ def man(folder: Path) -> None:
 
     For example ~/.local/share/man/man1, where man(1) looks.
     """
-    from brokerd import cli
+    import importlib.metadata
+
     from brokerd.ctl import man_pages
 
     root = click.get_current_context().find_root().command
     assert isinstance(root, click.Group)
-    made = man_pages.pages(root, PROGRAM) | man_pages.pages(cli.main, "brokerd")
+    made = man_pages.pages(root, PROGRAM)
+    # By its entry point, as commands of other parts are found: this room does not know the server.
+    for point in importlib.metadata.entry_points(group="console_scripts", name=BROKER):
+        made |= man_pages.pages(point.load(), BROKER)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in made.items():

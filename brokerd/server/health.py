@@ -20,8 +20,8 @@ from brokerd.server import metrics_detailed
 
 K = TypeVar("K")
 
-#: Of /metrics/detailed: 10,000 queues make 3 to 9 MB.  Answers that their clients have not taken may be
-#: so large together; who comes then is told to come again.
+#: Of /metrics/detailed: 10,000 queues make 3 to 9 MB.  Answers that their clients have not taken
+#: may be so large together; who comes then is told to come again.
 ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 CHUNK_BYTES = 64 * 1024
 

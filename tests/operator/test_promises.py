@@ -137,6 +137,8 @@ async def test_every_field_of_a_status_is_set_by_a_pass_and_no_other(tmp_path: P
     """By its whole path, in statuses that were written for resources of all kinds."""
     broker = FakeBroker()
     broker.links = [{**row, "error": "refused"} for row in links("running", "starting")]
+    shovel = {"type": "shovel", "upstream": "moves", "vhost": "/", "source_queue": "q"}
+    broker.links.append({**shovel, "status": "error", "error": "refused"})
     await broker.start()
     try:
         async with running(tmp_path, broker) as bench:

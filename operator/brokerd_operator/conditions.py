@@ -43,11 +43,16 @@ CERTIFICATES_VALID = "CertificatesValid"
 #: BrokerCluster with spec.gateway; Ready does not depend on it.
 ROUTE_ACCEPTED = "RouteAccepted"
 
-#: Types that the planner sets anew in every pass; others (of the telemetry job) stay as they are.
+#: BrokerCluster, BrokerConnection, Queue, Exchange, Policy, FederationUpstream: what the telemetry
+#: job found (ADR 33); Ready does not depend on it.
+HEALTHY = "Healthy"
+
+#: Types that the planner sets anew in every pass; others stay as they are.
 OWNED = frozenset(
     {READY, RECONCILING, STALLED, IN_SYNC, WARNING, EFFECTIVE, LINKS_UP, CREDENTIALS_SYNCED}
     | {AVAILABLE, ALL_REPLICAS_READY, QUORUM_CRITICAL, MEMORY_ALARM, DISK_ALARM}
     | {UPGRADE_PENDING, KEPT_ASIDE, HIBERNATED, FENCED, CERTIFICATES_VALID, ROUTE_ACCEPTED}
+    | {HEALTHY}
 )
 
 TRUE = "True"
@@ -142,6 +147,7 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
     ),
     LINKS_UP: ("AllRunning", "SomeDown", "NoLinks"),
     KEPT_ASIDE: ("LeaderLacksCommitted",),
+    HEALTHY: ("NothingFound", "WarningFinding", "CriticalFinding"),
     AVAILABLE: ("Majority", "NoMajority"),
     ALL_REPLICAS_READY: ("AllReady", "NotAllReady"),
     QUORUM_CRITICAL: ("MajoritySafe", "MajorityAtRisk", "NoAnswer"),
@@ -160,7 +166,7 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
 
 #: Reasons of Events that are no reason of a condition.
 EVENT_REASONS = (
-    *("DriftRepaired", "Adopted", "LeftBehind"),
+    *("DriftRepaired", "Adopted", "LeftBehind", "FindingRaised", "FindingCleared"),
     *("MemoryAlarm", "MemoryAlarmOver", "DiskAlarm", "DiskAlarmOver"),
     *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),

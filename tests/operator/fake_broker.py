@@ -46,6 +46,8 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
         self.member_calls = 0
         #: Rows of its federation links.
         self.links: list[dict[str, Any]] = []
+        #: What a telemetry job has handed to it.
+        self.findings: list[dict[str, Any]] = []
         #: Objects whose change would lose messages.
         self.buffers: set[Identity] = set()
         #: Members in maintenance.
@@ -171,7 +173,7 @@ class FakeBroker(admin_pb2_grpc.AdminServicer):
 
     async def List(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._check(context)
-        rows = self.links if request.kind == "links" else []
+        rows = {"links": self.links, "findings": self.findings}.get(request.kind, [])
         yield admin_pb2.ListPage(rows=[json.dumps(row) for row in rows])
 
     async def MemberStatus(self, request: Any, context: Any) -> Any:

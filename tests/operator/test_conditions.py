@@ -74,12 +74,12 @@ def test_unchanged_status_keeps_its_time() -> None:
 
 
 def test_conditions_that_no_longer_hold_go_and_foreign_ones_stay() -> None:
-    foreign = Condition("Healthy", "False", "QueueFillsWithin24h", "m", 1, NOW)
+    foreign = Condition("Audited", "False", "SomebodyElses", "m", 1, NOW)
     waiting = conditions.standard("WaitingForVhost", "m", 1)
     first = conditions.merge([foreign.to_json()], waiting, NOW)
-    assert [item["type"] for item in first] == ["Ready", "Healthy", "Reconciling"]
+    assert [item["type"] for item in first] == ["Ready", "Audited", "Reconciling"]
     second = conditions.merge(first, conditions.standard("Applied", "m", 1), LATER)
-    assert [item["type"] for item in second] == ["Ready", "Healthy"]
+    assert [item["type"] for item in second] == ["Ready", "Audited"]
 
 
 def test_merging_twice_changes_nothing() -> None:

@@ -54,6 +54,7 @@ class Bench:
                 links_interval_s=0.1,
                 health_interval_s=0.1,
                 standings_interval_s=0.02,
+                findings_interval_s=0.1,
             ),
         )
         self.store.attach(

@@ -31,6 +31,17 @@ pytestmark = pytest.mark.timeout(240)
 
 PROD = Key("BrokerConnection", "default", "prod")
 BROKER = Reference("BrokerConnection", "default", "prod")
+#: One of the queue that `everything` has.
+FINDINGS = [
+    {
+        "run_id": "r", "as_of_us": 1,
+        "findings": [
+            {"rule": "DL-LOST", "severity": "critical", "status": "RAISED", "object_type": "queue",
+             "since": "2026-11-20T14:00:00Z", "vhost": "/", "object": "q", "message": "lost",
+             "action": "look"}
+        ],
+    }
+]  # fmt: skip
 
 
 @pytest_asyncio.fixture
@@ -396,6 +407,7 @@ async def test_restart_with_all_kinds_writes_nothing(tmp_path: Path) -> None:
     broker.members = [member("n0", "memory", is_critical=True), member("n1", is_critical=True)]
     row = {"id": "1", "kind": "queue", "vhost": "/", "name": "q", "member": "n0", "messages": 7}
     broker.kept_aside = [row | {"state": "kept"}]
+    broker.findings = FINDINGS
     try:
         async with running(tmp_path, broker) as first:
             first.connect()
@@ -404,6 +416,8 @@ async def test_restart_with_all_kinds_writes_nothing(tmp_path: Path) -> None:
             upstream = Key("FederationUpstream", "default", "east")
             await first.until("links", lambda: condition(first, upstream, "LinksUp"))
             await first.until("kept", lambda: condition(first, queue, "KeptAside"))
+            for key in (PROD, queue, Key("Policy", "default", "one")):
+                await first.until("found", lambda k=key: status_of(first, k, "Healthy") == "False")
             await first.until("too few", lambda: "replicas is 9" in warning(first, "Queue", "q"))
             await first.until("tie", lambda: warning(first, "Policy", "two"))
             await first.until("cycle", lambda: warning(first, "Exchange", "b"))
@@ -450,6 +464,7 @@ async def test_what_ended_while_the_operator_was_away_is_taken_back(tmp_path: Pa
     broker.put(other, {"type": "fanout", "settings": {"alternate-exchange": "a"}})
     row = {"id": "1", "kind": "queue", "vhost": "/", "name": "q", "member": "n0", "messages": 7}
     broker.kept_aside = [row | {"state": "kept"}]
+    broker.findings = FINDINGS
     exchange, queue = Key("Exchange", "default", "a"), Key("Queue", "default", "q")
     try:
         async with running(tmp_path, broker) as first:
@@ -459,16 +474,21 @@ async def test_what_ended_while_the_operator_was_away_is_taken_back(tmp_path: Pa
             await first.until("cycle", lambda: warning(first, "Exchange", "a"))
             await first.until("replicas", lambda: warning(first, "Queue", "q"))
             await first.until("kept", lambda: condition(first, queue, "KeptAside"))
+            await first.until("found", lambda: condition(first, queue, "Healthy"))
             known = copy.deepcopy(first.store._resources)
         broker.put(other, {"type": "fanout", "settings": {}})
         broker.members = [member(f"fake-{number}") for number in range(5)]
         broker.kept_aside = []
+        broker.findings = []
         async with running(tmp_path, broker) as second:
             second.connect()
             second.store._resources = known
             for body in known.values():
                 second.engine.put(body)
-            for key, type_ in ((exchange, "Warning"), (queue, "Warning"), (queue, "KeptAside")):
+            for key, type_ in (
+                *((exchange, "Warning"), (queue, "Warning")),
+                *((queue, "KeptAside"), (queue, "Healthy")),
+            ):
                 await second.until(
                     f"{key} {type_}", lambda k=key, t=type_: condition(second, k, t) is None
                 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from brokerd_operator import conditions
-from brokerd_operator.engine import admin_account, health, kept_aside, keys, status
+from brokerd_operator.engine import admin_account, findings, health, kept_aside, keys, status
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
@@ -131,7 +131,7 @@ async def _connection(engine: Engine, key: Key, entry: Entry) -> None:
 
 
 async def _remarks(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.Condition, ...]:
-    """What the broker itself says: alarms, quorum, what is kept aside; with Events."""
+    """What the broker itself says: alarms, quorum, what is kept aside, findings; with Events."""
     generation = entry.meta.generation
     if engine.kept_aside.is_known(key.reference):
         kept = engine.kept_aside.of_broker(key.reference, generation)
@@ -140,7 +140,12 @@ async def _remarks(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.C
     await kept_aside.tell(engine.store, entry.body, kept)
     said = engine.health.of_broker(key.reference, entry.body, generation)
     await health.tell(engine.store, entry.body, said)
-    return (*said, *kept)
+    if engine.findings.is_known(key.reference):
+        found = engine.findings.of_broker(key.reference, generation)
+    else:
+        found = engine.carry(key, entry.body, conditions.HEALTHY)
+    await findings.tell(engine.store, entry.body, found)
+    return (*said, *kept, *found)
 
 
 def _date_operation(fields: dict[str, Any], previous: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from brokerd_operator.engine import cluster_pass, followers, keys, status
 from brokerd_operator.engine.admin_account import AdminAccount
 from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.drift_watch import DriftWatch
+from brokerd_operator.engine.findings import Findings
 from brokerd_operator.engine.health import Health
 from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
@@ -61,6 +62,8 @@ class EngineSettings:
     kept_aside_interval_s: float = 10.0
     #: How often brokers are asked for alarms and members.
     health_interval_s: float = 10.0
+    #: How often brokers are asked what the telemetry job found; it runs once an hour.
+    findings_interval_s: float = 60.0
     #: How soon a change of policies, queues or exchanges shows on others of them.
     standings_interval_s: float = 2.0
     #: The orphan sweep waits so long after all resources are known.
@@ -83,6 +86,7 @@ class Engine:
         self.links = Links()
         self.kept_aside = KeptAside()
         self.health = Health()
+        self.findings = Findings()
         self.standings = Standings()
         #: Resources that keep a condition which nobody knows anew since the start.
         self.carrying: set[Key] = set()
@@ -131,6 +135,7 @@ class Engine:
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:
             self.health.forget(key.reference)
+            self.findings.forget(key.reference)
             self.standings.forget(key.reference)
             self.looked_at.discard(key.reference)
             self._accounts.pop(key.reference, None)
@@ -322,6 +327,7 @@ class Engine:
                 tasks.create_task(self._follow_kept_aside())
                 tasks.create_task(followers.follow_health(self))
                 tasks.create_task(followers.follow_standings(self))
+                tasks.create_task(followers.follow_findings(self))
                 tasks.create_task(self._sweep())
         finally:
             sessions, self._sessions = list(self._sessions.values()), {}

@@ -1,7 +1,8 @@
 """Tasks of the engine that keep up what resources are told besides their own objects.
 
 Health asks each broker for its members, one call per broker and interval; standings look at virtual
-hosts that changed. Both wake only those whose status says something else now. For the engine only.
+hosts that changed; findings are what the telemetry job has handed to members. All wake only those
+whose status says something else now. For the engine only.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import time
 from typing import TYPE_CHECKING
 
 from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine.findings import Finding
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
+from brokerd_operator.specs.model import Reference
 from brokerd_operator.specs.queue import QueueSpec
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: Looking at standings takes at most this share of the time: one part in so many.
 STANDINGS_SHARE = 20
+#: How soon a broker that is new is asked what was found.
+FINDINGS_LOOK_S = 1.0
 
 
 async def follow_health(engine: Engine) -> None:
@@ -103,3 +108,51 @@ async def follow_standings(engine: Engine) -> None:
             if was_new:
                 engine.wake_carrying()
         rest_s = STANDINGS_SHARE * (time.monotonic() - began)
+
+
+async def follow_findings(engine: Engine) -> None:
+    """Ask brokers what the telemetry job found: one that is new soon, all in every interval."""
+    interval_s = engine.settings.findings_interval_s
+    asked: dict[Reference, float] = {}
+    while True:
+        now = time.monotonic()
+        asked = {broker: at for broker, at in asked.items() if now - at < interval_s}
+        for session in engine.sessions():
+            if session.state is State.UP and session.reference not in asked:
+                asked[session.reference] = now
+                await _ask_findings(engine, session)
+        await asyncio.sleep(min(interval_s, FINDINGS_LOOK_S))
+
+
+async def _ask_findings(engine: Engine, session: BrokerSession) -> None:
+    broker = session.reference
+    if session.client is None:
+        return
+    try:
+        documents = await session.client.rows_of_all("findings")
+    except BrokerError as error:
+        # Also a member of a release that does not know the kind.
+        log.debug("findings of %s: %s", broker.key, error)
+        return
+    if session not in engine.sessions():
+        # It went while the answer was on its way.
+        return
+    is_first = not engine.findings.is_known(broker)
+    changed = engine.findings.replace(broker, documents)
+    if changed or is_first:
+        _wake_found(engine, broker, changed)
+    if is_first:
+        engine.wake_carrying()
+
+
+def _wake_found(engine: Engine, broker: Reference, changed: set[Finding]) -> None:
+    engine.wake_broker_itself(broker)
+    for finding in changed:
+        engine.wake(engine.cache.claiming(broker, finding.identity))
+    if changed:
+        # Few beside the queues; which of them it is about is theirs to find out.
+        engine.wake(
+            key
+            for key in engine.cache.referring_to(broker)
+            if key.kind in ("FederationUpstream", "Policy")
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from brokerd_operator import conditions
-from brokerd_operator.engine import kept_aside
+from brokerd_operator.engine import findings, kept_aside
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession
@@ -58,6 +58,7 @@ async def gather(
             _add_links(found, engine, key, entry, spec, session)
         if isinstance(spec, QueueSpec):
             await _add_kept_aside(found, engine, key, entry, spec, session)
+        await _add_findings(found, engine, key, entry, spec, session)
     is_own = session is not None and reason in _OWN_OBJECT
     if spec.BROKER_KIND in POLICY_KINDS:
         _add_standing(found, engine, key, entry, spec, session if is_own else None)
@@ -98,6 +99,38 @@ async def _add_kept_aside(
         kept = engine.carry(key, entry.body, conditions.KEPT_ASIDE)
     await kept_aside.tell(engine.store, entry.body, kept)
     found.conditions.extend(kept)
+
+
+async def _add_findings(
+    found: Remarks,
+    engine: Engine,
+    key: Key,
+    entry: Entry,
+    spec: TopologySpec,
+    session: BrokerSession,
+) -> None:
+    """Healthy; only kinds that findings are about."""
+    broker, generation = session.reference, entry.meta.generation
+    if spec.KIND not in ("Queue", "Exchange", "Policy", "FederationUpstream"):
+        return
+    is_known = engine.findings.is_known(broker)
+    if spec.BROKER_KIND in POLICY_KINDS:
+        is_known = is_known and engine.standings.is_known(broker, spec.vhost)
+    if not is_known:
+        found.conditions.extend(engine.carry(key, entry.body, conditions.HEALTHY))
+        return
+    if isinstance(spec, FederationUpstreamSpec):
+        name = spec.resolved_name(entry.meta)
+        told = engine.findings.of_upstream(broker, spec.vhost, name, generation)
+    else:
+        (identity,) = spec.identities(entry.meta)
+        if spec.BROKER_KIND in POLICY_KINDS:
+            winners = engine.standings.winners(broker, identity.vhost)
+            told = engine.findings.of_policy(broker, identity, winners, generation)
+        else:
+            told = engine.findings.of_object(broker, identity, generation)
+    await findings.tell(engine.store, entry.body, told)
+    found.conditions.extend(told)
 
 
 def _add_standing(

@@ -64,6 +64,11 @@ class Standings:
         view = self._views.get((broker, identity.vhost))
         return () if view is None else view.oddities.get(identity, ())
 
+    def winners(self, broker: Reference, vhost: str) -> Mapping[Identity, Identity]:
+        """The policy in force for each exchange and queue of a virtual host."""
+        view = self._views.get((broker, vhost))
+        return {} if view is None else view.winners
+
     async def refresh(self, broker: Reference, topology: Topology) -> set[Identity]:
         """Look at what changed; whose standing or oddities are others now."""
         places = {vhost for reference, vhost in self._changed if reference == broker}

@@ -88,6 +88,8 @@ class View:
 
     policies: Mapping[Identity, Standing] = field(default_factory=dict)
     oddities: Mapping[Identity, tuple[Oddity, ...]] = field(default_factory=dict)
+    #: The policy that is in force for each exchange and queue.
+    winners: Mapping[Identity, Identity] = field(default_factory=dict)
 
 
 def match(policy: ObservedObject, objects: Iterable[ObservedObject]) -> Matched:
@@ -138,13 +140,13 @@ def view(objects: Iterable[ObservedObject], matched: Mapping[Identity, Matched])
         for name in of_kind:
             standings[name] = _standing(name, matched[name], ranked)
         for identity, contenders in ranked.items():
-            if identity.kind == "exchange":
+            if kind == "policy":
                 winners[identity] = contenders[0][1]
         for name, oddity in _ties(ranked):
             oddities.setdefault(name, []).append(oddity)
     for name, oddity in _cycle_oddities(items, policies, winners):
         oddities.setdefault(name, []).append(oddity)
-    return View(standings, {name: tuple(found) for name, found in oddities.items()})
+    return View(standings, {name: tuple(found) for name, found in oddities.items()}, winners)
 
 
 #: Policies that fit an object, the winner first, each with its rank.

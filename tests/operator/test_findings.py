@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 BROKER = Reference("BrokerConnection", "default", "prod")
 
 
-def row(rule: str = "DL-LOST", **fields: Any) -> dict[str, Any]:
+def row(rule: Any = "DL-LOST", **fields: Any) -> dict[str, Any]:
     base = {
         "rule": rule, "severity": "critical", "status": "RAISED", "since": "2026-11-20T14:00:00Z",
         "object_type": "queue", "vhost": "/", "object": "orders", "upstream": "",
@@ -123,7 +123,7 @@ async def test_a_finding_shows_on_its_objects_with_events_and_goes_again(bench: 
     ]
     for key, rule in ((queue, "DL-LOST"), (policy, "DL-LOST"), (exchange, "AE-MISSING"),
                       (upstream, "FED-STUCK"), (PROD, "AE-MISSING")):  # fmt: skip
-        await bench.until("found", lambda key=key, rule=rule: rule in healthy(bench, key))
+        await bench.until("found", lambda k=key, r=rule: r in healthy(bench, k))
         assert healthy(bench, key).startswith("False CriticalFinding: ")
     assert "create the exchange 'dlx' (table deadletter_1h)" in healthy(bench, queue)
     assert healthy(bench, other) == ""
@@ -131,7 +131,7 @@ async def test_a_finding_shows_on_its_objects_with_events_and_goes_again(bench: 
 
     bench.broker.findings = [document(row(status="CLEAR"), run=3)]
     for key in (queue, policy, exchange, upstream):
-        await bench.until("found", lambda key=key: healthy(bench, key) == "")
+        await bench.until("found", lambda k=key: healthy(bench, k) == "")
     await bench.until("found", lambda: healthy(bench, PROD).startswith("True NothingFound"))
     assert events(bench, queue) == ["FindingRaised", "FindingCleared"]
 

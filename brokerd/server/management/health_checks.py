@@ -89,7 +89,7 @@ async def _quorum_critical(call: Call) -> Answer:
     queues = [
         _queue_row(queue)
         for uid in critical[:QUEUES_MAX]
-        if uid != CATALOG_GROUP and (queue := services.queues.queue_of(uid)) is not None
+        if uid != CATALOG_GROUP and (queue := services.listed.queues.queue_of(uid)) is not None
     ]
     what = "the catalog and " if CATALOG_GROUP in critical else ""
     return failed(

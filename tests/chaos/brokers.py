@@ -43,6 +43,7 @@ class BrokerdCluster:
         environment = {f"BROKERD_LISTENERS_{key}": str(port) for key, port in ports.items()}
         environment |= {
             "BROKERD_LISTENERS_AMQPS": "0",
+            "BROKERD_LISTENERS_MANAGEMENT_TLS": "0",
             "BROKERD_CLUSTER_NAME": "chaos",
             "BROKERD_CLUSTER_MEMBERS": peers,
             "BROKERD_CLUSTER_SECRET": "a secret of the chaos runs",

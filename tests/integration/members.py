@@ -177,10 +177,12 @@ def wait_acquainted(members: list[Member]) -> None:
 
 def listener_settings(ports: Mapping[str, int]) -> dict[str, str]:
     """Return the ports as a member's environment, so that an older release can read it, too."""
-    return {
+    settings = {
         f"{'OPTIONAL_' if key == 'MANAGEMENT' else ''}BROKERD_LISTENERS_{key}": str(port)
         for key, port in ports.items()
     }
+    # Members with a certificate would all want the same port.
+    return settings | {"OPTIONAL_BROKERD_LISTENERS_MANAGEMENT_TLS": "0"}
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import gzip
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ import pytest
 
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_amqp_starts import certificate
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
+GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="
 NUMBERS = ("messages", "messages_ready", "messages_unacknowledged", "consumers", "memory")
 
 
@@ -266,6 +270,25 @@ def test_rights_of_writes_are_those_of_amqp(member: Member) -> None:
     finally:
         admin.delete("user", "small", "")
         admin.close()
+
+
+def test_tls_is_served_where_the_member_has_a_certificate(tmp_path: Path) -> None:
+    """And a browser is told to stay with it."""
+    cert_file, key_file = certificate(tmp_path)
+    [port] = free_ports(1)
+    env = {
+        "BROKERD_TLS_CERT_FILE": str(cert_file),
+        "BROKERD_TLS_KEY_FILE": str(key_file),
+        "BROKERD_LISTENERS_MANAGEMENT_TLS": str(port),
+    }
+    with cluster(tmp_path, 1, **env):
+        context = ssl.create_default_context(cafile=str(cert_file))
+        connection = http.client.HTTPSConnection("localhost", port, timeout=60, context=context)
+        with contextlib.closing(connection):
+            connection.request("GET", "/api/whoami", headers={"Authorization": GUEST})
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["name"]) == (200, "guest")
+            assert answer.headers["Strict-Transport-Security"].startswith("max-age=")
 
 
 # ---- several members ----------------------------------------------------------------------------

@@ -456,9 +456,7 @@ def build_fronts(member: Member) -> Fronts:
     render = functools.partial(metrics.render, figures)
     http = HttpServer(health.make_app(base.lifecycle.health, render, config.data_dir / "results"))
     services = _management_services(base, access, messages, members, admin, endpoints)
-    management_table.register(services)
-    limits = management.listener_limits(config.limits)
-    api = HttpServer(management.make_app(services, management_table.TABLE), limits)
+    api = _management(services)
     return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
 
 
@@ -519,6 +517,12 @@ def _message_service(
         *(services, access.callers, access.admission, access.connections),
         has_started=lambda: runtime.has_started,
     )
+
+
+def _management(services: ManagementServices) -> HttpServer:
+    management_table.register(services)
+    limits = management.listener_limits(services.config.limits)
+    return HttpServer(management.make_app(services, management_table.TABLE), limits)
 
 
 def _management_services(

@@ -90,8 +90,20 @@ def _own_row(services: ManagementServices) -> Json:
         "proc_used": connections + status["totals"]["channel_count"],
         "proc_used_details": rate(0.0),
         "proc_total": 1 << 20,
+        **_settings(services, status),
+    }
+    if monitor is None:
+        row["running"] = listed.runtime.endpoints is not None
+    for name in CHURN:
+        row |= {name: 0, f"{name}_details": rate(0.0)}
+    return row
+
+
+def _settings(services: ManagementServices, status: Json) -> Json:
+    """Return what of a node does not change while it runs."""
+    return {
         "rates_mode": "basic",
-        "net_ticktime": max(1, config.cluster.suspect_after_ms // 1000),
+        "net_ticktime": max(1, services.config.cluster.suspect_after_ms // 1000),
         "partitions": [],
         "cluster_links": [],
         "enabled_plugins": ["rabbitmq_management"],
@@ -115,11 +127,6 @@ def _own_row(services: ManagementServices) -> Json:
         "listeners": [_listener(each) for each in status["listeners"]],
         "python_version": platform.python_version(),
     }
-    if monitor is None:
-        row["running"] = listed.runtime.endpoints is not None
-    for name in CHURN:
-        row |= {name: 0, f"{name}_details": rate(0.0)}
-    return row
 
 
 def _exchange_types() -> list[Json]:

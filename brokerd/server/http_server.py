@@ -45,6 +45,8 @@ class HttpLimits:
     #: Read of a connection since its last request was taken up: the request line, headers, a body
     #: that nobody asked for, and requests that were sent without waiting.
     unanswered_bytes_max: int = 16 * 1024
+    #: Requests may have bodies: what comes of one before its sender is known has to wait.
+    has_bodies: bool = False
 
 
 PROBES = HttpLimits()
@@ -144,6 +146,9 @@ class Guarded(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unanswered = 0
         self._allowed = server.limits.unanswered_bytes_max
+        #: Whether the sender of the present request is.
+        self._is_known = False
+        self._is_paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def abort(self) -> None:
@@ -155,11 +160,20 @@ class Guarded(asyncio.Protocol):
         """A whole request head has come."""
         self._unanswered = 0
         self._allowed = self._server.limits.unanswered_bytes_max
+        self._is_known = False
+        self._go_on()
         self._within(NEXT_REQUEST_S)
 
     def allow(self, body_bytes: int) -> None:
         """The request's sender is known: a body of this size may come as well."""
         self._allowed = self._server.limits.unanswered_bytes_max + body_bytes
+        self._is_known = True
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self._is_paused = False
 
     def _within(self, seconds: float) -> None:
         if self._deadline is not None:
@@ -179,7 +193,13 @@ class Guarded(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._unanswered += len(data)
-        if self._unanswered > self._allowed:
+        is_too_much = self._unanswered > self._allowed
+        if is_too_much and self._server.limits.has_bodies and not self._is_known:
+            # Clients send a body without being asked for it, and a password takes a moment.
+            self._is_paused = True
+            if self._transport is not None:
+                self._transport.pause_reading()
+        elif is_too_much:
             self._server.complain("more than a request from %s", self.address)
             self.abort()
             return

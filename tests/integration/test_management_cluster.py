@@ -34,10 +34,19 @@ def test_administration_on_three_members(tmp_path: Path) -> None:
     """One cluster for all, since a start takes longest."""
     with cluster(tmp_path, 3, BROKERD_AUTH_SCRYPT_LOG2_N="10") as members:
         first, second, third = members
+        _large_bodies(first)
         _clients_elsewhere(first, second)
         _protected_vhosts(first, second)
         _limits_of_two_at_once(first, second)
         _without_a_member(first, second, third)
+
+
+def _large_bodies(first: Member) -> None:
+    """A body comes before its sender's password is checked: it waits, and the answer arrives."""
+    body = {"value": "x" * 2_000_000}
+    for _ in range(3):
+        assert ask(first, "PUT", "global-parameters/large", body)[0] == 400
+        assert ask(first, "PUT", "global-parameters/large", body, user="nobody")[0] == 401
 
 
 def _clients_elsewhere(first: Member, second: Member) -> None:

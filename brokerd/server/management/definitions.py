@@ -150,7 +150,7 @@ def _check_vhosts(call: Call, body: Json) -> None:
     for section in (*_OF_VHOST, "permissions", "topic_permissions"):
         for entry in _entries(body, section):
             vhost = entry.get("vhost", "undefined")
-            if vhost not in known:
+            if not isinstance(vhost, str) or vhost not in known:
                 raise bad_request(["no_such_vhost", vhost])
 
 

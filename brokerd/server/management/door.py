@@ -62,6 +62,7 @@ def listener_limits(limits: LimitConfig) -> HttpLimits:
     return HttpLimits(
         connections_max=limits.management_connections,
         connections_per_address_max=limits.management_connections_per_address,
+        has_bodies=True,
         unanswered_bytes_max=UNKNOWN_BYTES_MAX,
     )
 

@@ -256,7 +256,9 @@ def imported(kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "stored", [auth.hash_password("secret", 10), imported("sha256"), imported("sha512")]
+    "stored",
+    [auth.hash_password("secret", 10), imported("sha256"), imported("sha512")],
+    ids=["scrypt", "sha256", "sha512"],
 )
 def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch, stored: str) -> None:
     """SEC-8, SEC-14: hmac.compare_digest decides, nothing else."""

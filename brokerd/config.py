@@ -410,7 +410,14 @@ def _merge_file(values: dict[str, dict[str, Any]], file: Path) -> None:
 
 #: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
 _OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
+    {
+        "BROKERD_COMPILED",
+        "BROKERD_ADDRESS",
+        "BROKERD_NODES",
+        "BROKERD_USER",
+        "BROKERD_PASSWORD",
+        "BROKERD_CACHE",
+    }
 )
 
 

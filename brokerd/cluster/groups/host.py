@@ -84,7 +84,7 @@ class Host:
         self.refilling = Refilling(self, wal, self._queue)
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
         self.leader_transfer = LeaderTransfer(self)
-        self._volatile = VolatileStore(self.wake)
+        self._memory = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
         self._service: peer_service.PeerService | None = None
@@ -179,7 +179,7 @@ class Host:
         if volatile and configuration.voters != (self.node,):
             raise ValueError("a volatile group has one member, this node")
         log: LogStorage
-        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
+        log = self._memory.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
         replica = Replica(
             GroupUid(uid),
             self.node,
@@ -221,7 +221,7 @@ class Host:
             self._cleaning.moved.pop(uid, None)
             self._members.remove(driver)
         if driver is not None and driver.is_volatile:
-            self._volatile.close(uid)
+            self._memory.close(uid)
         elif forget:
             self._queue.remove_group(uid if driver is None else driver.log_uid)
             self.schedule_flush()
@@ -514,7 +514,7 @@ class Host:
     ) -> None:
         """See driver.Ports."""
         if driver.is_volatile:
-            self._volatile.persist(driver, token, hard_state, entries)
+            self._memory.persist(driver, token, hard_state, entries)
             return
         size = sum([len(entry.data) for entry in entries])
         self._queue.add_write(driver, token, GroupWrite(driver.log_uid, hard_state, entries), size)
@@ -530,7 +530,7 @@ class Host:
     def save_snapshot(self, driver: Driver, action: SaveSnapshot) -> None:
         """See driver.Ports."""
         if driver.is_volatile:
-            self._volatile.save_snapshot(driver, action)
+            self._memory.save_snapshot(driver, action)
             return
         self._cleaning.moved[driver.uid] = None
         self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
@@ -587,7 +587,7 @@ class Host:
             self.keeper.look_again(self._drivers.values())
             self.remembrance.look()
             self._cleaning.collect(self._drivers)
-            self._volatile.clean()
+            self._memory.clean()
         self.flush()
 
     def _tick_groups(self) -> None:

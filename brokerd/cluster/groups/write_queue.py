@@ -189,8 +189,8 @@ class WriteQueue:
         self._is_busy = False
         self._has_failed = False
         self._handed: queue.SimpleQueue[list[Step] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="wal-writer", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._work, name="wal-writer", daemon=True)
+        self._worker.start()
 
     def add_write(self, driver: Driver, token: int, write: GroupWrite, size: int) -> None:
         """Add to the batch that is being collected."""
@@ -249,7 +249,7 @@ class WriteQueue:
                 self._handed.put(steps)
         self._has_failed = True
         self._handed.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._worker.join)
 
     def _work(self) -> None:
         wal, call = self._wal, self._loop.call_soon_threadsafe

@@ -64,7 +64,9 @@ class QueueMachine(QueueIntake):
         except queue_decoders.MALFORMED as error:
             return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
         self.clock_ms = max(self.clock_ms, meta.now_ms)
-        if self.deleted is not None:
+        # Not of the field, since the command below may delete the queue.
+        cause = self.deleted
+        if cause is not None:
             return Outcome(self._reply_of_deleted(kind, decoded))
         if self.last_used_ms is None:
             self.last_used_ms = self.clock_ms

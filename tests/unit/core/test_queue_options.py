@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from brokerd.core.queue import queue_commands, queue_decoders
@@ -28,16 +30,20 @@ def test_options_out_of_range_are_brought_into_it(
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("name", "value"),
     [
-        QueueOptions(auto_delete=1),  # type: ignore[arg-type]
-        QueueOptions(alternate_exchange=5),  # type: ignore[arg-type]
-        QueueOptions(delayed_retry=None),  # type: ignore[arg-type]
-        QueueOptions(delayed_retry_min_ms="5"),  # type: ignore[arg-type]
+        ("auto_delete", 1),
+        ("alternate_exchange", 5),
+        ("delayed_retry", None),
+        ("delayed_retry_min_ms", "5"),
+        ("max_priority", True),
+        ("delivery_limit", "5"),
     ],
 )
-def test_options_of_a_wrong_type_are_refused(options: QueueOptions) -> None:
+def test_options_of_a_wrong_type_are_refused(name: str, value: object) -> None:
     q = QueueDriver()
     before = q.machine.options
-    assert q.reply(queue_commands.encode_update_options(options))["refused"] == 400
+    right = queue_commands.encode_update_options(QueueOptions())
+    wrong = json.dumps(json.loads(right[2:]) | {name: value}).encode()
+    assert q.reply(right[:2] + wrong)["refused"] == 400
     assert q.machine.options is before

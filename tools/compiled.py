@@ -46,7 +46,6 @@ ROOMS = (
 #: attributes which are set on the class from outside.
 LEFT_OUT = {
     "amqp/integers.py",
-    "core/integers.py",
     "core/profiles.py",
     "core/strangers.py",
     "cluster/peer/certificate_files.py",

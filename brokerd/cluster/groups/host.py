@@ -3,7 +3,6 @@
 Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
 run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
 (hot-path.md rule 1: batches form by what is there when the previous flush ends, no timers).
-The host decides nothing about consensus.  server/member_events.py implements HostEvents.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from mypy_extensions import mypyc_attr
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
@@ -47,11 +48,11 @@ logger = logging.getLogger(__name__)
 GROUPS_PER_TURN = 256
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Host:
     """Groups, peers and the clock of one node.  Create it within a running event loop.
 
-    State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
-    the clock); `_members` (groups by member).  Idle groups are in none but the last.
+    State: the drivers, and by what they are found: with inputs, in need of the clock, by member.
     In one piece: the one face of all groups; what can stand by itself has classes of its own.
     """
 
@@ -71,7 +72,7 @@ class Host:
         self.events: HostEvents
         self.clients: list[ClientEvents] = []
         self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
-        self.transport = transport.GrpcTransport(node, incarnation, config, self, rng)
+        self.transport = transport.between(node, incarnation, config, self, rng)
         #: Where peers reach this node, once started.
         self.port = 0
         self._wal = wal

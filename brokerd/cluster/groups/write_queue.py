@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.inputs import SnapshotSaved
@@ -168,6 +170,7 @@ class RefillStep:
         return [self.driver]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WriteQueue:
     """Steps that wait, and the thread that does them.
 

@@ -17,6 +17,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
@@ -42,6 +44,7 @@ from brokerd.core.queue.queue_store import Span, runs_of
 from brokerd.core.queue_options import QueueOptions
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueMachine(QueueIntake):
     """One queue.
 

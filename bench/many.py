@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import aio_pika
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bench import processes
 from bench.brokerd_nodes import BrokerdCluster
@@ -26,10 +26,13 @@ BODY = bytes(1024)
 CONNECTIONS_AT_ONCE = 20
 
 
-async def publisher(port: int, room: asyncio.Semaphore) -> AbstractChannel:
+async def publisher(
+    port: int, room: asyncio.Semaphore, connections: list[AbstractConnection]
+) -> AbstractChannel:
     """Connect; a login costs the broker a password hash, so not all at once."""
     async with room:
         connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
+        connections.append(connection)
         return await connection.channel()
 
 
@@ -48,9 +51,12 @@ async def measure(clusters: list[BrokerdCluster], args: argparse.Namespace) -> N
     room = asyncio.Semaphore(CONNECTIONS_AT_ONCE)
     queues = [f"many{number}" for number in range(args.queues)]
     sides = []
+    connections: list[AbstractConnection] = []
     for cluster in clusters:
         port = cluster.amqp_ports[0]
-        channels = await asyncio.gather(*(publisher(port, room) for _ in range(args.publishers)))
+        channels = await asyncio.gather(
+            *(publisher(port, room, connections) for _ in range(args.publishers))
+        )
         for queue in queues:
             await channels[0].declare_queue(
                 queue, durable=True, arguments={"x-queue-type": "quorum"}
@@ -77,9 +83,7 @@ async def measure(clusters: list[BrokerdCluster], args: argparse.Namespace) -> N
         ratio = statistics.median(after / before for before, after in zip(old, new, strict=True))
         middles = f"{statistics.median(old):,.0f} µs | {statistics.median(new):,.0f} µs"
         print(f"| {work} | {figure} | {middles} | {ratio:.3f} |", flush=True)
-    for channels in sides:
-        for channel in channels:
-            await channel.close()
+    await asyncio.gather(*(connection.close() for connection in connections))
 
 
 def main() -> None:

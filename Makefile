@@ -68,6 +68,7 @@ PART_MINUTES ?= 45
 PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
+COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
 test: setup ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
@@ -91,6 +92,13 @@ coverage: setup ## the pure rooms by their unit tests and transcripts: every lin
 	$(BIN)/python -m coverage report || { status=1; \
 	  echo "coverage: a pure room needs a test for each line and branch (a->b) named above," \
 	    "or has one that nothing reaches: delete it"; }; exit $$status
+
+compiled: setup ## the rooms on a message's way as C, for BROKERD_COMPILED=1; nothing is done if they are there
+	@$(BIN)/python tools/compiled.py
+
+test-compiled: compiled ## the pure rooms' tests, and the Raft core in the simulator, with the compiled form
+	@BROKERD_COMPILED=1 $(BIN)/pytest -q $(PYTEST_OPTIONS) $(COMPILED_TESTS)
+	@BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run --seeds 300 --first-seed $(FIRST_SEED) --processes 2
 
 spec-coverage: setup ## rules of the specification, and the tests that cover them
 	@$(BIN)/python tools/spec_coverage.py
@@ -186,4 +194,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel e2e sbom bundle operator-faults e2e-nightly
+.PHONY: compiled test-compiled federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel e2e sbom bundle operator-faults e2e-nightly

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from brokerd import __version__, config
+from brokerd import __version__, compiled, config
 
 #: sysexits.h: EX_CONFIG, what the user can mend.
 EXIT_CONFIG = 78
@@ -22,7 +22,9 @@ REASON_BYTES_MAX = 4096
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="brokerd")
+@click.version_option(
+    __version__, prog_name="brokerd", message=f"%(prog)s, version %(version)s, {compiled.form()}"
+)
 def main() -> None:
     """The brokerd message broker (AMQP 0-9-1 and gRPC)."""
 

@@ -29,7 +29,14 @@ PREFIX = "BROKERD_"
 OPTIONAL = "OPTIONAL_"
 #: Variables of ours that are no settings of a member (brokerctl and the set-up scripts read them).
 _OTHER_VARIABLES = frozenset(
-    {"BROKERD_ADDRESS", "BROKERD_NODES", "BROKERD_USER", "BROKERD_PASSWORD", "BROKERD_CACHE"}
+    {
+        "BROKERD_ADDRESS",
+        "BROKERD_CACHE",
+        "BROKERD_COMPILED",
+        "BROKERD_NODES",
+        "BROKERD_PASSWORD",
+        "BROKERD_USER",
+    }
 )
 #: What Kubernetes and Docker put into the environment because something is called "brokerd".
 _SERVICE_LINK = re.compile(r"BROKERD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?|NAME)")

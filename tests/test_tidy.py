@@ -214,11 +214,14 @@ def test_every_module_says_what_it_is_for() -> None:
 
 
 def test_init_files_hold_nothing_but_the_version() -> None:
-    """Imports in them would make rooms import each other by accident."""
+    """Imports in them would make rooms import each other by accident.  That of the package chooses
+    the form (ADR 32), which must be known before the first room is imported.
+    """
     full = [
         relative(path)
         for path in python_files()
         if path.name == "__init__.py"
+        and path != ROOT / "brokerd" / "__init__.py"
         and re.sub(r'""".*?"""|__version__ = "[^"]*"', "", path.read_text(), flags=re.S).strip()
     ]
     assert full == []

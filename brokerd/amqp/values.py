@@ -18,23 +18,8 @@ from typing import TypeAlias
 
 from brokerd.amqp import spec
 from brokerd.amqp.errors import EncodeError, FieldSyntaxError, FrameError
-
-
-class Timestamp(int):
-    """Seconds since 1970, type `T`."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"Timestamp({int(self)})"
-
-
-class Long(int):
-    """An integer that goes out as type `l` however small, as RabbitMQ sends its counts (R-DLX-22):
-    Java's clients cast them.  Never comes in.
-    """
-
-    __slots__ = ()
+from brokerd.amqp.integers import Long as Long
+from brokerd.amqp.integers import Timestamp as Timestamp
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,8 +4,7 @@ In: `step(message)`, `tick()`, `propose(...)`, `campaign()`. Out: `ready()`; the
 `advance_persisted(token)` and `advance_applied(index)` report back. Storage writes are
 asynchronous: entries and terms count only once they are on disk, and what depends on the disk
 (acknowledgements, votes, requests for votes, the leader's own copy) waits for it, while everything
-else goes on. replica.py and tests are the users; the machine, replies and effects are replica.py's
-business.
+else goes on. replica.py, which has the machine, replies and effects, and tests are the users.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ class RaftNode:
     """
 
     _HANDLERS: ClassVar[dict[int, Callable[[RaftNode, Message], None]]]
+    __deletable__: ClassVar = ["replication", "election", "following"]  # for Replica.close
 
     def __init__(
         self,

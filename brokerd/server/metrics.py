@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from brokerd import __version__
+from brokerd import __version__, compiled
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server import metrics_rabbitmq
 from brokerd.server.access import login_records
@@ -98,10 +98,12 @@ class _Figures(Collector):
     def _identity(self) -> Iterator[Metric]:
         sources = self._sources
         info = GaugeMetricFamily(
-            "brokerd_build_info", "Version of this member.", labels=["version", "node", "cluster"]
+            "brokerd_build_info",
+            "Version of this member; form is compiled or python.",
+            labels=["version", "node", "cluster", "form"],
         )
         cluster = cluster_name.of(sources.cluster_name, sources.view)
-        info.add_metric([__version__, sources.node, cluster], 1)
+        info.add_metric([__version__, sources.node, cluster, compiled.form()], 1)
         yield info
         alive = sources.host.alive() | {sources.node}
         members = sources.view.members()

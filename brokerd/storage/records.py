@@ -14,7 +14,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import google_crc32c
 
@@ -264,10 +264,11 @@ class GroupState:
 
 
 class _GroupJson(TypedDict):
-    hard_state: tuple[int, str | None, int]
+    #: term, vote (str or None), commit
+    hard_state: list[Any]
     voters: list[str]
     learners: list[str]
-    snapshot: tuple[int, int]
+    snapshot: list[int]
     tail: int
     healed: list[int]
     lost: list[int]
@@ -279,10 +280,10 @@ def encode_group_state(state: GroupState, *, reset: bool) -> bytes:
     """`reset`: the group's earlier entries are void (a leader's snapshot replaced them)."""
     hard = state.hard_state
     value: _GroupJson = {
-        "hard_state": (hard.term, hard.vote, hard.commit),
+        "hard_state": [hard.term, hard.vote, hard.commit],
         "voters": list(state.configuration.voters),
         "learners": list(state.configuration.learners),
-        "snapshot": (state.snapshot_index, state.snapshot_term),
+        "snapshot": [state.snapshot_index, state.snapshot_term],
         "tail": state.tail,
         "healed": state.healed,
         "lost": state.lost,

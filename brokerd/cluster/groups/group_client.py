@@ -73,7 +73,7 @@ class _Command:
     #: How an answer begins that says: not applied, what was sent before it has not arrived.
     early: bytes = b""
     #: What its sender's commands to this group have in common that follow one another.
-    line: object = None
+    line: object | None = None
     #: Somebody waits for the answer, and would rather have a refusal than wait in vain.
     is_asked: bool = False
     #: At a replica here it may be lazy (raft/replication.py).

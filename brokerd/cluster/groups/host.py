@@ -3,7 +3,6 @@
 Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
 run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
 (hot-path.md rule 1: batches form by what is there when the previous flush ends, no timers).
-The host decides nothing about consensus.  server/member_events.py implements HostEvents.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from mypy_extensions import mypyc_attr
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
@@ -47,11 +48,11 @@ logger = logging.getLogger(__name__)
 GROUPS_PER_TURN = 256
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Host:
     """Groups, peers and the clock of one node.  Create it within a running event loop.
 
-    State: the drivers; `_dirty` (drivers with inputs, each once); `_group_clock` (groups that need
-    the clock); `_members` (groups by member).  Idle groups are in none but the last.
+    State: the drivers, and by what they are found: with inputs, in need of the clock, by member.
     In one piece: the one face of all groups; what can stand by itself has classes of its own.
     """
 
@@ -71,7 +72,7 @@ class Host:
         self.events: HostEvents
         self.clients: list[ClientEvents] = []
         self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
-        self.transport = transport.GrpcTransport(node, incarnation, config, self, rng)
+        self.transport = transport.between(node, incarnation, config, self, rng)
         #: Where peers reach this node, once started.
         self.port = 0
         self._wal = wal
@@ -84,7 +85,7 @@ class Host:
         self.refilling = Refilling(self, wal, self._queue)
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
         self.leader_transfer = LeaderTransfer(self)
-        self._volatile = VolatileStore(self.wake)
+        self._memory = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
         self._service: peer_service.PeerService | None = None
@@ -179,7 +180,7 @@ class Host:
         if volatile and configuration.voters != (self.node,):
             raise ValueError("a volatile group has one member, this node")
         log: LogStorage
-        log = self._volatile.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
+        log = self._memory.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
         replica = Replica(
             GroupUid(uid),
             self.node,
@@ -221,7 +222,7 @@ class Host:
             self._cleaning.moved.pop(uid, None)
             self._members.remove(driver)
         if driver is not None and driver.is_volatile:
-            self._volatile.close(uid)
+            self._memory.close(uid)
         elif forget:
             self._queue.remove_group(uid if driver is None else driver.log_uid)
             self.schedule_flush()
@@ -514,7 +515,7 @@ class Host:
     ) -> None:
         """See driver.Ports."""
         if driver.is_volatile:
-            self._volatile.persist(driver, token, hard_state, entries)
+            self._memory.persist(driver, token, hard_state, entries)
             return
         size = sum([len(entry.data) for entry in entries])
         self._queue.add_write(driver, token, GroupWrite(driver.log_uid, hard_state, entries), size)
@@ -530,7 +531,7 @@ class Host:
     def save_snapshot(self, driver: Driver, action: SaveSnapshot) -> None:
         """See driver.Ports."""
         if driver.is_volatile:
-            self._volatile.save_snapshot(driver, action)
+            self._memory.save_snapshot(driver, action)
             return
         self._cleaning.moved[driver.uid] = None
         self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
@@ -587,7 +588,7 @@ class Host:
             self.keeper.look_again(self._drivers.values())
             self.remembrance.look()
             self._cleaning.collect(self._drivers)
-            self._volatile.clean()
+            self._memory.clean()
         self.flush()
 
     def _tick_groups(self) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.inputs import SnapshotSaved
@@ -168,6 +170,7 @@ class RefillStep:
         return [self.driver]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WriteQueue:
     """Steps that wait, and the thread that does them.
 
@@ -189,8 +192,8 @@ class WriteQueue:
         self._is_busy = False
         self._has_failed = False
         self._handed: queue.SimpleQueue[list[Step] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="wal-writer", daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._work, name="wal-writer", daemon=True)
+        self._worker.start()
 
     def add_write(self, driver: Driver, token: int, write: GroupWrite, size: int) -> None:
         """Add to the batch that is being collected."""
@@ -250,7 +253,7 @@ class WriteQueue:
         self._has_failed = True
         self._handed.put(None)
         self._wal.stop_waiting()
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._worker.join)
 
     def _work(self) -> None:
         wal, call = self._wal, self._loop.call_soon_threadsafe

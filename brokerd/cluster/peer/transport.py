@@ -41,6 +41,25 @@ class Liveness:
 class Transport(Protocol):
     """How the host reaches other nodes; the simulator has its own."""
 
+    #: None without certificates.
+    tls: security.TlsContexts | None
+
+    async def set_peers(self, peers: Mapping[NodeId, str]) -> None:
+        """Have streams to these nodes and no others; values are addresses."""
+        ...
+
+    async def close(self) -> None:
+        """End all streams."""
+        ...
+
+    def break_off(self, node: NodeId) -> None:
+        """End the stream to a node, and begin another."""
+        ...
+
+    def send_heartbeats(self) -> None:
+        """Tell every node that this one is alive."""
+        ...
+
     def send_raft(self, node: NodeId, uid: int, message: Message) -> None:
         """Send, or drop and report as lost."""
         ...
@@ -407,3 +426,14 @@ class GrpcTransport:
             for stream in self._dirty:
                 stream.pump()
             self._dirty.clear()
+
+
+def between(
+    node: NodeId,
+    incarnation: int,
+    config: HostConfig,
+    events: TransportEvents,
+    rng: random.Random,
+) -> Transport:
+    """Return the transport of a member that runs in earnest."""
+    return GrpcTransport(node, incarnation, config, events, rng)

@@ -158,7 +158,7 @@ class CatalogMachine:
 
     # Commands.
 
-    def _run(self, operation: Json, changes: Changes) -> Json:
+    def _run(self, operation: Any, changes: Changes) -> Json:
         fault = catalog_commands.malformed(operation)
         if fault is not None:
             return catalog_checks.reply(REFUSED, fault)

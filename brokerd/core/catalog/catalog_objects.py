@@ -6,7 +6,7 @@ the router, policies, permissions, and through listings by the Admin service.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from brokerd.core.catalog import names, queue_membership
@@ -34,6 +34,9 @@ class Owner:
     deletion_policy: str = ""
     #: True: AMQP clients may not delete or change it.
     protected: bool = False
+
+
+OWNER_FIELDS = tuple(field.name for field in fields(Owner))
 
 
 class Record:
@@ -103,7 +106,7 @@ def owner_of(fields: Json) -> Owner | None:
     if owner is None:
         return None
     # By name, so that a field of a later version is no obstacle.
-    return Owner(**{key: owner[key] for key in Owner.__slots__ if key in owner})
+    return Owner(**{key: owner[key] for key in OWNER_FIELDS if key in owner})
 
 
 class Entry(Record):

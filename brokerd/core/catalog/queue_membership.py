@@ -105,7 +105,7 @@ def after_wish(
     is_automatic: a target size or a damaged member asked for it, no person.
     comes_back: those of `remove`, all of them members, are wanted again once they are out.
     """
-    returning = [node for node in membership.returning if node not in (*add, *remove)]
+    returning = [node for node in membership.returning if node not in add and node not in remove]
     if comes_back:
         returning += remove
     excluded = [node for node in membership.excluded if node not in add]

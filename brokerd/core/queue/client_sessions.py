@@ -12,7 +12,7 @@ channels do. Only the queue machine and those who send to it use this module.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,8 +183,8 @@ class Senders:
             yield node, sender.incarnation, sender.last, answers
 
     def restore(
-        self, node: str, incarnation: int, last: int, answers: Iterable[tuple[int, str]]
+        self, node: str, incarnation: int, last: int, answers: Iterable[Sequence[Any]]
     ) -> None:
-        """Put one row of a snapshot back."""
+        """Put one row of a snapshot back; `answers` are pairs of a number and a text."""
         sender = self._by_node[node] = _Sender(incarnation, last)
         sender.answers = {number: reply.encode() for number, reply in answers}

@@ -120,16 +120,16 @@ def _ranges(data: bytes) -> Ranges:
 
 
 def _checkout(data: bytes) -> Checkout:
-    checkout = Checkout(**queue_commands.decode_json(data))
-    checkout.consumer = _consumer(checkout.consumer)
-    checkout.prefetch = _amount(checkout.prefetch)
-    checkout.priority = _integer(checkout.priority)
-    checkout.no_ack = _boolean(checkout.no_ack)
-    checkout.exclusive = _boolean(checkout.exclusive)
-    checkout.user = _text(checkout.user)
-    if checkout.timeout_ms is not None:
-        checkout.timeout_ms = max(1, _integer(checkout.timeout_ms))
-    return checkout
+    # Types first: nothing of another type ever stands in a record.
+    given = queue_commands.decode_json(data)
+    for name, check in _CHECKOUT_FIELDS.items():
+        if name in given:
+            given[name] = check(given[name])
+    return Checkout(**given)
+
+
+def _timeout(value: Any) -> int | None:
+    return None if value is None else max(1, _integer(value))
 
 
 def _cancel(data: bytes) -> ConsumerId:
@@ -164,23 +164,29 @@ def _node(data: bytes) -> Node:
 
 
 def _options(data: bytes) -> QueueOptions:
-    options = QueueOptions(**queue_commands.decode_json(data))
+    given = queue_commands.decode_json(data)
     default = QueueOptions()
     for field in fields(QueueOptions):
-        value, usual = getattr(options, field.name), getattr(default, field.name)
-        if isinstance(usual, bool):
-            _boolean(value)
-        elif isinstance(usual, int):
-            setattr(options, field.name, _amount(value))
-        elif isinstance(usual, str) or field.name.endswith(("_exchange", "_routing_key")):
-            _ = value if value is None and usual is None else _text(value)
-        elif value is not None and field.name != "delivery_limit":
-            setattr(options, field.name, _amount(value))
-    if options.delivery_limit is not None and _integer(options.delivery_limit) < 0:
+        if field.name in given:
+            given[field.name] = _option(field.name, given[field.name], getattr(default, field.name))
+    return QueueOptions(**given)
+
+
+def _option(name: str, value: Any, usual: object) -> Any:
+    if isinstance(usual, bool):
+        return _boolean(value)
+    if name == "max_priority":
+        return min(_amount(value), PRIORITY_MAX)
+    if isinstance(usual, int):
+        return _amount(value)
+    if value is None and usual is None:
+        return None
+    if isinstance(usual, str) or name.endswith(("_exchange", "_routing_key")):
+        return _text(value)
+    if name == "delivery_limit":
         # R-DL-1: negative means unlimited.
-        options.delivery_limit = None
-    options.max_priority = min(options.max_priority, PRIORITY_MAX)
-    return options
+        return value if _integer(value) >= 0 else None
+    return _amount(value)
 
 
 def _nothing(data: bytes) -> None:
@@ -230,6 +236,17 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"text expected, not {type(value).__name__}")
     return value
+
+
+_CHECKOUT_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "consumer": _consumer,
+    "prefetch": _amount,
+    "priority": _integer,
+    "no_ack": _boolean,
+    "exclusive": _boolean,
+    "user": _text,
+    "timeout_ms": _timeout,
+}
 
 
 def _once(data: bytes) -> client_sessions.Once:

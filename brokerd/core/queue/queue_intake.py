@@ -5,6 +5,8 @@ The part of the queue machine that takes an enqueue command; `queue_machine.py` 
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.core.machine import Meta
 from brokerd.core.queue import queue_decoders
 from brokerd.core.queue.effects import Run
@@ -17,6 +19,7 @@ from brokerd.core.queue.queue_store import Entry, Span
 QUORUM_PRIORITY = 4
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueIntake(QueueState):
     """State and invariants: see `QueueState`."""
 

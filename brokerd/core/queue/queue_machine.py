@@ -17,6 +17,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.message import Range
 from brokerd.core.queue import (
@@ -42,6 +44,7 @@ from brokerd.core.queue.queue_store import Span, runs_of
 from brokerd.core.queue_options import QueueOptions
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueMachine(QueueIntake):
     """One queue.
 
@@ -64,7 +67,9 @@ class QueueMachine(QueueIntake):
         except queue_decoders.MALFORMED as error:
             return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
         self.clock_ms = max(self.clock_ms, meta.now_ms)
-        if self.deleted is not None:
+        # Not of the field, since the command below may delete the queue.
+        cause = self.deleted
+        if cause is not None:
             return Outcome(self._reply_of_deleted(kind, decoded))
         if self.last_used_ms is None:
             self.last_used_ms = self.clock_ms

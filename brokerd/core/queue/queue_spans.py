@@ -27,13 +27,19 @@ class Entry:
     __slots__ = ("_sums", "columns", "count", "enqueued_ms", "first", "index", "live", "size")
 
     def __init__(
-        self, index: int, first: int, enqueued_ms: int, count: int, columns: list[bytes]
+        self,
+        index: int,
+        first: int,
+        enqueued_ms: int,
+        count: int,
+        columns: list[bytes],
+        equal_size: int | None = None,
     ) -> None:
         self.index = index
         self.first = first
         self.enqueued_ms = enqueued_ms
         self.count = count
-        size = queue_commands.equal_size(columns)
+        size = queue_commands.equal_size(columns) if equal_size is None else equal_size
         #: Of each message, or of all together if they differ.
         self.size = queue_commands.total_size(columns) if size is None else size
         self.columns = columns if size is None else None
@@ -45,15 +51,7 @@ class Entry:
         cls, index: int, first: int, enqueued_ms: int, count: int, size: int
     ) -> Entry:
         """Return an entry whose messages are all `size` bytes large."""
-        entry = cls.__new__(cls)
-        entry.index = index
-        entry.first = first
-        entry.enqueued_ms = enqueued_ms
-        entry.count = count
-        entry.size = size
-        entry.columns = entry._sums = None
-        entry.live = 0
-        return entry
+        return cls(index, first, enqueued_ms, count, [], size)
 
     def bytes_of(self, first: int, end: int) -> int:
         """Return the size of the messages [first, end)."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from brokerd.core.message import Range
 from brokerd.core.queue import effects
 from brokerd.core.queue.client_sessions import Senders
@@ -45,6 +47,7 @@ _COUNTER_OF_REASON = {
 DELIVERIES_PER_COMMAND_MAX = 4096
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class QueueState:
     """One queue's messages, consumers and books.
 

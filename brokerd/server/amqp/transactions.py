@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.amqp import errors, methods
+from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.unacked import Outstanding
+from brokerd.server.messages.pipeline import Target
 
 if TYPE_CHECKING:
-    from brokerd.core.catalog.router import RouteResult
     from brokerd.server.amqp.session import Session
-    from brokerd.server.messages.pipeline import Target
 
 Holder = tuple[int, ConsumerId]
 #: (kind, cause, deliveries): one or several acks, nacks or rejects of the same sort.

@@ -144,6 +144,7 @@ def test_a_frame_head_within_the_limits_is_accepted() -> None:
         frames.check_size(3, 4097, 4096)
 
 
+@pytest.mark.plain
 def test_the_cache_of_publishes_starts_anew_when_it_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

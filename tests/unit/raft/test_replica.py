@@ -530,6 +530,7 @@ def test_a_large_state_is_not_written_again_before_the_log_has_grown_by_as_much(
     assert cluster.replicas[A]._saved_bytes == sizes[-1]
 
 
+@pytest.mark.plain
 def test_a_closed_replica_goes_with_its_last_user() -> None:
     """A member whose queues are deleted gets their memory back without Python's collector."""
     cluster = Cluster()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -279,15 +281,15 @@ def test_a_segment_with_an_unreadable_entry_is_left_for_inspection(tmp_path: Pat
     log.close()
 
 
-@pytest.mark.parametrize(("percent", "is_worth_it"), [(0.995, False), (1.005, True)])
+@pytest.mark.parametrize(("rounded", "is_worth_it"), [(math.floor, False), (math.ceil, True)])
 def test_a_segment_is_rewritten_below_the_share_and_not_above(
-    tmp_path: Path, percent: float, is_worth_it: bool
+    tmp_path: Path, rounded: Callable[[float], int], is_worth_it: bool
 ) -> None:
     log = open_log(tmp_path, small(rewrite_below_percent=1))
     put_range(log, 7, 1, 100)
     save(log, 7, 90, [(5, 15)])
     live = 10 * (HEADER_BYTES + 40)
-    log._config.rewrite_below_percent = 100 * live / 8192 * percent  # type: ignore[assignment]
+    log._config.rewrite_below_percent = rounded(100 * live / 8192)
     collect_all(log)
     assert (log.log(7).table.segments.get(5) != 1) == is_worth_it
     log.close()

@@ -127,6 +127,7 @@ def test_bindings_need_both_ends(catalog: CatalogDriver, spec: dict[str, Any], t
     assert (reply["text"], catalog.effects) == (text, [])
 
 
+@pytest.mark.plain
 def test_two_bindings_never_share_a_name(
     catalog: CatalogDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def steps_of(trie: TopicTrie[str], key: str) -> int:
     return steps
 
 
+@pytest.mark.plain
 def test_a_match_takes_as_many_steps_beside_a_hundred_thousand_bindings() -> None:
     """R-RT-T3: what does not match is not looked at."""
     trie = trie_of("orders.*.7", "orders.#")

@@ -1,0 +1,192 @@
+"""Compile the rooms on a message's way to C (mypyc, ADR 32): for `make compiled` and for wheels.
+
+    python tools/compiled.py [--into FOLDER]
+
+Without --into: build/compiled/<digest of the sources>, which `BROKERD_COMPILED=1` uses; nothing is
+done when it is there.  Prints the folder.  Needs gcc, mypy and setuptools; about two minutes of
+CPU on as many cores as there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "brokerd"
+#: On the way of a message.  A module that is not here runs as Python beside them.
+ROOMS = (
+    "raft",
+    "core",
+    "amqp",
+    "storage",
+    "cluster",
+    "server/amqp",
+    "server/messages",
+    "server/queue_groups.py",
+    "server/member_queues.py",
+    "server/telemetry_hooks.py",
+    "telemetry/counters.py",
+    "telemetry/histograms.py",
+    "telemetry/queue_rows.py",
+    "telemetry/top_keys.py",
+)
+#: Classes that inherit from built-in ones, generic dataclasses with slots, and classes that carry
+#: attributes which are set on the class from outside.
+LEFT_OUT = {
+    "amqp/integers.py",
+    "core/profiles.py",
+    "core/strangers.py",
+    "cluster/peer/certificate_files.py",
+    # What stands for a failing disk inherits from it or takes its place.
+    "storage/disk.py",
+    "storage/faults.py",
+    "storage/birth_time.py",
+}
+#: What a Protocol or an exception does costs no time, and both are subclassed by tests.
+LEFT_OUT_NAMES = {"__init__.py", "errors.py", "ports.py"}
+#: The machine code of -O2 and -O3 is larger and no faster here, and takes twice as long to make.
+OPTIMISATION = "1"
+#: Builds of other states of the sources that are kept, for going to and fro between branches.
+BUILDS_KEPT = 3
+#: `make lint` is strict; here types are only read, also where stubs of others are not installed.
+MYPY_OPTIONS = (
+    "--config-file=",
+    "--python-version=3.11",
+    "--explicit-package-bases",
+    "--ignore-missing-imports",
+    "--follow-imports=silent",
+)
+
+
+class NotCompiledError(Exception):
+    """The sources cannot be compiled here; the text says why."""
+
+
+def sources() -> list[str]:
+    """Return the modules that are compiled, as paths from the root of the repository."""
+    found = []
+    for room in ROOMS:
+        place = PACKAGE / room
+        for file in [place] if place.suffix == ".py" else sorted(place.rglob("*.py")):
+            name = file.relative_to(PACKAGE).as_posix()
+            if name not in LEFT_OUT and file.name not in LEFT_OUT_NAMES:
+                found.append(f"brokerd/{name}")
+    return found
+
+
+def form() -> ModuleType:
+    """Return brokerd/compiled.py without importing the package, which may ask for what is made."""
+    spec = importlib.util.spec_from_file_location("_form", PACKAGE / "compiled.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(folder: Path) -> None:
+    """Compile into `folder`, as the modules lie in a wheel; raise NotCompiledError."""
+    # They take a second to import, and a look at what is there needs neither.
+    import setuptools
+    from mypyc.build import mypycify
+    from setuptools.command.build_ext import build_ext
+
+    class Build(build_ext):
+        """Compiles all files of one extension side by side; setuptools has no way to."""
+
+        def build_extensions(self) -> None:
+            compile_one = self.compiler.compile
+
+            def compile_all(files: Iterable[str], **options: Any) -> list[str]:
+                with ThreadPoolExecutor(os.cpu_count()) as lanes:
+                    made = lanes.map(lambda file: compile_one([file], **options), files)
+                    return [item for items in made for item in items]
+
+            self.compiler.compile = compile_all
+            super().build_extensions()
+
+    with tempfile.TemporaryDirectory(prefix="brokerd-compiled-") as scratch:
+        try:
+            extensions = mypycify(
+                [*MYPY_OPTIONS, f"--cache-dir={scratch}/mypy", *sources()],
+                opt_level=OPTIMISATION,
+                debug_level="0",
+                multi_file=True,
+                target_dir=f"{scratch}/c",
+                group_name=form().LIBRARY,
+            )
+            distribution = setuptools.Distribution({"name": "brokerd", "ext_modules": extensions})
+            command = Build(distribution)
+            command.build_lib, command.build_temp = str(folder), f"{scratch}/objects"
+            command.parallel = os.cpu_count()
+            command.ensure_finalized()
+            command.run()
+        except (Exception, SystemExit) as error:
+            raise NotCompiledError(str(error)) from error
+
+
+def recipe_digest() -> str:
+    """Return what names the way of compiling: this file and the compiler's version."""
+    version = metadata.version("mypy")
+    return hashlib.sha256(Path(__file__).read_bytes() + version.encode()).hexdigest()
+
+
+def cached() -> Path:
+    """Return the folder of these sources in the cache, compiling them if they are not there."""
+    described = form()
+    folder = Path(described.BUILDS) / described.digest()
+    stamp, recipe = folder / described.STAMP, recipe_digest()
+    if stamp.exists() and stamp.read_text() == recipe:
+        os.utime(folder)
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Under its name only when it is whole: another process may look for it.
+    made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    try:
+        build(made)
+        (made / described.STAMP).write_text(recipe)
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    builds = [each for each in folder.parent.iterdir() if (each / described.STAMP).exists()]
+    for old in sorted(builds, key=lambda each: each.stat().st_mtime)[:-BUILDS_KEPT]:
+        shutil.rmtree(old)
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--into", type=Path)
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    # What compilers say goes to stderr: the folder is all that stdout has.
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    try:
+        if arguments.into is None:
+            folder = cached()
+        else:
+            folder = arguments.into
+            build(folder.resolve())
+    except NotCompiledError as error:
+        print(f"compiled: {error}", file=sys.stderr)
+        return 1
+    print(folder, file=answer, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -84,6 +84,8 @@ def test_copies_are_what_queues_take_and_letters_name_where_they_went(
         eventually(lambda: depth(channel, "b") == 5 and depth(channel, "plain") == 5, "letters")
         rows = told(member, tmp_path)
     assert total(rows, "exchange", "copies") == total(rows, "queue", "enq") == 5 * 3 + 1 + 5 * 4
+    # Six gets of "plain", twenty before the rejections, and the reply.
+    assert total(rows, "principal", "out") == 6 + 20 + 1
     ways = {(row["queue"], *row["targets"], row["strategy"]): 0 for row in rows if row["k"] == "dl"}
     for row in rows:
         if row["k"] == "dl":

@@ -324,15 +324,13 @@ class ChannelDeliveries:
         if is_counted and queue is not None and queue.type == "quorum":
             header = self._with_counts(header, run)
         (exchange, routing_key), _, body, _ = content
-        method = methods.BasicGetOk(
-            tag, run.acquired_count > 0, exchange, routing_key, got.ready_count
-        )
-        self.connection.machine.send_content(self.channel, method, header, body)
+        connection, redelivered = self.connection, run.acquired_count > 0
+        method = methods.BasicGetOk(tag, redelivered, exchange, routing_key, got.ready_count)
+        connection.machine.send_content(self.channel, method, header, body)
+        self.counters.delivered(connection.vhost, connection.user, 1, len(body), redelivered)
         if self.tracer.is_on and queue is not None:
-            self.tracer.delivered(
-                self.connection, self.channel, queue.name, run.acquired_count > 0, [content]
-            )
-        self.connection.flush_soon()
+            self.tracer.delivered(connection, self.channel, queue.name, redelivered, [content])
+        connection.flush_soon()
 
     # ---- settlements ------------------------------------------------------------------------
 

@@ -159,3 +159,9 @@ def test_claims_of_any_kind_have_a_clear_outcome(given_claims: dict[str, Any]) -
 )
 def test_a_token_of_kubernetes_names_its_service_account(subject: Any, account: str | None) -> None:
     assert claims.service_account({"sub": subject}) == account
+
+
+def test_scopes_behind_more_maps_than_are_looked_at_are_none() -> None:
+    rules = OAuthRules("mq", "mq.", additional_scopes_key=("roles.name",))
+    found = rules.identity({"aud": "mq", "sub": "u", "roles": [{}] * 10_001}, TIMES)
+    assert found == Identity("u", (), Scopes(()), TIMES.expires_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.core.catalog import patterns, permissions
+from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.permissions import Access
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver, is_refused
 
@@ -156,3 +157,15 @@ def test_the_broker_itself_may_do_everything(catalog: CatalogDriver) -> None:
     assert own.check_any("queue", "q") is None
     topology = catalog.view.vhosts[VHOST]
     assert own.check_topic("write", topology.exchanges["t"], ["k"]) is None
+
+
+def test_a_user_of_the_catalog_has_its_permissions_and_comes_in_with_any() -> None:
+    """R-CON-11."""
+    driver = CatalogDriver()
+    driver.put("user", "u", {}, vhost="")
+    access = Identity("u").access(driver.view, VHOST)
+    refused = access.check_vhost()
+    assert refused is not None
+    assert "refused for user 'u'" in refused.text
+    driver.put("permission", "u", {"configure": "", "write": "", "read": ""})
+    assert access.check_vhost() is None

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import hdrs, web
 
@@ -107,6 +107,8 @@ class Door:
         route = found.methods.get(method)
         if route is None:
             return Answer(405, text="", headers={"Allow": found.allow})
+        if method != hdrs.METH_GET:
+            check_origin(request.headers)
         caller = await self._caller(request, route)
         call = Call(
             self._services,
@@ -152,6 +154,29 @@ class Door:
                 raise _too_large(limit)
             parts.append(part)
         return b"".join(parts)
+
+
+def check_origin(headers: Mapping[str, str]) -> None:
+    """Raise a 403 if a page of another site has its visitor's browser send this change.
+
+    Browsers remember Basic credentials and send them along, with a form of any page.  They say from
+    where a request comes (Fetch Metadata; Origin, RFC 6454), and other clients send neither.
+    """
+    site = headers.get("Sec-Fetch-Site")
+    origin = headers.get(hdrs.ORIGIN)
+    if site is not None:
+        is_ours = site in ("same-origin", "none")
+    else:
+        is_ours = origin is None or _place(origin) == headers.get(hdrs.HOST)
+    if not is_ours:
+        raise HttpError(403, "forbidden", "changes that another site's page asks for are not made")
+
+
+def _place(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def check_right(call: Call, right: Right) -> None:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Read of a connection whose sender is not known yet.  A body may come in one read with its head
-#: (256 KiB, uvloop's), and aiohttp takes another 128 KiB before it stops reading.
-UNKNOWN_BYTES_MAX = 512 * 1024
 #: Of the query's parameters.
 PARAMETERS_MAX = 100
 #: Rows that are encoded before clients have their turn: 1.3 ms of queues.
@@ -63,7 +60,6 @@ def listener_limits(limits: LimitConfig) -> HttpLimits:
         connections_max=limits.management_connections,
         connections_per_address_max=limits.management_connections_per_address,
         has_bodies=True,
-        unanswered_bytes_max=UNKNOWN_BYTES_MAX,
     )
 
 

@@ -1,14 +1,17 @@
-"""What the HTTP listener says about requests that cannot be read."""
+"""The HTTP listener: what it says about requests that cannot be read, and what it holds."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
+from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
 from brokerd.server import http_server
-from brokerd.server.http_server import _OneLine
+from brokerd.server.http_server import HttpLimits, HttpServer, _OneLine
+from tests.ports import free_ports
 
 
 def complain(logger: logging.Logger, error: Exception) -> None:
@@ -42,3 +45,40 @@ def test_one_line_a_second_with_what_was_left_out(
     assert first.exc_info is None
     assert second.getMessage().endswith("from 10.0.0.2 (2 more since the last line)")
     assert third.exc_info is not None
+
+
+async def test_of_a_stranger_little_is_held_however_much_it_sends() -> None:
+    """SEC-33: what comes with a request head, before its sender is known, waits in the kernel."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    held: list[int] = []
+    body = b"x" * (8 << 20)
+
+    async def handler(request: web.Request) -> web.Response:
+        connection = request[http_server.CONNECTION]
+        asked.set()
+        await may_answer.wait()
+        held.append(request.content.total_bytes)
+        connection.allow(len(body))
+        return web.Response(text=str(len(await request.read())))
+
+    app = web.Application(client_max_size=len(body) + 1)
+    app.router.add_put("/", handler)
+    server = HttpServer(app, HttpLimits(has_bodies=True))
+    (port,) = free_ports(1)
+    await server.start("127.0.0.1", port)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await asyncio.wait_for(asked.wait(), 30)
+        # Whatever can be read is read in these turns of the loop.
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        may_answer.set()
+        answer = await asyncio.wait_for(reader.readuntil(str(len(body)).encode()), 30)
+        assert answer.startswith(b"HTTP/1.1 200")
+        (size,) = held
+        # Up to the head, and behind it.
+        assert size <= 2 * (HttpLimits().unanswered_bytes_max + http_server.STRANGER_READ_BYTES)
+        writer.close()
+    finally:
+        await server.cleanup()

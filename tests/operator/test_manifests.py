@@ -194,10 +194,48 @@ def test_pod_name_comes_before_what_refers_to_it() -> None:
 def test_disabled_plain_amqp_is_nowhere() -> None:
     """design/operator.md §5.10: not in the member, not in a Service, not in the policy."""
     made = all_on()
-    assert environment(made)["BROKERD_LISTENERS_AMQP"] == "0"
+    values = environment(made)
+    assert values["BROKERD_LISTENERS_AMQP"] == "0"
+    given = {name: value for name, value in values.items() if "LISTENERS" in name}
+    loaded = config.load(None, {"BROKERD_NODE_NAME": "orders-0"} | given, {})
+    assert (loaded.port("amqp"), loaded.port("management")) == (0, 0)
+    assert loaded.port("management_tls") == naming.PORT_MANAGEMENT_TLS
     text = json.dumps(cluster.objects(made))
     assert "5672" not in text
     assert '"amqp"' not in text
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (context(), {"management": 15672, "management-tls": 15671}),
+        (all_on(), {"management-tls": 15671}),
+    ],
+    ids=["default", "disable-plain"],
+)
+def test_the_http_api_is_where_clients_are(made: naming.Context, expected: dict[str, int]) -> None:
+    """At members and in their Services; who may connect as a client may connect there (SEC-30)."""
+    objects = by_kind(cluster.objects(made))
+    [container] = objects["StatefulSet/orders"]["spec"]["template"]["spec"]["containers"]
+    ports = {item["name"]: item["containerPort"] for item in container["ports"]}
+    assert {name: port for name, port in ports.items() if "management" in name} == expected
+    settings = config.load(None, {"BROKERD_NODE_NAME": "orders-0"}, {})
+    for name, port in expected.items():
+        assert settings.port(name.replace("-", "_")) == port, "where a member listens"
+    for service in ("orders", "orders-nodes"):
+        found = objects[f"Service/{service}"]["spec"]["ports"]
+        shown = {item["name"]: item["port"] for item in found if "management" in item["name"]}
+        assert shown == expected
+        # A port that the pods do not have has no endpoints.
+        assert {item["targetPort"] for item in found} <= set(ports)
+    rules = objects["NetworkPolicy/orders"]["spec"]["ingress"]
+    admitting = [
+        rule
+        for rule in rules
+        if {item["port"] for item in rule["ports"]} & {naming.PORT_MANAGEMENT, *expected.values()}
+    ]
+    assert admitting == [rules[0]]
+    assert rules[0]["from"][0] == {"podSelector": {}}
 
 
 def test_scaling_does_not_change_the_template() -> None:

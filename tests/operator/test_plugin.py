@@ -305,13 +305,13 @@ def test_connect_tells_the_way_and_no_password() -> None:
 
 
 def test_the_page_is_told_with_the_way_to_its_login() -> None:
-    plain = connecting.page_lines(broker(), "orders-1", "http://localhost:7/")
-    assert plain[0] == "http://localhost:7/ leads to orders-1, until Ctrl-C"
+    plain = connecting.page_lines(broker(), "orders-1", "http://127.0.0.1:7/")
+    assert plain[0] == "http://127.0.0.1:7/ leads to orders-1, until Ctrl-C"
     assert "get secret orders-admin" in plain[-1]
     assert "certificate" not in "\n".join(plain)
     secret = broker(tls={"disablePlain": True})
     assert connecting.way_to_page(secret) == ("https", 15671)
-    told = connecting.page_lines(secret, "orders-1", "https://localhost:7/", "admin", "hunter2")
+    told = connecting.page_lines(secret, "orders-1", "https://127.0.0.1:7/", "admin", "hunter2")
     assert "orders.shop.svc" in told[1], "what a browser complains about"
     assert told[-1].endswith("hunter2")
 

@@ -532,7 +532,7 @@ def test_the_page_is_reached_until_its_end(
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o700)
     env = environment() | {"KUBECONFIG": str(shop.cluster.kubeconfig), "KUBECTL": str(program)}
-    url = f"http://localhost:{member.management_port}/"
+    url = f"http://127.0.0.1:{member.management_port}/"
     args = ("-n", SHOP, "manage", "orders", "-m", "1", "--open", "--show-password")
     view = Terminal(env | {"BROWSER": str(browser)}, *args)
     try:

@@ -172,7 +172,7 @@ def manage(
     line = member_access.forward_command(kubectl, namespace, name, port, local_port)
     ended = threading.Event()
     with member_access.forwarded(line, ended=ended) as local:
-        url = f"{scheme}://localhost:{local}/"
+        url = f"{scheme}://{member_access.LOOPBACK}:{local}/"
         click.echo("\n".join(connecting.page_lines(body, name, url, user, password)))
         if is_opened and not webbrowser.open(url):
             click.echo("no browser was found (the variable BROWSER can name one)", err=True)

@@ -102,7 +102,7 @@ def examples() -> list[Json]:
     written: dict[str, Json] = {}
     for path in sorted((ROOT / "examples").rglob("*.yaml")):
         for item in yaml.safe_load_all(path.read_text()):
-            if item and item["apiVersion"].startswith("brokerd.io/"):
+            if item and item.get("apiVersion", "").startswith("brokerd.io/"):
                 written.setdefault(item["kind"], item)
     made = []
     for kind, spec in KINDS.items():

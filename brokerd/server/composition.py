@@ -1,8 +1,7 @@
 """Composition root: builds the parts of one member in order; nothing is assigned afterwards.
 
 What all stand on, who may come in, messages, members, what the host tells; and, apart, what
-outsiders connect to.  app.py gives what is open already (log, host) and moves the member on from
-start to stop.  The simulator (tests/simulation/cluster) builds its members here, too.
+outsiders connect to.  app.py gives log and host; tests/simulation/cluster builds members here, too.
 """
 
 from __future__ import annotations

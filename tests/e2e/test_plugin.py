@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -22,19 +26,26 @@ TIMEOUT_S = 150
 
 def plugin(shop: Namespace, *args: str) -> subprocess.CompletedProcess[str]:
     """The plugin as kubectl runs it."""
-    paths = (ROOT, ROOT / "operator", ROOT / "telemetry")
-    where = {
-        "KUBECONFIG": str(shop.kube.kubeconfig),
-        "KUBECTL": str(BIN / "kubectl"),
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-    }
     return subprocess.run(
-        [sys.executable, "-m", "brokerd_operator.plugin", "-n", shop.name, *args],
-        env=os.environ | where,
+        command(shop, *args),
+        env=environment(shop),
         text=True,
         capture_output=True,
         timeout=TIMEOUT_S,
     )
+
+
+def command(shop: Namespace, *args: str) -> list[str]:
+    return [sys.executable, "-m", "brokerd_operator.plugin", "-n", shop.name, *args]
+
+
+def environment(shop: Namespace) -> dict[str, str]:
+    paths = (ROOT, ROOT / "operator", ROOT / "telemetry")
+    return os.environ | {
+        "KUBECONFIG": str(shop.kube.kubeconfig),
+        "KUBECTL": str(BIN / "kubectl"),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+    }
 
 
 def said(shop: Namespace, *args: str) -> str:
@@ -73,3 +84,30 @@ def test_the_plugin_drains_and_revives_a_member(shop: Namespace) -> None:
         done = plugin(shop, "revive", "orders", "2")
         until(lambda: plugin(shop, "status", "orders").returncode == 0, "orders is healthy", BACK_S)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_plugin_leads_to_the_page(shop: Namespace) -> None:
+    line = command(shop, "manage", "orders")
+    with subprocess.Popen(line, env=environment(shop), text=True, stdout=subprocess.PIPE) as lead:
+        try:
+            assert lead.stdout is not None
+            url = lead.stdout.readline().split()[0]
+            assert page_status(url) == 401
+            secret = shop.secret("orders-admin")
+            login = b":".join((secret["username"], secret["password"]))
+            assert page_status(url, login) == 200
+            assert page_status(f"{url}api/nodes/orders-2", login) == 200
+        finally:
+            lead.send_signal(signal.SIGINT)
+            assert lead.wait(TIMEOUT_S) == 128 + signal.SIGINT
+
+
+def page_status(url: str, login: bytes = b"") -> int:
+    request = urllib.request.Request(url)
+    if login:
+        request.add_header("Authorization", "Basic " + base64.b64encode(login).decode())
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code

@@ -368,7 +368,7 @@ def test_notes_name_the_namespace_in_each_command(installed: Kubernetes) -> None
     notes = installed.helm("get", "notes", "r", "--namespace=brokerd-system")
     commands = [line.strip() for line in notes.splitlines() if line.startswith("  ")]
     commands = [line for line in commands if line.startswith(("kubectl", "helm"))]
-    assert len(commands) == 4
+    assert len(commands) == 6
     assert [line for line in commands if " -n brokerd-system" not in line] == []
 
 

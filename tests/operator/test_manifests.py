@@ -194,10 +194,48 @@ def test_pod_name_comes_before_what_refers_to_it() -> None:
 def test_disabled_plain_amqp_is_nowhere() -> None:
     """design/operator.md §5.10: not in the member, not in a Service, not in the policy."""
     made = all_on()
-    assert environment(made)["BROKERD_LISTENERS_AMQP"] == "0"
+    values = environment(made)
+    assert values["BROKERD_LISTENERS_AMQP"] == "0"
+    given = {name: value for name, value in values.items() if "LISTENERS" in name}
+    loaded = config.load(None, {"BROKERD_NODE_NAME": "orders-0"} | given, {})
+    assert (loaded.port("amqp"), loaded.port("management")) == (0, 0)
+    assert loaded.port("management_tls") == naming.PORT_MANAGEMENT_TLS
     text = json.dumps(cluster.objects(made))
     assert "5672" not in text
     assert '"amqp"' not in text
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (context(), {"management": 15672, "management-tls": 15671}),
+        (all_on(), {"management-tls": 15671}),
+    ],
+    ids=["default", "disable-plain"],
+)
+def test_the_http_api_is_where_clients_are(made: naming.Context, expected: dict[str, int]) -> None:
+    """At members and in their Services; who may connect as a client may connect there (SEC-30)."""
+    objects = by_kind(cluster.objects(made))
+    [container] = objects["StatefulSet/orders"]["spec"]["template"]["spec"]["containers"]
+    ports = {item["name"]: item["containerPort"] for item in container["ports"]}
+    assert {name: port for name, port in ports.items() if "management" in name} == expected
+    settings = config.load(None, {"BROKERD_NODE_NAME": "orders-0"}, {})
+    for name, port in expected.items():
+        assert settings.port(name.replace("-", "_")) == port, "where a member listens"
+    for service in ("orders", "orders-nodes"):
+        found = objects[f"Service/{service}"]["spec"]["ports"]
+        shown = {item["name"]: item["port"] for item in found if "management" in item["name"]}
+        assert shown == expected
+        # A port that the pods do not have has no endpoints.
+        assert {item["targetPort"] for item in found} <= set(ports)
+    rules = objects["NetworkPolicy/orders"]["spec"]["ingress"]
+    admitting = [
+        rule
+        for rule in rules
+        if {item["port"] for item in rule["ports"]} & {naming.PORT_MANAGEMENT, *expected.values()}
+    ]
+    assert admitting == [rules[0]]
+    assert rules[0]["from"][0] == {"podSelector": {}}
 
 
 def test_scaling_does_not_change_the_template() -> None:
@@ -496,62 +534,6 @@ def test_members_have_a_token_only_where_tokens_are_taken() -> None:
     (mount,) = [item for item in pod["containers"][0]["volumeMounts"] if item["name"] == "api"]
     assert values["OPTIONAL_BROKERD_KUBERNETES_TOKEN_FILE"] == mount["mountPath"] + "/token"
     assert values["OPTIONAL_BROKERD_KUBERNETES_CACERTFILE"] == mount["mountPath"] + "/ca.crt"
-
-
-def test_telemetry_is_nothing_until_it_is_enabled() -> None:
-    assert telemetry.objects(context()) == []
-
-
-def test_telemetry_runs_by_cron_and_never_twice() -> None:
-    made = context(telemetry={"enabled": True, "schedule": "*/5 * * * *", "suspend": True})
-    cron = by_kind(telemetry.objects(made))["CronJob/orders-telemetry"]["spec"]
-    assert cron["schedule"] == "*/5 * * * *"
-    assert cron["suspend"] is True
-    assert cron["concurrencyPolicy"] == "Forbid"
-    assert cron["startingDeadlineSeconds"] == 300
-    job = cron["jobTemplate"]["spec"]
-    assert job["activeDeadlineSeconds"] == 3000
-    assert job["template"]["spec"]["restartPolicy"] == "Never"
-    assert "readinessProbe" not in job["template"]["spec"]["containers"][0]
-
-
-def test_telemetry_command_line_is_the_contract() -> None:
-    assert telemetry.arguments(context(replicas=1, telemetry={"enabled": True})) == [
-        *("python", "-m", "brokerd_telemetry", "run"),
-        *("--cluster", "shop/orders"),
-        *("--pull", "orders-0.orders-nodes.shop.svc:5680"),
-        *("--out", "/var/lib/telemetry"),
-        *("--master", "local[*]"),
-        *("--user", "$(ADMIN_USER)"),
-        *("--password-file", "/etc/telemetry-admin/password"),
-    ]
-    distributed = telemetry.arguments(all_on())
-    assert distributed[distributed.index("--executors") + 1] == "4"
-    assert distributed[distributed.index("--image") + 1] == "localhost/telemetry:1"
-
-
-def test_telemetry_trusts_the_authority_of_the_members() -> None:
-    (pod,) = pod_specs(telemetry.job(context(), "manual"))
-    values = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
-    assert values["BROKERD_CA_FILE"] == "/etc/telemetry-tls/ca.crt"
-    volumes = {item["name"]: item for item in pod["volumes"]}
-    assert volumes["tls-ca"]["secret"]["secretName"] == "orders-tls"
-    (pod,) = pod_specs(telemetry.job(context(tls={"secretName": "mine"}), "manual"))
-    assert "BROKERD_CA_FILE" not in {item["name"] for item in pod["containers"][0]["env"]}
-
-
-def test_telemetry_role_is_exactly_what_client_mode_needs() -> None:
-    """design/telemetry.md §5.2; nothing on our resources, on Secrets or on volume claims."""
-    rules = {rule["resources"][0]: rule["verbs"] for rule in telemetry.role(all_on())["rules"]}
-    assert set(rules) == {"pods", "configmaps", "services"}
-    assert rules["services"] == ["deletecollection"]
-    assert "patch" not in rules["pods"]
-
-
-def test_tables_outlive_the_cluster_unless_volumes_go_too() -> None:
-    kept = telemetry.volume_claim(context(telemetry={"enabled": True}))
-    assert "ownerReferences" not in kept["metadata"]
-    assert telemetry.volume_claim(all_on())["metadata"]["ownerReferences"][0]["uid"] == "u-1"
 
 
 def test_what_an_earlier_spec_made_is_known() -> None:

@@ -299,6 +299,21 @@ def test_connect_tells_the_way_and_no_password() -> None:
     assert "hunter2" in "\n".join(connecting.lines(broker(), "admin", "hunter2"))
     hidden = "\n".join(connecting.lines(broker(tls={"disablePlain": True})))
     assert "5672" not in hidden
+    assert "https://orders.shop.svc:15671/api/" in hidden
+    assert "http://orders.shop.svc:15672/api/" in shown
+    assert "kubectl brokerd -n shop manage orders" in shown
+
+
+def test_the_page_is_told_with_the_way_to_its_login() -> None:
+    plain = connecting.page_lines(broker(), "orders-1", "http://127.0.0.1:7/")
+    assert plain[0] == "http://127.0.0.1:7/ leads to orders-1, until Ctrl-C"
+    assert "get secret orders-admin" in plain[-1]
+    assert "certificate" not in "\n".join(plain)
+    secret = broker(tls={"disablePlain": True})
+    assert connecting.way_to_page(secret) == ("https", 15671)
+    told = connecting.page_lines(secret, "orders-1", "https://127.0.0.1:7/", "admin", "hunter2")
+    assert "orders.shop.svc" in told[1], "what a browser complains about"
+    assert told[-1].endswith("hunter2")
 
 
 # ---- kubectl ------------------------------------------------------------------------------------
@@ -365,6 +380,28 @@ def test_a_forward_is_read_to_the_end_and_ends_with_its_block(tmp_path: Path) ->
     assert len(pids) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
+
+
+def test_a_forward_that_ends_by_itself_says_why() -> None:
+    program = """
+import sys
+print("Forwarding from 127.0.0.1:41234 -> 15672", flush=True)
+sys.exit("error: lost connection to pod")
+"""
+    ended = threading.Event()
+    command = [sys.executable, "-c", program]
+    with (
+        pytest.raises(KubectlError, match="kubectl: lost connection to pod"),
+        member_access.forwarded(command, ended=ended),
+    ):
+        assert ended.wait(60)
+
+
+def test_a_forward_asks_for_the_local_port_that_is_wanted() -> None:
+    kubectl = Kubectl("k")
+    free = member_access.forward_command(kubectl, "shop", "orders-0", 15672)
+    assert free[-2:] == ["pod/orders-0", ":15672"]
+    assert member_access.forward_command(kubectl, "shop", "p", 1, 8080)[-1] == "8080:1"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import datetime
 import functools
+import http.client
 import json
 import os
 import pty
@@ -519,3 +520,44 @@ def test_sigterm_ends_a_view_and_what_it_started(shop: Namespace, tmp_path: Path
         assert process.wait(60) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("end", ["interrupted", "lost"])
+def test_the_page_is_reached_until_its_end(
+    shop: Namespace, member: Member, tmp_path: Path, end: str
+) -> None:
+    program, pids = forwarding(tmp_path, member.management_port)
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o700)
+    env = environment() | {"KUBECONFIG": str(shop.cluster.kubeconfig), "KUBECTL": str(program)}
+    url = f"http://127.0.0.1:{member.management_port}/"
+    args = ("-n", SHOP, "manage", "orders", "-m", "1", "--open", "--show-password")
+    view = Terminal(env | {"BROWSER": str(browser)}, *args)
+    try:
+        wait_for("the browser", lambda: opened.exists() and opened.read_text().strip() == url)
+        wait_for("the login", lambda: PASSWORD in view.shown)
+        assert f"{url} leads to orders-1" in view.shown
+        assert _get_page(member.management_port, "") == 401
+        assert _get_page(member.management_port, f"admin:{PASSWORD}") == 200
+        [forward] = [int(pid) for pid in pids.read_text().split()]
+        if end == "interrupted":
+            view.type(b"\x03")
+            assert view.process.wait(60) == 128 + signal.SIGINT
+        else:
+            os.kill(forward, signal.SIGTERM)
+            assert view.process.wait(60) == 69
+            wait_for("why", lambda: "Error: kubectl" in view.shown)
+        assert "Traceback" not in view.shown
+        wait_for("the forward has ended", lambda: are_gone([forward]))
+    finally:
+        view.close()
+
+
+def _get_page(port: int, login: str) -> int:
+    headers = {"Authorization": "Basic " + base64.b64encode(login.encode()).decode()}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", "/", headers=headers if login else {})
+        return connection.getresponse().status

@@ -149,6 +149,7 @@ def _ports(context: Context) -> list[Manifest]:
         ("grpc", naming.PORT_GRPC),
         ("peer", naming.PORT_PEER),
         ("http", naming.PORT_HTTP),
+        *context.management_ports,
     ]
     if not context.spec.tls.disable_plain:
         ports.insert(0, ("amqp", naming.PORT_AMQP))
@@ -199,7 +200,10 @@ def environment(context: Context) -> list[Manifest]:
             "OPTIONAL_BROKERD_KUBERNETES_TOKEN_FILE": f"{API_DIR}/token",
         }
     if spec.tls.disable_plain:
-        settings["BROKERD_LISTENERS_AMQP"] = "0"
+        settings |= {
+            "BROKERD_LISTENERS_AMQP": "0",
+            "OPTIONAL_BROKERD_LISTENERS_MANAGEMENT": "0",
+        }
     return [
         naming.field_env("POD_NAME", "metadata.name"),
         naming.secret_env("BROKERD_CLUSTER_SECRET", context.cluster_secret, "secret"),

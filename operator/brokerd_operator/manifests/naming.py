@@ -25,6 +25,7 @@ PORT_GRPC = 5680
 PORT_PEER = 5690
 PORT_HTTP = 15692
 PORT_MANAGEMENT = 15672
+PORT_MANAGEMENT_TLS = 15671
 
 #: Of the images; every pod runs as this user and group (SEC-29).
 UID = 10001
@@ -149,6 +150,14 @@ class Context:
     @property
     def client_host(self) -> str:
         return f"{self.name}.{self.namespace}.svc"
+
+    @property
+    def management_ports(self) -> list[tuple[str, int]]:
+        """Names and numbers of the HTTP API's ports; the plain one goes where plain AMQP goes."""
+        ports = [("management-tls", PORT_MANAGEMENT_TLS)]
+        if not self.spec.tls.disable_plain:
+            ports.insert(0, ("management", PORT_MANAGEMENT))
+        return ports
 
     def initial_members(self) -> str:
         """`name=host:port,…` of the members that form the cluster at its first start."""

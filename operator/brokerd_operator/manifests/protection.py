@@ -31,6 +31,7 @@ def network_policy(context: Context) -> Manifest | None:
     if context.spec.network_policy.mode == "None":
         return None
     client_ports = [naming.PORT_AMQPS, naming.PORT_GRPC, naming.PORT_HTTP]
+    client_ports += [port for _, port in context.management_ports]
     if not context.spec.tls.disable_plain:
         client_ports.insert(0, naming.PORT_AMQP)
     rules: list[Manifest] = [

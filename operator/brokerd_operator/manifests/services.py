@@ -17,6 +17,7 @@ def nodes_service(context: Context) -> Manifest:
         ("grpc", naming.PORT_GRPC),
         ("peer", naming.PORT_PEER),
         ("http", naming.PORT_HTTP),
+        *context.management_ports,
     ]
     found = _service(
         context,
@@ -41,6 +42,7 @@ def client_service(context: Context) -> Manifest:
         ("amqps", naming.PORT_AMQPS),
         ("grpc", naming.PORT_GRPC),
         ("metrics", naming.PORT_HTTP),
+        *context.management_ports,
     ]
     if not context.spec.tls.disable_plain:
         ports.insert(0, ("amqp", naming.PORT_AMQP))

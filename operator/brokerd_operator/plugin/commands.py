@@ -9,6 +9,8 @@ import contextlib
 import functools
 import subprocess
 import sys
+import threading
+import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -134,12 +136,56 @@ def _looked_at(kubectl: Kubectl, clusters: Sequence[Body], everywhere: bool) -> 
 def connect(kubectl: Kubectl, cluster: str, show_password: bool) -> None:
     """Say how clients reach a BrokerCluster, and where the password is."""
     body = kubectl.cluster(cluster)
-    login: dict[str, bytes] = {}
-    if show_password:
-        namespace = health.text(health.part(body, "metadata"), "namespace")
-        login = member_access.secret(kubectl, namespace, member_access.admin_secret(body))
-    user, password = (login.get(key, b"").decode() for key in ("username", "password"))
-    click.echo("\n".join(connecting.lines(body, user, password)))
+    click.echo("\n".join(connecting.lines(body, *_login(kubectl, body, show_password))))
+
+
+@brokerd.command()
+@click.argument("cluster")
+@click.option("--member", "-m", metavar="MEMBER", help="Name or ordinal [default: one of those].")
+@click.option(
+    *("--port", "local_port"),
+    type=click.IntRange(1, 65_535),
+    metavar="PORT",
+    help="On this machine [default: a free one].",
+)
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+@click.option("--show-password", is_flag=True, help="Print the administrator's password.")
+@_common
+def manage(
+    kubectl: Kubectl,
+    cluster: str,
+    member: str | None,
+    local_port: int | None,
+    is_opened: bool,
+    show_password: bool,
+) -> None:
+    """Lead to the page for people, and to the HTTP API, until Ctrl-C.
+
+    Any member shows the whole cluster. Ends with status 69 when the member is gone.
+    """
+    body = kubectl.cluster(cluster)
+    namespace = health.text(health.part(body, "metadata"), "namespace")
+    wanted = () if member is None else (member,)
+    name = member_access.chosen(body, member_access.members(kubectl, body), wanted)[0]
+    user, password = _login(kubectl, body, show_password)
+    scheme, port = connecting.way_to_page(body)
+    line = member_access.forward_command(kubectl, namespace, name, port, local_port)
+    ended = threading.Event()
+    with member_access.forwarded(line, ended=ended) as local:
+        url = f"{scheme}://{member_access.LOOPBACK}:{local}/"
+        click.echo("\n".join(connecting.page_lines(body, name, url, user, password)))
+        if is_opened and not webbrowser.open(url):
+            click.echo("no browser was found (the variable BROWSER can name one)", err=True)
+        ended.wait()
+
+
+def _login(kubectl: Kubectl, cluster: Body, is_wanted: bool) -> tuple[str, str]:
+    """User and password of the administrator; empty if they are not to be shown."""
+    if not is_wanted:
+        return "", ""
+    namespace = health.text(health.part(cluster, "metadata"), "namespace")
+    login = member_access.secret(kubectl, namespace, member_access.admin_secret(cluster))
+    return login.get("username", b"").decode(), login.get("password", b"").decode()
 
 
 # ---- brokerctl ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The way to the members' gRPC port: `kubectl port-forward`, with login and authority of a cluster.
+"""The way to a member's port: `kubectl port-forward`, with login and authority of a cluster.
 
 What is opened here is ended with the with-block, whatever happens in it. The password stays in this
 process and in the environment of the brokerctl it starts; it is never on a command line.
@@ -192,15 +192,24 @@ def secret(kubectl: Kubectl, namespace: str, name: str) -> dict[str, bytes]:
 # ---- port-forward -------------------------------------------------------------------------------
 
 
-def forward_command(kubectl: Kubectl, namespace: str, pod: str, port: int) -> list[str]:
-    """kubectl for a free local port, which it prints."""
-    line = ("port-forward", "--address", LOOPBACK, f"pod/{pod}", f":{port}")
+def forward_command(
+    kubectl: Kubectl, namespace: str, pod: str, port: int, local_port: int | None = None
+) -> list[str]:
+    """kubectl for a local port, which it prints; a free one if none is named."""
+    line = ("port-forward", "--address", LOOPBACK, f"pod/{pod}", f"{local_port or ''}:{port}")
     return kubectl.command(*line, namespace=namespace)
 
 
 @contextlib.contextmanager
-def forwarded(command: Sequence[str], timeout_s: float = OPEN_TIMEOUT_S) -> Iterator[int]:
-    """Run a port-forward; the local port, until the with-block ends."""
+def forwarded(
+    command: Sequence[str],
+    timeout_s: float = OPEN_TIMEOUT_S,
+    ended: threading.Event | None = None,
+) -> Iterator[int]:
+    """Run a port-forward; the local port, until the with-block ends.
+
+    ended: is set when the port-forward ends by itself. The with-block's end then says why.
+    """
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             ["sh", "-c", LIFELINE, "sh", *command],
@@ -212,25 +221,28 @@ def forwarded(command: Sequence[str], timeout_s: float = OPEN_TIMEOUT_S) -> Iter
         assert process.stdout is not None
         said: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         # It prints a line for each connection: unread, they would stop it one day.
-        reader = threading.Thread(target=_read, args=(process.stdout, said), daemon=True)
+        reader = threading.Thread(target=_read, args=(process.stdout, said, ended), daemon=True)
         reader.start()
         try:
             try:
                 port = said.get(timeout=timeout_s)
             except queue.Empty:
                 raise KubectlError(f"no port-forward within {timeout_s:.0f} s") from None
-            if port is None:
+            if port is not None:
+                yield port
+            if port is None or (ended is not None and ended.is_set()):
                 _end(process)
                 complaints.seek(0)
                 raise refusal(complaints.read(COMPLAINT_BYTES).decode(errors="replace"))
-            yield port
         finally:
             _end(process)
             reader.join(END_TIMEOUT_S)
             process.stdout.close()
 
 
-def _read(lines: IO[str], said: queue.SimpleQueue[int | None]) -> None:
+def _read(
+    lines: IO[str], said: queue.SimpleQueue[int | None], ended: threading.Event | None
+) -> None:
     is_told = False
     for line in lines:
         if not is_told and (found := _FORWARDING.search(line)):
@@ -238,6 +250,8 @@ def _read(lines: IO[str], said: queue.SimpleQueue[int | None]) -> None:
             is_told = True
     if not is_told:
         said.put(None)
+    if ended is not None:
+        ended.set()
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -16,6 +16,7 @@ from brokerd.core.catalog.refusals import ACCESS_REFUSED, NOT_FOUND, Refused
 from brokerd.server.catalog.audit import Author
 
 if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.core.catalog.permissions import Access
     from brokerd.server.catalog.topology_batch import Room
     from brokerd.server.management.ports import ManagementServices
@@ -92,6 +93,10 @@ class Caller:
     def tags(self) -> frozenset[str]:
         """Return the tags, as of the login."""
         return frozenset(self.identity.tags)
+
+    def is_user_of(self, view: CatalogState) -> bool:
+        """Tell whether it is a user of the catalog, and not one of a token with that name."""
+        return self.identity.scopes is None and view.user(self.user) is not None
 
     @property
     def author(self) -> Author:

@@ -164,7 +164,7 @@ def _entries(body: Json, section: str) -> list[Json]:
 def _with_owner(call: Call, wanted: list[Wanted]) -> list[Wanted]:
     """Let who makes a vhost enter it, as there, unless the definitions say what he may do."""
     view, user = call.services.catalog.view, call.caller.user
-    if view.user(user) is None:
+    if not call.caller.is_user_of(view):
         return wanted
     said = {vhost for kind, vhost, name, _ in wanted if kind == "permission" and name == user}
     made = [name for kind, _, name, _ in wanted if kind == "vhost" and name not in view.vhosts]

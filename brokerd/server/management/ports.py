@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.audit import Author
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
+    from brokerd.server.member_totals import MemberTotals
     from brokerd.server.messages.ports import Process, Routing
 
 
@@ -46,6 +47,8 @@ class ManagementServices:
     calls: Calls
     #: Rows of all members, asked once a second at most.
     figures: Figures
+    #: What this member's clients have done since its start.
+    totals: MemberTotals
     #: What changed between samples.
     rates: Rates
     routing: Routing

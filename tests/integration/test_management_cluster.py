@@ -66,8 +66,13 @@ def _counted_elsewhere(first: Member, second: Member) -> None:
         stats = overview()["message_stats"]
         found = {name: value for name, value in stats.items() if not name.endswith("_details")}
         assert {name: value for name, value in found.items() if value} == {
-            "publish": 3, "confirm": 2, "return_unroutable": 1, "drop_unroutable": 1,
-            "get_no_ack": 1, "get_empty": 1, "deliver_get": 1,
+            "publish": 3,
+            "confirm": 2,
+            "return_unroutable": 1,
+            "drop_unroutable": 1,
+            "get_no_ack": 1,
+            "get_empty": 1,
+            "deliver_get": 1,
         }
         churn = overview()["churn_rates"]
         for name in ("connection_created", "channel_created", "queue_declared", "queue_created"):

@@ -59,13 +59,14 @@ from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.http_server import HttpServer
 from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.management import door as management
-from brokerd.server.management import queue_figures
+from brokerd.server.management import member_figures
 from brokerd.server.management import table as management_table
 from brokerd.server.management.figures import Figures
 from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
+from brokerd.server.member_totals import MemberTotals
 from brokerd.server.members import federation_calls, kept_aside, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
@@ -450,7 +451,7 @@ def build_fronts(member: Member) -> Fronts:
     )
     grpc = GrpcServer(config.limits, access.callers, servicers, access.certificate_files)
     http = _http(member, runtime)
-    services = _management_services(base, access, messages, members, admin, endpoints)
+    services = _management_services(member, admin, endpoints)
     api = _management(services)
     return Fronts(endpoints, monitor, telemetry, grpc, http, api, services.rates)
 
@@ -552,13 +553,10 @@ def _management(services: ManagementServices) -> HttpServer:
 
 
 def _management_services(
-    base: Base,
-    access: Access,
-    messages: Messages,
-    members: Members,
-    admin: AdminServices,
-    endpoints: Endpoints,
+    member: Member, admin: AdminServices, endpoints: Endpoints
 ) -> ManagementServices:
+    base, access, messages, members = member.base, member.access, member.messages, member.members
+    totals = MemberTotals(access.connections, member.queue_groups, base.counters.totals)
     return ManagementServices(
         config=base.config,
         profile=base.profile,
@@ -571,7 +569,8 @@ def _management_services(
         members=members.cluster,
         calls=members.calls,
         figures=Figures(base.process.node, base.host.alive, members.calls),
-        rates=Rates(base.queues.queue_uids, functools.partial(queue_figures.sample, admin)),
+        totals=totals,
+        rates=member_figures.make_rates(admin, totals),
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         blocking_reason=access.alarms.reason,

@@ -21,6 +21,7 @@ from brokerd.server.access.connections import Connections
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.listener import AmqpListener
 from brokerd.server.catalog import ports
+from brokerd.server.catalog.audit import Author
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.health import HealthState
 
@@ -66,9 +67,9 @@ class Endpoints:
         """Have a link connect anew; tell whether this member runs it."""
         return self._links.restart(link_id)
 
-    async def connect_here(self, identity: Identity) -> socket.socket:
+    async def connect_here(self, identity: Identity, author: Author | None = None) -> socket.socket:
         """Return a socket at whose other end this member serves AMQP (listener.py)."""
-        return await self._listener.connect_here(identity)
+        return await self._listener.connect_here(identity, author)
 
     async def open(self) -> None:
         """Let AMQP clients in, and start the links."""

@@ -25,11 +25,22 @@ from prometheus_client.registry import Collector
 from brokerd import __version__
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import cluster_name
+from brokerd.server.member_totals import MemberTotals
 from brokerd.server.metric_figures import Figures, Sources
 from brokerd.telemetry.client_totals import AMQP, GRPC, SIZE_BOUNDS, ClientTotals, QueueTypeTotals
 
 #: Listeners of login_records.py by the protocol they speak.
 _PROTOCOL_OF = {"amqp": AMQP, "amqps": AMQP}
+#: Name after `rabbitmq_`, name of MemberTotals, help.
+_CHURN = (
+    ("connections_opened", "connection_created", "Connections that opened a vhost."),
+    ("connections_closed", "connection_closed", "Of these, those that have ended."),
+    ("channels_opened", "channel_created", "Channels opened."),
+    ("channels_closed", "channel_closed", "Channels closed."),
+    ("queues_declared", "queue_declared", "queue.declare that went well, new queue or not."),
+    ("queues_created", "queue_created", "Queues made with this member as the first."),
+    ("queues_deleted", "queue_deleted", "Queues deleted with this member as the first."),
+)
 #: Attribute of ClientTotals, name after `rabbitmq_global_messages_`, help.
 _BY_PROTOCOL = (
     ("received", "received", "Messages received from publishers."),
@@ -146,27 +157,10 @@ class Families(Collector):
 
     def churn(self) -> Iterator[Metric]:
         """Return what began and ended since the start (connection_churn_metrics)."""
-        clients, groups = self._sources.connections, self._sources.queue_groups
-        opened, channels = clients.counts.opened_total, clients.counts.channels_opened_total
-        declared = sum(totals.queues_declared for totals in self._totals.values())
-        for name, text, value in (
-            ("connections_opened", "Connections that opened a vhost.", opened),
-            ("connections_closed", "Of these, those that have ended.", clients.closed_total),
-            ("channels_opened", "Channels opened.", channels),
-            ("channels_closed", "Channels closed.", channels - clients.channel_count),
-            ("queues_declared", "queue.declare that went well, new queue or not.", declared),
-            (
-                "queues_created",
-                "Queues made with this member as the first.",
-                groups.created_here_total,
-            ),
-            (
-                "queues_deleted",
-                "Queues deleted with this member as the first.",
-                groups.deleted_here_total,
-            ),
-        ):
-            yield self._counter(name, f"{text} Since the start.", value)
+        sources = self._sources
+        churn = MemberTotals(sources.connections, sources.queue_groups, self._totals).churn()
+        for name, key, text in _CHURN:
+            yield self._counter(name, f"{text} Since the start.", churn[key])
 
     def logins(self) -> Iterator[Metric]:
         """Return logins by protocol (auth_attempt_metrics)."""

@@ -10,10 +10,14 @@ import base64
 import http.client
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
+
+import pika.exceptions
+import pytest
 
 from tests.compat.http_calls import CALLS, Call
 from tests.compat.servers import Server
@@ -199,6 +203,80 @@ def test_objects_have_the_fields_that_clients_read(rabbitmq: Server, brokerd: Se
             assert missing(kind, theirs.get(path), ours.get(path)) == [], path
         [node], [member] = theirs.get("/api/nodes"), ours.get("/api/nodes")
         assert missing("node", node, member) == []
+
+
+STATS = (
+    *("publish", "confirm", "return_unroutable", "drop_unroutable", "deliver", "deliver_no_ack"),
+    *("get", "get_no_ack", "get_empty", "deliver_get", "ack", "redeliver"),
+)
+CHURN = (
+    *("connection_created", "connection_closed", "channel_created", "channel_closed"),
+    *("queue_created", "queue_declared", "queue_deleted"),
+)
+
+
+def counted(answers: Answers) -> dict[str, int]:
+    """Return the counters of the overview."""
+    row = answers.get("/api/overview")
+    stats, churn = row["message_stats"], row["churn_rates"]
+    return {name: stats.get(name, 0) for name in STATS} | {name: churn[name] for name in CHURN}
+
+
+def a_life(server: Server) -> None:
+    """A connection that does some of everything."""
+    with server.connected(VHOST) as connection:
+        channel = connection.channel()
+        channel.queue_declare("life", durable=True)
+        channel.queue_declare("life", durable=True)
+        channel.basic_publish("", "nowhere", b"x")
+        channel.confirm_delivery()
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channel.basic_publish("", "nowhere", b"x", mandatory=True)
+        for _ in range(4):
+            channel.basic_publish("", "life", b"x", mandatory=True)
+        got, _, _ = channel.basic_get("life")
+        channel.basic_reject(got.delivery_tag, requeue=True)
+        got, _, _ = channel.basic_get("life")
+        channel.basic_ack(got.delivery_tag)
+        channel.basic_get("life", auto_ack=True)
+        channel.basic_qos(prefetch_count=1)
+        for auto_ack in (False, True):
+            got, _, _ = next(channel.consume("life", auto_ack=auto_ack))
+            if not auto_ack:
+                channel.basic_ack(got.delivery_tag)
+            channel.cancel()
+        channel.basic_get("life")
+        channel.queue_delete("life")
+
+
+def settled(
+    answers: Answers, quiet_s: float, other_than: dict[str, int] | None = None
+) -> dict[str, int]:
+    """Return the counters once they have stayed the same for so long."""
+    last, since = counted(answers), time.monotonic()
+
+    def is_quiet() -> bool:
+        nonlocal last, since
+        now = counted(answers)
+        if now != last:
+            last, since = now, time.monotonic()
+        return last != other_than and time.monotonic() - since > quiet_s
+
+    eventually(is_quiet, "it is counted", 60)
+    return last
+
+
+def test_the_overview_counts_the_same(rabbitmq: Server, brokerd: Server) -> None:
+    """Messages by their fate, and what came and went."""
+    gained = []
+    with prepared(rabbitmq) as theirs, prepared(brokerd) as ours:
+        # RabbitMQ tells its statistics every 5 s, brokerd's are a second old at most.
+        for server, answers, quiet_s in ((rabbitmq, theirs, 6.0), (brokerd, ours, 1.5)):
+            before = settled(answers, quiet_s)
+            a_life(server)
+            after = settled(answers, quiet_s, before)
+            gained.append({name: after[name] - before[name] for name in after})
+    assert gained[0] == gained[1]
 
 
 def test_every_difference_has_its_row() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import pika.exceptions
 import pytest
 
 from brokerd.rpc.v1 import admin_pb2
@@ -87,3 +92,102 @@ def test_each_change_is_noted_with_its_author(tmp_path: Any) -> None:
             connection.channel().queue_declare("last", durable=True)
         assert member.stop() == 0
         assert what(records(member)[-1])[2:] == ("put", "queue", "last")
+
+
+@contextmanager
+def http_of(member: Member) -> Iterator[Any]:
+    """Return ask(method, path, body=None): the status and the caller's address, as guest."""
+    connection = http.client.HTTPConnection("127.0.0.1", member.management_port, timeout=60)
+    connection.connect()
+    token = base64.b64encode(b"guest:guest").decode()
+
+    def ask(method: str, path: str, body: Any = None) -> tuple[int, str]:
+        sent = None if body is None else json.dumps(body)
+        headers = {"Authorization": f"Basic {token}", "X-Reason": "enough"}
+        connection.request(method, f"/api/{path}", sent, headers)
+        own = connection.sock.getsockname()
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, f"{own[0]}:{own[1]}"
+
+    try:
+        yield ask
+    finally:
+        connection.close()
+
+
+PUBLICATION = {
+    "properties": {},
+    "routing_key": "web",
+    "payload": "secret payload 7c41",
+    "payload_encoding": "string",
+}
+GET = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+DEFINITIONS = {
+    "vhosts": [{"name": "by-file"}],
+    "queues": [
+        {"name": "q", "vhost": "by-file", "durable": True, "auto_delete": False, "arguments": {}}
+    ],
+}
+#: Call over HTTP, its status, and what is noted of it: action, kind, name.
+CALLS: tuple[tuple[str, str, Any, int, tuple[tuple[str, str, str], ...]], ...] = (
+    ("PUT", "queues/%2F/web", {}, 201, (("put", "queue", "web"),)),
+    ("PUT", "queues/%2F/web", {}, 204, ()),
+    ("PUT", "exchanges/%2F/web", {"type": "fanout"}, 201, (("put", "exchange", "web"),)),
+    (
+        *("POST", "bindings/%2F/e/web/q/web", {"routing_key": "k"}, 201),
+        (("put", "binding", "web|queue|web|k|"),),
+    ),
+    ("POST", "exchanges/%2F/amq.default/publish", PUBLICATION, 200, ()),
+    ("POST", "queues/%2F/web/get", GET, 200, ()),
+    ("POST", "queues/%2F/web/actions", {"action": "sync"}, 204, ()),
+    ("DELETE", "queues/%2F/web/contents", None, 204, (("purge", "queue", "web"),)),
+    (
+        *("DELETE", "bindings/%2F/e/web/q/web/k", None, 204),
+        (("delete", "binding", "web|queue|web|k|"),),
+    ),
+    ("DELETE", "queues/%2F/web", None, 204, (("delete", "queue", "web"),)),
+    ("DELETE", "exchanges/%2F/web", None, 204, (("delete", "exchange", "web"),)),
+    (
+        *("PUT", "policies/%2F/p", {"pattern": "x", "definition": {"max-length": 1}}, 201),
+        (("put", "policy", "p"),),
+    ),
+    ("DELETE", "policies/%2F/p", None, 204, (("delete", "policy", "p"),)),
+    ("PUT", "users/web", {"password": "hush-51c9", "tags": ""}, 201, (("put", "user", "web"),)),
+    ("PUT", "permissions/%2F/nobody", {"configure": "", "write": "", "read": ""}, 400, ()),
+    ("DELETE", "users/web", None, 204, (("delete", "user", "web"),)),
+    (
+        *("POST", "definitions", DEFINITIONS, 204),
+        (("put", "vhost", "by-file"), ("put", "queue", "q"), ("put", "permission", "guest")),
+    ),
+    ("DELETE", "vhosts/by-file", None, 204, (("delete", "vhost", "by-file"),)),
+    ("GET", "aliveness-test/%2F", None, 200, (("put", "queue", "aliveness-test"),)),
+)
+
+
+def test_changes_over_http_are_noted_and_what_is_only_asked_leaves_no_line(tmp_path: Any) -> None:
+    with cluster(tmp_path, 1) as [member], http_of(member) as ask:
+        expected, address = [], ""
+        before = member.log().count("AMQP connection")
+        for method, path, body, status, noted in CALLS:
+            answered, address = ask(method, path, body)
+            assert answered == status, (method, path)
+            expected += noted
+        # A message that is published or got is nothing that an operator of the system cares about.
+        assert member.log().count("AMQP connection") == before
+        with member.connect() as connection:
+            channel = connection.channel()
+            assert ask("DELETE", "connections/username/guest")[0] == 204
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="enough"):
+                channel.queue_declare("", exclusive=True)
+        expected.append(("close", "connection", ""))
+        assert member.stop() == 0
+        found = records(member)
+        assert [what(record)[2:] for record in found] == expected
+        assert {what(record)[:2] for record in found} == {("http", "guest")}
+        assert {record["address"] for record in found} == {address}
+        assert next(each for each in found if each["action"] == "purge")["messages"] == 1
+        assert (found[-1]["connections_of"], found[-1]["connections"]) == ("guest", 1)
+        text = (member.data_dir / "audit.log").read_text()
+        assert "hush-51c9" not in text
+        assert "secret payload" not in text

@@ -34,11 +34,70 @@ def test_administration_on_three_members(tmp_path: Path) -> None:
     """One cluster for all, since a start takes longest."""
     with cluster(tmp_path, 3, BROKERD_AUTH_SCRYPT_LOG2_N="10") as members:
         first, second, third = members
+        _counted_elsewhere(first, second)
         _large_bodies(first)
         _clients_elsewhere(first, second)
         _protected_vhosts(first, second)
         _limits_of_two_at_once(first, second)
         _without_a_member(first, second, third)
+
+
+def _counted_elsewhere(first: Member, second: Member) -> None:
+    """What came, went and was published at another member, with rates, in the overview of all."""
+    with second.connect() as connection:
+        channel = connection.channel()
+        channel.queue_declare("counted", durable=True)
+        channel.basic_publish("", "nowhere", b"x")
+        channel.confirm_delivery()
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channel.basic_publish("", "nowhere", b"x", mandatory=True)
+        channel.basic_publish("", "counted", b"x", mandatory=True)
+        assert channel.basic_get("counted", auto_ack=True)[2] == b"x"
+        assert channel.basic_get("counted") == (None, None, None)
+
+        def overview() -> Any:
+            return ask(first, "GET", "overview")[1]
+
+        def is_counted() -> bool:
+            stats = overview()["message_stats"]
+            return bool(stats["publish"] == 3)
+
+        eventually(is_counted, "the messages of another member")
+        stats = overview()["message_stats"]
+        found = {name: value for name, value in stats.items() if not name.endswith("_details")}
+        assert {name: value for name, value in found.items() if value} == {
+            "publish": 3,
+            "confirm": 2,
+            "return_unroutable": 1,
+            "drop_unroutable": 1,
+            "get_no_ack": 1,
+            "get_empty": 1,
+            "deliver_get": 1,
+        }
+        churn = overview()["churn_rates"]
+        for name in ("connection_created", "channel_created", "queue_declared", "queue_created"):
+            assert churn[name] == 1, name
+        assert (churn["connection_closed"], churn["queue_deleted"]) == (0, 0)
+
+        def has_rates() -> bool:
+            for _ in range(20):
+                channel.basic_publish("", "counted", b"x", mandatory=True)
+            told = overview()
+            names = ("publish", "confirm")
+            return all(told["message_stats"][f"{name}_details"]["rate"] > 0 for name in names)
+
+        eventually(has_rates, "rates of another member")
+        channel.queue_delete("counted")
+    eventually(lambda: overview()["churn_rates"]["connection_closed"] == 1, "it has ended")
+    churn = overview()["churn_rates"]
+    assert (churn["queue_deleted"], churn["channel_closed"]) == (1, 1)
+    rows = {row["name"]: row for row in ask(first, "GET", "nodes")[1]}
+    assert [rows[name]["connection_created"] for name in ("n0", "n1", "n2")] == [0, 1, 0]
+    assert "message_stats" not in rows["n1"]
+    # Who does not see all vhosts sees what is in the queues of those that he may enter.
+    assert ask(first, "PUT", "users/few", {"password": "few", "tags": "management"})[0] == 201
+    assert ask(first, "GET", "overview", user="few")[1]["message_stats"]["confirm"] == 0
+    assert ask(first, "DELETE", "users/few")[0] == 204
 
 
 def _large_bodies(first: Member) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import threading
 import time
 import urllib.request
@@ -46,9 +48,23 @@ class Rig:
         """Connect with a token for a password."""
         return self.member.connect(credentials=pika.PlainCredentials(user, token), **settings)
 
-    def refused(self, reason: str) -> float:
+    def ask(self, token: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return status and value of a call of the management API with a bearer token."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.member.management_port, timeout=60
+        )
+        sent = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, sent, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            raw = answer.read()
+            return answer.status, json.loads(raw) if raw else None
+        finally:
+            connection.close()
+
+    def refused(self, reason: str, listener: str = "amqp") -> float:
         """Return how many logins were refused for a reason."""
-        name = f'brokerd_logins_refused_total{{listener="amqp",reason="{reason}"}} '
+        name = f'brokerd_logins_refused_total{{listener="{listener}",reason="{reason}"}} '
         url = f"http://127.0.0.1:{self.member.http_port}/metrics"
         with urllib.request.urlopen(url, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
@@ -308,3 +324,103 @@ def test_many_bad_tokens_at_once_hold_nobody_up(rig: Rig) -> None:
     for thread in threads:
         thread.join()
     assert rig.issuer.asked - asked <= 1 + (time.monotonic() - began) / 10
+
+
+# ---- over HTTP ----------------------------------------------------------------------------------
+
+QUEUES = "/api/queues/%2F"
+GET = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto"}
+
+
+def publication_of(payload: str) -> dict[str, Any]:
+    return {
+        "properties": {},
+        "routing_key": "web-1",
+        "payload": payload,
+        "payload_encoding": "string",
+    }
+
+
+def test_http_takes_a_token_and_shows_the_vhosts_of_its_scopes(rig: Rig, admin: Admin) -> None:
+    admin.apply(put("vhost", "closed", {}, vhost=""))
+    admin.apply(put("queue", "theirs", {}, vhost="closed"), put("queue", "web-0", {}))
+    token = rig.issuer.token("tag:management", "read:%2F/web-*")
+    assert rig.ask(token, "GET", "/api/whoami") == (200, {"name": "till", "tags": ["management"]})
+    status, rows = rig.ask(token, "GET", "/api/queues")
+    assert (status, {row["vhost"] for row in rows}) == (200, {"/"})
+    assert "web-0" in {row["name"] for row in rows}
+    status, vhosts = rig.ask(token, "GET", "/api/vhosts")
+    assert [row["name"] for row in vhosts] == ["/"]
+    assert rig.ask(token, "GET", "/api/queues/closed")[0] == 401
+    assert rig.ask(token, "GET", "/api/nodes")[0] == 401
+    monitor = rig.issuer.token("tag:monitoring")
+    status, rows = rig.ask(monitor, "GET", "/api/queues")
+    assert {row["vhost"] for row in rows} == {"/", "closed"}
+    admin.apply(delete("vhost", "closed", vhost=""), delete("queue", "web-0"))
+
+
+def test_a_token_declares_publishes_and_gets_over_http_as_its_scopes_say(rig: Rig) -> None:
+    """And its user is none of the catalog."""
+    scopes = ("configure:*/web-*", "write:*/web-*", "write:*/amq.default", "read:*/web-*")
+    token = rig.issuer.token("tag:management", *scopes)
+    status, refused = rig.ask(token, "PUT", f"{QUEUES}/office-1", {})
+    assert (status, refused["error"]) == (401, "not_authorised")
+    assert "configure access to queue 'office-1'" in refused["reason"]
+    assert "refused for user 'till'" in refused["reason"]
+    assert rig.ask(token, "PUT", f"{QUEUES}/web-1", {"durable": True})[0] == 201
+    publish_to = "/api/exchanges/%2F/amq.default/publish"
+    assert rig.ask(token, "POST", publish_to, publication_of("x")) == (200, {"routed": True})
+    status, rows = rig.ask(token, "POST", f"{QUEUES}/web-1/get", GET)
+    assert (status, [row["payload"] for row in rows]) == (200, ["x"])
+    reader = rig.issuer.token("tag:management", "read:*/web-*")
+    assert rig.ask(reader, "POST", publish_to, publication_of("y"))[0] == 400
+    assert rig.ask(reader, "DELETE", f"{QUEUES}/web-1")[0] == 401
+    assert rig.ask(token, "GET", "/api/aliveness-test/%2F")[0] == 400
+    assert rig.ask(token, "DELETE", f"{QUEUES}/web-1") == (204, None)
+
+
+def test_bad_tokens_are_a_401_over_http(rig: Rig) -> None:
+    tokens = {
+        "token_expired": rig.issuer.token("tag:management", seconds=-5),
+        "token_signature": TestIssuer().token("tag:administrator"),
+        "token_algorithm": "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.",
+    }
+    for reason, token in tokens.items():
+        before = rig.refused(reason, "http")
+        status, answer = rig.ask(token, "GET", "/api/whoami")
+        assert (status, answer) == (401, {"error": "not_authorized", "reason": "Login failed"})
+        assert rig.refused(reason, "http") == before + 1
+    assert rig.ask("no token at all", "GET", "/api/whoami")[0] == 401
+    # Without a tag nobody comes in, whatever the catalog's user of that name may do.
+    untagged = rig.issuer.token(*EVERYTHING, sub="guest")
+    assert rig.ask(untagged, "GET", "/api/whoami")[1]["reason"] == "Not management user"
+
+
+def test_a_token_makes_a_vhost_and_gives_the_user_of_its_name_nothing(
+    rig: Rig, admin: Admin
+) -> None:
+    admin.apply(put("user", "till", {"password": "x", "tags": []}, vhost=""))
+    token = rig.issuer.token("tag:administrator")
+    assert rig.ask(token, "PUT", "/api/vhosts/by-token", {})[0] == 201
+    definitions = {"vhosts": [{"name": "by-file"}]}
+    assert rig.ask(token, "POST", "/api/definitions", definitions) == (204, None)
+    assert rig.ask(token, "GET", "/api/users/till/permissions") == (200, [])
+    for path in ("vhosts/by-token", "vhosts/by-file", "users/till"):
+        assert rig.ask(token, "DELETE", f"/api/{path}")[0] == 204
+
+
+def test_a_service_account_calls_http_as_the_user_that_it_stands_for(
+    rig: Rig, admin: Admin
+) -> None:
+    tags = ["serviceaccount:shop/scaler", "management"]
+    admin.apply(put("user", "scaler", {"password": "x", "tags": tags}, vhost=""))
+    token = rig.account("scaler")
+    assert rig.ask(token, "GET", "/api/whoami") == (200, {"name": "scaler", "tags": sorted(tags)})
+    assert rig.ask(token, "GET", "/api/vhosts") == (200, [])
+    admin.apply(put("permission", "scaler", ALL))
+    assert rig.ask(token, "PUT", f"{QUEUES}/web-1", {})[0] == 201
+    publish_to = "/api/exchanges/%2F/amq.default/publish"
+    assert rig.ask(token, "POST", publish_to, publication_of("x")) == (200, {"routed": True})
+    assert rig.ask(token, "DELETE", f"{QUEUES}/web-1") == (204, None)
+    admin.apply(delete("user", "scaler", vhost=""))
+    assert rig.ask(token, "GET", "/api/whoami")[0] == 401

@@ -47,6 +47,9 @@ class ClientConnection(asyncio.Protocol):
     classes of their own.
     """
 
+    #: Of the lines that say that it came and went.
+    log_level = logging.INFO
+
     def __init__(
         self, services: ConnectionServices, config: amqp_config.ConnectionConfig, tls: bool
     ) -> None:
@@ -146,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
         self._unfinished.note(self, 0)
         self._tasks.cancel()
         if self.user:
-            log.info("closed AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+            self._log("closed AMQP connection")
         self._ended()
 
     def pause_writing(self) -> None:
@@ -181,6 +184,9 @@ class ClientConnection(asyncio.Protocol):
     def author(self) -> Author:
         """Return on whose behalf changes are made."""
         return Author(self.user, "amqps" if self.tls else "amqp", f"{self.peer[0]}:{self.peer[1]}")
+
+    def _log(self, what: str) -> None:
+        log.log(self.log_level, "%s %s user=%s vhost=%s", what, self.name, self.user, self.vhost)
 
     def _pause_reading(self) -> None:
         # R-HB-2: what the client sends meanwhile nobody sees, its heartbeats neither.
@@ -274,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_open = True
         self._connections.opened(self)
         self.throttle.alarms_changed(self._services.blocking_reason())
-        log.info("accepted AMQP connection %s user=%s vhost=%s", self.name, self.user, self.vhost)
+        self._log("accepted AMQP connection")
         self._handle(self.machine.open_accepted())
 
     def _on_channel_opened(self, event: events.ChannelOpened) -> None:

@@ -23,6 +23,7 @@ from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.own_connection import OwnConnection
 from brokerd.server.amqp.ports import ConnectionServices
 from brokerd.server.catalog import cluster_name
+from brokerd.server.catalog.audit import Author
 from brokerd.server.variables import Variables
 
 log = logging.getLogger(__name__)
@@ -74,15 +75,15 @@ class AmqpListener:
         #: What new connections meet, and the variables' revision and the name it was made of.
         self._settings: tuple[tuple[int, str], ConnectionConfig] | None = None
 
-    async def connect_here(self, identity: Identity) -> socket.socket:
+    async def connect_here(self, identity: Identity, author: Author | None = None) -> socket.socket:
         """Return a socket at whose other end this member serves AMQP, with somebody's rights and
-        without a login; the user "": all rights (own_connection.py).
+        without a login; the user "": all rights.  author: see own_connection.py.
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: OwnConnection(self._services, self._config_now(), identity), theirs
+            lambda: OwnConnection(self._services, self._config_now(), identity, author), theirs
         )
         return ours
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 
 from brokerd.amqp import config as amqp_config
 from brokerd.amqp import events
@@ -15,6 +16,7 @@ from brokerd.core.catalog.identity import Identity
 from brokerd.server.access.admission import OwnAdmission
 from brokerd.server.amqp.connection import ClientConnection
 from brokerd.server.amqp.ports import ConnectionServices
+from brokerd.server.catalog.audit import Author
 
 #: What listings show as the address of both ends.
 HERE = "in-process"
@@ -25,18 +27,34 @@ class OwnConnection(ClientConnection):
     """State: on whose behalf it is.  Nobody else dials it, so that no password is asked."""
 
     def __init__(
-        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, identity: Identity
+        self,
+        services: ConnectionServices,
+        config: amqp_config.ConnectionConfig,
+        identity: Identity,
+        author: Author | None,
     ) -> None:
-        """identity: whose rights it has; the user "": all."""
+        """identity: whose rights it has; the user "": all.
+
+        author: who asked for it by another front door, for one request: the audit log names that
+        door, and the log need not say that the connection came and went.
+        """
         if not identity.user:
             services = dataclasses.replace(services, admission=OwnAdmission.of(services.admission))
         super().__init__(services, config, tls=False)
         self._for = identity
+        self._author = author
+        if author is not None:
+            self.log_level = logging.DEBUG
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ClientConnection."""
         super().connection_made(transport)
         self.peer, self.sock = (HERE, self.uid), (HERE, 0)
+
+    @property
+    def author(self) -> Author:
+        """See ClientConnection."""
+        return self._author or super().author
 
     async def _authenticate(self, event: events.AuthenticationRequested) -> None:
         user = self._for.user

@@ -34,7 +34,7 @@ class Author:
     """Who asks for a change."""
 
     user: str
-    #: amqp, amqps, grpc, http.
+    #: amqp, amqps, grpc, http, https.
     door: str
     #: Address and port, as the door has them.
     address: str
@@ -100,6 +100,15 @@ def purge(queue: Queue, messages: int) -> dict[str, Any]:
     """Return what is noted of a queue that somebody emptied."""
     fields = {"action": "purge", "kind": "queue", "vhost": queue.vhost, "name": queue.name}
     return fields | {"outcome": "ok", "messages": messages}
+
+
+def closing(which: Mapping[str, str], count: int) -> dict[str, Any]:
+    """Return what is noted of connections that somebody had closed.
+
+    which: the vhost or name that they have, or as `connections_of` their user; count: how many.
+    """
+    fields = {"action": "close", "kind": "connection"} | dict(which)
+    return fields | {"outcome": "ok", "connections": count}
 
 
 def _each(operation: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -18,7 +18,7 @@ from brokerd.core.catalog import catalog_commands, features
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server import variables
 from brokerd.server.access.tls_listener import ListenError
-from brokerd.server.catalog import admin_objects
+from brokerd.server.catalog import admin_objects, audit
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.grpc import rpc_auth
 from brokerd.server.listings import client_rows
@@ -65,6 +65,9 @@ class RuntimeAdmin:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error
 
+    def _note(self, context: Context, fields: dict[str, Any]) -> None:
+        self._services.objects.by(rpc_auth.author_of(context)).note(fields)
+
     # ---- feature flags ----------------------------------------------------------------------
 
     def _feature_flags(self) -> list[admin_pb2.FeatureFlag]:
@@ -107,6 +110,8 @@ class RuntimeAdmin:
             pid = client_rows.connection_pid(self._services, client)
             if request.id in (client.name, pid):
                 client.close(320, request.reason or DEFAULT_REASON)
+                which = {"vhost": client.vhost, "name": client.name}
+                self._note(context, audit.closing(which, 1))
                 return admin_pb2.CloseConnectionResponse(found=True)
         return admin_pb2.CloseConnectionResponse(found=False)
 
@@ -126,6 +131,8 @@ class RuntimeAdmin:
             if number and request.delay_ms:
                 await asyncio.sleep(min(request.delay_ms, DELAY_MS_MAX) / 1000)
             connection.close(320, request.reason or DEFAULT_REASON)
+        if chosen:
+            self._note(context, audit.closing({"vhost": request.vhost}, len(chosen)))
         return admin_pb2.CloseConnectionsResponse(closed=len(chosen))
 
     def _clients(self) -> list[ListedConnection | GuestCall]:

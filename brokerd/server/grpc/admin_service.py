@@ -276,8 +276,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         except Unavailable as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             raise AssertionError("abort does not return") from error
-        by_caller = self._services.objects.by(rpc_auth.author_of(context))
-        by_caller.note(audit.purge(queue, messages))
+        self._note(context, audit.purge(queue, messages))
         return admin_pb2.PurgeQueueResponse(messages=messages)
 
     async def Authenticate(

@@ -11,6 +11,7 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from brokerd.server.catalog import audit
 from brokerd.server.listings import client_rows
 from brokerd.server.management import listing, queues
 from brokerd.server.management.call import (
@@ -312,6 +313,7 @@ async def _close(call: Call) -> Answer:
         raise not_found()
     if not any(answer["closed"] for answer in found):
         raise not_authorised(_NO_ACCESS)
+    call.objects.note(audit.closing({"name": call.parts["name"]}, 1))
     return no_content()
 
 
@@ -319,7 +321,9 @@ async def _close_of_user(call: Call) -> Answer:
     user = call.parts["user"]
     if not call.caller.is_administrator and user != call.caller.user:
         raise not_authorised(_NO_ACCESS)
-    await _ask_to_close(call, {"user": user})
+    found = await _ask_to_close(call, {"user": user})
+    if count := sum(answer["closed"] for answer in found):
+        call.objects.note(audit.closing({"connections_of": user}, count))
     return no_content()
 
 

@@ -54,7 +54,7 @@ async def open_channel(call: Call) -> AsyncIterator[Channel]:
     """Open a channel of the caller in the path's vhost; HttpError if that is refused."""
     user = call.caller.user
     address = Address("", 0, False, call.vhost, user, "", (("heartbeat", "0"),))
-    sock = await call.services.connect_here(call.caller.identity)
+    sock = await call.services.connect_here(call.caller.identity, call.caller.author)
     try:
         connection = await Connection.open(address, call.vhost, "HTTP API", None, sock)
     except ClientError as error:

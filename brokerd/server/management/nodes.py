@@ -19,7 +19,7 @@ from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import rows as listings
-from brokerd.server.management import identity, listing, queue_figures
+from brokerd.server.management import identity, listing, member_figures, queue_figures
 from brokerd.server.management.call import Answer, Call, Json, not_found
 from brokerd.server.management.queue_figures import rate
 from brokerd.server.management.routes import Right, Route
@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from brokerd.server.management.ports import ManagementServices
 
 NODE, MEMORY = "node", "memory"
-#: What counts how often things came and went; connections alone are counted.
-CHURN = (
-    *("channel_closed", "channel_created", "connection_closed", "connection_created"),
-    *("queue_created", "queue_declared", "queue_deleted"),
-)
+#: Of a member's row, what is for the overview only.
+_OF_OVERVIEW = ("listeners", "message_stats")
 MECHANISMS = (
     ("AMQPLAIN", "QPid AMQPLAIN mechanism"),
     ("PLAIN", "SASL PLAIN authentication mechanism"),
@@ -41,7 +38,13 @@ MECHANISMS = (
 
 def register(services: ManagementServices) -> None:
     """Answer other members what only this one knows."""
-    services.figures.register(NODE, lambda: [_own_row(services)])
+
+    def node() -> list[Json]:
+        # Whoever is asked for its row may be asked again, and has rates then.
+        services.rates.want()
+        return [_own_row(services)]
+
+    services.figures.register(NODE, node)
 
     async def memory() -> list[Json]:
         monitor = services.listed.runtime.monitor
@@ -94,9 +97,8 @@ def _own_row(services: ManagementServices) -> Json:
     }
     if monitor is None:
         row["running"] = listed.runtime.endpoints is not None
-    for name in CHURN:
-        row |= {name: 0, f"{name}_details": rate(0.0)}
-    return row
+    churn, messages = member_figures.own(services)
+    return row | churn | {"message_stats": messages}
 
 
 def _settings(services: ManagementServices, status: Json) -> Json:
@@ -171,7 +173,7 @@ async def _all_nodes(call: Call) -> list[Json]:
     for name in sorted(services.catalog.view.members() or {services.node: ""}):
         if name in found:
             rows += [
-                {key: value for key, value in row.items() if key != "listeners"}
+                {key: value for key, value in row.items() if key not in _OF_OVERVIEW}
                 for row in found[name]
             ]
         else:
@@ -221,7 +223,6 @@ async def _memory(call: Call) -> Answer:
 
 async def _overview(call: Call) -> Answer:
     services, caller = call.services, call.caller
-    services.rates.want()
     version = compatibility.compatible_version(services.profile)
     value: Json = {
         "management_version": version,
@@ -243,22 +244,18 @@ async def _overview(call: Call) -> Answer:
         "node": services.node,
         "statistics_db_event_queue": 0,
     }
+    nodes = (await services.figures.everywhere(NODE)).all()
     if caller.is_monitor:
-        nodes = (await services.figures.everywhere(NODE)).all()
         value["listeners"] = [each for node in nodes for each in node.get("listeners", [])]
         value["contexts"] = [
             {"node": node["name"], **each} for node in nodes for each in node["contexts"]
         ]
-    value["churn_rates"] = _churn()
+    value["churn_rates"] = member_figures.added(nodes, member_figures.CHURN)
     value |= await _totals(call)
+    if caller.is_monitor:
+        counted = [node["message_stats"] for node in nodes]
+        value["message_stats"] |= member_figures.added(counted, member_figures.MESSAGES)
     return Answer(value=listing.chosen(value, listing.columns_of(call.query)))
-
-
-def _churn() -> Json:
-    made: Json = {}
-    for name in CHURN:
-        made |= {name: 0, f"{name}_details": rate(0.0)}
-    return made
 
 
 async def _totals(call: Call) -> Json:
@@ -274,6 +271,7 @@ async def _totals(call: Call) -> Json:
             rates = [a + b for a, b in zip(rates, row["rates"], strict=True)]
             consumers += row["consumers"]
     stats = queue_figures.stats(tuple(sums), rates)
+    # A queue does not count these; who sees all vhosts sees those of the members (_overview).
     for name in ("confirm", "return_unroutable", "drop_unroutable", "disk_reads", "disk_writes"):
         stats |= {name: 0, f"{name}_details": rate(0.0)}
     connections, channels = await _clients(call, visible)

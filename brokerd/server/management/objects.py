@@ -10,7 +10,7 @@ from typing import Any
 from brokerd.core.catalog import catalog_commands, declare
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.refusals import INTERNAL_ERROR, PRECONDITION_FAILED, Refused
-from brokerd.server.catalog import topology
+from brokerd.server.catalog import audit, topology
 from brokerd.server.management.call import (
     Answer,
     Call,
@@ -176,7 +176,8 @@ async def _purge(call: Call) -> Answer:
     )
     if isinstance(found, Refused):
         raise refused(found)
-    await topology.purge_queue(call.objects, queue)
+    objects = call.objects
+    objects.note(audit.purge(queue, await topology.purge_queue(objects, queue)))
     return no_content()
 
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from brokerd.core.profiles import Profile
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
+    from brokerd.server.catalog.audit import Author
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
+    from brokerd.server.member_totals import MemberTotals
     from brokerd.server.messages.ports import Process, Routing
 
 
@@ -45,11 +47,13 @@ class ManagementServices:
     calls: Calls
     #: Rows of all members, asked once a second at most.
     figures: Figures
+    #: What this member's clients have done since its start.
+    totals: MemberTotals
     #: What changed between samples.
     rates: Rates
     routing: Routing
-    #: connect_here(identity): AMQP of this member with somebody's rights, without a login.
-    connect_here: Callable[[Identity], Awaitable[socket.socket]]
+    #: connect_here(identity, author): AMQP of this member with somebody's rights, without a login.
+    connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]
     #: Why publishers wait, "" when no alarm is on anywhere.
     blocking_reason: Callable[[], str]
 

@@ -122,6 +122,7 @@ def register(services: ManagementServices) -> None:
 
     async def queues() -> Rows:
         """Queues led here of which not every member has a replica."""
+        services.rates.want()
         rows: Rows = []
         members = len(services.catalog.view.members())
         async for uids in in_slices(list(services.listed.queues.led)):
@@ -135,6 +136,7 @@ def register(services: ManagementServices) -> None:
 
     async def totals() -> Rows:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
+        services.rates.want()
         sums: dict[str, tuple[list[int], list[float], list[int]]] = {}
         async for uids in in_slices(list(services.listed.queues.led)):
             for uid in uids:

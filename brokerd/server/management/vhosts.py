@@ -82,7 +82,7 @@ async def _put(call: Call) -> Answer:
     tracing = _optional(body, "tracing")
     protected = _optional(given, "protected_from_deletion")
     owner = []
-    if present is None and view.user(call.caller.user) is not None:
+    if present is None and call.caller.is_user_of(view):
         # Who makes a vhost may enter it, as there.
         owner.append(changes.upsert("permission", name, call.caller.user, ALL))
     answer = await changes.put(call, changes.upsert("vhost", "", name, spec), *owner)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
 from brokerd.core.catalog.identity import Identity
@@ -40,6 +43,40 @@ def test_what_is_no_sensible_object_is_refused(raw: bytes) -> None:
 def test_the_deepest_body_is_taken() -> None:
     depth = call.DEPTH_MAX - 1
     assert call.parse_object(b'{"a":' * depth + b"1" + b"}" * depth)
+
+
+def separators(count: int) -> bytes:
+    return b'{"a":[%s1]}' % (b"1," * (count - 2))
+
+
+def test_values_are_bounded_and_what_stands_in_strings_is_none() -> None:
+    assert len(call.parse_object(separators(call.VALUES_MAX))["a"]) == call.VALUES_MAX - 1
+    for raw in (separators(call.VALUES_MAX + 1), b'{"a": [' + b"[],{}," * call.VALUES_MAX):
+        with pytest.raises(HttpError, match="more than 1000000 values"):
+            call.parse_object(raw)
+    payload = '\\",[{' * call.VALUES_MAX
+    raw = json.dumps({"payload": payload, "more": [1, 2]}).encode()
+    assert call.parse_object(raw) == {"payload": payload, "more": [1, 2]}
+
+
+async def test_others_have_their_turn_while_a_large_body_is_read() -> None:
+    body = {"queues": [{"name": f"queue-{i}", "arguments": {}} for i in range(30_000)]}
+    raw = json.dumps(body).encode()
+    assert len(raw) > call.PARSED_HERE_BYTES_MAX
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(turn())
+    try:
+        assert await call.parsed(raw) == body
+    finally:
+        beside.cancel()
+    assert turns > 2
 
 
 @pytest.mark.parametrize(("code", "status"), [(403, 401), (404, 404), (406, 400), (405, 400)])

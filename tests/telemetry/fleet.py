@@ -136,7 +136,8 @@ class Node:
         row = {"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)}
         # Older members do not say where their memory goes.
         rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
-        self.queue_rows.forget(queue.uid for queue in led)
+        # No queue of a fleet is ever deleted.
+        self.queue_rows.forget((queue.uid for queue in led), range(1 << 32))
         for queue, term in zip(led, terms, strict=True):
             status = GroupState(term, {"a": 0, "b": 0})
             rows += self.queue_rows.rows(

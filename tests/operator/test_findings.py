@@ -104,7 +104,8 @@ async def test_a_finding_shows_on_its_objects_with_events_and_goes_again(bench: 
         for kind, name in (("Queue", "orders"), ("Queue", "other"), ("Exchange", "shop"),
                            ("Policy", "limits"), ("FederationUpstream", "far"))
     )  # fmt: skip
-    bench.add("Queue", "orders")
+    # With a binding of its own, which is another object of the same resource.
+    bench.add("Queue", "orders", bindings=[{"source": "shop", "routingKeys": ["#"]}])
     bench.add("Queue", "other")
     bench.add("Exchange", "shop", type="topic")
     definition = {"maxLength": 10}

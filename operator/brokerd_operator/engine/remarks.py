@@ -124,7 +124,8 @@ async def _add_findings(
         name = spec.resolved_name(entry.meta)
         told = engine.findings.of_upstream(broker, spec.vhost, name, generation)
     else:
-        (identity,) = spec.identities(entry.meta)
+        # A queue's own bindings come behind it.
+        identity = spec.identities(entry.meta)[0]
         if spec.BROKER_KIND in POLICY_KINDS:
             winners = engine.standings.winners(broker, identity.vhost)
             told = engine.findings.of_policy(broker, identity, winners, generation)

@@ -113,6 +113,20 @@ async def test_a_status_whose_answer_was_lost_is_read_before_the_next_is_compare
     assert store.writes == 1, "and it is not written again"
 
 
+async def test_a_defect_of_ours_is_an_error_in_the_log_and_others_failures_are_not(
+    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`brokerctl up` shows errors only: a resource must not wait for ever without a word."""
+    store.loses = 1
+    store.meanwhile = [lambda: {}["defect"]]
+    assert store.body is not None
+    engine.put(store.body)
+    await until(lambda: store.writes == 1 and engine.queue.is_idle and len(engine.queue) == 0)
+    told = [record for record in caplog.records if "pass failed" in record.getMessage()]
+    assert [record.levelname for record in told] == ["ERROR", "WARNING"]
+    assert told[0].exc_info is not None
+
+
 async def test_a_resource_that_went_with_the_lost_answer_is_forgotten(
     engine: Engine, store: Store
 ) -> None:

@@ -350,12 +350,15 @@ class Engine:
                 delay = self.queue.retry(key)
                 self._unsure.add(key)
                 self.metrics.failed(key.kind)
-                log.warning(
+                # What nobody else has failed at is a defect of ours: `brokerctl up` shows it.
+                is_defect = not isinstance(error, OSError)
+                log.log(
+                    logging.ERROR if is_defect else logging.WARNING,
                     "pass failed key=%s retry_s=%.1f error=%r",
                     key.resource,
                     delay,
                     error,
-                    exc_info=not isinstance(error, OSError),
+                    exc_info=is_defect,
                 )
             finally:
                 self.metrics.passed(key.kind, time.monotonic() - began)

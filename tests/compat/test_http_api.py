@@ -219,7 +219,9 @@ def counted(answers: Answers) -> dict[str, int]:
     """Return the counters of the overview."""
     row = answers.get("/api/overview")
     stats, churn = row["message_stats"], row["churn_rates"]
-    return {name: stats.get(name, 0) for name in STATS} | {name: churn[name] for name in CHURN}
+    return {name: stats.get(name, 0) for name in STATS} | {
+        name: churn.get(name, 0) for name in CHURN
+    }
 
 
 def a_life(server: Server) -> None:

@@ -121,5 +121,5 @@ def _debian_source(folder: Path, package: str) -> None:
     _run("apt-get", *settings, "update", "-q", cwd=folder)
     # Some mirrors lack the second archive of this package, which is not needed: sources.sha256
     # says whether what is needed came.
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(AssertionError):
         _run("apt-get", *settings, "source", "--download-only", "-q", package, cwd=folder)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How many different publish methods (exchange, routing key, flags) a channel remembers.
+#: How many different publish methods (exchange, routing key, flags), and gets, a channel remembers.
 TARGETS_MAX = 1024
 
 Work = Coroutine[Any, Any, None]
@@ -63,6 +63,10 @@ class Session(ChannelDeliveries):
         self.groups: set[int] = set()
         self.published = 0
         self._busy = False
+        #: What it says to the connection's gate.
+        self._busy_reason = f"busy {channel}"
+        #: Queues that gets were allowed on, by name and whether they settle at once.
+        self.gettings: dict[tuple[str, bool], Getting] = {}
         self._getting: Getting | None = None
         self._waiting: deque[events.Event] = deque()
         #: Publish methods that were allowed, and where they go.
@@ -93,7 +97,7 @@ class Session(ChannelDeliveries):
                 return
             self._waiting.append(event)
             # The events hold what one read brought; a client that goes on and on is not read.
-            self.connection.gate.hold(f"busy {self.channel}")
+            self.connection.gate.hold(self._busy_reason)
             return
         self._dispatch(event)
 
@@ -163,13 +167,21 @@ class Session(ChannelDeliveries):
         while self._waiting and not self._busy and not self._ended:
             self._dispatch(self._waiting.popleft())
         if not self._busy:
-            self.connection.gate.release(f"busy {self.channel}")
+            self.connection.gate.release(self._busy_reason)
             self.connection.session_idle()
 
-    def get(self, queue: Queue, no_ack: bool) -> None:
+    def new_getting(self, name: str, queue: Queue, no_ack: bool) -> Getting:
+        """Remember that the channel may take messages of this queue."""
+        if len(self.gettings) >= TARGETS_MAX:
+            self.gettings.clear()
+        getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
+        return getting
+
+    def get(self, getting: Getting) -> None:
         """Ask for a message; the channel's later events wait for the answer."""
         self._busy = True
-        self._getting = Getting(self, queue, no_ack)
+        self._getting = getting
+        getting.ask()
 
     def slow_is_over(self) -> None:
         """The get has its answer."""
@@ -222,7 +234,8 @@ class Session(ChannelDeliveries):
         self.send_got_acks()
         self.connection.channel_ended(self.channel)
         self._waiting.clear()
-        self.connection.gate.release(f"busy {self.channel}")
+        self.gettings.clear()
+        self.connection.gate.release(self._busy_reason)
         self.publisher.close()
         if self.tx is not None:
             self.tx.abandon()

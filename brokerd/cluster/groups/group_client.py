@@ -487,7 +487,8 @@ class GroupClient:
         self._finish(group, command)
         self._taken(group)
         command.answer(ReplyStatus.OK, reply)
-        self._pump(group)
+        if group.waiting:
+            self._pump(group)
 
     def _taken(self, group: _Group) -> None:
         """The target leads: it has answered a command."""

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
 from brokerd.core import confirms
-from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
-from brokerd.server.amqp import immediate, session_methods, transactions
+from brokerd.server.amqp import immediate, session_consumers, session_methods, transactions
 from brokerd.server.amqp.channel_deliveries import FLUSH_BYTES, ChannelDeliveries
 from brokerd.server.amqp.getting import Getting
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
@@ -63,8 +62,6 @@ class Session(ChannelDeliveries):
         self.groups: set[int] = set()
         self.published = 0
         self._busy = False
-        #: What it says to the connection's gate.
-        self._busy_reason = f"busy {channel}"
         #: Queues that gets were allowed on, by name and whether they settle at once.
         self.gettings: dict[tuple[str, bool], Getting] = {}
         self._getting: Getting | None = None
@@ -97,7 +94,7 @@ class Session(ChannelDeliveries):
                 return
             self._waiting.append(event)
             # The events hold what one read brought; a client that goes on and on is not read.
-            self.connection.gate.hold(self._busy_reason)
+            self.connection.gate.hold(f"busy {self.channel}")
             return
         self._dispatch(event)
 
@@ -167,18 +164,20 @@ class Session(ChannelDeliveries):
         while self._waiting and not self._busy and not self._ended:
             self._dispatch(self._waiting.popleft())
         if not self._busy:
-            self.connection.gate.release(self._busy_reason)
+            if self.connection.gate.is_held:
+                self.connection.gate.release(f"busy {self.channel}")
             self.connection.session_idle()
 
-    def new_getting(self, name: str, queue: Queue, no_ack: bool) -> Getting:
-        """Remember that the channel may take messages of this queue."""
-        if len(self.gettings) >= TARGETS_MAX:
-            self.gettings.clear()
-        getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
-        return getting
-
-    def get(self, getting: Getting) -> None:
+    def get(self, name: str, no_ack: bool) -> None:
         """Ask for a message; the channel's later events wait for the answer."""
+        getting = self.gettings.get((name, no_ack))
+        if getting is None or not getting.is_good:
+            queue = session_consumers.use_queue(self, name)
+            self.groups.add(queue.uid)
+            if len(self.gettings) >= TARGETS_MAX:
+                self.gettings.clear()
+            getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
+        self.send_got_acks()
         self._busy = True
         self._getting = getting
         getting.ask()
@@ -235,7 +234,7 @@ class Session(ChannelDeliveries):
         self.connection.channel_ended(self.channel)
         self._waiting.clear()
         self.gettings.clear()
-        self.connection.gate.release(self._busy_reason)
+        self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()
         if self.tx is not None:
             self.tx.abandon()

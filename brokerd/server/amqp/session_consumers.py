@@ -367,11 +367,4 @@ def use_queue(session: Session, name: str) -> Queue:
 
 def get(session: Session, method: methods.BasicGet) -> None:
     """basic.get (R-CS-8)."""
-    name = method.queue or named(session, "")
-    getting = session.gettings.get((name, method.no_ack))
-    if getting is None or not getting.is_good:
-        queue = use_queue(session, name)
-        session.groups.add(queue.uid)
-        getting = session.new_getting(name, queue, method.no_ack)
-    session.send_got_acks()
-    session.get(getting)
+    session.get(method.queue or named(session, ""), method.no_ack)

@@ -166,9 +166,9 @@ def test_a_get_that_comes_again_is_what_it_was() -> None:
     for _ in range(2):
         machine = opened_server(channels=(1, 2))
         for queue in (get, methods.BasicGet(0, "other", True), get):
-            for channel in (1, 2):
-                found = machine.receive_data(queue.encode(channel), 0)
-                assert found == [events.MethodReceived(channel, queue)]
+            for number in (1, 2):
+                found = machine.receive_data(queue.encode(number), 0)
+                assert found == [events.MethodReceived(number, queue)]
 
 
 def test_a_get_that_is_known_comes_in_pieces_and_in_runs() -> None:
@@ -199,3 +199,15 @@ def test_gets_of_many_queues_take_no_more_memory_than_some() -> None:
     for number in range(channel.KNOWN_GETS_MAX + 10):
         machine.receive_data(methods.BasicGet(0, f"many-{number}").encode(1), 0)
     assert len(channel.known_gets) <= channel.KNOWN_GETS_MAX
+
+
+def test_a_server_that_asks_for_a_message_is_refused() -> None:
+    """R-FRM-5: the bytes are known from a machine of the other role."""
+    get = methods.BasicGet(0, "known", False)
+    opened_server(channels=(1,)).receive_data(get.encode(1), 0)
+    pair = ConnectionPair()
+    pair.exchange()
+    pair.client.open_channel(1)
+    pair.exchange()
+    (event,) = pair.client.receive_data(get.encode(1), 0)
+    assert isinstance(event, events.ConnectionFailed)

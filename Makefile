@@ -96,9 +96,10 @@ coverage: setup ## the pure rooms by their unit tests and transcripts: every lin
 compiled: setup ## the rooms on a message's way as C, for BROKERD_COMPILED=1; nothing is done if they are there
 	@$(BIN)/python tools/compiled.py
 
-test-compiled: compiled ## the pure rooms' tests, and the Raft core in the simulator, with the compiled form
+test-compiled: compiled ## the pure rooms' tests, and the Raft core and queues in the simulator, with the compiled form
 	@BROKERD_COMPILED=1 $(BIN)/pytest -q $(PYTEST_OPTIONS) $(COMPILED_TESTS)
 	@BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run --seeds 300 --first-seed $(FIRST_SEED) --processes 2
+	@BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run --world broker --seeds 100 --first-seed $(FIRST_SEED) --processes 2
 
 spec-coverage: setup ## rules of the specification, and the tests that cover them
 	@$(BIN)/python tools/spec_coverage.py

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from brokerd.amqp import events, handshake, methods, spec
-from brokerd.amqp.channel import Channel, ChannelPhase, decode_method, method_class
+from brokerd.amqp.channel import (
+    Channel,
+    ChannelPhase,
+    decode_method,
+    known_gets,
+    method_class,
+)
 from brokerd.amqp.config import Role
 from brokerd.amqp.content import walk_publishes
 from brokerd.amqp.endpoint import Endpoint
@@ -32,6 +38,7 @@ from brokerd.amqp.events import Event
 from brokerd.amqp.frames import (
     ACK_KEY,
     FRAME_HEAD,
+    GET_KEY,
     PUBLISH_KEY,
     check_size,
     unknown_type,
@@ -208,7 +215,7 @@ class AmqpConnection(Endpoint):
                 channels = self._channels
 
     def _walk_run(self, buffer: bytes, pos: int, channel: Channel, out: list[Event]) -> int:
-        """The fast ways: a run of whole publishes, a run of acks.  Judges nothing."""
+        """The fast ways: a run of whole publishes, a run of acks, a get.  Judges nothing."""
         if channel.phase is not ChannelPhase.OPEN or channel.content is not None:
             return pos
         key = buffer[pos + 7 : pos + 11]
@@ -231,6 +238,16 @@ class AmqpConnection(Endpoint):
             if run and is_new:
                 out.append(events.PublishesReceived(channel.number, run))
             return after
+        if key == GET_KEY:
+            # One that came before, byte by byte; the general way looks at the others.
+            end = pos + spec.EMPTY_FRAME_SIZE + int.from_bytes(buffer[pos + 3 : pos + 7], "big")
+            if self.role is not Role.SERVER or end > len(buffer) or buffer[end - 1] != 0xCE:
+                return pos
+            get = known_gets.get(buffer[pos + 7 : end - 1])
+            if get is None:
+                return pos
+            out.append(events.MethodReceived(channel.number, get))
+            return end
         if key == ACK_KEY:
             # Every ack that is whole and right comes this way; the general one finds the fault.
             acks: list[tuple[int, bool]] = []

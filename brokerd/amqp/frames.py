@@ -20,6 +20,7 @@ ACK_FRAME_SIZE = ACK_FRAME.size
 #: The payload size in an ack's frame head.
 _ACK_SIZE = (ACK_FRAME_SIZE - spec.EMPTY_FRAME_SIZE).to_bytes(4, "big")
 ACK_KEY = b"\x00\x3c\x00\x50"
+GET_KEY = b"\x00\x3c\x00\x46"
 PUBLISH_KEY = b"\x00\x3c\x00\x28"
 
 

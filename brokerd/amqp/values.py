@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from brokerd.amqp import spec
@@ -37,6 +38,8 @@ Value: TypeAlias = (
 Table: TypeAlias = dict[str, Value]
 
 _LONG = struct.Struct(">I")
+#: Names that go out again and again: exchanges, routing keys, consumer tags.
+SHORTSTRS_KEPT = 1024
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -177,6 +180,7 @@ def decode_table_body(raw: bytes, pos: int, stop: int) -> Table:
         raise FieldSyntaxError("field table cut short") from None
 
 
+@lru_cache(maxsize=SHORTSTRS_KEPT)
 def encode_shortstr(text: str) -> bytes:
     """One length octet and the text."""
     raw = text.encode("utf-8", "surrogateescape")

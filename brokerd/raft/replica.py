@@ -41,6 +41,7 @@ from brokerd.raft.messages import (
     Snapshot,
 )
 from brokerd.raft.node import RaftNode, Randomness
+from brokerd.raft.role import Role
 from brokerd.raft.storage import LogStorage
 from brokerd.raft.validation import STAMP_BYTES
 
@@ -135,6 +136,7 @@ Action: TypeAlias = (
 
 #: Looked up once: the way through the class of kinds costs more, per entry.
 _COMMAND = EntryKind.COMMAND
+_LEADER = Role.LEADER
 
 #: The group's budget of bytes or commands in flight is used up, or leadership is being handed over:
 #: nothing was proposed, try again later.
@@ -499,7 +501,11 @@ class Replica:
     def _announce(self) -> None:
         node = self._node
         before = self._announced
-        if node.leader == before[0] and node.term == before[1] and node.is_leader == before[2]:
+        if (
+            node.leader == before[0]
+            and node.term == before[1]
+            and (node.role is _LEADER) == before[2]
+        ):
             return
         state = (node.leader, node.term, node.is_leader)
         self._announced = state

@@ -371,10 +371,13 @@ class Replication:
         """Advance the commit index to what a majority has persisted; return whether it moved."""
         node = self._node
         log = node.log
-        matches = [progress.match for progress in self._voter_peers]
-        if self.counts_self:
-            matches.append(self.own_match())
-        index = quorum.committed_index(matches)
+        if not self._voter_peers and self.counts_self:
+            index = self.own_match()
+        else:
+            matches = [progress.match for progress in self._voter_peers]
+            if self.counts_self:
+                matches.append(self.own_match())
+            index = quorum.committed_index(matches)
         if index <= log.committed or not self.may_commit(index):
             return False
         log.committed = index

@@ -92,6 +92,10 @@ class Disk:
         """
         return os.fstat(descriptor).st_ino, birth_time_ns(descriptor)
 
+    def random_bytes(self, size: int) -> bytes:
+        """Return bytes that nobody else draws."""
+        return os.urandom(size)
+
     def size(self, path: Path) -> int:
         return os.stat(path).st_size
 

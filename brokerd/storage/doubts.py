@@ -7,26 +7,26 @@ refilled the group, the member has no vote in it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from brokerd.storage import records
+from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
 from brokerd.storage.promises import Promises
 from brokerd.storage.writer import LogWriter, WriterState
 
 
-def begin_run(state: WriterState) -> None:
+def begin_run(state: WriterState, disk: Disk) -> None:
     """Note that the log was opened once more."""
     promises = state.promises
     if not promises.log:
-        promises.log = random_mark()
-    promises.begin(random_mark(), state.batches)
+        promises.log = random_mark(disk)
+    promises.begin(random_mark(disk), state.batches)
 
 
-def random_mark() -> int:
+def random_mark(disk: Disk) -> int:
     """Return a number that nobody else draws; not 0."""
-    return int.from_bytes(os.urandom(7), "little") + 1
+    return int.from_bytes(disk.random_bytes(7), "little") + 1
 
 
 class Doubts:

@@ -7,7 +7,6 @@ taken out of use only after the event loop has said that it refers to it no more
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable
@@ -44,9 +43,9 @@ def list_segments(directory: Path) -> list[int]:
     return sorted(int(match[1], 16) for match in matches if match)
 
 
-def new_salt() -> int:
+def new_salt(disk: Disk) -> int:
     """Four random bytes, none zero, so that they never show in a zero-filled file."""
-    return int.from_bytes(bytes(1 + byte % 255 for byte in os.urandom(4)), "little")
+    return int.from_bytes(bytes([1 + byte % 255 for byte in disk.random_bytes(4)]), "little")
 
 
 class SegmentFiles:
@@ -101,7 +100,7 @@ class SegmentFiles:
         header = SegmentHeader(
             segment,
             size,
-            new_salt(),
+            new_salt(self.disk),
             is_fresh,
             self.config.node_id,
             identity,

@@ -563,7 +563,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         batches=found.batches,
         promises=found.promises,
     )
-    doubts.begin_run(state)
+    doubts.begin_run(state, files.disk)
     if found.tail is not None and not found.scans[found.tail].sealed:
         scan = found.scans[found.tail]
         descriptor = files.descriptors[found.tail]

@@ -415,3 +415,19 @@ def test_durable_state_survives_a_stop_and_a_kill(tmp_path: Path) -> None:
             for i in range(50):
                 assert channel.basic_get(queue, auto_ack=True)[2] == b"%d" % i
         assert member.stop() == 0
+
+
+def test_a_get_looks_at_what_has_changed_since_the_last_one(member: Member, channel: Any) -> None:
+    """R-ERR-2, R-CS-8: the channel remembers where its gets go, and no longer than that holds."""
+    channel.queue_declare("looked-at")
+    channel.basic_publish("", "looked-at", b"first")
+    assert take(channel, "looked-at")[2] == b"first"
+    other = channel.connection.channel()
+    other.queue_delete("looked-at")
+    other.queue_declare("looked-at", durable=True, arguments=QUORUM)
+    other.basic_publish("", "looked-at", b"second")
+    assert take(channel, "looked-at")[2] == b"second"
+    assert channel.basic_get("looked-at", auto_ack=True)[0] is None
+    other.queue_delete("looked-at")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue 'looked-at'"):
+        channel.basic_get("looked-at")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
@@ -26,12 +26,13 @@ Answer: TypeAlias = Callable[[ReplyStatus, bytes], None]
 class Asked:
     """Invariant: `done` is called once, or never after `withdraw`."""
 
-    __slots__ = ("_done", "timer", "withdrawn")
+    __slots__ = ("_done", "line", "withdrawn")
 
     def __init__(self, done: Answer) -> None:
         self._done: Answer | None = done
-        #: Set by the group client: for `late`, and what it does when nobody waits any more.
-        self.timer: TimerHandle | None = None
+        #: Where it stands among the deadlines, if it does.
+        self.line: Line | None = None
+        #: Set by the group client: what it does when nobody waits any more.
         self.withdrawn: Callable[[], None] | None = None
 
     def answered(self, status: ReplyStatus, reply: bytes) -> None:
@@ -59,6 +60,52 @@ class Asked:
 
     def _let_go(self) -> None:
         """Both refer to this object: it goes with its last user, not when cycles are looked for."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self.timer = self.withdrawn = None
+        if self.line is not None:
+            del self.line.waiting[self]
+        self.line = self.withdrawn = None
+
+
+class Line:
+    """Those that wait equally long: who came first is late first."""
+
+    __slots__ = ("timeout_s", "waiting")
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        #: Until when, in the loop's time.
+        self.waiting: dict[Asked, float] = {}
+
+
+class Deadlines:
+    """When whom to tell that it is late.
+
+    One timer for all with the same time-out, which is nearly always a setting's: an answer comes
+    soon, and a timer of its own would cost a get more than what its queue does.
+    Invariant: each line has a timer, and ends with it when nobody is left.
+    """
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lines: dict[float, Line] = {}
+
+    def add(self, asked: Asked, timeout_s: float) -> None:
+        """Tell `asked` in so many seconds."""
+        line = self._lines.get(timeout_s)
+        if line is None:
+            line = self._lines[timeout_s] = Line(timeout_s)
+            self._loop.call_later(timeout_s, self._look, line)
+        line.waiting[asked] = self._loop.time() + timeout_s
+        asked.line = line
+
+    def _look(self, line: Line) -> None:
+        now = self._loop.time()
+        for asked, due in list(line.waiting.items()):
+            if due > now:
+                self._loop.call_later(due - now, self._look, line)
+                return
+            # An earlier one's caller may have withdrawn it.
+            asked.late()
+        if line.waiting:
+            self._loop.call_later(line.timeout_s, self._look, line)
+        else:
+            del self._lines[line.timeout_s]

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
-from brokerd.cluster.groups.asked import Answer, Asked, ReplyStatus
+from brokerd.cluster.groups.asked import Answer, Asked, Deadlines, ReplyStatus
 from brokerd.cluster.groups.commit_times import CommitTimes
 from brokerd.cluster.groups.driver import Done
 from brokerd.core.queue import client_sessions as envelopes
@@ -142,6 +142,7 @@ class GroupClient:
         self._incarnation = incarnation
         self.commit_times = CommitTimes()
         self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
         self._groups: dict[int, _Group] = {}
         self._by_id: dict[int, tuple[_Group, _Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
@@ -316,8 +317,7 @@ class GroupClient:
         sent = self._send(uid, command, asked.answered, once, early, None, True, is_lazy)
         if sent is not None:
             asked.withdrawn = partial(self._withdraw, uid, sent)
-        # Not asyncio.timeout: it costs more than all else that is done here.
-        asked.timer = self._loop.call_later(timeout_s, asked.late)
+        self._deadlines.add(asked, timeout_s)
         return asked
 
     def _send(
@@ -487,7 +487,8 @@ class GroupClient:
         self._finish(group, command)
         self._taken(group)
         command.answer(ReplyStatus.OK, reply)
-        self._pump(group)
+        if group.waiting:
+            self._pump(group)
 
     def _taken(self, group: _Group) -> None:
         """The target leads: it has answered a command."""

@@ -65,6 +65,7 @@ class Host:
         rng: random.Random,
         clock_ms: Callable[[], int] = group_clock.wall_clock_ms,
         aside: AsideFiles | None = None,
+        new_queue: write_queue.NewQueue = write_queue.WriteQueue,
     ) -> None:
         self.node = node
         self.incarnation = incarnation
@@ -79,7 +80,7 @@ class Host:
         self._rng = rng
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._queue = write_queue.WriteQueue(wal, self._written, self._disk_failed)
+        self._queue = new_queue(wal, self._written, self._disk_failed)
         self.remembrance = Remembrance(self, wal, self._queue)
         self._inbox = Inbox(self, wal, self._queue)
         self.refilling = Refilling(self, wal, self._queue)
@@ -96,8 +97,7 @@ class Host:
         #: What is to be called before the flush under way hands over; None: none is under way.
         self._at_end: list[Callable[[], None]] | None = None
         self._group_clock = group_clock.GroupClock()
-        self._late_work = LateWork(self.wake)
-        self._members = MemberIndex()
+        self._late_work, self._members = LateWork(self.wake), MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
         self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
         self._peers_lock = asyncio.Lock()

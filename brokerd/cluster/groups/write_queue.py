@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from mypy_extensions import mypyc_attr
 
@@ -279,3 +279,10 @@ class WriteQueue:
         if not self._has_failed:
             self._has_failed = True
             self._failed(error)
+
+
+#: Makes one of a log, of who hears of drivers that got inputs, and of who hears that the disk has
+#: failed; the simulator has one without a thread.
+NewQueue: TypeAlias = Callable[
+    [WriteAheadLog, Callable[[list[Driver]], None], Callable[[BaseException], None]], WriteQueue
+]

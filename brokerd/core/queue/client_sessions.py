@@ -101,12 +101,13 @@ def inside(data: bytes) -> bytes:
 def decode_envelope(data: bytes) -> Once:
     """Return all but the command; ValueError or struct.error for what is no envelope."""
     _, _, size, incarnation, sequence, after, unanswered_from = _HEAD.unpack_from(data)
-    kind = inside(data)[1]
+    start = _HEAD.size + size
+    kind = data[start + 1]
     if kind not in KINDS:
         raise ValueError(f"a command of kind {kind} has no envelope")
     if not after < sequence >= unanswered_from:
         raise ValueError(f"command {sequence} cannot follow {after} and {unanswered_from}")
-    node = data[_HEAD.size : _HEAD.size + size].decode()
+    node = data[_HEAD.size : start].decode()
     return Once(node, incarnation, sequence, after, unanswered_from, kind, None)
 
 

@@ -239,13 +239,16 @@ class Consumers:
         The first in it may; those behind may not have been asked for a while.  Whoever is taken
         out must have `queued` cleared, and comes back by `offer`.
         """
-        for priority in sorted(self._queues, reverse=True):
-            queue = self._queues[priority]
+        queues = self._queues
+        if not queues:
+            return None
+        for priority in sorted(queues, reverse=True):
+            queue = queues[priority]
             while queue:
                 if self.may_take(queue[0]):
                     return queue
                 queue.popleft().queued = False
-            del self._queues[priority]
+            del queues[priority]
         return None
 
     def could_take(self, priority_min: int) -> bool:

@@ -427,11 +427,24 @@ def encode_get(consumer: ConsumerId, no_ack: bool) -> bytes:
     return _json(Kind.GET, {"consumer": consumer, "no_ack": no_ack})
 
 
+#: How an answer to GET begins that brings a message.
+_GET_REPLY = b'{"run":['
+
+
 def encode_get_reply(run: Run | None, ready: int) -> bytes:
     """Answer GET: what was taken, and how many are left."""
     if run is None:
         return b'{"run":null,"ready":%d}' % ready
     return b'{"run":[%d,%d,%d,%d,%d,%d],"ready":%d}' % (*run, ready)
+
+
+def decode_get_reply(data: bytes) -> tuple[Run, int] | None:
+    """Return what GET took and how many are left; None: nothing, or refused (see decode_reply)."""
+    if not data.startswith(_GET_REPLY):
+        return None
+    # Not by the json module: it takes as long as all that the queue does for a get.
+    numbers, _, ready = data[len(_GET_REPLY) : -1].partition(b'],"ready":')
+    return Run(*map(int, numbers.split(b","))), int(ready)
 
 
 def encode_purge() -> bytes:

@@ -66,7 +66,8 @@ class QueueMachine(QueueIntake):
             kind, decoded = queue_decoders.decode(command)
         except queue_decoders.MALFORMED as error:
             return Outcome(_refusal(400, f"malformed queue command: {error!r}"[:200]))
-        self.clock_ms = max(self.clock_ms, meta.now_ms)
+        if meta.now_ms > self.clock_ms:
+            self.clock_ms = meta.now_ms
         # Not of the field, since the command below may delete the queue.
         cause = self.deleted
         if cause is not None:
@@ -252,7 +253,8 @@ class QueueMachine(QueueIntake):
             self._end_slow_consumers()
         if self.delayed.count:
             self._ready_again()
-        self._expire()
+        if self.store.expiring:
+            self._expire()
 
     def _end_slow_consumers(self) -> None:
         """R-QQ-22: what was held for too long returns, uncounted, and its consumer is cancelled.
@@ -422,10 +424,11 @@ class QueueMachine(QueueIntake):
             self.counters["get_empty"] += 1
             return queue_commands.encode_get_reply(None, 0)
         run = span.run()
-        consumer = self.consumers.hold(command.consumer)
-        self._acquire(consumer, span, command.no_ack)
-        self.consumers.drop_if_done(consumer)
-        if command.no_ack or not self._quorum:
+        if command.no_ack:
+            self._settled(span)
+        else:
+            self._acquire(self.consumers.hold(command.consumer), span, False)
+        if self.store.expiring and (command.no_ack or not self._quorum):
             # What has expired behind it is no longer counted (R-TTL-2, R-CS-8); quorum queues look
             # there when a message is settled.
             self._expire()

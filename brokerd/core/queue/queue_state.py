@@ -192,9 +192,13 @@ class QueueState:
 
     def _serve(self) -> None:
         self._deliver()
-        self._expire()
-        self._trim()
-        self._watch_limit()
+        if self.store.expiring:
+            self._expire()
+        options = self.options
+        if options.max_length is not None or options.max_length_bytes is not None:
+            self._trim()
+        if self._quorum or self.refusing:
+            self._watch_limit()
 
     def _deliver(self) -> None:
         """Hand ready messages to whoever may take them (R-CS-4).
@@ -253,21 +257,29 @@ class QueueState:
             self._dead_letter("expired", [store.pop(head.end - head.first)])
 
     def _acquire(self, consumer: Consumer, span: Span, no_ack: bool) -> None:
-        count = span.end - span.first
-        self.counters["dlv"] += count
-        if span.acquired_count:
-            self.counters["redlv"] += count
         if no_ack:
-            # R-QQ-12: settled when handed out.
-            self.counters["ack"] += count
-            self.store.release(span)
+            self._settled(span)
         else:
+            count = span.end - span.first
+            self._count_delivered(span, count)
             self.unacked += count
             self.unacked_bytes += span.size_bytes()
             timeout_ms = consumer.timeout_ms or self.options.consumer_timeout_ms
             if timeout_ms is not None:
                 span.taken_ms = self._stamp(timeout_ms)
             consumer.held.add(span)
+
+    def _settled(self, span: Span) -> None:
+        """R-QQ-12: with automatic acknowledgement, when handed out."""
+        count = span.end - span.first
+        self._count_delivered(span, count)
+        self.counters["ack"] += count
+        self.store.release(span)
+
+    def _count_delivered(self, span: Span, count: int) -> None:
+        self.counters["dlv"] += count
+        if span.acquired_count:
+            self.counters["redlv"] += count
 
     def _stamp(self, timeout_ms: int) -> int:
         """Return the time at which a message counts as taken, and see that it is looked at again.
@@ -284,8 +296,6 @@ class QueueState:
     def _trim(self) -> None:
         """R-LEN-2, R-LEN-5, R-LEN-9, R-PRI-4: drop what would be delivered next."""
         options, store = self.options, self.store
-        if options.max_length is None and options.max_length_bytes is None:
-            return
         if options.overflow == "reject-publish" or (
             options.overflow == "reject-publish-dlx" and not self._quorum
         ):

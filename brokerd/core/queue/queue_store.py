@@ -79,16 +79,16 @@ class Store:
     Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds by log index
     exactly the entries with live > 0 that are not packed into a block of a lane; `_live` has the
     indexes of both; `_order` holds exactly the levels that are not empty, highest first;
-    `_expiring` counts the ready messages that have an expiry instant.
+    `expiring` counts the ready messages that have an expiry instant.
     """
 
     __slots__ = (
-        "_expiring",
         "_levels",
         "_live",
         "_order",
         "_returns",
         "entries",
+        "expiring",
         "ready",
         "ready_bytes",
     )
@@ -101,7 +101,7 @@ class Store:
         self._returns: deque[Span] = deque()
         self._levels: dict[int, _Level] = {}
         self._order: list[int] = []
-        self._expiring = 0
+        self.expiring = 0
 
     def add_entry(self, entry: Entry) -> None:
         """Take over an entry that has become alive."""
@@ -131,7 +131,7 @@ class Store:
         self.ready += span.end - span.first
         self.ready_bytes += span.size_bytes()
         if span.expires_ms is not None:
-            self._expiring += span.end - span.first
+            self.expiring += span.end - span.first
         if place is Place.RETURNS:
             _append(self._returns, span)
             return
@@ -170,7 +170,7 @@ class Store:
         classic stops at the first level whose head is alive (R-PRI-5).
         """
         expired: list[Span] = []
-        if not self._expiring:
+        if not self.expiring:
             return expired
         while self._returns and _is_over(self._returns[0], now_ms):
             expired.append(self._returns.popleft())
@@ -189,7 +189,7 @@ class Store:
 
     def next_expiry_ms(self, every_lane: bool) -> int | None:
         """Return when pop_expired will next find something, as far as is known now."""
-        if not self._expiring:
+        if not self.expiring:
             return None
         heads = [self._returns[0]] if self._returns else []
         for priority in self._order if every_lane else self._order[:1]:
@@ -210,7 +210,7 @@ class Store:
                     self.release(item)
         for span in self._returns:
             self.release(span)
-        self.ready = self.ready_bytes = self._expiring = 0
+        self.ready = self.ready_bytes = self.expiring = 0
         self._returns.clear()
         self._levels.clear()
         self._order.clear()
@@ -234,7 +234,7 @@ class Store:
         self.ready -= span.end - span.first
         self.ready_bytes -= span.size_bytes()
         if span.expires_ms is not None:
-            self._expiring -= span.end - span.first
+            self.expiring -= span.end - span.first
 
     def items(self) -> Iterator[tuple[Place | None, int, Span | Block]]:
         """Return what `restore` needs, in its order: place, level, spans and blocks."""
@@ -264,14 +264,14 @@ class Store:
                     self.ready += item.end - item.first
                     self.ready_bytes += item.size_bytes()
                     if item.expires_ms is not None:
-                        self._expiring += item.end - item.first
+                        self.expiring += item.end - item.first
             self._level(priority).fresh.restore(lane)
 
     def _restore_block(self, block: Block) -> None:
         block.check()
         self.ready += block.messages()
         self.ready_bytes += block.size_bytes()
-        self._expiring += block.expiring()
+        self.expiring += block.expiring()
         for low, high in _ranges(block):
             self._live.add(low, high)
 
@@ -289,7 +289,7 @@ class Store:
         assert self.ready_bytes == sum(span.size_bytes() for span in self)
         assert self._order == sorted(self._levels, reverse=True)
         expiring = [span for span in self if span.expires_ms is not None]
-        assert self._expiring == sum(span.end - span.first for span in expiring)
+        assert self.expiring == sum(span.end - span.first for span in expiring)
         for level in self._levels.values():
             level.back.check()
             last = max((span.end for span in level.back), default=None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors, methods
 from brokerd.cluster.errors import GroupUnavailable
-from brokerd.cluster.groups.group_client import ReplyStatus
+from brokerd.cluster.groups.asked import Asked, ReplyStatus
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 def message_of(queues: Readable, uid: int, reply: bytes) -> Got | Refused | None:
     """Return what a queue has answered to a get, None when it had nothing (R-CS-8)."""
     head, _, payload = reply.partition(b"\n")
-    fields = queue_commands.decode_reply(head)
-    if "refused" in fields:
-        return Refused(fields["refused"], fields["text"])
-    if fields["run"] is None:
+    taken = queue_commands.decode_get_reply(head)
+    if taken is None:
+        fields = queue_commands.decode_reply(head)
+        if "refused" in fields:
+            return Refused(fields["refused"], fields["text"])
         return None
-    run = queue_commands.run_of(fields["run"])
+    run, ready = taken
     if payload:
         content = delivery_codec.decode(payload)[1][0][1][0]
     else:
@@ -40,16 +41,26 @@ def message_of(queues: Readable, uid: int, reply: bytes) -> Got | Refused | None
         if found is None:
             return None
         content = found[0]
-    return Got(run, content, fields["ready"])
+    return Got(run, content, ready)
 
 
 class Getting:
-    """A get that waits for its queue's answer, while the channel's later events wait for it.
+    """Gets of a channel from one queue; the channel's later events wait for each.
 
-    Invariant: the session hears once that it is over, unless it has ended before.
+    Invariant: the session hears once that a get is over, unless it has ended before.
     """
 
-    __slots__ = ("_asked", "_holder", "_no_ack", "_queue", "_session")
+    __slots__ = (
+        "_access",
+        "_asked",
+        "_command",
+        "_holder",
+        "_no_ack",
+        "_queue",
+        "_revision",
+        "_session",
+        "_timeout_s",
+    )
 
     def __init__(self, session: Session, queue: Queue, no_ack: bool) -> None:
         services = session.services
@@ -57,19 +68,41 @@ class Getting:
         self._session = session
         self._queue = queue
         self._no_ack = no_ack
+        self._revision = session.catalog.topology_revision
+        self._access = session.connection.access
         self._holder = holder = ConsumerId(identity.node, identity.incarnation, session.uid, "")
-        command = queue_commands.encode_get(holder, no_ack)
-        timeout_s = services.config.limits.operation_timeout_ms / 1000
-        self._asked = services.queues.groups.ask(
-            queue.uid, command, timeout_s, self._answered, once=True, is_lazy=True
+        self._command = queue_commands.encode_get(holder, no_ack)
+        self._timeout_s = services.config.limits.operation_timeout_ms / 1000
+        self._asked: Asked | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether the queue is still the one that was found, and may be read."""
+        session = self._session
+        return (
+            self._revision == session.catalog.topology_revision
+            and self._access is session.connection.access
+        )
+
+    def ask(self) -> None:
+        """Send one get to the queue."""
+        self._asked = self._session.services.queues.groups.ask(
+            self._queue.uid,
+            self._command,
+            self._timeout_s,
+            self._answered,
+            once=True,
+            is_lazy=True,
         )
 
     def withdraw(self) -> None:
         """The channel has ended: nobody waits for the answer."""
-        self._asked.withdraw()
+        if self._asked is not None:
+            self._asked.withdraw()
 
     def _answered(self, status: ReplyStatus, reply: bytes) -> None:
         session = self._session
+        self._asked = None
         try:
             self._take(status, reply)
         except errors.ProtocolError as error:
@@ -85,8 +118,7 @@ class Getting:
             # The queue waits with damage (see Session._run).
             raise errors.NotFound(reply.decode())
         if status is ReplyStatus.LATE:
-            timeout_s = services.config.limits.operation_timeout_ms / 1000
-            raise errors.InternalError(str(GroupUnavailable(queue.uid, timeout_s)))
+            raise errors.InternalError(str(GroupUnavailable(queue.uid, self._timeout_s)))
         got = None
         if status is ReplyStatus.OK:
             got = message_of(services.queues, queue.uid, reply)

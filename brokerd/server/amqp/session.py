@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
 from brokerd.core import confirms
-from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
-from brokerd.server.amqp import immediate, session_methods, transactions
+from brokerd.server.amqp import immediate, session_consumers, session_methods, transactions
 from brokerd.server.amqp.channel_deliveries import FLUSH_BYTES, ChannelDeliveries
 from brokerd.server.amqp.getting import Getting
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How many different publish methods (exchange, routing key, flags) a channel remembers.
+#: How many different publish methods (exchange, routing key, flags), and gets, a channel remembers.
 TARGETS_MAX = 1024
 
 Work = Coroutine[Any, Any, None]
@@ -63,6 +62,8 @@ class Session(ChannelDeliveries):
         self.groups: set[int] = set()
         self.published = 0
         self._busy = False
+        #: Queues that gets were allowed on, by name and whether they settle at once.
+        self.gettings: dict[tuple[str, bool], Getting] = {}
         self._getting: Getting | None = None
         self._waiting: deque[events.Event] = deque()
         #: Publish methods that were allowed, and where they go.
@@ -163,13 +164,23 @@ class Session(ChannelDeliveries):
         while self._waiting and not self._busy and not self._ended:
             self._dispatch(self._waiting.popleft())
         if not self._busy:
-            self.connection.gate.release(f"busy {self.channel}")
+            if self.connection.gate.is_held:
+                self.connection.gate.release(f"busy {self.channel}")
             self.connection.session_idle()
 
-    def get(self, queue: Queue, no_ack: bool) -> None:
+    def get(self, name: str, no_ack: bool) -> None:
         """Ask for a message; the channel's later events wait for the answer."""
+        getting = self.gettings.get((name, no_ack))
+        if getting is None or not getting.is_good:
+            queue = session_consumers.use_queue(self, name)
+            self.groups.add(queue.uid)
+            if len(self.gettings) >= TARGETS_MAX:
+                self.gettings.clear()
+            getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
+        self.send_got_acks()
         self._busy = True
-        self._getting = Getting(self, queue, no_ack)
+        self._getting = getting
+        getting.ask()
 
     def slow_is_over(self) -> None:
         """The get has its answer."""
@@ -222,6 +233,7 @@ class Session(ChannelDeliveries):
         self.send_got_acks()
         self.connection.channel_ended(self.channel)
         self._waiting.clear()
+        self.gettings.clear()
         self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()
         if self.tx is not None:

@@ -367,7 +367,4 @@ def use_queue(session: Session, name: str) -> Queue:
 
 def get(session: Session, method: methods.BasicGet) -> None:
     """basic.get (R-CS-8)."""
-    queue = use_queue(session, method.queue)
-    session.groups.add(queue.uid)
-    session.send_got_acks()
-    session.get(queue, method.no_ack)
+    session.get(method.queue or named(session, ""), method.no_ack)

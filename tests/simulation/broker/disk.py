@@ -33,10 +33,15 @@ class SimDisk(FaultyDisk):
     """One member's disk; outlives the member's processes."""
 
     trash: Path = field(default_factory=Path)
+    #: What is random in the log; one for all members, so that no two draw the same.
+    salts: random.Random = field(default_factory=random.Random)
     _operations: list[_Operation] = field(default_factory=list)
     _number: int = 0
     #: Number of the file by what the real file system calls it, so that runs are alike.
     _files: dict[int, int] = field(default_factory=dict)
+
+    def random_bytes(self, size: int) -> bytes:
+        return self.salts.randbytes(size)
 
     def identity(self, descriptor: int) -> tuple[int, int]:
         return self._number_of(os.fstat(descriptor).st_ino), 1

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from brokerd.cluster.config import ClientConfig
-from brokerd.cluster.groups import write_queue
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
@@ -249,7 +247,7 @@ class SimMember:
         self.world = world
         self.id = node
         self.directory = root / node
-        self.disk = SimDisk(trash=root / f"{node}.trash")
+        self.disk = SimDisk(trash=root / f"{node}.trash", salts=world.salts)
         self.directory.mkdir()
         self.disk.trash.mkdir()
         self.rng = random.Random(world.rng.getrandbits(64))
@@ -447,15 +445,15 @@ class SimMember:
             queues.append(queue)
             return queue
 
-        with mock.patch.object(write_queue, "WriteQueue", new_queue):
-            host = self.host_type(
-                self.id,
-                self.incarnation,
-                wal,
-                self.world.host_config,
-                self.rng,
-                self._clock_ms,
-            )
+        host = self.host_type(
+            self.id,
+            self.incarnation,
+            wal,
+            self.world.host_config,
+            self.rng,
+            self._clock_ms,
+            new_queue=new_queue,
+        )
         host.transport = SimTransport(self.id, self.world.wires, host, self.on_vote)
         self._writes = queues[0]
         return host

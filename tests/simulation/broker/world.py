@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from zlib import crc32
 
 from brokerd.cluster.config import HostConfig
@@ -23,7 +22,7 @@ from brokerd.cluster.groups.host import Host
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import Configuration, NodeId
-from brokerd.storage import doubts, records, segments
+from brokerd.storage import records
 from brokerd.storage.config import SEGMENT_BYTES_MIN
 from brokerd.storage.errors import StorageError
 from brokerd.storage.wal import WalConfig
@@ -50,6 +49,8 @@ class BrokerWorld:
         self, seed: int, trace: Callable[[str], None] | None = None, profile: str | None = None
     ) -> None:
         self.rng = random.Random(seed)
+        #: What is random in the members' logs; `run` seeds it.
+        self.salts = random.Random()
         self.scenario = self._new_scenario(profile)
         self.kernel = Kernel()
         self.oracle = Oracle()
@@ -452,20 +453,9 @@ class BrokerWorld:
         """Run the whole scenario; raise Violation if a property breaks."""
         base = "/dev/shm" if os.path.isdir("/dev/shm") else None
         root = Path(tempfile.mkdtemp(prefix="brokerd-sim-", dir=base))
-        salts = random.Random(self.rng.getrandbits(32))
-
-        def new_mark() -> int:
-            return salts.randrange(1, 1 << 56)
-
-        def new_salt() -> int:
-            return int.from_bytes(bytes(salts.randrange(1, 256) for _ in range(4)), "little")
-
+        self.salts.seed(self.rng.getrandbits(32))
         try:
-            with (
-                mock.patch.object(segments, "new_salt", new_salt),
-                mock.patch.object(doubts, "random_mark", new_mark),
-            ):
-                self._run(root)
+            self._run(root)
         finally:
             for member in self.members.values():
                 member.loop.kill()

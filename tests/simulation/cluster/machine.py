@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class WatchedCatalog:
     """A raft.machine.Machine: a member's CatalogMachine, that tells the oracle what it does."""
 
-    realise_everywhere = CatalogMachine.realise_everywhere
-    may_lose_last = CatalogMachine.may_lose_last
+    # As CatalogMachine's, which are no values where it is compiled.
+    realise_everywhere = True
+    may_lose_last = False
 
     def __init__(self, machine: CatalogMachine, oracle: Oracle, node: NodeId) -> None:
         self._machine = machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.amqp import content, errors, events, frames, methods, spec
+from brokerd.amqp import channel, content, errors, events, frames, methods, spec
 from brokerd.amqp.config import ConnectionConfig, Credentials, Role
 from brokerd.amqp.connection import AmqpConnection
 from tests.unit.amqp.pair import (
@@ -157,3 +157,57 @@ def test_the_cache_of_publishes_starts_anew_when_it_is_full(
         machine.receive_data(methods.BasicPublish(0, "x", key).encode(1) + header_frame(1, 0), 0)
     assert [method.routing_key for method in cache.values()] == ["c"]
     assert machine.receive_data(publish_bytes(1, b"still", "d"), 0)
+
+
+def test_a_get_that_comes_again_is_what_it_was() -> None:
+    """R-CS-8: the second is known by its bytes, on another connection too; a queue's name that was
+    never seen is not."""
+    get = methods.BasicGet(0, "again-and-again", True)
+    for _ in range(2):
+        machine = opened_server(channels=(1, 2))
+        for queue in (get, methods.BasicGet(0, "other", True), get):
+            for number in (1, 2):
+                found = machine.receive_data(queue.encode(number), 0)
+                assert found == [events.MethodReceived(number, queue)]
+
+
+def test_a_get_that_is_known_comes_in_pieces_and_in_runs() -> None:
+    """R-FRM-1: cut anywhere, and several in one read."""
+    one = methods.BasicGet(0, "known", False)
+    data = one.encode(1)
+    machine = opened_server(channels=(1,))
+    machine.receive_data(data, 0)
+    for cut in range(1, len(data)):
+        assert machine.receive_data(data[:cut], 0) == []
+        assert machine.receive_data(data[cut:], 0) == [events.MethodReceived(1, one)]
+    assert machine.receive_data(data * 3, 0) == [events.MethodReceived(1, one)] * 3
+
+
+@pytest.mark.parametrize("cut", [-2, -3])
+def test_a_get_that_is_known_and_not_whole_is_refused(cut: int) -> None:
+    """R-FRM-3, R-FRM-5: a wrong end octet, a payload that is too short."""
+    payload = methods.BasicGet(0, "known", False).encode(1)[7:-1]
+    machine = opened_server(channels=(1,))
+    machine.receive_data(frame(1, 1, payload), 0)
+    broken = frame(1, 1, payload, end=0) if cut == -2 else frame(1, 1, payload[:cut])
+    (event,) = machine.receive_data(broken, 0)
+    assert isinstance(event, events.ConnectionFailed)
+
+
+def test_gets_of_many_queues_take_no_more_memory_than_some() -> None:
+    machine = opened_server(channels=(1,))
+    for number in range(channel.KNOWN_GETS_MAX + 10):
+        machine.receive_data(methods.BasicGet(0, f"many-{number}").encode(1), 0)
+    assert len(channel.known_gets) <= channel.KNOWN_GETS_MAX
+
+
+def test_a_server_that_asks_for_a_message_is_refused() -> None:
+    """R-FRM-5: the bytes are known from a machine of the other role."""
+    get = methods.BasicGet(0, "known", False)
+    opened_server(channels=(1,)).receive_data(get.encode(1), 0)
+    pair = ConnectionPair()
+    pair.exchange()
+    pair.client.open_channel(1)
+    pair.exchange()
+    (event,) = pair.client.receive_data(get.encode(1), 0)
+    assert isinstance(event, events.ConnectionFailed)

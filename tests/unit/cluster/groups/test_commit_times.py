@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.cluster.groups import commit_times
-from brokerd.cluster.groups.commit_times import GIVEN_UP_S, CommitTimes
+from brokerd.cluster.groups.commit_times import GIVEN_UP_S, PAUSE_S, CommitTimes
 
 
 class Clock:
@@ -21,10 +20,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(commit_times, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 def test_one_command_at_a_time_is_timed_and_all_are_answered(clock: Clock) -> None:
@@ -33,7 +30,7 @@ def test_one_command_at_a_time_is_timed_and_all_are_answered(clock: Clock) -> No
     def done(*answer: Any) -> None:
         answers.append(answer)
 
-    times = CommitTimes()
+    times = CommitTimes(clock.perf_counter)
     first, second = times.timed(done), times.timed(done)
     assert second is done
     clock.now_s += 0.25
@@ -49,7 +46,7 @@ def test_one_command_at_a_time_is_timed_and_all_are_answered(clock: Clock) -> No
 
 
 def test_a_command_that_waits_shows_and_is_given_up(clock: Clock) -> None:
-    times = CommitTimes()
+    times = CommitTimes(clock.perf_counter)
     stuck = times.timed(lambda *_: None)
     clock.now_s += 2
     assert times.seconds() == 2.0
@@ -61,3 +58,15 @@ def test_a_command_that_waits_shows_and_is_given_up(clock: Clock) -> None:
     stuck(True, b"", None)
     other(True, b"", None)
     assert times.seconds() == 0.5
+
+
+def test_none_is_timed_for_a_moment_after_an_answer(clock: Clock) -> None:
+    def done(*_: Any) -> None:
+        """Somebody hears it."""
+
+    times = CommitTimes(clock.perf_counter)
+    times.timed(done)(True, b"", None)
+    clock.now_s += PAUSE_S / 2
+    assert times.timed(done) is done
+    clock.now_s += PAUSE_S
+    assert times.timed(done) is not done

@@ -15,6 +15,7 @@ from brokerd.amqp import events, handshake, methods, spec
 from brokerd.amqp.channel import Channel, ChannelPhase, decode_method, method_class
 from brokerd.amqp.config import Role
 from brokerd.amqp.content import walk_publishes
+from brokerd.amqp.deliveries import DELIVER_KEY, walk_deliveries
 from brokerd.amqp.endpoint import Endpoint
 from brokerd.amqp.errors import (
     ChannelFault,
@@ -208,7 +209,7 @@ class AmqpConnection(Endpoint):
                 channels = self._channels
 
     def _walk_run(self, buffer: bytes, pos: int, channel: Channel, out: list[Event]) -> int:
-        """The fast ways: a run of whole publishes, a run of acks.  Judges nothing."""
+        """The fast ways: runs of whole publishes, deliveries, acks.  Judges nothing."""
         if channel.phase is not ChannelPhase.OPEN or channel.content is not None:
             return pos
         key = buffer[pos + 7 : pos + 11]
@@ -231,6 +232,9 @@ class AmqpConnection(Endpoint):
             if run and is_new:
                 out.append(events.PublishesReceived(channel.number, run))
             return after
+        if key == DELIVER_KEY and self.role is Role.CLIENT:
+            limit = self.config.max_message_size
+            return walk_deliveries(buffer, pos, channel.number, self._frame_max_in, limit, out)
         if key == ACK_KEY:
             # Every ack that is whole and right comes this way; the general one finds the fault.
             acks: list[tuple[int, bool]] = []

@@ -316,7 +316,8 @@ def measure(args: argparse.Namespace, line: str, kinds: list[Kind]) -> list[str]
             for kind in kinds:
                 for side in sorted(nodes, reverse=bool(number % 2)):
                     rate, cpu_us = bench.run(nodes[side], side, kind, args.count)
-                    print(f"{line}, {kind.key}, {side}: {rate:,.0f} msg/s, {cpu_us:.0f} µs")
+                    said = f"{rate:,.0f} msg/s, {cpu_us:.0f} µs of CPU"
+                    print(f"{line}, {kind.key}, {side}: {said}", flush=True)
                     figures[side, kind.key].rates.append(rate)
                     figures[side, kind.key].cpu_us.append(cpu_us)
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import sys
 import tempfile
@@ -168,11 +169,19 @@ def collect(down: Member, lanes: list[Lane]) -> None:
             is_all = is_all or not any(lane.lost for lane in lanes if lane.must_keep)
 
 
-def run(folder: Path, rounds: int, seed: int, quality: Quality | None = None) -> list[Lane]:
-    """Kill the one or the other so many times; return what was counted.
+def run(
+    folder: Path,
+    rounds: int,
+    seed: int,
+    quality: Quality | None = None,
+    limit_s: float = math.inf,
+) -> tuple[int, list[Lane]]:
+    """Kill the one or the other so many times; return how often, and what was counted.
 
-    quality: of the line between the two; None: loopback.
+    quality: of the line between the two; None: loopback.  limit_s: no kill begins after that.
     """
+    ends = time.monotonic() + limit_s
+    kills = 0
     generator = random.Random(seed)
     modes = (CONFIRMED_MODE, "on-publish")
     lanes = [Lane(kind, mode) for kind in ("exchange", "queue", "shovel") for mode in modes]
@@ -189,18 +198,19 @@ def run(folder: Path, rounds: int, seed: int, quality: Quality | None = None) ->
             for lane in lanes:
                 lane.wait_running(client)
         with busy(up, down, lanes):
-            for number in range(rounds):
-                victim = (up, down)[number % 2]
+            while kills < rounds and time.monotonic() < ends:
+                victim = (up, down)[kills % 2]
                 select_nothing(generator.uniform(0, KILL_SECONDS_MAX))
                 victim.kill()
                 victim.start()
                 victim.wait_ready()
-                print(f"{number + 1} of {rounds} kills", file=sys.stderr, flush=True)
+                kills += 1
+                print(f"{kills} of {rounds} kills", file=sys.stderr, flush=True)
         with admin(down) as client:
             for lane in lanes:
                 lane.wait_running(client)
         collect(down, lanes)
-    return lanes
+    return kills, lanes
 
 
 def main() -> int:
@@ -211,13 +221,20 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=0, help="of the line, one way")
     parser.add_argument("--loss", type=float, default=0, help="share of segments sent again")
     parser.add_argument("--cut-every-s", type=float, default=0, help="mean, 0: the line holds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then no more kills")
     arguments = parser.parse_args()
     quality = Quality(arguments.delay_ms / 1000, arguments.loss, arguments.cut_every_s)
     is_bad = quality != Quality()
     with tempfile.TemporaryDirectory() as folder:
-        lanes = run(Path(folder), arguments.rounds, arguments.seed, quality if is_bad else None)
+        kills, lanes = run(
+            Path(folder),
+            arguments.rounds,
+            arguments.seed,
+            quality if is_bad else None,
+            arguments.minutes * 60,
+        )
     line = f", {quality}" if is_bad else ""
-    print(f"{arguments.rounds} kills, seed {arguments.seed}{line}")
+    print(f"{kills} kills, seed {arguments.seed}{line}")
     print("| link | ack mode | confirmed | lost | duplicates |\n|---|---|---|---|---|")
     for lane in lanes:
         figures = f"{len(lane.confirmed)} | {lane.lost} | {lane.duplicates}"

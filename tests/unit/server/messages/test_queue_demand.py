@@ -140,8 +140,8 @@ async def test_a_change_that_somebody_else_saw_wakes_the_calm_look(
     queues.queue.fill(3)
     watch.check()
     assert heard.all == [True, False]
-    queues.queue.settle((1, 2))
-    queues.queue.settle((3, 3))
+    queues.queue.settle((0, 2))
+    queues.queue.settle((2, 3))
     assert await heard.next() is False
     assert await heard.next()
     watch.close()

@@ -148,9 +148,9 @@ fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged l
 flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB into a member of 512 MiB (root)
 	@$(BIN)/python -m bench.flood --minutes $(MINUTES)
 
-federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line
+federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line; MINUTES=M: no kill after that
 	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED) \
-		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S)
+		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S) $(if $(MINUTES),--minutes $(MINUTES))
 
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)

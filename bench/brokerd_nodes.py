@@ -45,11 +45,18 @@ def _is_free(port: int) -> bool:
 class BrokerdCluster:
     """State: the member processes and one folder that goes with them."""
 
-    def __init__(self, size: int = 3, program: tuple[str, ...] = ("brokerd",)) -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        program: tuple[str, ...] = ("brokerd",),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """environment: settings of all members."""
         self.title = f"brokerd {__version__}"
         self._size = size
         #: The module that is run, and its first arguments.
         self._program = program
+        self._settings = environment or {}
         self.amqp_ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._offsets: list[int] = []
@@ -62,13 +69,17 @@ class BrokerdCluster:
         first = free_offset(self._size)
         self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]
         self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
-        self._env = os.environ | {
-            "BROKERD_CLUSTER_NAME": "bench",
-            "BROKERD_CLUSTER_SECRET": "bench-on-loopback-only",
-            "BROKERD_CLUSTER_MEMBERS": ",".join(
-                f"n{n}=127.0.0.1:{PORTS['peer'] + offset}" for n, offset in enumerate(offsets)
-            ),
-        }
+        self._env = (
+            os.environ
+            | {
+                "BROKERD_CLUSTER_NAME": "bench",
+                "BROKERD_CLUSTER_SECRET": "bench-on-loopback-only",
+                "BROKERD_CLUSTER_MEMBERS": ",".join(
+                    f"n{n}=127.0.0.1:{PORTS['peer'] + offset}" for n, offset in enumerate(offsets)
+                ),
+            }
+            | self._settings
+        )
         try:
             for number in range(self._size):
                 self._processes.append(self._start_node(number))

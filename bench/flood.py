@@ -141,11 +141,13 @@ def sample(cluster: BrokerdCluster, seen: Seen, seconds: float, *, has_consumers
         seen.alarm_s += (now - at) * is_alarmed
         # Of an interval at whose begin it was otherwise nothing can be said.
         was_so = alarm(before) == is_alarmed and before["brokerd_queue_messages_ready"] > 0
+        # Perhaps before the first look: then there is no interval to judge by.
+        is_empty = found["brokerd_queue_messages_ready"] == 0
+        seen.is_emptied |= has_consumers and is_alarmed and is_empty
         if has_consumers and was_so:
             where = seen.alarmed if is_alarmed else seen.calm
             where[0] += now - at
             where[1] += after - taken
-            seen.is_emptied |= is_alarmed and found["brokerd_queue_messages_ready"] == 0
         at, taken, before = now, after, found
         if shutil.disk_usage(cluster.data_of(0)).free < DISK_FREE_MIN:
             seen.fault = "the disk of this machine is nearly full"

@@ -55,8 +55,11 @@ def version() -> str:
 class RabbitCluster:
     """State: three server processes, one epmd, one folder that goes with them."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, plugins: str = "", settings: str = "") -> None:
+        """plugins: names with commas; settings: more lines of rabbitmq.conf."""
         install()
+        self._plugins = plugins
+        self._settings = settings
         self.title = f"RabbitMQ {version()}"
         self._size = size
         self.amqp_ports: list[int] = []
@@ -120,7 +123,7 @@ class RabbitCluster:
         folder = self._folder / f"rb{number}"
         folder.mkdir()
         (folder / "rabbitmq.conf").write_text(self._config(number))
-        (folder / "enabled_plugins").write_text("[].\n")
+        (folder / "enabled_plugins").write_text(f"[{self._plugins}].\n")
         (folder / "rabbitmq-env.conf").write_text("")
         self._node_envs[number] = self._env | {
             "RABBITMQ_NODENAME": f"rb{number}@localhost",
@@ -155,7 +158,7 @@ class RabbitCluster:
         return (
             f"listeners.tcp.1 = 127.0.0.1:{self.amqp_ports[number]}\n"
             "log.console = false\nlog.file.level = warning\n"
-            "cluster_formation.peer_discovery_backend = classic_config\n" + members
+            "cluster_formation.peer_discovery_backend = classic_config\n" + members + self._settings
         )
 
     def _wait_for_members(self) -> None:

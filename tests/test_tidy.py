@@ -30,6 +30,7 @@ FUNCTION_LINES_MAX = 60
 LONG_FUNCTIONS = {
     # One loop over the bytes of one read: calls inside it cost half its speed (micro_amqp.py).
     ("brokerd/amqp/content.py", "walk_publishes"),
+    ("brokerd/amqp/deliveries.py", "walk_deliveries"),
 }
 
 #: Of classes that do I/O. With more, their docstrings say "In one piece:" and why.

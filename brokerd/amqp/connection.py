@@ -21,6 +21,7 @@ from brokerd.amqp.channel import (
 )
 from brokerd.amqp.config import Role
 from brokerd.amqp.content import walk_publishes
+from brokerd.amqp.deliveries import DELIVER_KEY, walk_deliveries
 from brokerd.amqp.endpoint import Endpoint
 from brokerd.amqp.errors import (
     ChannelFault,
@@ -215,7 +216,7 @@ class AmqpConnection(Endpoint):
                 channels = self._channels
 
     def _walk_run(self, buffer: bytes, pos: int, channel: Channel, out: list[Event]) -> int:
-        """The fast ways: a run of whole publishes, a run of acks, a get.  Judges nothing."""
+        """The fast ways: runs of whole publishes, deliveries, acks, a get.  Judges nothing."""
         if channel.phase is not ChannelPhase.OPEN or channel.content is not None:
             return pos
         key = buffer[pos + 7 : pos + 11]
@@ -248,6 +249,9 @@ class AmqpConnection(Endpoint):
                 return pos
             out.append(events.MethodReceived(channel.number, get))
             return end
+        if key == DELIVER_KEY and self.role is Role.CLIENT:
+            limit = self.config.max_message_size
+            return walk_deliveries(buffer, pos, channel.number, self._frame_max_in, limit, out)
         if key == ACK_KEY:
             # Every ack that is whole and right comes this way; the general one finds the fault.
             acks: list[tuple[int, bool]] = []

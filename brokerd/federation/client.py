@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import cast
 
 from brokerd import __version__
-from brokerd.amqp import events, methods
+from brokerd.amqp import events, methods, spec
 from brokerd.amqp.config import ConnectionConfig, Credentials, Role
 from brokerd.amqp.connection import AmqpConnection
 from brokerd.amqp.errors import AmqpError
+from brokerd.amqp.frames import content_frames
 from brokerd.amqp.methods import Method
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost, UpstreamError
 from brokerd.federation.upstream import Address
@@ -90,6 +91,9 @@ class Channel:
         #: Properties and body that came with the last basic.get-ok.
         self.got: tuple[bytes, bytes] = (b"", b"")
         self._connection = connection
+        #: Exchange, routing key and mandatory bit of the last publish, and its method frame.
+        self._published_to: tuple[str, str, bool] | None = None
+        self._publish_frame = b""
         self._waiting: deque[asyncio.Future[Method]] = deque()
 
     async def call(self, method: Method) -> Method:
@@ -132,10 +136,16 @@ class Channel:
     ) -> None:
         """Send a message; `header` are raw properties."""
         if self.error is None:
-            method = methods.BasicPublish(
-                exchange=exchange, routing_key=routing_key, mandatory=mandatory
-            )
-            self._connection.machine.send_content(self.number, method, header, body)
+            where = (exchange, routing_key, mandatory)
+            if where != self._published_to:
+                method = methods.BasicPublish(
+                    exchange=exchange, routing_key=routing_key, mandatory=mandatory
+                )
+                self._publish_frame = method.encode(self.number)
+                self._published_to = where
+            machine = self._connection.machine
+            frames = content_frames(self.number, spec.CLASS_BASIC, header, body, machine.frame_max)
+            machine.send_raw(b"".join((self._publish_frame, *frames)), self.number)
             self._connection.flush_soon()
 
     async def close(self) -> None:

@@ -14,6 +14,29 @@ from brokerd.federation.link_state import Delivered
 from brokerd.federation.upstream import RECEIVED_FROM, Upstream
 
 
+class Last:
+    """What became of the last message: many programs send the same properties again and again, and
+    headers cost more than all else of a message's way (design/hot-path.md rule 2).
+    """
+
+    __slots__ = ("header", "key")
+
+    def __init__(self) -> None:
+        #: All that the new header depends on, beside who is at the other end; () at first.
+        self.key: tuple[object, ...] = ()
+        self.header = b""
+
+    def keep(self, key: tuple[object, ...], header: bytes) -> bytes:
+        """Note what a message goes on with, and return it."""
+        self.key = key
+        self.header = header
+        return header
+
+    def forget(self) -> None:
+        """Somebody else is at the other end."""
+        self.key = ()
+
+
 class ExchangePassage:
     """R-FX-12, R-FX-13: messages of a federated exchange keep their routing key."""
 
@@ -26,15 +49,20 @@ class ExchangePassage:
         self._uri = ""
         self._upstream_cluster = ""
         self._upstream_vhost = ""
+        self._last = Last()
 
     def introduce(self, uri: str, cluster: str, vhost: str) -> None:
         """See Passage."""
         self._uri = uri
         self._upstream_cluster = cluster
         self._upstream_vhost = vhost
+        self._last.forget()
 
     def forward(self, message: Delivered, table: Table) -> tuple[str, bytes] | Drop:
         """Put our entry first, unless the message must not go on (R-FX-12)."""
+        key = (message.header, message.redelivered)
+        if key == self._last.key:
+            return message.routing_key, self._last.header
         previous = _entries(table)
         if len(previous) >= self._upstream.max_hops:
             return Drop.MAX_HOPS
@@ -49,7 +77,7 @@ class ExchangePassage:
         }
         header = _believed(message.header, self._upstream)
         carried = {**table, RECEIVED_FROM: [entry, *previous]}
-        return message.routing_key, properties.with_headers(header, carried)
+        return message.routing_key, self._last.keep(key, properties.with_headers(header, carried))
 
     def row(self) -> dict[str, str]:
         """See Passage."""
@@ -82,14 +110,19 @@ class QueuePassage:
         self._queue = queue
         self._upstream = upstream
         self._place: Table = {}
+        self._last = Last()
 
     def introduce(self, uri: str, cluster: str, vhost: str) -> None:
         """See Passage."""
         queue = self._upstream.queue_name(self._queue)
         self._place = {"uri": uri, "queue": queue, "cluster-name": cluster, "vhost": vhost}
+        self._last.forget()
 
     def forward(self, message: Delivered, table: Table) -> tuple[str, bytes] | Drop:
         """Note the visit; a second one to the same queue is counted, not added."""
+        key = (message.header, message.redelivered, message.exchange, message.routing_key)
+        if key == self._last.key:
+            return self._queue, self._last.header
         carried = {key: value for key, value in table.items() if key not in ("CC", "BCC")}
         if "CC" in table:
             carried[ORIGINAL_CC] = table["CC"]
@@ -111,7 +144,7 @@ class QueuePassage:
         }
         carried[RECEIVED_FROM] = [visit, *others]
         header = _believed(message.header, self._upstream)
-        return self._queue, properties.with_headers(header, carried)
+        return self._queue, self._last.keep(key, properties.with_headers(header, carried))
 
     def _is_here(self, entry: Table) -> bool:
         # Not by the names of cluster and vhost: RabbitMQ's own entries lack them.

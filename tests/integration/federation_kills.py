@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import random
 import sys
 import tempfile
@@ -28,7 +29,9 @@ from tests.integration.members import Member, cluster, eventually, select_nothin
 
 #: A kill comes at a moment of this span, so that it falls into connecting, too.
 KILL_SECONDS_MAX = 2.0
-#: So long without a new message, with all links running, nothing comes any more.
+#: So long without a new message, with all links running, nothing comes any more: while something is
+#: missing, and once all is there.
+MISSING_SECONDS = 90.0
 QUIET_SECONDS = 10.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 RECONNECT_S = 0.2
@@ -49,6 +52,11 @@ class Lane:
     def name(self) -> str:
         """Return what its objects are called."""
         return f"{self.kind}-{self.ack_mode}"
+
+    @property
+    def must_keep(self) -> bool:
+        """Say whether its ack mode promises that nothing is lost."""
+        return self.ack_mode == CONFIRMED_MODE
 
     @property
     def lost(self) -> int:
@@ -143,7 +151,7 @@ def busy(up: Member, down: Member, lanes: list[Lane]) -> Iterator[None]:
 def collect(down: Member, lanes: list[Lane]) -> None:
     """Take all that comes until nothing does."""
     by_tag = {lane.name: lane for lane in lanes}
-    last = time.monotonic()
+    last = 0.0
 
     def take(_channel: object, method: object, _properties: object, body: bytes) -> None:
         nonlocal last
@@ -153,15 +161,27 @@ def collect(down: Member, lanes: list[Lane]) -> None:
     with amqp(down.amqp_port) as channel:
         for lane in lanes:
             channel.basic_consume(lane.name, take, auto_ack=True, consumer_tag=lane.name)
-        while time.monotonic() - last < QUIET_SECONDS:
+        # What came meanwhile waits in pika, and may be much.
+        last = time.monotonic()
+        is_all = False
+        while time.monotonic() - last < (QUIET_SECONDS if is_all else MISSING_SECONDS):
             channel.connection.process_data_events(0.2)
+            is_all = is_all or not any(lane.lost for lane in lanes if lane.must_keep)
 
 
-def run(folder: Path, rounds: int, seed: int, quality: Quality | None = None) -> list[Lane]:
-    """Kill the one or the other so many times; return what was counted.
+def run(
+    folder: Path,
+    rounds: int,
+    seed: int,
+    quality: Quality | None = None,
+    limit_s: float = math.inf,
+) -> tuple[int, list[Lane]]:
+    """Kill the one or the other so many times; return how often, and what was counted.
 
-    quality: of the line between the two; None: loopback.
+    quality: of the line between the two; None: loopback.  limit_s: no kill begins after that.
     """
+    ends = time.monotonic() + limit_s
+    kills = 0
     generator = random.Random(seed)
     modes = (CONFIRMED_MODE, "on-publish")
     lanes = [Lane(kind, mode) for kind in ("exchange", "queue", "shovel") for mode in modes]
@@ -178,17 +198,19 @@ def run(folder: Path, rounds: int, seed: int, quality: Quality | None = None) ->
             for lane in lanes:
                 lane.wait_running(client)
         with busy(up, down, lanes):
-            for number in range(rounds):
-                victim = (up, down)[number % 2]
+            while kills < rounds and time.monotonic() < ends:
+                victim = (up, down)[kills % 2]
                 select_nothing(generator.uniform(0, KILL_SECONDS_MAX))
                 victim.kill()
                 victim.start()
                 victim.wait_ready()
+                kills += 1
+                print(f"{kills} of {rounds} kills", file=sys.stderr, flush=True)
         with admin(down) as client:
             for lane in lanes:
                 lane.wait_running(client)
         collect(down, lanes)
-    return lanes
+    return kills, lanes
 
 
 def main() -> int:
@@ -199,18 +221,25 @@ def main() -> int:
     parser.add_argument("--delay-ms", type=float, default=0, help="of the line, one way")
     parser.add_argument("--loss", type=float, default=0, help="share of segments sent again")
     parser.add_argument("--cut-every-s", type=float, default=0, help="mean, 0: the line holds")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="then no more kills")
     arguments = parser.parse_args()
     quality = Quality(arguments.delay_ms / 1000, arguments.loss, arguments.cut_every_s)
     is_bad = quality != Quality()
     with tempfile.TemporaryDirectory() as folder:
-        lanes = run(Path(folder), arguments.rounds, arguments.seed, quality if is_bad else None)
+        kills, lanes = run(
+            Path(folder),
+            arguments.rounds,
+            arguments.seed,
+            quality if is_bad else None,
+            arguments.minutes * 60,
+        )
     line = f", {quality}" if is_bad else ""
-    print(f"{arguments.rounds} kills, seed {arguments.seed}{line}")
+    print(f"{kills} kills, seed {arguments.seed}{line}")
     print("| link | ack mode | confirmed | lost | duplicates |\n|---|---|---|---|---|")
     for lane in lanes:
         figures = f"{len(lane.confirmed)} | {lane.lost} | {lane.duplicates}"
         print(f"| {lane.kind} | {lane.ack_mode} | {figures} |")
-    return int(any(lane.lost for lane in lanes if lane.ack_mode == CONFIRMED_MODE))
+    return int(any(lane.lost for lane in lanes if lane.must_keep))
 
 
 if __name__ == "__main__":

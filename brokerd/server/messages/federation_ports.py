@@ -69,6 +69,12 @@ class LinkPublisher:
         self._waiting: dict[int, int] = {}
         self._decided: list[tuple[int, bool]] = []
         self._closed = False
+        #: What `_look` found in the last header, which many programs send again and again.
+        self._last_header: bytes | None = None
+        self._kept_header = b""
+        self._table: Table = {}
+        self._keys: list[str] = []
+        self._annotations = b""
         self._publisher = publishing.Publisher(
             sender.groups, sender.node, sender.incarnation, self._channel, self._answered
         )
@@ -76,23 +82,21 @@ class LinkPublisher:
     def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
         """Route and enqueue (R-FX-14)."""
         routing = self._routing
-        try:
-            table = properties.headers(header)
-        except amqp_errors.AmqpError:
-            # It cannot be routed by anyone; asking again would not help.
-            self._decided.append((number, True))
-            return
-        kept, extra = _annotations(header, table)
-        result = routing.router.route(self._vhost, self._exchange, routing_key, table, extra)
+        if header != self._last_header:
+            try:
+                self._look(header)
+            except amqp_errors.AmqpError:
+                # It cannot be routed by anyone; asking again would not help.
+                self._decided.append((number, True))
+                return
+        result = routing.router.route(
+            self._vhost, self._exchange, routing_key, self._table, self._keys
+        )
         if result.exchange is None:
             # Deleted just now: the link is about to end, the message stays upstream.
             self._decided.append((number, False))
             return
-        if "BCC" in table:
-            # R-FX-13, R-RT-C2.
-            rest = {key: value for key, value in table.items() if key != "BCC"}
-            header = properties.with_headers(header, rest)
-        content = ((self._exchange, routing_key), header, body, message_annotations.encode(kept))
+        content = ((self._exchange, routing_key), self._kept_header, body, self._annotations)
         self._waiting[number] = len(result.queues)
         if not pipeline.send_own(routing, self._publisher, self._vhost, result, content, number):
             del self._waiting[number]
@@ -101,6 +105,19 @@ class LinkPublisher:
             if is_done:
                 routing.unroutable(self._vhost, self._exchange, result, 1)
             self._decided.append((number, is_done))
+
+    def _look(self, header: bytes) -> None:
+        """Read what a header says.  Raises AmqpError; what is known stays as it was then."""
+        table = properties.headers(header)
+        kept, keys = _annotations(header, table)
+        kept_header = header
+        if "BCC" in table:
+            # R-FX-13, R-RT-C2.
+            rest = {key: value for key, value in table.items() if key != "BCC"}
+            kept_header = properties.with_headers(header, rest)
+        self._annotations = message_annotations.encode(kept)
+        self._table, self._keys, self._kept_header = table, keys, kept_header
+        self._last_header = header
 
     def flush(self) -> None:
         """Send what was added."""

@@ -14,6 +14,11 @@ from brokerd.core.queue.queue_machine import QueueMachine
 
 #: How soon it is seen that a consumer came, or that all that was ready has been taken.
 LOOK_S = 0.02
+#: The same while the demand comes and goes, as it does when consumers have a small prefetch: each
+#: pause in between is one in which they have nothing to do.
+LOOK_RESTLESS_S = 0.001
+#: So long after a change it comes and goes.
+RESTLESS_S = 1.0
 #: With many queues the looks are further apart, so that they cost a member no more than 5000 a
 #: second (about a hundredth of a core).
 LOOK_S_PER_QUEUE = 0.0002
@@ -47,6 +52,7 @@ class Watch:
         is_wanted = self._demand.wants(self.uid)
         if is_wanted is not self._is_wanted:
             self._is_wanted = is_wanted
+            self._demand.note_change()
             self._changed(is_wanted)
 
     def close(self) -> None:
@@ -55,12 +61,15 @@ class Watch:
 
 
 class QueueDemand:
-    """State: the watches, and the timer that looks at them while there are some."""
+    """State: the watches, the timer that looks at them while there are some, and until when it
+    looks more often.
+    """
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
         self._watches: dict[Watch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._restless_until = 0.0
 
     def watch(self, uid: int, changed: Callable[[bool], None]) -> Watch:
         """Return a new watch, which has told what the queue wants now."""
@@ -85,10 +94,22 @@ class QueueDemand:
         """Say what a queue wants now; nothing, where another member leads it."""
         return any(machine.wants_messages() for _, machine in self._queues.led_queues([uid]))
 
+    def note_change(self) -> None:
+        """Look more often for a while: what has changed may change back soon."""
+        loop = asyncio.get_running_loop()
+        is_calm = loop.time() > self._restless_until
+        self._restless_until = loop.time() + RESTLESS_S
+        if is_calm and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._arm()
+
     def _arm(self) -> None:
         if self._timer is None and self._watches:
-            pause_s = max(LOOK_S, LOOK_S_PER_QUEUE * len(self._watches))
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+            loop = asyncio.get_running_loop()
+            shortest_s = LOOK_RESTLESS_S if loop.time() < self._restless_until else LOOK_S
+            pause_s = max(shortest_s, LOOK_S_PER_QUEUE * len(self._watches))
+            self._timer = loop.call_later(pause_s, self._look)
 
     def _look(self) -> None:
         self._timer = None

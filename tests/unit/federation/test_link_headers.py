@@ -8,7 +8,7 @@ from brokerd.amqp import properties
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table, Value
 from brokerd.federation import upstream
-from brokerd.federation.link_headers import QueuePassage
+from brokerd.federation.link_headers import ExchangePassage, QueuePassage
 from brokerd.federation.link_state import Delivered
 
 URI = "amqp://there:1/up"
@@ -134,3 +134,40 @@ def test_a_set_may_take_several_queues_of_one_upstream() -> None:
     )
     assert [each.queue_name("q") for each in found] == ["a", "b"]
     assert problems == []
+
+
+@pytest.mark.parametrize("kind", ["queue", "exchange"])
+def test_equal_messages_become_equal_and_others_do_not(kind: str) -> None:
+    """R-FQ-5, R-FX-13: what is kept of the last message counts for one like it only."""
+
+    def made() -> QueuePassage | ExchangePassage:
+        definition = upstream.parse("u", {"uri": "amqp://h"})
+        if kind == "queue":
+            found: QueuePassage | ExchangePassage = QueuePassage("v", "q", definition)
+        else:
+            found = ExchangePassage("c", "v", "x", definition)
+        found.introduce(URI, "warehouse", "up")
+        return found
+
+    def forwarded(by: QueuePassage | ExchangePassage, message: Delivered) -> object:
+        return by.forward(message, properties.headers(message.header))
+
+    one, two = (BasicProperties(message_id=text).encode() for text in ("1", "2"))
+    messages = [
+        Delivered(1, redelivered, exchange, key, header, b"", 0)
+        for header, redelivered, exchange, key in (
+            (one, False, "a", "k"),
+            (one, False, "a", "k"),
+            (two, False, "a", "k"),
+            (two, True, "a", "k"),
+            (two, True, "b", "k"),
+            (two, True, "b", "l"),
+        )
+    ]
+    same = made()
+    found = [forwarded(same, message) for message in messages]
+    assert found == [forwarded(made(), message) for message in messages]
+    assert found[0] == found[1]
+    assert len({str(each) for each in found}) == (5 if kind == "queue" else 4)
+    same.introduce("amqp://elsewhere", "other", "up")
+    assert forwarded(same, messages[-1]) != found[-1]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.server.messages import queue_demand
 from brokerd.server.messages.queue_demand import QueueDemand
 from tests.unit.core.queue_driver import QueueDriver, consumer
 
@@ -110,3 +113,35 @@ async def test_a_closed_watch_is_told_nothing_and_leaves_no_timer() -> None:
     second.close()
     queues.queue.send(queue_commands.encode_cancel(consumer("a")))
     assert demand._timer is None
+
+
+async def test_after_a_change_the_next_one_is_seen_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-FQ-2: between two changes of a busy queue nobody waits for the calm look."""
+    monkeypatch.setattr(queue_demand, "LOOK_S", 100 * DEADLINE_S)
+    queues, heard = Queues(), Heard()
+    queues.queue.consume("a", prefetch=2)
+    watch = QueueDemand(queues).watch(1, heard)
+    assert await heard.next()
+    queues.queue.fill(3)
+    assert not await heard.next()
+    watch.close()
+
+
+async def test_a_change_that_somebody_else_saw_wakes_the_calm_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R-FQ-2: the timer that was set when all was calm does not stand in the way."""
+    monkeypatch.setattr(queue_demand, "LOOK_S", 100 * DEADLINE_S)
+    monkeypatch.setattr(queue_demand, "RESTLESS_S", 0.0)
+    queues, heard = Queues(), Heard()
+    queues.queue.consume(prefetch=2)
+    watch = QueueDemand(queues).watch(1, heard)
+    monkeypatch.setattr(queue_demand, "RESTLESS_S", 100 * DEADLINE_S)
+    queues.queue.fill(3)
+    watch.check()
+    assert heard.all == [True, False]
+    queues.queue.settle((0, 2))
+    queues.queue.settle((2, 3))
+    assert await heard.next() is False
+    assert await heard.next()
+    watch.close()

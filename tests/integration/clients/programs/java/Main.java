@@ -4,7 +4,7 @@ import java.util.*;
 import java.util.concurrent.*;
 
 /**
- * RabbitMQ's Java client against a broker: everything, recover, blocked. Used by test_java.py and
+ * RabbitMQ's Java client against a broker: everything, recover, blocked, flow. Used by test_java.py and
  * nothing else. Says "ready" when the test may do its part, and ends with status 0 when all held.
  */
 public final class Main {
@@ -156,6 +156,50 @@ public final class Main {
     }
   }
 
+  /** Whether a thread waits within the client until channel.flow lets it send content. */
+  private static boolean isHeld(Thread publisher) {
+    if (publisher.getState() != Thread.State.WAITING) return false;
+    for (StackTraceElement frame : publisher.getStackTrace())
+      if (frame.getMethodName().equals("quiescingTransmit")) return true;
+    return false;
+  }
+
+  private static void flow(ConnectionFactory factory) throws Exception {
+    try (Connection connection = factory.newConnection()) {
+      Channel ch = connection.createChannel();
+      ch.confirmSelect();
+      ch.queueDeclare("java.flow", true, false, false, null);
+      BlockingQueue<String> confirmed = new ArrayBlockingQueue<>(1);
+      Thread publisher =
+          new Thread(
+              () -> {
+                try {
+                  while (true) {
+                    publish(ch, "java.flow", false, text("x"));
+                    confirmed.offer("one");
+                  }
+                } catch (Exception ended) {
+                  confirmed.clear();
+                  confirmed.offer(ended.toString());
+                }
+              });
+      publisher.setDaemon(true);
+      publisher.start();
+      check(next(confirmed, "a confirm").equals("one"), "published");
+      say("ready");
+      while (!isHeld(publisher)) {
+        check(publisher.isAlive(), "it publishes", confirmed);
+        Thread.sleep(10);
+      }
+      confirmed.clear();
+      say("held");
+      System.in.read();
+      check(isHeld(publisher), "it still waits", confirmed);
+      say("still");
+      check(next(confirmed, "it goes on").equals("one"), "it goes on");
+    }
+  }
+
   public static void main(String[] args) throws Exception {
     ConnectionFactory factory = new ConnectionFactory();
     factory.setHost("127.0.0.1");
@@ -164,6 +208,7 @@ public final class Main {
       case "everything" -> everything(factory);
       case "recover" -> recover(factory);
       case "blocked" -> blocked(factory);
+      case "flow" -> flow(factory);
       default -> throw new IllegalArgumentException(args[0]);
     }
     say("done");

@@ -191,7 +191,8 @@ class ClusterWorld(BrokerWorld):
 
     def process_ended(self, member: ClusterMember, removed: Exception | None) -> None:
         """A process has ended by itself: it is no member, as it was told."""
-        self.record("ended", member.id, str(removed))
+        # Not what it says: there is the path of a directory in it.
+        self.record("ended", member.id, type(removed).__name__)
         self.kernel.after(0, self._removed, member, member.incarnation, removed)
 
     def _removed(self, member: ClusterMember, incarnation: int, removed: Exception | None) -> None:

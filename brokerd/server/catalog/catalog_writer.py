@@ -123,7 +123,9 @@ class CatalogWriter:
         self._waiters.append((revision, future))
         try:
             async with asyncio.timeout(timeout_s):
-                await future
+                # A snapshot that brings the revision tells nobody: it is looked at again.
+                while not future.done() and self._view.revision < revision:
+                    await asyncio.wait((future,), timeout=ASK_AGAIN_S)
         except TimeoutError as error:
             raise Unavailable("this member lags behind") from error
 

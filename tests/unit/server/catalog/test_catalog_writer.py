@@ -123,3 +123,14 @@ async def test_whoever_asks_waits_for_a_member_that_has_not_applied_a_revision(
     network.writer.applied()
     await waiting
     assert network.answered == [NEAR]
+
+
+async def test_a_revision_that_came_with_a_snapshot_is_noticed() -> None:
+    """Nothing tells of it: whoever started meanwhile waited for the next change (seed 12000540)."""
+    network = Network()
+    network.has_catalog = True
+    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision=1))
+    await asyncio.sleep(0)
+    network.view.revision = 1
+    await waiting
+    assert network.answered == [NEAR]

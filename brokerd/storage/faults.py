@@ -35,6 +35,8 @@ class Unsynced:
     """A write that no sync has followed: where, and what stood there before."""
 
     path: Path
+    #: Counts the writes of the disk.
+    number: int
     offset: int
     before: bytes
     size: int
@@ -45,9 +47,11 @@ class FaultyDisk(Disk):
     """See the module."""
 
     faults: Faults = field(default_factory=Faults)
-    unsynced: list[Unsynced] = field(default_factory=list)
+    #: By file; a log writes to few and syncs often.
+    unsynced: dict[str, list[Unsynced]] = field(default_factory=dict)
     paths: dict[int, Path] = field(default_factory=dict)
     syncs: int = 0
+    writes: int = 0
 
     def __post_init__(self) -> None:
         Disk.__init__(self)
@@ -79,7 +83,10 @@ class FaultyDisk(Disk):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             faults.space_bytes -= size
         before = os.pread(descriptor, size, offset)
-        self.unsynced.append(Unsynced(self.paths[descriptor], offset, before, size))
+        path = self.paths[descriptor]
+        self.writes += 1
+        write = Unsynced(path, self.writes, offset, before, size)
+        self.unsynced.setdefault(str(path), []).append(write)
         return Disk.write_some(self, descriptor, memoryview(data)[:size], offset)
 
     def data_sync(self, descriptor: int) -> None:
@@ -93,8 +100,7 @@ class FaultyDisk(Disk):
             raise OSError(self.faults.error, os.strerror(self.faults.error))
         # No real sync: the tests look at what was asked for, and the page cache survives them.
         self.syncs += 1
-        path = str(self.paths[descriptor])
-        self.unsynced = [write for write in self.unsynced if str(write.path) != path]
+        self.unsynced.pop(str(self.paths[descriptor]), None)
 
     def rename(self, old: Path, new: Path) -> None:
         if self._strikes("rename_fails_at"):
@@ -103,9 +109,11 @@ class FaultyDisk(Disk):
         for descriptor, path in self.paths.items():
             if path == old:
                 self.paths[descriptor] = new
-        for write in self.unsynced:
-            if write.path == old:
-                write.path = new
+        moved = self.unsynced.pop(str(old), [])
+        for write in moved:
+            write.path = new
+        if moved:
+            self.unsynced.setdefault(str(new), []).extend(moved)
 
     def _strikes(self, name: str) -> bool:
         left: int = getattr(self.faults, name)
@@ -116,7 +124,8 @@ class FaultyDisk(Disk):
     def crash(self, is_lost: Callable[[Path, int], bool], sector_bytes: int = 512) -> int:
         """Undo unsynced writes sector by sector where `is_lost(path, offset)`; return how many."""
         lost = 0
-        for write in reversed(self.unsynced):
+        writes = [write for of_file in self.unsynced.values() for write in of_file]
+        for write in sorted(writes, key=lambda write: write.number, reverse=True):
             descriptor = os.open(write.path, os.O_RDWR)
             try:
                 before = write.before.ljust(write.size, b"\0")

@@ -194,13 +194,21 @@ def test_objects_have_the_fields_that_clients_read(rabbitmq: Server, brokerd: Se
             "/api/overview": "overview",
         }
 
-        def is_told() -> bool:
-            rows = [theirs.get(path) for path in paths]
-            return all("publish" in row.get("message_stats", {}) for row in rows)
+        def told(answers: Answers) -> dict[str, Any]:
+            """The objects as soon as the statistics of both queues are in them."""
 
-        eventually(is_told, "RabbitMQ's statistics", 30)
-        for path, kind in paths.items():
-            assert missing(kind, theirs.get(path), ours.get(path)) == [], path
+            def rows() -> dict[str, Any] | None:
+                found = {path: answers.get(path) for path in paths}
+                stats = [row.get("message_stats", {}) for row in found.values()]
+                return found if all({"publish", "get_no_ack"} <= {*row} for row in stats) else None
+
+            return eventually(rows, "statistics")
+
+        their_rows, our_rows = told(theirs), told(ours)
+        gaps = {
+            path: missing(kind, their_rows[path], our_rows[path]) for path, kind in paths.items()
+        }
+        assert not any(gaps.values()), gaps
         [node], [member] = theirs.get("/api/nodes"), ours.get("/api/nodes")
         assert missing("node", node, member) == []
 

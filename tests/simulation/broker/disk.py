@@ -82,7 +82,7 @@ class SimDisk(FaultyDisk):
 
     def unlink(self, path: Path) -> None:
         self._operations.append(_Operation(path, self._put_aside(path)))
-        self.unsynced = [write for write in self.unsynced if write.path != path]
+        self.unsynced.pop(str(path), None)
 
     def sync_directory(self, path: Path) -> None:
         self._operations.clear()

@@ -7,13 +7,15 @@ import logging
 
 import pytest
 
+from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.cluster.peer import deliveries
 from brokerd.config import LimitConfig
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_state import CatalogState
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.catalog import catalog_writer
 from brokerd.server.catalog.catalog_writer import CatalogWriter
+from tests.unit.server.members.fakes import status
 
 HERE, NEAR, FAR = NodeId("here"), NodeId("near"), NodeId("far")
 
@@ -27,15 +29,28 @@ class Network:
         self.up = {HERE, *map(NodeId, answers_after)}
         self.answers_after = answers_after
         self.asked: list[NodeId] = []
-        self.writer = CatalogWriter(self, self, CatalogState(), LimitConfig())  # type: ignore[arg-type]
+        self.answered: list[NodeId] = []
+        #: The catalog's group is open here.
+        self.has_catalog = False
+        self.view = CatalogState()
+        self.writer = CatalogWriter(self, self, self.view, LimitConfig())  # type: ignore[arg-type]
 
     def alive(self) -> set[NodeId]:
         return set(self.up)
+
+    def has_group(self, uid: int) -> bool:
+        return uid == CATALOG_GROUP and self.has_catalog
+
+    def status_of(self, uid: int) -> GroupStatus:
+        return status(HERE)
 
     async def request(self, uid: int, command: bytes, timeout_s: float) -> bytes:
         return b'{"revision": 0}'
 
     def send_delivery(self, node: NodeId, uid: int, term: int, kind: int, payload: bytes) -> None:
+        if kind == deliveries.DeliveryKind.SYNCED:
+            self.answered.append(node)
+            return
         assert kind == deliveries.DeliveryKind.SYNC
         self.asked.append(node)
         if self.asked.count(node) > self.answers_after[node]:
@@ -87,3 +102,35 @@ async def test_nobody_else_means_no_question() -> None:
     network = Network()
     await write(network)
     assert network.asked == []
+
+
+async def test_nobody_waits_for_a_member_that_still_looks_for_its_cluster() -> None:
+    """It is up and has no catalog: who asks it would wait for SYNC_S, at each change."""
+    network = Network()
+    await network.writer.sync(NEAR, 1, revision=7)
+    assert network.answered == [NEAR]
+
+
+async def test_whoever_asks_waits_for_a_member_that_has_not_applied_a_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network()
+    network.has_catalog = True
+    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision=1))
+    await asyncio.sleep(0)
+    assert network.answered == []
+    network.view.revision = 1
+    network.writer.applied()
+    await waiting
+    assert network.answered == [NEAR]
+
+
+async def test_a_revision_that_came_with_a_snapshot_is_noticed() -> None:
+    """Nothing tells of it: whoever started meanwhile waited for the next change (seed 12000540)."""
+    network = Network()
+    network.has_catalog = True
+    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision=1))
+    await asyncio.sleep(0)
+    network.view.revision = 1
+    await waiting
+    assert network.answered == [NEAR]

@@ -21,7 +21,14 @@ from brokerd.cluster.errors import SnapshotUnreadable
 from brokerd.cluster.groups import group_clock, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.driver import Done, Driver
-from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, status_of
+from brokerd.cluster.groups.host_events import (
+    ClientEvents,
+    GroupStatus,
+    HostEvents,
+    Progress,
+    progress_of,
+    status_of,
+)
 from brokerd.cluster.groups.inbox import Inbox
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.cluster.groups.late_work import LateWork
@@ -278,6 +285,10 @@ class Host:
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""
         return status_of(self._caught_up(uid), self.node)
+
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far a group is; KeyError if it is not here."""
+        return progress_of(self._caught_up(uid))
 
     def _caught_up(self, uid: int) -> Driver:
         """Whoever looks at a replica finds all applied that is known here to be committed."""

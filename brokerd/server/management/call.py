@@ -103,6 +103,11 @@ class Caller:
         """Return the tags, as of the login."""
         return frozenset(self.identity.tags)
 
+    @property
+    def is_by_token(self) -> bool:
+        """Tell whether it is known by a token, and not by the catalog."""
+        return self.identity.scopes is not None
+
     def is_user_of(self, view: CatalogState) -> bool:
         """Tell whether it is a user of the catalog, and not one of a token with that name."""
         return self.identity.scopes is None and view.user(self.user) is not None

@@ -7,7 +7,9 @@ queue: `deliver` has gets and deliveries without acknowledgement in it, too (doc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
@@ -134,6 +136,15 @@ async def of_all(
     return found
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Over the queues of a vhost: samples, rates, consumers."""
+
+    values: list[int]
+    rates: list[float]
+    consumers: int = 0
+
+
 def register(services: ManagementServices) -> None:
     """Answer other members what only this one knows of queues."""
 
@@ -154,7 +165,7 @@ def register(services: ManagementServices) -> None:
     async def totals() -> Rows:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
         services.rates.want()
-        sums: dict[str, tuple[list[int], list[float], list[int]]] = {}
+        sums: dict[str, _Sums] = {}
         async for uids in in_slices(list(services.listed.queues.led)):
             for uid in uids:
                 record = services.listed.queues.queue_of(uid)
@@ -163,15 +174,15 @@ def register(services: ManagementServices) -> None:
                     continue
                 into = sums.get(record.vhost)
                 if into is None:
-                    into = sums[record.vhost] = ([0] * len(taken), [0.0] * len(taken), [0])
-                for i, value in enumerate(taken):
-                    into[0][i] += value
-                for i, rate in enumerate(services.rates.of(uid)):
-                    into[1][i] += rate
-                into[2][0] += services.listed.queues.machine(uid).consumers.registered
+                    into = sums[record.vhost] = _Sums([0] * len(taken), [0.0] * len(taken))
+                into.values = list(map(operator.add, into.values, taken))
+                rates = services.rates.of(uid)
+                if rates and rates is not STILL:
+                    into.rates = list(map(operator.add, into.rates, rates))
+                into.consumers += services.listed.queues.machine(uid).consumers.registered
         return [
-            {"vhost": vhost, "sums": values, "rates": rates, "consumers": consumers[0]}
-            for vhost, (values, rates, consumers) in sums.items()
+            {"vhost": vhost, "sums": of.values, "rates": of.rates, "consumers": of.consumers}
+            for vhost, of in sums.items()
         ]
 
     services.figures.register(QUEUES, queues)

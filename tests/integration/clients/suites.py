@@ -74,7 +74,8 @@ def amqp091_go(place: Place) -> Results:
 
 #: A block of Ginkgo's report: what it is about, the example, its place, and how it went.
 GINKGO = re.compile(
-    r"^(?P<about>\S.*?) *\n  (?P<example>.+)\n  \S+:\d+\n(?P<said>.*)", re.MULTILINE | re.DOTALL
+    r"^(?P<about>\S[^\n]*?) *\n  (?P<example>[^\n]+)\n  \S+:\d+\n(?P<said>.*)",
+    re.MULTILINE | re.DOTALL,
 )
 
 

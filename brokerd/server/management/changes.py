@@ -129,8 +129,7 @@ def tags(value: Any) -> list[str]:
         value = value.split(",")
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
         raise bad_request("tags: expected an array of texts, or a text with commas")
-    # In their order, which clients compare.
-    return list(dict.fromkeys(tag.strip() for tag in value if tag.strip()))
+    return sorted({tag.strip() for tag in value if tag.strip()})
 
 
 def not_administrator() -> HttpError:

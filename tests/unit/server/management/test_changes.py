@@ -16,8 +16,8 @@ from brokerd.server.management.call import HttpError
     ("given", "tags"),
     [
         ("", []),
-        ("b, a,,a", ["b", "a"]),
-        (["x y", " a "], ["x y", "a"]),
+        ("b, a,,a", ["a", "b"]),
+        (["x y", " a "], ["a", "x y"]),
         ([], []),
     ],
 )

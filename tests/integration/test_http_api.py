@@ -125,6 +125,40 @@ def test_nservicebus_starts(member: Member) -> None:
     assert get(member, "/api/queues/%2F/idle/bindings")[0]["source"] == ""
 
 
+def test_a_page_in_some_order_is_that_of_the_whole_list(member: Member) -> None:
+    """Pages are sorted by as little as the columns take (queues.py); nobody is to notice."""
+    with member.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(4):
+            kind = "quorum" if number % 2 else "classic"
+            arguments = {"x-queue-type": kind}
+            channel.queue_declare(f"order-{number}", durable=True, arguments=arguments)
+            for _ in range((number * 7) % 4):
+                channel.basic_publish("", f"order-{number}", b"x" * number)
+        channel.basic_consume("order-2", lambda *_: None)
+        for sort in (
+            *("messages", "messages_ready", "consumers", "memory", "state", "node", "type"),
+            *("message_stats.publish", "message_bytes", "type,messages", "messages,name", "none"),
+        ):
+            for turn in ("", "&sort_reverse=true"):
+                where = f"sort={sort}{turn}"
+                page = get(member, f"/api/queues?page=1&page_size=500&{where}")["items"]
+                whole = get(member, f"/api/queues?{where}")
+                assert [row["name"] for row in page] == [row["name"] for row in whole], where
+                if "." not in sort and "," not in sort and sort != "none":
+                    values = [row[sort] for row in whole]
+                    assert values == sorted(values, reverse=bool(turn)), where
+        narrow = get(member, "/api/queues?columns=name,message_stats.publish,policy&sort=name")
+        assert all(row.keys() == {"name", "message_stats", "policy"} for row in narrow)
+        assert all(row["message_stats"].keys() == {"publish"} for row in narrow)
+        assert get(member, "/api/queues?columns=arguments&sort=name&page=1")["items"][0].keys() == {
+            "arguments"
+        }
+        for number in range(4):
+            channel.queue_delete(f"order-{number}")
+
+
 def test_rates_follow_what_is_published(member: Member) -> None:
     get(member, "/api/queues/%2F/idle")
     with member.connect() as connection:

@@ -409,6 +409,36 @@ def test_a_token_makes_a_vhost_and_gives_the_user_of_its_name_nothing(
         assert rig.ask(token, "DELETE", f"/api/{path}")[0] == 204
 
 
+def test_a_user_of_the_same_name_keeps_its_connections_to_itself(rig: Rig, admin: Admin) -> None:
+    """They are two: neither sees nor closes what is the other's."""
+    user = {"password": "x", "tags": ["management"]}
+    admin.apply(put("user", "till", user, vhost=""), put("permission", "till", ALL))
+    token = rig.issuer.token(*EVERYTHING, "tag:management")
+    own = rig.connect(token, client_properties={"connection_name": "by token"})
+    credentials = pika.PlainCredentials("till", "x")
+    others = rig.member.connect(credentials=credentials)
+    try:
+        for connection in (own, others):
+            connection.channel()
+
+        def rows(kind: str) -> Any:
+            return rig.ask(token, "GET", f"/api/{kind}")[1]
+
+        [row] = eventually(lambda: rows("connections"), "the token's connection is listed")
+        assert row["user_provided_name"] == "by token"
+        assert "by_token" not in row
+        assert [each["connection_details"]["name"] for each in rows("channels")] == [row["name"]]
+        totals = rig.ask(token, "GET", "/api/overview")[1]["object_totals"]
+        assert (totals["connections"], totals["channels"]) == (1, 1)
+        assert rig.ask(token, "DELETE", "/api/connections/username/till")[0] == 204
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+            own.process_data_events(None)
+        others.channel().queue_declare("", exclusive=True)
+    finally:
+        others.close()
+        admin.apply(delete("user", "till", vhost=""))
+
+
 def test_a_service_account_calls_http_as_the_user_that_it_stands_for(
     rig: Rig, admin: Admin
 ) -> None:

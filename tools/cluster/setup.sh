@@ -23,9 +23,9 @@ case $level in
 esac
 # The federation tests have a real RabbitMQ at the other end; the tests of established clients take
 # rabbitmq-c's tools, Maven for the Java client, and tshark to look at what went over the wire. Charts
-# and images are pushed to a real registry.
+# and images are pushed to a real registry. The pages for people are looked at in Chromium.
 if [ -n "$with_images" ]; then
-  packages+=(rabbitmq-server amqp-tools tshark prometheus docker-registry)
+  packages+=(rabbitmq-server amqp-tools tshark prometheus docker-registry chromium)
   command -v mvn >/dev/null || packages+=(maven)
 fi
 

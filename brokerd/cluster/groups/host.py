@@ -2,8 +2,7 @@
 
 Inputs are appended per group; one `call_soon` flush handles every group that has some: replicas
 run, their writes go to the writer thread as one batch, their messages leave as one frame per peer
-(hot-path.md rule 1: batches form by what is there when the previous flush ends, no timers).
-"""
+(hot-path.md rule 1: batches form by what is there when the previous flush ends)."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ from mypy_extensions import mypyc_attr
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.groups import group_clock, trust, write_queue
+from brokerd.cluster.groups import group_clock, host_events, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.driver import Done, Driver
-from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, status_of
+from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, Progress
 from brokerd.cluster.groups.inbox import Inbox
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.cluster.groups.late_work import LateWork
@@ -277,7 +276,11 @@ class Host:
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""
-        return status_of(self._caught_up(uid), self.node)
+        return host_events.status_of(self._caught_up(uid), self.node)
+
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far a group is; KeyError if it is not here."""
+        return host_events.progress_of(self._caught_up(uid))
 
     def _caught_up(self, uid: int) -> Driver:
         """Whoever looks at a replica finds all applied that is known here to be committed."""
@@ -298,8 +301,7 @@ class Host:
     ) -> None:
         """Propose to the replica here; `first`: before those that wait (driver.py).
 
-        done(accepted, reply, leader) is called once it is applied, or refused: then `leader` may
-        know better; `leader` being this node means overloaded or too large.
+        done(accepted, reply, leader): applied, or refused by `leader`, here: overloaded, too large.
         """
         driver = self._drivers.get(uid)
         if driver is None or driver.error is not None:
@@ -310,8 +312,7 @@ class Host:
 
     def transfer_leadership(self, uid: int, to: NodeId) -> None:
         """Hand leadership over; to this node itself: stand for election now."""
-        driver = self._drivers.get(uid)
-        if driver is not None and driver.trust.may_vote:
+        if (driver := self._drivers.get(uid)) is not None and driver.trust.may_vote:
             self._put(driver, TransferLeadership(to))
 
     def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
@@ -567,8 +568,7 @@ class Host:
 
     def _tick(self) -> None:
         """Tick the groups that need it; look after nodes, heartbeats and cleaning."""
-        tick_ms = self.config.raft.tick_ms
-        now_ms = self.now_ms()
+        tick_ms, now_ms = self.config.raft.tick_ms, self.now_ms()
         self._timer = self._loop.call_later(tick_ms / 1000, self._tick)
         if self._has_failed:
             return

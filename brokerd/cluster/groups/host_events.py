@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.messages import Configuration, Contradiction, NodeId
@@ -115,6 +115,34 @@ class GroupStatus:
     def is_contradicted(self) -> bool:
         """Whether the replica has stopped since a leader lacks what it knows to be committed."""
         return self.contradiction is not None
+
+
+class Progress(NamedTuple):
+    """How far a group is on this node: a fifth of the work of its status, for sums over all."""
+
+    leader: NodeId | None
+    is_leader: bool
+    term: int
+    commit: int
+    applied: int
+    last: int
+    snapshot: int
+    is_damaged: bool
+
+
+def progress_of(driver: Driver) -> Progress:
+    """Return how far a group is on this node."""
+    replica = driver.replica
+    return Progress(
+        driver.leader,
+        driver.is_leader,
+        replica.term,
+        replica.commit_index,
+        replica.applied_index,
+        replica.last_index,
+        replica.snapshot_index,
+        not driver.trust.may_vote,
+    )
 
 
 def status_of(driver: Driver, node: NodeId) -> GroupStatus:

@@ -59,7 +59,7 @@ class LifecycleAdmin:
         return admin_pb2.MemberStatusResponse(
             members=[
                 admin_pb2.Member(**row, quorum_critical=row["name"] in critical)
-                for row in listings.members(self._services, "")
+                for row in await listings.members(self._services, "")
             ],
             catalog_leader=leader or "",
         )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from brokerd.amqp.connection import AmqpConnection
-    from brokerd.cluster.groups.host_events import GroupStatus
+    from brokerd.cluster.groups.host_events import GroupStatus, Progress
     from brokerd.core.alarms import AlarmSet
     from brokerd.core.catalog.catalog_objects import Queue
+    from brokerd.core.catalog.identity import Identity
     from brokerd.core.confirms import Confirms
     from brokerd.core.profiles import Profile
     from brokerd.core.queue.queue_machine import QueueMachine
@@ -47,6 +48,10 @@ class Groups(Protocol):
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return the state of a replica that is here."""
+        ...
+
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far a replica is that is here."""
         ...
 
 
@@ -129,6 +134,7 @@ class ListedConnection(Protocol):
     uid: int
     machine: AmqpConnection
     user: str
+    identity: Identity
     vhost: str
     tls: bool
     peer: tuple[str, int]

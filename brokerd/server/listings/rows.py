@@ -27,6 +27,7 @@ from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import client_rows
+from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
@@ -183,7 +184,7 @@ def _link_rows(services: Sources, vhost: str) -> list[Row]:
     return [row for row in rows if not vhost or row["vhost"] == vhost]
 
 
-def members(services: Sources, _: str) -> list[Row]:
+async def members(services: Sources, _: str) -> list[Row]:
     """One row per member, in the form of admin.proto's Member."""
     alive = services.groups.alive()
     all_queues = list(services.catalog.view.queues())
@@ -208,7 +209,7 @@ def members(services: Sources, _: str) -> list[Row]:
                 "disk_free": monitor.disk_free if monitor else 0,
                 "alarms": sorted(services.runtime.alarms.on(name)),
                 "leaders": len(services.queues.led),
-                "caught_up": is_caught_up(services),
+                "caught_up": await is_caught_up(services),
             }
         elif row["running"] and name in services.clients.member_figures:
             used, limit, free, alarms = services.clients.member_figures[name]
@@ -229,12 +230,14 @@ def _leaders_elsewhere(services: Sources, node: str) -> int:
     return sum(1 for uid in uids if groups.leader_of(uid) == node and uid != CATALOG_GROUP)
 
 
-def is_caught_up(services: Sources) -> bool:
+async def is_caught_up(services: Sources) -> bool:
     """Tell whether every group here has a leader and nothing committed is unapplied."""
-    for uid in services.groups.groups():
-        status = services.groups.status_of(uid)
-        if status.leader is None or status.applied < status.commit:
-            return False
+    groups = services.groups
+    async for uids in in_slices(groups.groups()):
+        for uid in filter(groups.has_group, uids):
+            progress = groups.progress_of(uid)
+            if progress.leader is None or progress.applied < progress.commit:
+                return False
     return True
 
 
@@ -316,42 +319,44 @@ def tracing(services: Sources, vhost: str) -> list[Row]:
     ]
 
 
-def status(services: Sources, _: str) -> list[Row]:
+async def status(services: Sources, _: str) -> list[Row]:
     """One row: what `brokerctl status` shows of this member beside its row in `members`."""
+    return [own(services) | {"caught_up": await is_caught_up(services)}]
+
+
+def own(services: Sources) -> Row:
+    """Return what of this member needs no look at its groups."""
     config, monitor, endpoints = (
         services.objects.config,
         services.runtime.monitor,
         services.runtime.endpoints,
     )
-    return [
-        {
-            "node": services.node,
-            "pid": os.getpid(),
-            "os": platform.system(),
-            "python_version": platform.python_version(),
-            "brokerd_version": __version__,
-            "rabbitmq_version": compatibility.compatible_version(services.profile),
-            "profile": services.profile.name,
-            "uptime": (time.monotonic_ns() - _STARTED_NS) // 1_000_000_000,
-            "is_listening": endpoints is not None and endpoints.is_open,
-            "data_directory": str(config.data_dir),
-            "alarms": sorted(services.runtime.alarms.on(services.node)),
-            "memory_used": monitor.memory_used if monitor else 0,
-            "vm_memory_high_watermark_limit": monitor.memory_limit if monitor else 0,
-            "disk_free": monitor.disk_free if monitor else 0,
-            "disk_free_limit": monitor.disk_limit if monitor else 0,
-            "caught_up": is_caught_up(services),
-            "listeners": _listeners(services),
-            "totals": {
-                "connection_count": len(services.clients),
-                "channel_count": sum(len(c.sessions) for c in services.clients.all()),
-                "consumer_count": len(services.deliveries),
-                "queue_count": len(services.queues.queue_uids()),
-                "virtual_host_count": len(services.catalog.view.records("vhost")),
-                "raft_group_count": len(list(services.groups.groups())),
-            },
-        }
-    ]
+    return {
+        "node": services.node,
+        "pid": os.getpid(),
+        "os": platform.system(),
+        "python_version": platform.python_version(),
+        "brokerd_version": __version__,
+        "rabbitmq_version": compatibility.compatible_version(services.profile),
+        "profile": services.profile.name,
+        "uptime": (time.monotonic_ns() - _STARTED_NS) // 1_000_000_000,
+        "is_listening": endpoints is not None and endpoints.is_open,
+        "data_directory": str(config.data_dir),
+        "alarms": sorted(services.runtime.alarms.on(services.node)),
+        "memory_used": monitor.memory_used if monitor else 0,
+        "vm_memory_high_watermark_limit": monitor.memory_limit if monitor else 0,
+        "disk_free": monitor.disk_free if monitor else 0,
+        "disk_free_limit": monitor.disk_limit if monitor else 0,
+        "listeners": _listeners(services),
+        "totals": {
+            "connection_count": len(services.clients),
+            "channel_count": sum(len(c.sessions) for c in services.clients.all()),
+            "consumer_count": len(services.deliveries),
+            "queue_count": len(services.queues.queue_uids()),
+            "virtual_host_count": len(services.catalog.view.records("vhost")),
+            "raft_group_count": len(services.groups.groups()),
+        },
+    }
 
 
 async def memory(services: Sources, _: str) -> list[Row]:

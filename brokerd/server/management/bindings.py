@@ -198,9 +198,9 @@ async def _bind(call: Call) -> Answer:
             plan.kind, plan.vhost, plan.name, plan.spec, cause=objects.cause(call), declare=True
         )
         objects.check_reply(await call.objects.write(operation))
-    ends = (call.vhost, "e", source, call.parts["kind"], destination, properties_key(key, table))
-    path = "/".join(quote(part, safe="", errors="surrogateescape") for part in ends)
-    return created(f"../../../../{path}")
+    # As there: from the path that was asked; clients cut it at the slash.
+    ends = (destination, properties_key(key, table))
+    return created("/".join(quote(part, safe="", errors="surrogateescape") for part in ends))
 
 
 async def _unbind(call: Call) -> Answer:

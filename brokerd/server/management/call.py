@@ -31,6 +31,8 @@ DEPTH_MAX = 64
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 #: Values of one body: definitions of 100,000 queues.  What C makes of more keeps all else waiting.
 VALUES_MAX = 1_000_000
+#: Values of one body between two ends of objects: C's parser lets nobody else run meanwhile.
+RUN_MAX = 50_000
 #: A longer body is parsed beside the loop; this much takes up to 20 ms.
 PARSED_HERE_BYTES_MAX = 128 * 1024
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -101,6 +103,11 @@ class Caller:
         """Return the tags, as of the login."""
         return frozenset(self.identity.tags)
 
+    @property
+    def is_by_token(self) -> bool:
+        """Tell whether it is known by a token, and not by the catalog."""
+        return self.identity.scopes is not None
+
     def is_user_of(self, view: CatalogState) -> bool:
         """Tell whether it is a user of the catalog, and not one of a token with that name."""
         return self.identity.scopes is None and view.user(self.user) is not None
@@ -136,16 +143,19 @@ class Answer:
     """What a handler answers: JSON by default."""
 
     status: int = 200
-    #: JSON; `text` counts where it is not None.
+    #: JSON; `raw` and `text` count where they are not None.
     value: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     text: str | None = None
     content_type: str = "application/json"
+    #: JSON as it is sent: of long lists, whose rows are not to be there all at once.
+    raw: bytes | None = None
 
     @property
     def has_body(self) -> bool:
         """Tell whether there is anything to send but the status."""
-        return self.status == 200 or self.value is not None or self.text is not None
+        found = (self.value, self.raw, self.text)
+        return self.status == 200 or any(each is not None for each in found)
 
 
 def created(location: str | None = None) -> Answer:
@@ -250,8 +260,7 @@ def parse_object(raw: bytes) -> Json:
 
 def parse(raw: bytes) -> Any:
     """Return a body as JSON that everything behind can take; HttpError: 400."""
-    if _has_too_many(raw):
-        raise bad_request(f"more than {VALUES_MAX} values")
+    _check_size(raw)
     try:
         value = json.loads(raw.decode(), parse_constant=_no_number, object_hook=_as_it_is)
     except (ValueError, RecursionError) as error:
@@ -265,18 +274,22 @@ def _as_it_is(found: Json) -> Json:
     return found
 
 
+def _check_size(raw: bytes) -> None:
+    """Refuse what would hold the interpreter for long, before anything is made of it."""
+    if not _has_too_many(raw):
+        return
+    # What stands in strings counts for nothing: a payload may be megabytes of CSV.
+    bare = _STRING.sub(b"", raw)
+    if _separators(bare) > VALUES_MAX:
+        raise bad_request(f"more than {VALUES_MAX} values")
+    if _has_too_many(bare):
+        raise bad_request(f"more than {RUN_MAX} values in one list or object")
+
+
 def _has_too_many(raw: bytes) -> bool:
-    """Tell whether there are more than VALUES_MAX values, before anything is made of them."""
-    if _separators(raw) <= VALUES_MAX:
-        return False
-    # Those in strings are none: a payload may be megabytes of CSV.
-    count = end = 0
-    for string in _STRING.finditer(raw):
-        count += _separators(raw[end : string.start()])
-        end = string.end()
-        if count > VALUES_MAX:
-            return True
-    return count + _separators(raw[end:]) > VALUES_MAX
+    if _separators(raw) > VALUES_MAX:
+        return True
+    return len(raw) > RUN_MAX and max(map(_separators, raw.split(b"}"))) > RUN_MAX
 
 
 def _separators(part: bytes) -> int:

@@ -15,7 +15,7 @@ from brokerd.core.catalog import definitions_json
 from brokerd.core.catalog.definitions_json import Wanted
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import admin_objects
-from brokerd.server.management import changes, door, parameters, vhosts
+from brokerd.server.management import changes, encoding, parameters, vhosts
 from brokerd.server.management.call import (
     Answer,
     Call,
@@ -94,7 +94,7 @@ async def _answer(call: Call, head: Json, found: Json, sections: tuple[str, ...]
     """Put sections together one by one: each may be megabytes."""
     wanted = [name for name in call.query.get("columns", "").split(",") if name]
     parts = [
-        (await door.encode(name) + b":" + await door.encode(value)).decode()
+        (await encoding.encode(name) + b":" + await encoding.encode(value)).decode()
         for name, value in [*head.items(), *((name, found[name]) for name in sections)]
         if not wanted or name in wanted
     ]

@@ -6,11 +6,9 @@ caller who is not let in no body is read.  http_server.py listens, bounds what s
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import hdrs, web
@@ -19,7 +17,7 @@ from brokerd.config import LimitConfig
 from brokerd.core.catalog.identity import Identity
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.http_server import CONNECTION, HttpLimits
-from brokerd.server.management import login
+from brokerd.server.management import encoding, login
 from brokerd.server.management.call import (
     Answer,
     Call,
@@ -37,8 +35,6 @@ log = logging.getLogger(__name__)
 
 #: Of the query's parameters.
 PARAMETERS_MAX = 100
-#: Rows that are encoded before clients have their turn: 1.3 ms of queues.
-ROWS = 50
 #: A browser shows nothing of ours in a frame and runs no script that is not ours.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; object-src 'none'",
@@ -231,29 +227,5 @@ async def _response(request: web.Request, answer: Answer) -> web.Response:
             headers["Content-Type"] = answer.content_type
         return web.Response(status=answer.status, body=answer.text.encode(), headers=headers)
     headers["Content-Type"] = "application/json"
-    return web.Response(status=answer.status, body=await encode(answer.value), headers=headers)
-
-
-async def encode(value: Any) -> bytes:
-    """Return JSON; long lists in slices, so that clients have their turn between them."""
-    if isinstance(value, list) and len(value) > ROWS:
-        return b"[" + b",".join([part async for part in _parts(value)]) + b"]"
-    if isinstance(value, Mapping) and isinstance(value.get("items"), list):
-        # A page: its rows are as many as those of a list may be.
-        rest = {key: item for key, item in value.items() if key != "items"}
-        return b'{"items":' + await encode(value["items"]) + b"," + _json(rest)[1:]
-    return _json(value)
-
-
-async def _parts(rows: list[Any]) -> AsyncIterator[bytes]:
-    for begin in range(0, len(rows), ROWS):
-        if begin:
-            await asyncio.sleep(0)
-        yield _json(rows[begin : begin + ROWS])[1:-1]
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
-def _json(value: Any) -> bytes:
-    return _ENCODER.encode(value).encode()
+    raw = await encoding.encode(answer.value) if answer.raw is None else answer.raw
+    return web.Response(status=answer.status, body=raw, headers=headers)

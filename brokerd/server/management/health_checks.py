@@ -191,8 +191,7 @@ async def _node(call: Call) -> Answer:
 
 
 def _listeners(call: Call) -> list[Json]:
-    [status] = listings.status(call.services.listed, "")
-    found: list[Json] = status["listeners"]
+    found: list[Json] = listings.own(call.services.listed)["listeners"]
     return found
 
 

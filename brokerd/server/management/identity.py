@@ -69,6 +69,18 @@ async def _feature_flags(call: Call) -> Answer:
     return Answer(value=sorted(rows, key=lambda row: row["name"]))
 
 
+async def _enable(call: Call) -> Answer:
+    """RabbitMQ's are enabled; one of brokerd's stays so once all members know it."""
+    name = call.parts["name"]
+    if name in features.names():
+        reply = await call.objects.write(catalog_commands.enable_features([name]))
+        if reply["code"] == catalog_commands.REFUSED:
+            raise bad_request(reply["text"])
+    elif name not in dict(RABBITMQ_FLAGS):
+        raise bad_request(f"the feature flag {name} is unknown")
+    return no_content()
+
+
 def _flag(name: str, description: str, state: str, provider: str) -> dict[str, str]:
     return {
         "name": name,
@@ -94,6 +106,10 @@ ROUTES = (
     Route(
         *("GET", "/api/feature-flags", Right.ADMINISTRATOR, _feature_flags),
         "Feature flags: RabbitMQ's, all enabled, and brokerd's own",
+    ),
+    Route(
+        *("PUT", "/api/feature-flags/{name}/enable", Right.ADMINISTRATOR, _enable),
+        "Enable one, for good",
     ),
     Route(
         *("GET", "/api/deprecated-features", Right.MANAGEMENT, _deprecated),

@@ -10,13 +10,14 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from brokerd.core.catalog import patterns
 from brokerd.server.management.call import HttpError, Json, bad_request
 from brokerd.server.slices import SLICE
 
 Query: TypeAlias = Mapping[str, str]
+R = TypeVar("R")
 
 PAGE_SIZE = 100
 #: As RabbitMQ has it (rabbit_mgmt_util: MAX_PAGE_SIZE).
@@ -120,11 +121,19 @@ def ordered(rows: Sequence[Json], query: Query, default: Sequence[str] = ()) -> 
     columns = sort_columns(query) or list(default)
     if not columns:
         return rows
+    return by_values(rows, [[dotted(row, column) for column in columns] for row in rows], query)
+
+
+def by_values(rows: Sequence[R], values: Sequence[Sequence[Any]], query: Query) -> Sequence[R]:
+    """Return the rows in the order of what each has in the columns that count."""
+    keys: list[Any] = [each[0] for each in values]
+    kinds = set(map(type, keys))
+    if any(len(each) > 1 for each in values[:1]) or not (kinds == {str} or kinds <= {int, float}):
+        # Values that compare by themselves are a tenth of the work.
+        keys = [[_rank(value) for value in each] for each in values]
     is_reversed = query.get("sort_reverse", "").lower() == "true"
-    return sorted(
-        rows, key=lambda row: [_rank(dotted(row, column)) for column in columns],
-        reverse=is_reversed,
-    )  # fmt: skip
+    places = sorted(range(len(rows)), key=keys.__getitem__, reverse=is_reversed)
+    return [rows[at] for at in places]
 
 
 def _rank(value: Any) -> tuple[int, Any]:

@@ -19,7 +19,7 @@ from brokerd.server import memory_breakdown
 from brokerd.server.access import compatibility
 from brokerd.server.catalog import member_states
 from brokerd.server.listings import rows as listings
-from brokerd.server.management import identity, listing, member_figures, queue_figures
+from brokerd.server.management import clients, identity, listing, member_figures, queue_figures
 from brokerd.server.management.call import Answer, Call, Json, not_found
 from brokerd.server.management.queue_figures import rate
 from brokerd.server.management.routes import Right, Route
@@ -59,7 +59,7 @@ def register(services: ManagementServices) -> None:
 def _own_row(services: ManagementServices) -> Json:
     """Return this member as RabbitMQ shows a node."""
     listed, config = services.listed, services.config
-    [status] = listings.status(listed, "")
+    status = listings.own(listed)
     monitor = listed.runtime.monitor
     clients, alarms = listed.clients, set(status["alarms"])
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -290,10 +290,12 @@ async def _totals(call: Call) -> Json:
 
 async def _clients(call: Call, visible: set[str]) -> tuple[int, int]:
     """Return how many connections and channels the caller may see."""
-    rows = (await call.services.figures.everywhere("connections")).all()
-    mine = [row for row in rows if call.caller.is_monitor or row["user"] == call.caller.user]
-    mine = [row for row in mine if row["vhost"] in visible]
-    return len(mine), sum(row["channels"] for row in mine)
+    rows = [
+        row
+        for row in (await call.services.figures.everywhere(clients.COUNTS)).all()
+        if row["vhost"] in visible and clients.may_see(call, row)
+    ]
+    return sum(row["connections"] for row in rows), sum(row["channels"] for row in rows)
 
 
 ROUTES = (

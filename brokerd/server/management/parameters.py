@@ -16,7 +16,15 @@ from brokerd.core.catalog.names import canonical_json
 from brokerd.federation import definitions, shovel
 from brokerd.server.catalog import cluster_name, sealed_parameters
 from brokerd.server.management import changes, listing, policies
-from brokerd.server.management.call import Answer, Call, Json, bad_request, no_content, not_found
+from brokerd.server.management.call import (
+    Answer,
+    Call,
+    HttpError,
+    Json,
+    bad_request,
+    no_content,
+    not_found,
+)
 from brokerd.server.management.routes import Right, Route
 from brokerd.server.management.vhosts import number
 
@@ -91,13 +99,17 @@ async def _put(call: Call) -> Answer:
         return await _put_other(call, component, name, value)
     if component not in COMPONENTS:
         raise bad_request(f"Validation failed\n\ncomponent {component} not found\n")
-    return await changes.put(
-        call,
-        changes.upsert(
-            *("parameter", call.vhost, f"{component}/{name}", {"value": value}),
-            confirmed=call.is_on("confirm"),
-        ),
+    operation = changes.upsert(
+        *("parameter", call.vhost, f"{component}/{name}", {"value": value}),
+        confirmed=call.is_on("confirm"),
     )
+    try:
+        return await changes.put(call, operation)
+    except HttpError as error:
+        if error.status != 400:
+            raise
+        # Clients look for these words.
+        raise bad_request(f"Validation failed\n\n{error.reason}\n", error.error) from error
 
 
 async def _put_other(call: Call, component: str, name: str, value: Any) -> Answer:
@@ -137,6 +149,11 @@ async def _delete(call: Call) -> Answer:
         if not call.caller.is_administrator:
             raise changes.not_administrator()
         return await changes.delete(call, OPERATOR_POLICY, call.vhost, name)
+    if component == LIMITS:
+        if not call.caller.is_administrator:
+            raise changes.not_administrator()
+        await changes.modify(call, "vhost", call.vhost, with_limits({}))
+        return no_content()
     return await changes.delete(call, "parameter", call.vhost, f"{component}/{name}")
 
 

@@ -85,7 +85,12 @@ async def _delete(call: Call) -> Answer:
 def _topic_rows(call: Call) -> list[Json]:
     records = call.services.catalog.view.records("topic_permission", call.vhost)
     rows = [topic_row(record) for record in records]
-    found = [row for row in rows if row["user"] == call.parts["user"]]
+    found = [
+        row
+        for row in rows
+        if row["user"] == call.parts["user"]
+        and call.parts.get("exchange", row["exchange"]) == row["exchange"]
+    ]
     if not found:
         raise not_found()
     return found
@@ -141,4 +146,5 @@ ROUTES = (
     Route("GET", _TOPIC, _RIGHT, _topic_get, "A user's topic permissions in a vhost"),
     Route("PUT", _TOPIC, _RIGHT, _topic_put, "Set one: `exchange`, `write`, `read`"),
     Route("DELETE", _TOPIC, _RIGHT, _topic_delete, "Take all of them away"),
+    Route("DELETE", f"{_TOPIC}/{{exchange}}", _RIGHT, _topic_delete, "Take one away"),
 )

@@ -7,11 +7,12 @@ queue: `deliver` has gets and deliveries without acknowledgement in it, too (doc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.raft.messages import NodeId
 from brokerd.server import memory_breakdown
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
@@ -44,39 +45,43 @@ STATS: tuple[tuple[str, str | None], ...] = (
     ("publish", "enq"),
     ("redeliver", "redlv"),
 )
+#: The same, each with its place in a sample.
+_STATS_AT = tuple(
+    (name, None if counter is None else len(GAUGES) + COUNTERS.index(counter))
+    for name, counter in STATS
+)
 #: Of rates, where nothing is known yet.
-_STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
+STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
 
 
 def sample(sources: Sources, uid: int) -> Sample | None:
     """Return what rates are made of; None where no replica is here."""
     if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
         return None
-    machine = sources.queues.machine(uid)
+    return _sample(sources.queues.machine(uid))
+
+
+def _sample(machine: QueueMachine) -> Sample:
     ready, unacked = machine.store.ready, machine.unacked
-    counters = machine.counters
     return (
         ready + unacked + machine.letters.count,
         ready,
         unacked,
-        *(counters[name] for name in COUNTERS),
+        *map(machine.counters.__getitem__, COUNTERS),
     )
 
 
 def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return the figures of a queue that has a replica here, None of others."""
     sources, uid = services.listed, queue.uid
-    if not sources.groups.has_group(uid):
+    if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
         return None
     machine = sources.queues.machine(uid)
-    found = sample(sources, uid)
-    if found is None:
-        return None
     head = machine.store.head()
     return {
         "leader": sources.groups.leader_of(uid) or "",
-        "sample": found,
-        "rates": services.rates.of(uid) or _STILL,
+        "sample": _sample(machine),
+        "rates": services.rates.of(uid) or STILL,
         "ready_bytes": machine.store.ready_bytes,
         "unacked_bytes": machine.unacked_bytes,
         "dlx": machine.letters.count,
@@ -89,32 +94,55 @@ def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     }
 
 
+def orders(services: ManagementServices, queue: Queue) -> Figures | None:
+    """Return those of the figures that lists are sorted by: a tenth of the work."""
+    sources, uid = services.listed, queue.uid
+    if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
+        return None
+    machine = sources.queues.machine(uid)
+    return {
+        "sample": _sample(machine),
+        "rates": services.rates.of(uid) or STILL,
+        "consumers": machine.consumers.registered,
+    }
+
+
 def _single_active(machine: QueueMachine) -> str | None:
     """Return the tag of the consumer that is active alone (R-CS-7)."""
     active = machine.consumers.active if machine.options.single_active_consumer else None
     return active.id.tag if active is not None else None
 
 
+#: Figures of a queue that has a replica here: `figures`, or some of them.
+Take: TypeAlias = Callable[["ManagementServices", Queue], Figures | None]
+
+
 async def of_all(
-    services: ManagementServices, queues: Iterable[Queue]
-) -> tuple[list[Queue], dict[int, Figures]]:
-    """Return these queues, and the figures of those of which anybody knows any, by uid."""
-    records = list(queues)
+    services: ManagementServices, queues: Sequence[Queue], take: Take = figures
+) -> dict[int, Figures]:
+    """Return the figures of those of these queues of which anybody knows any, by uid."""
     found: dict[int, Figures] = {}
-    missing = False
-    async for part in in_slices(range(len(records))):
-        for i in part:
-            record = records[i]
-            here = figures(services, record)
+    missing: set[int] = set()
+    async for part in in_slices(queues):
+        for queue in part:
+            here = take(services, queue)
             if here is None:
-                missing = True
+                missing.add(queue.uid)
             else:
-                found[record.uid] = here
+                found[queue.uid] = here
     if missing:
-        wanted = {record.uid for record in records} - found.keys()
         rows = (await services.figures.everywhere(QUEUES)).all()
-        found |= {row["uid"]: row for row in rows if row["uid"] in wanted}
-    return records, found
+        found |= {row["uid"]: row for row in rows if row["uid"] in missing}
+    return found
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Over the queues of a vhost: samples, rates, consumers."""
+
+    values: list[int]
+    rates: list[float]
+    consumers: int = 0
 
 
 def register(services: ManagementServices) -> None:
@@ -137,7 +165,7 @@ def register(services: ManagementServices) -> None:
     async def totals() -> Rows:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
         services.rates.want()
-        sums: dict[str, tuple[list[int], list[float], list[int]]] = {}
+        sums: dict[str, _Sums] = {}
         async for uids in in_slices(list(services.listed.queues.led)):
             for uid in uids:
                 record = services.listed.queues.queue_of(uid)
@@ -146,19 +174,23 @@ def register(services: ManagementServices) -> None:
                     continue
                 into = sums.get(record.vhost)
                 if into is None:
-                    into = sums[record.vhost] = ([0] * len(taken), [0.0] * len(taken), [0])
-                for i, value in enumerate(taken):
-                    into[0][i] += value
-                for i, rate in enumerate(services.rates.of(uid)):
-                    into[1][i] += rate
-                into[2][0] += services.listed.queues.machine(uid).consumers.registered
+                    into = sums[record.vhost] = _Sums([0] * len(taken), [0.0] * len(taken))
+                into.values = list(map(operator.add, into.values, taken))
+                rates = services.rates.of(uid)
+                if rates and rates is not STILL:
+                    into.rates = list(map(operator.add, into.rates, rates))
+                into.consumers += services.listed.queues.machine(uid).consumers.registered
         return [
-            {"vhost": vhost, "sums": values, "rates": rates, "consumers": consumers[0]}
-            for vhost, (values, rates, consumers) in sums.items()
+            {"vhost": vhost, "sums": of.values, "rates": of.rates, "consumers": of.consumers}
+            for vhost, of in sums.items()
         ]
 
     services.figures.register(QUEUES, queues)
     services.figures.register(TOTALS, totals)
+
+
+def _value(part: str, at: int) -> Callable[[Figures], float]:
+    return lambda found: found[part][at]
 
 
 # ---- in RabbitMQ's names ------------------------------------------------------------------------
@@ -169,28 +201,38 @@ def rate(value: float) -> Json:
     return {"rate": value}
 
 
-def stats(values: Sample, rates: Iterable[float]) -> Json:
+#: What stands in `…_details` where nothing moves: one for all rows, which nobody changes.
+_AT_REST = rate(0.0)
+
+
+def stats(values: Sample, rates: Sequence[float]) -> Json:
     """Return message_stats, whose figures are there though nothing has happened yet."""
-    count = len(GAUGES)
-    counted = dict(zip(COUNTERS, values[count:], strict=True))
-    gained = dict(zip(COUNTERS, tuple(rates)[count:], strict=True))
     made: Json = {}
-    for name, counter in STATS:
-        made[name] = 0 if counter is None else counted[counter]
-        made[f"{name}_details"] = rate(0.0 if counter is None else gained[counter])
+    for name, at in _STATS_AT:
+        made[name] = 0 if at is None else values[at]
+        gained = 0.0 if at is None else rates[at]
+        made[f"{name}_details"] = rate(gained) if gained else _AT_REST
     return made
 
 
-def gauges(values: Sample, rates: Iterable[float]) -> Json:
+def gauges(values: Sample, rates: Sequence[float]) -> Json:
     """Return the depths with their rates."""
     made: Json = {}
-    for name, value, gained in zip(GAUGES, values, rates, strict=False):
-        made[name] = value
-        made[f"{name}_details"] = rate(gained)
+    for at, name in enumerate(GAUGES):
+        made[name] = values[at]
+        made[f"{name}_details"] = rate(rates[at]) if rates[at] else _AT_REST
     return made
 
 
-def online(services: ManagementServices, queue: Queue) -> list[str]:
-    """Return the members of a queue that are up."""
-    alive = services.listed.groups.alive() | {NodeId(services.node)}
-    return [node for node in queue.members if NodeId(node) in alive]
+#: What a list may be sorted by from `orders` alone: column, and its value.
+ORDERS: Mapping[str, Callable[[Figures], float]] = {
+    "consumers": lambda found: found["consumers"],
+    **{name: _value("sample", at) for at, name in enumerate(GAUGES)},
+    **{f"{name}_details.rate": _value("rates", at) for at, name in enumerate(GAUGES)},
+    **{f"message_stats.{name}": _value("sample", at) for name, at in _STATS_AT if at is not None},
+    **{
+        f"message_stats.{name}_details.rate": _value("rates", at)
+        for name, at in _STATS_AT
+        if at is not None
+    },
+}

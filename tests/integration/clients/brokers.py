@@ -21,6 +21,8 @@ from tests.integration.members import REPOSITORY, eventually
 RABBITMQ = Path("/usr/lib/rabbitmq/bin")
 START_SECONDS = 180.0
 PROFILE = "rabbitmq-3.10"
+#: The management API: amqp091-go cuts connections through it, others have tests of their own.
+PLUGINS = ("rabbitmq_management", "rabbitmq_shovel_management", "rabbitmq_federation_management")
 #: What a suite may ask the server's command line for, per broker.
 RABBIT_NODE = "rabbit@localhost"
 
@@ -100,8 +102,7 @@ def rabbitmq(inside: Namespace, folder: Path, certificates: Certificates) -> Ite
         "ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n"
         "log.console = false\n"
     )
-    # amqp091-go cuts connections through the management API.
-    (folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+    (folder / "enabled_plugins").write_text(f"[{','.join(PLUGINS)}].\n")
     (folder / "rabbitmq-env.conf").write_text("")
     cookie = folder / ".erlang.cookie"
     cookie.write_text("SUITESCOOKIE")

@@ -87,6 +87,20 @@ def node_client() -> list[str]:
     return ["node", str(made("node", files, install) / "main.js")]
 
 
+def axe() -> str:
+    """Return axe-core's script, which finds what keeps people from using a page."""
+    need("npm", "npm")
+    source = PROGRAMS / "axe"
+    files = [source / name for name in ("package.json", "package-lock.json")]
+
+    def install(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+
+    return (made("axe", files, install) / "node_modules/axe-core/axe.min.js").read_text()
+
+
 def java_jars() -> Path:
     """Return PerfTest with the Java client, as the bench fetches them; checksums are compared."""
     need("mvn", "maven")

@@ -1,26 +1,21 @@
-"""What suites reach for besides the broker: a Docker API and RabbitMQ's management API, in small.
+"""What suites reach for besides the broker: a Docker API, in small.
 
 aio-pika's and aiormq's suites ask a Docker daemon to run RabbitMQ in a container; they get told
-that it runs already. amqp091-go's recovery tests cut connections through the management API, which
-brokerd has not: here the same two calls are answered by the broker's command line. Neither knows
-anything of the broker's behaviour. Run inside the namespace by `suites.py`; not for other tests.
+that it runs already. It knows nothing of the broker's behaviour. Run inside the namespace by
+`suites.py`; not for other tests.
 
     python -m tests.integration.clients.stand_ins docker PORT
-    python -m tests.integration.clients.stand_ins management PORT CONTROL
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
 
 #: What a request is answered with.
 Answer = tuple[int, object]
-CONTROL_SECONDS = 60
 
 
 def docker(method: str, path: str) -> Answer:
@@ -34,31 +29,6 @@ def docker(method: str, path: str) -> Answer:
     if path.endswith("/create"):
         return (201, {"Id": "broker", "Warnings": []}) if "/containers" in path else (200, {})
     return (204, None) if method in ("POST", "DELETE") else (200, {})
-
-
-def management(control: str, method: str, path: str) -> Answer:
-    """Answer GET /api/connections and DELETE /api/connections/NAME."""
-    columns = ["pid", "name", "user_provided_name", "user", "state"]
-    shown = subprocess.run(
-        [control, "-q", "list_connections", *columns, "--formatter", "json"],
-        capture_output=True,
-        text=True,
-        timeout=CONTROL_SECONDS,
-    )
-    rows = json.loads(shown.stdout or "[]")
-    if method == "GET":
-        for row in rows:
-            row["client_properties"] = {"connection_name": row.get("user_provided_name", "")}
-        return 200, rows
-    name = unquote(path.rstrip("/").rpartition("/")[2])
-    for row in rows:
-        if row["name"] == name:
-            closed = subprocess.run(
-                [control, "-q", "close_connection", row["pid"], "Closed via management API"],
-                timeout=CONTROL_SECONDS,
-            )
-            return (204, None) if closed.returncode == 0 else (500, {"error": "not closed"})
-    return 404, {"error": "Object Not Found"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -83,12 +53,9 @@ class Handler(BaseHTTPRequestHandler):
         print(format % args, flush=True)
 
 
-def main(kind: str, port: str, control: str = "") -> None:
+def main(kind: str, port: str) -> None:
     """Serve until ended."""
-    answers: dict[str, Callable[[str, str], Answer]] = {
-        "docker": docker,
-        "management": lambda method, path: management(control, method, path),
-    }
+    answers: dict[str, Callable[[str, str], Answer]] = {"docker": docker}
     Handler.answer = staticmethod(answers[kind])
     ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 

@@ -32,20 +32,25 @@ def _check(folder: Path, sums: Path) -> None:
             raise RuntimeError(f"{name} is not what {sums.name} says")
 
 
-def go() -> Path:
-    """Return a folder with amqp091-go's sources and its compiled tests, `suite.test`."""
-    program = PROGRAMS / "go"
+#: Folder of suites_lock with go.mod and go.sum, and the module in it, by suite.
+GO_MODULES = {
+    "amqp091-go": (PROGRAMS / "go", "github.com/rabbitmq/amqp091-go"),
+    "rabbit-hole": (LOCK / "rabbit-hole", "github.com/michaelklishin/rabbit-hole/v2"),
+}
+
+
+def go(suite: str) -> Path:
+    """Return a folder with a module's sources and its compiled tests, `suite.test`."""
+    program, module = GO_MODULES[suite]
 
     def build(folder: Path) -> None:
-        listed = _run(
-            *("go", "mod", "download", "-json", "github.com/rabbitmq/amqp091-go"), cwd=program
-        )
+        listed = _run("go", "mod", "download", "-json", module, cwd=program)
         shutil.copytree(json.loads(listed)["Dir"], folder, dirs_exist_ok=True)
         for path in [folder, *folder.rglob("*")]:
             path.chmod(path.stat().st_mode | 0o200)
         _run("go", "test", "-c", "-tags", "integration", "-o", "suite.test", ".", cwd=folder)
 
-    return made("suite-go", [program / "go.mod", program / "go.sum"], build)
+    return made(f"suite-{suite}", [program / "go.mod", program / "go.sum"], build)
 
 
 def node() -> Path:

@@ -59,10 +59,8 @@ def matches(said: str, pattern: str, words: dict[str, str]) -> Results:
 
 
 def amqp091_go(place: Place) -> Results:
-    """All tests of the module, with a management API to cut connections through."""
-    folder = suite_sources.go()
-    if place.broker.title == "brokerd":
-        place.stand_in("management", "15672", str(place.broker.control))
+    """All tests of the module; it cuts connections through the management API."""
+    folder = suite_sources.go("amqp091-go")
     said = place.run(
         *("./suite.test", "-test.v", "-test.timeout", "500s"),
         cwd=folder,
@@ -72,6 +70,37 @@ def amqp091_go(place: Place) -> Results:
     )
     words = {"PASS": PASSED, "FAIL": FAILED, "SKIP": SKIPPED}
     return matches(said, r"^--- (?P<word>PASS|FAIL|SKIP): (?P<test>\S+)", words)
+
+
+#: A block of Ginkgo's report: what it is about, the example, its place, and how it went.
+GINKGO = re.compile(
+    r"^(?P<about>\S[^\n]*?) *\n  (?P<example>[^\n]+)\n  \S+:\d+\n(?P<said>.*)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def rabbit_hole(place: Place) -> Results:
+    """All examples of the Go client of the management API, after what its bin/ci prepares."""
+    folder = suite_sources.go("rabbit-hole")
+    for command in (
+        ("add_vhost", "rabbit/hole"),
+        ("set_permissions", "-p", "rabbit/hole", "guest", ".*", ".*", ".*"),
+        ("set_cluster_name", brokers.RABBIT_NODE),
+    ):
+        place.run(str(place.broker.control), *command, cwd=folder, seconds=60)
+    said = place.run(
+        *("./suite.test", "-ginkgo.v", "-ginkgo.noColor", "-ginkgo.seed", "1"),
+        *("-test.timeout", "1500s"),
+        cwd=folder,
+        seconds=1520,
+    )
+    found: Results = {}
+    for block in re.split(r"^-{30}$", said, flags=re.MULTILINE):
+        match = GINKGO.search(block)
+        if match is not None:
+            has_failed = re.search(r"^• Failure|^•!", match["said"], re.MULTILINE)
+            found[f"{match['about']}: {match['example']}"] = FAILED if has_failed else PASSED
+    return found
 
 
 def amqplib(place: Place) -> Results:
@@ -128,6 +157,21 @@ def aio_pika(place: Place) -> Results:
     return found
 
 
+def amqpstorm(place: Place) -> Results:
+    """The tests of its management API, and those over AMQP; those of TLS need their author's."""
+    return _pytest(
+        place,
+        "amqpstorm",
+        *("amqpstorm/tests/functional", "--ignore", "amqpstorm/tests/functional/ssl"),
+        seconds=600,
+        AMQP_HOST="127.0.0.1",
+        AMQP_USERNAME="guest",
+        AMQP_PASSWORD="guest",
+        AMQP_URI="amqp://guest:guest@127.0.0.1:5672/%2F",
+        AMQP_HTTP_URL="http://127.0.0.1:15672",
+    )
+
+
 def _java_classes(tests: Path, suite: str) -> Iterator[str]:
     """Yield the classes that a JUnit suite names, without those of other packages."""
     package = f"com.rabbitmq.client.test.{suite.partition('.')[0]}"
@@ -176,10 +220,12 @@ def java_server(place: Place) -> Results:
 
 SUITES: dict[str, Callable[[Place], Results]] = {
     "amqp091-go": amqp091_go,
+    "rabbit-hole": rabbit_hole,
     "amqplib": amqplib,
     "py-amqp": py_amqp,
     "kombu": kombu,
     "aio-pika": aio_pika,
+    "amqpstorm": amqpstorm,
     "java-functional": java_functional,
     "java-server": java_server,
 }
@@ -197,7 +243,7 @@ def run(suite: str, which: str, keep: Path) -> Results:
         (folder / which).mkdir()
         with brokers.BROKERS[which](inside, folder / which, made) as broker:
             results = SUITES[suite](Place(inside, broker, folder))
-        for left in ("suite.out", "management.log", f"{which}/log"):
+        for left in ("suite.out", f"{which}/log"):
             if (folder / left).exists():
                 target = keep / f"{suite}.{which}.{left.replace('/', '.')}"
                 target.write_bytes((folder / left).read_bytes())

@@ -50,13 +50,23 @@ def separators(count: int) -> bytes:
 
 
 def test_values_are_bounded_and_what_stands_in_strings_is_none() -> None:
-    assert len(call.parse_object(separators(call.VALUES_MAX))["a"]) == call.VALUES_MAX - 1
+    rows = b"[" + b",".join([b"{}"] * ((call.VALUES_MAX - 2) // 2)) + b"]"
+    assert len(call.parse_object(b'{"a": ' + rows + b"}")["a"]) == (call.VALUES_MAX - 2) // 2
     for raw in (separators(call.VALUES_MAX + 1), b'{"a": [' + b"[],{}," * call.VALUES_MAX):
         with pytest.raises(HttpError, match="more than 1000000 values"):
             call.parse_object(raw)
     payload = '\\",[{' * call.VALUES_MAX
     raw = json.dumps({"payload": payload, "more": [1, 2]}).encode()
     assert call.parse_object(raw) == {"payload": payload, "more": [1, 2]}
+
+
+def test_one_list_or_object_is_bounded() -> None:
+    """C's parser lets nobody run before an object ends."""
+    assert len(call.parse_object(separators(call.RUN_MAX))["a"]) == call.RUN_MAX - 1
+    fields = b",".join(b'"%d":1' % number for number in range(call.RUN_MAX + 2))
+    for raw in (separators(call.RUN_MAX + 2), b"{" + fields + b"}"):
+        with pytest.raises(HttpError, match="more than 50000 values in one list or object"):
+            call.parse_object(raw)
 
 
 async def test_others_have_their_turn_while_a_large_body_is_read() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from brokerd_telemetry import commit, schema, session, sources, verify
+from brokerd_telemetry import commit, freshness, schema, session, sources, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -300,6 +300,7 @@ class Run:
             "quarantined": self.result.quarantined,
             "duplicates": verdicts.duplicates,
             "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
+            "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us),
         }
         self._forget_old()
         self.ledger.commit(manifest)

@@ -42,7 +42,7 @@ def render(out_dir: Path, manifest: Manifest) -> dict[str, bytes]:
         "report.html": report.render(out_dir, manifest, found),
         "metrics.prom": _metrics(out_dir, manifest, found, hours),
         "findings.json": _findings(manifest, found),
-        "views.sql": sinks.views_sql(manifest),
+        "views.sql": sinks.views_sql(out_dir, manifest),
     }
 
 

@@ -80,7 +80,9 @@ def _findings(findings: list[Row]) -> str:
     ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
     now = [item for item in ordered if item["status"] != "CLEAR"]
     over = [item for item in ordered if item["status"] == "CLEAR"]
-    text = "".join(map(_card, now[:ROWS_SHOWN])) or _nothing("Nothing to report.")
+    text = "".join(map(_card, now[:ROWS_SHOWN])) or _nothing(
+        "Nothing is raised now." if over else "Nothing to report."
+    )
     if len(now) > ROWS_SHOWN:
         text += f'<p class="more">and {len(now) - ROWS_SHOWN:,} more in the table</p>'
     if over:

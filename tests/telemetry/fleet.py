@@ -234,10 +234,13 @@ def make(
             nodes[0].boot_event(t1_us, "start")
         _publish(nodes, rng, queues, truth)
         for number, node in enumerate(nodes):
-            node.now_us = t1_us
-            _suffer(node, odd)
             if step == killed_at and number == 0:
+                node.now_us = t1_us
                 continue
+            # What happens within an interval is of its hour.
+            node.now_us = t1_us - 1_000_000
+            _suffer(node, odd)
+            node.now_us = t1_us
             led = [index for index in range(5) if leader[index] == number]
             terms = [term[index] for index in led]
             node.collect(t0_us, t1_us, [queues[index] for index in led], *terms)

@@ -66,6 +66,8 @@ def build_capacity(inputs: Inputs) -> DataFrame:
     looked = known.select("*", days, f.unix_seconds("window_start").alias("at_s")).join(
         f.broadcast(touched), ["cluster", "day"]
     )
+    # Straight lines through times since 1970 would lose digits.
+    in_day_s = f.col("at_s") - f.unix_date("day").cast("long") * _DAY_S
     share = ratio(f.col("wm_bytes"), f.col("mem_limit"))
     span = (f.max("at_s") - f.min("at_s")) / (WINDOW_US / 1e6) + 1
     per = looked.groupBy("cluster", f.to_timestamp("day").alias("window_start"), "node").agg(
@@ -76,10 +78,10 @@ def build_capacity(inputs: Inputs) -> DataFrame:
         f.max_by(looked["window_start"], f.struct("rss_max", "at_s")).alias("memory_peak_at"),
         f.max_by("mem_limit", "at_s").alias("memory_limit"),
         f.max_by(share, "at_s").alias("memory_share"),
-        (f.regr_slope("rss_max", "at_s") * 7 * _DAY_S).alias("memory_growth"),
+        (f.regr_slope("rss_max", in_day_s) * 7 * _DAY_S).alias("memory_growth"),
         f.max_by("disk_free_min", "at_s").alias("disk_free"),
         f.max_by("disk_limit", "at_s").alias("disk_limit"),
-        (f.regr_slope("disk_free_min", "at_s") * _DAY_S).alias("disk_growth"),
+        (f.regr_slope("disk_free_min", in_day_s) * _DAY_S).alias("disk_growth"),
     )
     return _recommended(per)
 

@@ -205,7 +205,8 @@ class Oracle:
                     count(*) / ((max(sec) - min(sec)) / 300 + 1) AS told,
                     quantile_cont(rss, 0.95) AS p95, max(rss)::BIGINT AS peak,
                     arg_max(share, sec) AS share, arg_max(lim, sec) AS lim,
-                    regr_slope(rss, sec - 1795132800) * 604800 AS growth, arg_max(free, sec) AS free,
+                    regr_slope(rss, sec - 1795132800) * 604800 AS growth,
+                    arg_max(free, sec) AS free,
                     arg_max(keep, sec) AS keep, regr_slope(free, sec - 1795132800) * 86400 AS gain
                  FROM w GROUP BY ALL),
             r AS (SELECT *, p95 / (share * 0.8) AS low,

@@ -46,13 +46,15 @@ ROUTE_ACCEPTED = "RouteAccepted"
 #: BrokerCluster, BrokerConnection, Queue, Exchange, Policy, FederationUpstream: what the telemetry
 #: job found (ADR 33); Ready does not depend on it.
 HEALTHY = "Healthy"
+#: BrokerCluster, BrokerConnection: whether what the job found is of today (ADR 41).
+TELEMETRY_FRESH = "TelemetryFresh"
 
 #: Types that the planner sets anew in every pass; others stay as they are.
 OWNED = frozenset(
     {READY, RECONCILING, STALLED, IN_SYNC, WARNING, EFFECTIVE, LINKS_UP, CREDENTIALS_SYNCED}
     | {AVAILABLE, ALL_REPLICAS_READY, QUORUM_CRITICAL, MEMORY_ALARM, DISK_ALARM}
     | {UPGRADE_PENDING, KEPT_ASIDE, HIBERNATED, FENCED, CERTIFICATES_VALID, ROUTE_ACCEPTED}
-    | {HEALTHY}
+    | {HEALTHY, TELEMETRY_FRESH}
 )
 
 TRUE = "True"
@@ -147,7 +149,8 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
     ),
     LINKS_UP: ("AllRunning", "SomeDown", "NoLinks"),
     KEPT_ASIDE: ("LeaderLacksCommitted",),
-    HEALTHY: ("NothingFound", "WarningFinding", "CriticalFinding"),
+    HEALTHY: ("NothingFound", "WarningFinding", "CriticalFinding", "Stale"),
+    TELEMETRY_FRESH: ("Fresh", "Stale", "NothingYet"),
     AVAILABLE: ("Majority", "NoMajority"),
     ALL_REPLICAS_READY: ("AllReady", "NotAllReady"),
     QUORUM_CRITICAL: ("MajoritySafe", "MajorityAtRisk", "NoAnswer"),
@@ -167,6 +170,7 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
 #: Reasons of Events that are no reason of a condition.
 EVENT_REASONS = (
     *("DriftRepaired", "Adopted", "LeftBehind", "FindingRaised", "FindingCleared"),
+    *("TelemetryStale", "TelemetryBack"),
     *("MemoryAlarm", "MemoryAlarmOver", "DiskAlarm", "DiskAlarmOver"),
     *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),

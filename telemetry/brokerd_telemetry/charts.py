@@ -106,19 +106,6 @@ def bar(share: float, kind: str = "b0") -> str:
     return f'<span class="bar"><i class="{kind}" style="width:{width:.1f}%"></i></span>'
 
 
-def timeline(spans: Sequence[tuple[float, float, str]]) -> str:
-    """Return a strip with marked spans: (start share, end share, what it is)."""
-    marks = "".join(
-        f'<rect x="{start * WIDTH:.1f}" y="6" width="{max((end - start) * WIDTH, 3):.1f}" '
-        f'height="22" rx="3"><title>{escape(text)}</title></rect>'
-        for start, end, text in spans
-    )
-    return (
-        f'<svg class="strip" viewBox="0 0 {WIDTH} 34" role="img">'
-        f'<line class="grid" x1="0" y1="17" x2="{WIDTH}" y2="17"/>{marks}</svg>'
-    )
-
-
 def thinned(values: Sequence[float]) -> list[float]:
     """Return at most POINTS_MAX points, each the highest of those it stands for."""
     if len(values) <= POINTS_MAX:

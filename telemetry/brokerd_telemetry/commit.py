@@ -53,6 +53,11 @@ class Manifest:
     #: What this run did, for the report and for people.
     run: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def as_of_us(self) -> int:
+        """Return the end of what members had told; 0 if they never did."""
+        return max((boot["last_us"] for boot in self.boots.values()), default=0)
+
     def to_json(self) -> bytes:
         """Return it as it is stored."""
         fields = {name: getattr(self, name) for name in self.__slots__}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from brokerd_telemetry import rules, schema, sinks
@@ -76,7 +77,11 @@ def evaluate(out_dir: Path, manifest: Manifest, hours: list[str]) -> list[Row]:
         told = {
             row["cluster"] for row in sinks.read_rows(out_dir, manifest, "data_quality_1h", [hour])
         }
-        facts = Facts(_letter_boxes(out_dir, manifest, hour), set(standing))
+        facts = Facts(
+            _letter_boxes(out_dir, manifest, hour),
+            _forecast_error(out_dir, manifest, hour),
+            set(standing),
+        )
         hits = _hits(out_dir, manifest, hour, facts)
         # A cluster that told nothing of an hour is neither better nor worse in it.
         for key in sorted({*standing, *hits}):
@@ -96,7 +101,9 @@ def _hits(out_dir: Path, manifest: Manifest, hour: str, facts: Facts) -> dict[Ke
     tables: dict[str, list[Row]] = {}
     for rule in rules.RULES:
         if rule.table not in tables:
-            tables[rule.table] = sinks.read_rows(out_dir, manifest, rule.table, [hour])
+            # A table of days stands with its first hour.
+            within = f"{hour[:10]}T00" if rule.table.endswith("_1d") else hour
+            tables[rule.table] = sinks.read_rows(out_dir, manifest, rule.table, [within])
         for row in tables[rule.table]:
             for hit in rule.check(row, facts):
                 key = (row["cluster"], rule.id, hit.object_type, hit.vhost, hit.name)
@@ -114,6 +121,16 @@ def _letter_boxes(out_dir: Path, manifest: Manifest, hour: str) -> set[tuple[str
         for row in sinks.read_rows(out_dir, manifest, "dlx_graph_1h", wanted)
         if row["target"] != row["queue"]
     }
+
+
+def _forecast_error(out_dir: Path, manifest: Manifest, hour: str) -> dict[str, float]:
+    """Return by cluster how far the forecasts of the day up to an hour were off."""
+    first = schema.hour_of(schema.hour_start_us(hour) - LETTER_HOURS * schema.HOUR_US)
+    wanted = [at for at in manifest.tables.get("forecast_score_1h", {}) if first <= at <= hour]
+    errors: dict[str, list[float]] = {}
+    for row in sinks.read_rows(out_dir, manifest, "forecast_score_1h", wanted):
+        errors.setdefault(row["cluster"], []).append(abs(row["error"]))
+    return {cluster: median(values) for cluster, values in errors.items()}
 
 
 def latest(out_dir: Path, manifest: Manifest, until: str | None = None) -> list[Row]:

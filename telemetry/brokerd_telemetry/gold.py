@@ -13,7 +13,9 @@ from pyspark.sql import types as t
 from brokerd_telemetry import ingest, schema
 from brokerd_telemetry.tables import (
     audit,
+    capacity,
     confirms,
+    consumers,
     dead_letters,
     federation,
     memory,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 LAST_ROWS = "queue_last_1h"
 
 #: What takes longest comes first.
-TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
+TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
     "audit_1h": audit.build,
     "queue_1h": queues.build_hours,
     "queue_1m": queues.build_minutes,
@@ -51,7 +53,13 @@ TABLES: dict[str, Callable[[Inputs], DataFrame] | None] = {
     "federation_5m": federation.build_links,
     "shovel_5m": federation.build_shovels,
     "memory_parts_5m": memory.build_parts,
-    LAST_ROWS: None,
+    "forecast_score_1h": outlook.build_score,
+    "consumer_use_1h": consumers.build_use,
+    "idle_queues_1h": consumers.build_idle,
+    "capacity_1d": capacity.build_capacity,
+    "member_5m": capacity.build_members,
+    "blocked_1h": memory.build_blocked,
+    LAST_ROWS: lambda inputs: inputs.lasts,
 }
 
 #: Hours of alarms before the touched ones: an episode lies in the hour of its end.
@@ -124,8 +132,8 @@ def prepare(
     hours: list[str],
     rows: DataFrame,
     coverage: list[dict[str, Any]],
-) -> tuple[Inputs, DataFrame | None]:
-    """Return what the tables of these hours are made of, and the queues' last rows before."""
+) -> Inputs:
+    """Return what the tables of these hours are made of."""
 
     def load(table: str, wanted: list[str]) -> DataFrame | None:
         paths = [str(out_dir / path) for path in manifest.paths(table, wanted)]
@@ -139,6 +147,15 @@ def prepare(
         for hour in manifest.tables.get("usage_1h", {})
         if hour[:10] in days and hour not in hours
     ]
+    week_us = (
+        schema.hour_start_us(f"{hours[0][:10]}T00") - (capacity.DAYS - 1) * 24 * schema.HOUR_US
+    )
+    members = [
+        hour
+        for hour in manifest.tables.get("member_5m", {})
+        if hour >= schema.hour_of(week_us) and hour not in hours
+    ]
+    hour_before = schema.hour_of(schema.hour_start_us(hours[0]) - schema.HOUR_US)
     first_us = schema.hour_start_us(hours[0])
     alarm_hours = [
         hour
@@ -153,24 +170,26 @@ def prepare(
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    inputs = Inputs(
+    # Most tables are made of it.
+    chained = steps.queue_steps(rows, carry).persist()
+    starts_us = [schema.hour_start_us(hour) for hour in hours]
+    return Inputs(
         rows=rows,
-        # Six tables are made of it.
-        steps=steps.queue_steps(rows, carry).persist(),
+        steps=chained,
+        lasts=steps.last_rows(chained, carry, starts_us).persist(),
         coverage=covered,
         alarms=ingest.read_silver(spark, out_dir, alarm_paths),
         usage_before=load("usage_1h", others),
+        forecasts_before=load("queue_forecast_1h", [hour_before]),
+        members_before=load("member_5m", members),
     )
-    return inputs, carry
 
 
-def make(name: str, inputs: Inputs, carry: DataFrame | None, hours: list[str]) -> DataFrame:
+def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
     """Return a table's rows of these hours, with the completeness of each row's hour."""
-    build = TABLES[name]
-    if build is None:
-        starts_us = [schema.hour_start_us(hour) for hour in hours]
-        return steps.last_rows(inputs.rows, carry, starts_us)
-    frame = build(inputs)
+    frame = TABLES[name](inputs)
+    if name == LAST_ROWS:
+        return frame
     if name == "memory_episode":
         # Alarms of earlier hours were only read for episodes that end in these.
         frame = frame.where(f.col("end_us") >= schema.hour_start_us(hours[0]))

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from brokerd_telemetry import commit, schema, session, sources, verify
+from brokerd_telemetry import commit, freshness, schema, session, sources, verify
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from brokerd_telemetry.quality import NodeHour
     from brokerd_telemetry.tables.inputs import Inputs
@@ -232,20 +232,20 @@ class Run:
         observed = quality.observe(rows)
         quality.note_boots(self.manifest.boots, observed, verdicts.fresh)
         quality.judge(observed, self.manifest.boots)
-        inputs, carry = gold.prepare(
+        inputs = gold.prepare(
             spark, self.out_dir, self.manifest, hours, rows, quality.coverage(observed)
         )
         names = list(gold.TABLES)
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-            files = list(pool.map(lambda name: self._table(inputs, carry, hours, name), names))
+            files = list(pool.map(lambda name: self._table(inputs, hours, name), names))
         for name, written in zip(names, files, strict=True):
             self.manifest.replace_hours(name, gold.hours_of(name, hours), written)
         self._driver_tables(observed, hours, verdicts)
 
-    def _table(self, inputs: Inputs, carry: DataFrame | None, hours: list[str], name: str) -> Any:
+    def _table(self, inputs: Inputs, hours: list[str], name: str) -> Any:
         from brokerd_telemetry import gold, sinks
 
-        frame = gold.make(name, inputs, carry, hours)
+        frame = gold.make(name, inputs, hours)
         return sinks.write_table(frame, self.out_dir, name, self.run_id, 1)
 
     def _driver_tables(
@@ -300,6 +300,7 @@ class Run:
             "quarantined": self.result.quarantined,
             "duplicates": verdicts.duplicates,
             "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
+            "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us),
         }
         self._forget_old()
         self.ledger.commit(manifest)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from brokerd_telemetry import findings, report, sinks
+from brokerd_telemetry import findings, freshness, report, sinks
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -42,15 +42,18 @@ def render(out_dir: Path, manifest: Manifest) -> dict[str, bytes]:
         "report.html": report.render(out_dir, manifest, found),
         "metrics.prom": _metrics(out_dir, manifest, found, hours),
         "findings.json": _findings(manifest, found),
-        "views.sql": sinks.views_sql(manifest),
+        "views.sql": sinks.views_sql(out_dir, manifest),
     }
 
 
 def _findings(manifest: Manifest, found: list[dict[str, Any]]) -> bytes:
-    """Return what stands; `as_of_us` is the end of what the members had told."""
+    """Return what stands; `as_of_us` is the end of what the members had told, `fresh_until_us` when
+    whoever has heard nothing newer is to take it for old.
+    """
     document = {
         "run_id": manifest.run_id,
-        "as_of_us": max((boot["last_us"] for boot in manifest.boots.values()), default=0),
+        "as_of_us": manifest.as_of_us,
+        "fresh_until_us": freshness.until_us(manifest.run.get("ends_us", ()), manifest.as_of_us),
         "findings": [
             {
                 name: f"{item[name]:%Y-%m-%dT%H:%M:%SZ}" if name == "since" else item.get(name)

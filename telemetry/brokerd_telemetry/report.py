@@ -6,13 +6,14 @@ usage and the data's own quality.  Everything that came from outside is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import charts, report_head, schema, sinks
+from brokerd_telemetry import charts, pictures, report_head, schema, sinks
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -38,13 +39,18 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
     letters, unroutable, usage = rows("deadletter_1h"), rows("unroutable_1h"), rows("usage_1h")
     sections = [
         ("findings", "Findings", _findings(findings)),
+        ("time", "What stood still", _standstill(rows, hours)),
         ("books", "The books", _books(audit)),
         ("queues", "Queues", _queues(queues, minutes, rows("flow_10s"))),
-        ("letters", "Dead letters", _dead_letters(letters)),
+        ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
+        ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
+        ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
-        ("memory", "Memory episodes", _memory(rows("memory_episode"), hours)),
+        ("memory", "Memory episodes", _memory(rows("memory_episode"))),
+        ("blocked", "Who was blocked", _blocked(rows("blocked_1h"))),
         ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
+        ("capacity", "Capacity", _capacity(out_dir, manifest, hours)),
         ("links", "Federation", _links(rows("federation_5m"))),
         ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
         ("usage", "Usage", _usage(usage)),
@@ -71,23 +77,31 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
 
 
 def _findings(findings: list[Row]) -> str:
-    if not findings:
-        return '<p class="calm">Nothing to report.</p>'
     ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
-    cards = []
-    for item in ordered[:ROWS_SHOWN]:
-        where = _place(item)
-        cards.append(
-            f'<article class="finding {escape(item["severity"])} {escape(item["status"].lower())}">'
-            f"<h3><code>{escape(item['rule'])}</code> {escape(where)}"
-            f'<span class="status">{escape(item["status"].lower())} since '
-            f"{item['since']:%Y-%m-%d %H:%M}</span></h3>"
-            f'<p>{escape(item["message"])}</p><p class="action">{escape(item["action"])}</p>'
-            f'<p class="more">figure {item["value"]:g}, threshold {item["threshold"]:g}, table '
-            f"<code>{escape(item['evidence'])}</code></p>"
-            "</article>"
-        )
-    return "".join(cards)
+    now = [item for item in ordered if item["status"] != "CLEAR"]
+    over = [item for item in ordered if item["status"] == "CLEAR"]
+    text = "".join(map(_card, now[:ROWS_SHOWN])) or _nothing(
+        "Nothing is raised now." if over else "Nothing to report."
+    )
+    if len(now) > ROWS_SHOWN:
+        text += f'<p class="more">and {len(now) - ROWS_SHOWN:,} more in the table</p>'
+    if over:
+        cards = "".join(map(_card, over[:ROWS_SHOWN]))
+        text += f"<details><summary>{len(over):,} clear again</summary>{cards}</details>"
+    return text
+
+
+def _card(item: Row) -> str:
+    return (
+        f'<article class="finding {escape(item["severity"])} {escape(item["status"].lower())}">'
+        f"<h3><code>{escape(item['rule'])}</code> {escape(_place(item))}"
+        f'<span class="status">{escape(item["status"].lower())} since '
+        f"{item['since']:%Y-%m-%d %H:%M}</span></h3>"
+        f'<p>{escape(item["message"])}</p><p class="action">{escape(item["action"])}</p>'
+        f'<p class="more">figure {item["value"]:g}, threshold {item["threshold"]:g}, table '
+        f"<code>{escape(item['evidence'])}</code></p>"
+        "</article>"
+    )
 
 
 def _place(item: Row) -> str:
@@ -112,7 +126,7 @@ def _books(audit: list[Row]) -> str:
         "copies": "copies made by exchanges = enqueued + refused, but for what is on its way",
         "rows": "rows that kills swallowed (the totals above do not need them)",
     }
-    lines = []
+    lines, details = [], []
     for equation, meaning in names.items():
         rows = [row for row in audit if row["equation"] == equation]
         judged = [row for row in rows if row["judged"]]
@@ -122,9 +136,129 @@ def _books(audit: list[Row]) -> str:
             verdict = _badge(f"off by {off:,}", "bad")
         counted = sum(row["counted"] for row in rows)
         lines.append((equation, meaning, f"{len(judged)} of {len(rows)}", f"{counted:,}", verdict))
-    return _table(
-        ("equation", "what must hold", "judged", "counted", ""), lines, raw=(4,), right=(2, 3)
+        details.append(_book(equation, rows))
+    heads = ("equation", "what must hold", "judged", "counted", "")
+    return _table(heads, lines, raw=(4,), right=(2, 3)) + "".join(details)
+
+
+def _book(equation: str, rows: list[Row]) -> str:
+    """Return the rows of an equation to be opened, what does not balance first."""
+    if not rows:
+        return ""
+    ordered = sorted(
+        rows, key=lambda row: (-abs(row["residual"] or 0), not row["judged"], row["window_start"])
     )
+    lines = [
+        (
+            row["object"] or row["vhost"] or "", row["vhost"] or "",
+            f"{row['window_start']:%m-%d %H:%M}", f"{row['expected']:,}", f"{row['counted']:,}",
+            f"{row['residual']:,}" if row["judged"] else "not judged",
+        )
+        for row in ordered
+    ]  # fmt: skip
+    heads = ("object", "vhost", "hour", "expected", "counted", "residual")
+    table = _table(heads, lines, right=(3, 4, 5))
+    return f"<details><summary>{escape(equation)}: {len(rows):,} rows</summary>{table}</details>"
+
+
+def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
+    if not hours:
+        return _nothing("Nothing was told.")
+    found = pictures.lanes(rows("memory_episode"), rows("blocked_1h"), rows("federation_5m"))
+    start_s = schema.hour_start_us(hours[0]) / 1e6
+    end_s = (schema.hour_start_us(hours[-1]) + schema.HOUR_US) / 1e6
+    drawn = pictures.bands(found, start_s, end_s)
+    return drawn or _nothing("No alarm, no blocked client; there is no federation link.")
+
+
+def _limits(minutes: list[Row], rows: Callable[[str], list[Row]], hours: list[str]) -> str:
+    forecasts, scores = rows("queue_forecast_1h"), rows("forecast_score_1h")
+    until_us = schema.hour_start_us(hours[-1]) + schema.HOUR_US if hours else 0
+    drawn = pictures.depths(minutes, forecasts, until_us / 1e6)
+    drawn = drawn or _nothing("No queue with a limit will be full within two days.")
+    if not scores:
+        return f"{drawn}<p>No forecast is old enough to be graded.</p>"
+    off = median(abs(row["error"]) for row in scores)
+    outcomes = [row["outcome"] for row in scores]
+    told = ", ".join(
+        f"{outcomes.count(name)} {meaning}"
+        for name, meaning in (("hit", "right"), ("false", "false alarms"), ("missed", "missed"))
+        if name in outcomes
+    )
+    count = f"{len(scores):,} forecast{'s' if len(scores) > 1 else ''}"
+    text = f"{count} graded an hour later: {off:.1%} of the limit off in the median"
+    return f"{drawn}<p>{text}{f'; of those that said full, {told}' if told else ''}.</p>"
+
+
+def _consumers(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("No queue had a consumer.")
+    newest = max(row["window_start"] for row in rows)
+    last = [row for row in rows if row["window_start"] == newest]
+    lines = [
+        (
+            row["queue"], row["vhost"], f"{row['consumers_max']:,}",
+            charts.bar(row["consumer_capacity"], "b1"), f"{row['consumer_capacity']:.0%}",
+            f"{row['full_s']:.0f} s",
+            "–" if row["rate_each"] is None else f"{row['rate_each']:.2f}/s",
+            "–" if row["consumers_needed"] is None else f"{row['consumers_needed']:,}",
+        )
+        for row in sorted(last, key=lambda row: (row["consumer_capacity"], -row["enq"]))
+    ]  # fmt: skip
+    heads = ("queue", "vhost", "consumers", "", "capacity", "prefetch used up", "each settles",
+             "needed")  # fmt: skip
+    note = (
+        f"<p>{newest:%Y-%m-%d %H}h: capacity is the share of the time in which no message waited "
+        "for its consumers.</p>"
+    )
+    return note + _table(heads, lines, raw=(3,), right=(2, 4, 5, 6, 7))
+
+
+def _blocked(rows: list[Row]) -> str:
+    if not rows:
+        return _nothing("Nobody was blocked.")
+    sums: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in rows:
+        key = (row["user"], row["vhost"] or "", row["cause"] or "", row["mode"] or "")
+        entry = sums.setdefault(key, [0, 0.0, 0.0])
+        entry[0] += row["times"]
+        entry[1] += row["blocked_s"]
+        entry[2] = max(entry[2], row["longest_s"])
+    top = max(entry[1] for entry in sums.values()) or 1
+    lines = [
+        (*key, f"{times:,}", f"{blocked_s:,.1f} s", charts.bar(blocked_s / top, "b2"),
+         f"{longest_s:,.1f} s")
+        for key, (times, blocked_s, longest_s) in sorted(
+            sums.items(), key=lambda item: -item[1][1]
+        )
+    ]  # fmt: skip
+    heads = ("user", "vhost", "for", "how", "times", "altogether", "", "longest")
+    return _table(heads, lines, raw=(6,), right=(4, 5, 7))
+
+
+def _capacity(out_dir: Path, manifest: Manifest, hours: list[str]) -> str:
+    days = sorted({f"{hour[:10]}T00" for hour in hours})[-1:]
+    rows = sinks.read_rows(out_dir, manifest, "capacity_1d", days)
+    if not rows:
+        return _nothing("Members have not said how much memory they have.")
+    kinds = {"ok": "good", "grow": "bad", "shrink": "dim", "not_enough_data": "dim"}
+
+    def size(value: float | None) -> str:
+        return "–" if value is None else f"{charts.short(value)}B"
+
+    lines = [
+        (
+            row["node"], size(row["memory_limit"]), size(row["memory_p95"]),
+            size(row["memory_peak"]), size(row["memory_target"]), row["capped_by"] or "",
+            _badge(row["verdict"].replace("_", " "), kinds[row["verdict"]]),
+            "–" if row["disk_days_left"] is None else f"{row['disk_days_left']:.1f} days",
+            f"{row['days']}",
+        )
+        for row in sorted(rows, key=lambda row: row["node"])
+    ]  # fmt: skip
+    heads = ("member", "memory", "95 % under", "peak", "recommended", "held by", "", "disk lasts",
+             "days seen")  # fmt: skip
+    return _table(heads, lines, raw=(6,), right=(1, 2, 3, 4, 7, 8))
 
 
 def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
@@ -164,7 +298,7 @@ def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
     return chart + _table(heads, lines, raw=(8,), right=range(2, 8))
 
 
-def _dead_letters(rows: list[Row]) -> str:
+def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
     if not rows:
         return _nothing("No message was dead-lettered or dropped by a queue.")
     sums: dict[tuple[str, str, str, str], list[int]] = {}
@@ -179,7 +313,9 @@ def _dead_letters(rows: list[Row]) -> str:
         for key, (n, lost) in sorted(sums.items(), key=lambda item: -item[1][0])
     ]
     heads = ("queue", "reason", "outcome", "dead letter exchange", "messages", "", "lost")
-    return _table(heads, lines, raw=(5,), right=(4, 6))
+    return pictures.sankey(pictures.flows(rows, graph)) + _table(
+        heads, lines, raw=(5,), right=(4, 6)
+    )
 
 
 def _unroutable(rows: list[Row]) -> str:
@@ -224,19 +360,9 @@ def _confirms(rows: list[Row]) -> str:
     return _table(heads, lines, raw=(9,), right=range(3, 9))
 
 
-def _memory(rows: list[Row], hours: list[str]) -> str:
+def _memory(rows: list[Row]) -> str:
     if not rows:
         return _nothing("No member was short of memory.")
-    first = schema.hour_start_us(hours[0])
-    span = schema.hour_start_us(hours[-1]) + schema.HOUR_US - first
-    spans = [
-        (
-            max((row["start_us"] - first) / span, 0.0),
-            min((row["end_us"] - first) / span, 1.0),
-            f"{row['node']}: {row['duration_s']:.0f} s",
-        )
-        for row in rows
-    ]
     lines = [
         (
             row["node"], f"{datetime.fromtimestamp(row['start_us'] / 1e6, UTC):%m-%d %H:%M:%S}",
@@ -249,7 +375,7 @@ def _memory(rows: list[Row], hours: list[str]) -> str:
     ]  # fmt: skip
     heads = ("member", "from", "for", "used", "limit", "connections blocked", "who was blocked",
              "who sent most before")  # fmt: skip
-    return charts.timeline(spans) + _table(heads, lines, right=(2, 3, 4, 5))
+    return _table(heads, lines, right=(2, 3, 4, 5))
 
 
 def _memory_parts(rows: list[Row]) -> str:

@@ -72,10 +72,33 @@ def head(
     span = (
         f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
     )
+    verdict = _verdict(raised, unbalanced, found, completeness)
     return (
-        f"<header><h1>{escape(clusters)}</h1><p>{escape(in_words(found))} {escape(span)}</p>"
+        f"<header><h1>{escape(clusters)}</h1>{verdict}"
+        f"<p>{escape(in_words(found))} {escape(span)}</p>"
         f'<div class="tiles">{cells}</div></header>'
     )
+
+
+def _verdict(raised: list[Row], unbalanced: int, found: Fates, completeness: float) -> str:
+    """Return in one line whether all is well."""
+    worst = [item for item in raised if item["severity"] in ("critical", "warning")]
+    if not (worst or unbalanced or found.lost):
+        text = "All is well."
+        if completeness < 0.95:
+            text = f"Nothing is wrong in the {completeness:.0%} that was told."
+        return f'<p class="verdict good">✓ {escape(text)}</p>'
+    critical = sum(item["severity"] == "critical" for item in worst)
+    parts = [f"{critical} critical"] if critical else []
+    if len(worst) > critical:
+        parts.append(f"{len(worst) - critical} to look at")
+    if found.lost:
+        parts.append(f"{found.lost:,} messages lost")
+    if unbalanced:
+        parts.append("the books do not balance")
+    kind = "bad" if critical or found.lost or unbalanced else "warn"
+    link = '<a href="#findings">what it is</a>'
+    return f'<p class="verdict {kind}">! {escape(", ".join(parts))}: {link}</p>'
 
 
 def in_words(found: Fates) -> str:

@@ -14,6 +14,10 @@ Row = dict[str, Any]
 
 #: A retry loop takes a few rounds; a letter that went round so often comes to nothing.
 ROUNDS_MAX = 10.0
+DAY_S = 86_400
+#: So long nothing came to a queue and nothing was taken, or nothing was taken of what lies there.
+DEAD_DAYS, HOARDER_DAYS = 14.0, 7.0
+DISK_DAYS = 7.0
 #: Messages wait, and nobody comes for them.
 UNREAD_S = 900.0
 
@@ -39,6 +43,8 @@ class Facts:
 
     #: (cluster, vhost, queue) that dead letters came to in the last day.
     letter_boxes: set[tuple[str, str, str]] = field(default_factory=set)
+    #: By cluster, how far forecasts of the last day were off in the median, in shares of the limit.
+    forecast_error: dict[str, float] = field(default_factory=dict)
     #: (cluster, rule, object type, vhost, name) of findings that were there the hour before.
     standing: set[tuple[str, str, str, str, str]] = field(default_factory=set)
 
@@ -189,16 +195,60 @@ def _stalled(row: Row, _: Facts) -> Iterable[Hit]:
 def _fills(least_s: float, most_s: float) -> Check:
     """Return the check of queues that will be full between these two, at the hour's rate."""
 
-    def check(row: Row, _: Facts) -> Iterable[Hit]:
+    def check(row: Row, facts: Facts) -> Iterable[Hit]:
         if least_s <= row["ttf_s"] < most_s:
             low, high = (row[name] / 60 for name in ("ttf_lo_s", "ttf_hi_s"))
+            error = facts.forecast_error.get(row["cluster"])
+            past = "" if error is None else f"; forecasts of the last day were {error:.0%} off"
             yield Hit(
                 "queue", row["vhost"], row["queue"], row["ttf_s"], most_s,
                 f"{row['level']:,} of {row['max_len']:,} messages, and {row['net_rate']:.2f} more "
-                f"each second: full in {row['ttf_s'] / 60:.0f} min ({low:.0f} to {high:.0f})",
+                f"each second: full in {row['ttf_s'] / 60:.0f} min ({low:.0f} to {high:.0f}){past}",
             )  # fmt: skip
 
     return check
+
+
+def _idle(row: Row, _: Facts) -> Iterable[Hit]:
+    """Dead: nobody uses it, and it is empty.  Hoarder: it keeps what nobody takes."""
+    days = row["idle_out_s"] / DAY_S
+    if row["ready"] or row["unacked"]:
+        if days >= HOARDER_DAYS:
+            yield Hit(
+                "queue", row["vhost"], row["queue"], days, HOARDER_DAYS,
+                f"it keeps {row['ready'] + row['unacked']:,} messages ({row['bytes']:,} octets), "
+                f"and nothing was taken for {days:.0f} days",
+            )  # fmt: skip
+        return
+    days = min(days, row["idle_in_s"] / DAY_S)
+    if days >= DEAD_DAYS:
+        yield Hit(
+            "queue", row["vhost"], row["queue"], days, DEAD_DAYS,
+            f"it is empty, and nothing came or went for {days:.0f} days",
+        )  # fmt: skip
+
+
+def _capacity(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["verdict"] not in ("grow", "shrink"):
+        return
+    gib = 1 << 30
+    by = f", not less because of its {row['capped_by']}" if row["capped_by"] else ""
+    yield Hit(
+        "member", "", row["node"], row["memory_target"] / gib, row["memory_limit"] / gib,
+        f"memory: {row['verdict']} from {row['memory_limit'] / gib:.2f} to "
+        f"{row['memory_target'] / gib:.2f} GiB{by}; 95 % of {row['days']} days were under "
+        f"{row['memory_p95'] / gib:.2f} GiB",
+    )  # fmt: skip
+
+
+def _disk_fills(row: Row, _: Facts) -> Iterable[Hit]:
+    left = row["disk_days_left"]
+    if left is not None and left < DISK_DAYS and row["days"] >= 3:
+        yield Hit(
+            "member", "", row["node"], left, DISK_DAYS,
+            f"{row['disk_free'] / 1e9:.1f} GB are free, {-row['disk_growth'] / 1e9:.2f} GB less "
+            f"each day: at the limit in {left:.1f} days",
+        )  # fmt: skip
 
 
 def _imbalance(row: Row, _: Facts) -> Iterable[Hit]:
@@ -334,6 +384,12 @@ RULES = (
          "add consumers, or raise the limit", _fills(0, 3600)),
     Rule("Q-FULL-24H", "warning", "queue_forecast_1h", False,
          "add consumers, or raise the limit", _fills(3600, 86_400)),
+    Rule("IDLE", "info", "idle_queues_1h", False,
+         "delete the queue, or bring back who used it", _idle),
+    Rule("CAP", "info", "capacity_1d", False,
+         "set the members' memory to the target", _capacity),
+    Rule("DISK-FILLS", "warning", "capacity_1d", False,
+         "give the member's volume more space, or let messages expire", _disk_fills),
     Rule("LEAD-IMBAL", "info", "leader_balance_1h", False,
          "brokerctl rebalance, or move the leaders of its busiest queues", _imbalance),
     Rule("MEM-EPISODE", "warning", "memory_episode", True,

@@ -102,11 +102,15 @@ def read_rows(
     return rows
 
 
-def views_sql(manifest: Manifest) -> bytes:
-    """Return views for DuckDB over the live files; to be read in the output directory."""
-    lines = ["-- Views over the live files; run in the output directory. Made by each commit."]
+def views_sql(out_dir: Path, manifest: Manifest) -> bytes:
+    """Return views for DuckDB over the live files, from wherever it is read: paths are whole."""
+    lines = [
+        "-- Views over the live files for DuckDB; made by each run. If the directory was moved,",
+        "-- `brokerctl telemetry report --out DIR` writes it anew.",
+    ]
     for table in sorted(manifest.tables):
-        paths = ", ".join(f"'{path}'" for path in manifest.paths(table))
+        whole = (str(out_dir.resolve() / path) for path in manifest.paths(table))
+        paths = ", ".join("'" + path.replace("'", "''") + "'" for path in whole)
         if paths:
             lines.append(
                 f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM "

@@ -125,6 +125,8 @@ def test_a_cluster_that_is_well_is_healthy_and_shown_without_complaints() -> Non
         (condition("UpgradePending", "True", "Approval"), False),
         (condition("Warning", "True", "Cycle"), False),
         (condition("KeptAside", "True", "KeptAside"), True),
+        (condition("Healthy", "Unknown", "Stale"), False),
+        (condition("TelemetryFresh", "False", "Stale"), False),
         (condition("SomethingNew", "False", "Broken"), True),
     ],
 )

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import inspect
 import itertools
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ BROKER = Reference("BrokerConnection", "default", "prod")
 #: One of the queue that `everything` has.
 FINDINGS = [
     {
-        "run_id": "r", "as_of_us": 1,
+        "run_id": "r", "as_of_us": time.time_ns() // 1000,
         "findings": [
             {"rule": "DL-LOST", "severity": "critical", "status": "RAISED", "object_type": "queue",
              "since": "2026-11-20T14:00:00Z", "vhost": "/", "object": "q", "message": "lost",

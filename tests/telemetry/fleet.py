@@ -125,6 +125,8 @@ class Node:
         self.number = {"sample": 0, "event": 0}
         #: Bytes by part of its memory.
         self.parts: dict[str, int] = {}
+        #: What else its own row says.
+        self.figures: dict[str, int] = {}
 
     def boot_event(self, at_us: int, state: str) -> None:
         """Say that the boot begins or ends."""
@@ -134,6 +136,7 @@ class Node:
         """Take the rows of an interval, as telemetry_hooks does; terms: one per queue."""
         rows = self.counters.take(t0_us, t1_us)
         row = {"k": "node", "t0": t0_us, "t1": t1_us, "conns": 1, "leaders": len(led)}
+        row |= self.figures
         # Older members do not say where their memory goes.
         rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
         # No queue of a fleet is ever deleted.
@@ -206,7 +209,7 @@ def make(
 
     The killed member's last interval is never told, as after SIGKILL.
     """
-    rng = random.Random(seed)
+    rng, odd = random.Random(seed), random.Random(-seed)
     queues = [Queue(100 + i, f"q{i}", at_least_once=i == 0, dlx="dead" if i < 3 else None,
                     max_length=1_000_000 if i == 4 else None) for i in range(5)]  # fmt: skip
     truth = Truth(queues)
@@ -231,9 +234,13 @@ def make(
             nodes[0].boot_event(t1_us, "start")
         _publish(nodes, rng, queues, truth)
         for number, node in enumerate(nodes):
-            node.now_us = t1_us
             if step == killed_at and number == 0:
+                node.now_us = t1_us
                 continue
+            # What happens within an interval is of its hour.
+            node.now_us = t1_us - 1_000_000
+            _suffer(node, odd)
+            node.now_us = t1_us
             led = [index for index in range(5) if leader[index] == number]
             terms = [term[index] for index in led]
             node.collect(t0_us, t1_us, [queues[index] for index in led], *terms)
@@ -247,6 +254,18 @@ def make(
         node.boot_event(BEGIN_US + hours * HOUR_US - 1, "end")
         node.seal(BEGIN_US + hours * HOUR_US - 1)
     return truth
+
+
+def _suffer(node: Node, odd: random.Random) -> None:
+    """Let memory and disk of a member be somehow, and a client be blocked now and then."""
+    node.figures = {
+        "rss": odd.randint(1 << 28, 1 << 30), "mem_limit": 2 << 30, "wm_bytes": 1 << 30,
+        "disk_free": odd.randint(1 << 33, 1 << 34), "disk_limit": 1 << 30,
+    }  # fmt: skip
+    for number in range(odd.randint(0, 2)):
+        cause = odd.choice(("memory", "disk"))
+        blocked_ms = odd.randint(1, 400_000)
+        node.counters.throttle("/", "web", f"c{number}", "read_stop", blocked_ms, cause)
 
 
 def _publish(nodes: list[Node], rng: random.Random, queues: list[Queue], truth: Truth) -> None:

@@ -32,7 +32,7 @@ class Oracle:
             "regexp_extract(filename, '/node=([^/]+)/', 1) AS member "
             "FROM read_json($1, format = 'newline_delimited', filename = true, "
             "hive_partitioning = false, union_by_name = true, sample_size = -1, "
-            "ignore_errors = true) WHERE k IN ('queue', 'node')",
+            "ignore_errors = true) WHERE k IN ('queue', 'node', 'throttle')",
             [files],
         )
 
@@ -114,6 +114,108 @@ class Oracle:
                    greatest(most - level, 0) * 900.0 / fast,
                    greatest(most - level, 0) * 900.0 / slow
             FROM hours WHERE most IS NOT NULL AND net > 0 AND grown >= 3
+            """
+        )
+
+    def scores(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, level at its end, expected, error, outcome) of the forecasts before."""
+        forecasts = "(VALUES " + ", ".join(map(str, self.forecasts())) + ")"
+        return self.query(
+            f"""
+            WITH f(hour, queue, level, n, net, ttf, ttf_lo, ttf_hi) AS (SELECT * FROM {forecasts}),
+            q AS (SELECT {_HOUR} AS hour, vhost || ' ' || queue AS queue,
+                    arg_max(ready + dl_pending, (term, t1))::BIGINT AS level,
+                    max(ready + dl_pending) AS top FROM rows WHERE k = 'queue' GROUP BY ALL),
+            m AS (SELECT {_HOUR} AS hour, vhost || ' ' || queue AS queue, max(max_len) AS most
+                 FROM rows WHERE k = 'queue' GROUP BY ALL),
+            e AS (SELECT q.*, f.ttf, f.ttf_lo, m.most, least(f.level + f.net * 3600, m.most) AS told
+                 FROM f JOIN m USING (hour, queue)
+                 JOIN q ON q.queue = f.queue AND q.hour = f.hour + 3600000000)
+            SELECT hour, queue, level, told, (told - level) / most,
+                   CASE WHEN ttf <= 3600 AND top >= most THEN 'hit' WHEN ttf <= 3600 THEN 'false'
+                        WHEN ttf_lo > 3600 AND top >= most THEN 'missed' ELSE 'open' END FROM e
+            """
+        )
+
+    def idle(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, ready, idle_in_s, idle_out_s) of queues that nothing left for an hour."""
+        return self.query(
+            f"""
+            WITH s AS (SELECT *, vhost || ' ' || queue AS q,
+                    c_enq - coalesce(lag(c_enq) OVER w, c_enq - enq) AS came,
+                    c_out - coalesce(lag(c_out) OVER w, c_out - {_OUT})
+                    + c_dlv - coalesce(lag(c_dlv) OVER w, c_dlv - dlv) AS went
+                 FROM rows WHERE k = 'queue'
+                 WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)),
+            hours AS (SELECT DISTINCT {_HOUR} AS hour FROM rows),
+            ends AS (SELECT {_HOUR} AS hour,
+                    least(max(t1), min({_HOUR}) + 3600000000) AS until FROM rows GROUP BY 1),
+            l AS (SELECT hour, q, arg_max(ready, (term, t1))::BIGINT AS ready, max(t1) AS told,
+                    max(t1) FILTER (came > 0) AS c, max(t1) FILTER (went > 0) AS g,
+                    min(t0) AS since
+                 FROM s JOIN hours h ON s.t0 < h.hour + 3600000000 GROUP BY ALL)
+            SELECT hour, q, ready, (until - coalesce(c, since)) / 1e6,
+                   (until - coalesce(g, since)) / 1e6
+            FROM l JOIN ends USING (hour)
+            WHERE told > hour AND until - coalesce(g, since) >= 3600000000
+            """
+        )
+
+    def consumers(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, seconds with consumers, of these with messages, capacity, rate, needed)."""
+        return self.query(
+            f"""
+            WITH s AS (SELECT *, vhost || ' ' || queue AS q,
+                    (t1 - coalesce(lag(t1) OVER w, t0)) / 1e6 AS span,
+                    c_enq - coalesce(lag(c_enq) OVER w, c_enq - enq) AS came,
+                    c_ack - coalesce(lag(c_ack) OVER w, c_ack - ack) AS done
+                 FROM rows WHERE k = 'queue'
+                 WINDOW w AS (PARTITION BY grp ORDER BY term, t1, c_enq, c_ack, seq)),
+            h AS (SELECT {_HOUR} AS hour, q,
+                    coalesce(sum(span) FILTER (consumers > 0), 0) AS used,
+                    coalesce(sum(span) FILTER (consumers > 0 AND ready > 0), 0) AS waits,
+                    sum(done) FILTER (consumers > 0 AND ready > 0)
+                    / sum(span * consumers) FILTER (consumers > 0 AND ready > 0) AS each,
+                    sum(came) / sum(span) AS inflow FROM s GROUP BY ALL)
+            SELECT hour, q, used, waits, 1 - waits / used, each,
+                   CASE WHEN each <> 0 THEN ceil(inflow / each)::BIGINT END FROM h WHERE used > 0
+            """
+        )
+
+    def blocked(self) -> list[tuple[Any, ...]]:
+        """(hour, user, cause, times, connections, seconds, longest, first span)."""
+        return self.query(
+            f"""
+            SELECT {_HOUR}, "user", cause, count(*)::BIGINT,
+                   count(DISTINCT member || ' ' || conn)::BIGINT, sum(blocked_ms) / 1000,
+                   max(blocked_ms) / 1000, max(blocked_ms)::BIGINT
+            FROM named WHERE k = 'throttle' GROUP BY ALL
+            """
+        )
+
+    def capacity(self) -> list[tuple[Any, ...]]:
+        """(node, days, p95, peak, lower, target, growth, days that the disk lasts, verdict)."""
+        return self.query(
+            """
+            WITH w AS (SELECT member, t0 // 300000000 * 300 AS sec, max(rss) AS rss,
+                    arg_max(wm_bytes / mem_limit, t1) AS share, arg_max(mem_limit, t1) AS lim,
+                    min(disk_free) AS free, arg_max(disk_limit, t1) AS keep
+                 FROM named WHERE k = 'node' AND rss IS NOT NULL GROUP BY ALL),
+            d AS (SELECT member, count(DISTINCT sec // 86400)::BIGINT AS days,
+                    count(*) / ((max(sec) - min(sec)) / 300 + 1) AS told,
+                    quantile_cont(rss, 0.95) AS p95, max(rss)::BIGINT AS peak,
+                    arg_max(share, sec) AS share, arg_max(lim, sec) AS lim,
+                    regr_slope(rss, sec - 1795132800) * 604800 AS growth,
+                    arg_max(free, sec) AS free,
+                    arg_max(keep, sec) AS keep, regr_slope(free, sec - 1795132800) * 86400 AS gain
+                 FROM w GROUP BY ALL),
+            r AS (SELECT *, p95 / (share * 0.8) AS low,
+                    greatest(p95 / (share * 0.8) * 1.25, peak / share) AS target FROM d)
+            SELECT member, days, p95, peak, low, target, growth,
+                   CASE WHEN gain < 0 THEN greatest(free - keep, 0) / -gain END,
+                   CASE WHEN days < 3 OR told < 0.95 THEN 'not_enough_data' WHEN low > lim
+                   THEN 'grow' WHEN target < lim * 0.5 THEN 'shrink' ELSE 'ok' END
+            FROM r
             """
         )
 

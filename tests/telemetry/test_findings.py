@@ -172,3 +172,60 @@ def test_each_rule_reads_a_table_that_is_made(rule: rules.Rule) -> None:
     made = {*gold.TABLES, "data_quality_1h", "dlx_cycle_1h"}
     assert rule.table in made
     assert rule.severity in ("critical", "warning", "info")
+
+
+DAY_S = 86_400
+
+
+def idle(out_days: float, in_days: float, ready: int = 0, unacked: int = 0) -> list[Hit]:
+    row = {"vhost": "/", "queue": "q", "ready": ready, "unacked": unacked, "bytes": 100,
+           "idle_out_s": out_days * DAY_S, "idle_in_s": in_days * DAY_S}  # fmt: skip
+    return list(rules.BY_ID["IDLE"].check(row, Facts()))
+
+
+def test_a_queue_is_idle_when_dead_or_when_it_keeps_what_nobody_takes() -> None:
+    assert idle(13.9, 20) == []
+    assert idle(20, 13.9) == []
+    (dead,) = idle(15, 20)
+    assert dead.value == 15
+    assert "empty" in dead.message
+    assert idle(6.9, 0, ready=5) == []
+    (hoarder,) = idle(8, 0, ready=5, unacked=2)
+    assert "keeps 7 messages (100 octets), and nothing was taken for 8 days" in hoarder.message
+
+
+def capacity(verdict: str = "ok", **fields: Any) -> dict[str, Any]:
+    base = {"node": "n0", "verdict": verdict, "memory_limit": 1 << 30, "memory_target": 2 << 30,
+            "memory_p95": 1 << 29, "capped_by": None, "days": 7, "disk_days_left": None,
+            "disk_free": 10e9, "disk_growth": -2e9}  # fmt: skip
+    return base | fields
+
+
+def test_a_recommendation_says_what_it_is_made_of_and_what_holds_it_back() -> None:
+    check = rules.BY_ID["CAP"].check
+    assert list(check(capacity(), Facts())) == []
+    assert list(check(capacity("not_enough_data"), Facts())) == []
+    (hit,) = check(capacity("grow", capped_by="peak"), Facts())
+    assert hit.message == (
+        "memory: grow from 1.00 to 2.00 GiB, not less because of its peak; 95 % of 7 days were "
+        "under 0.50 GiB"
+    )
+
+
+def test_a_disk_that_fills_is_told_a_week_before_and_not_after_one_day() -> None:
+    check = rules.BY_ID["DISK-FILLS"].check
+    assert list(check(capacity(), Facts())) == []
+    assert list(check(capacity(disk_days_left=8.0), Facts())) == []
+    assert list(check(capacity(disk_days_left=1.0, days=2), Facts())) == []
+    (hit,) = check(capacity(disk_days_left=4.5), Facts())
+    assert hit.message == "10.0 GB are free, 2.00 GB less each day: at the limit in 4.5 days"
+
+
+def test_a_forecast_says_how_far_those_before_it_were_off() -> None:
+    row = {"cluster": "c", "vhost": "/", "queue": "q", "ttf_s": 600.0, "ttf_lo_s": 300.0,
+           "ttf_hi_s": 900.0, "level": 5, "max_len": 10, "net_rate": 0.1}  # fmt: skip
+    check = rules.BY_ID["Q-FULL-1H"].check
+    (first,) = check(row, Facts())
+    assert first.message.endswith("full in 10 min (5 to 15)")
+    (later,) = check(row, Facts(forecast_error={"c": 0.042}))
+    assert later.message.endswith("full in 10 min (5 to 15); forecasts of the last day were 4% off")

@@ -106,3 +106,23 @@ def test_forecasts_equal_the_oracle(raw: Path, out: Path) -> None:
     )
     assert whole
     assert close(whole, Oracle(raw, "test/all").forecasts())
+
+
+def test_forecasts_grade_themselves_as_the_oracle_does(raw: Path, out: Path) -> None:
+    mine = query(
+        out,
+        "SELECT epoch_us(window_start), vhost || ' ' || queue, level, level_expected, error, "
+        "outcome FROM forecast_score_1h WHERE cluster = 'test/all'",
+    )
+    assert {row[-1] for row in mine} == {"hit", "false", "open"}
+    assert close(mine, Oracle(raw, "test/all").scores())
+
+
+def test_queues_that_nobody_takes_from_are_idle_as_the_oracle_says(raw: Path, out: Path) -> None:
+    mine = query(
+        out,
+        "SELECT epoch_us(window_start), vhost || ' ' || queue, ready, idle_in_s, idle_out_s "
+        "FROM idle_queues_1h WHERE cluster = 'test/all'",
+    )
+    assert {"parking-lot dead", "never-read q"} <= {row[1] for row in mine}
+    assert close(mine, Oracle(raw, "test/all").idle())

@@ -141,11 +141,16 @@ async def _remarks(engine: Engine, key: Key, entry: Entry) -> tuple[conditions.C
     said = engine.health.of_broker(key.reference, entry.body, generation)
     await health.tell(engine.store, entry.body, said)
     if engine.findings.is_known(key.reference):
-        found = engine.findings.of_broker(key.reference, generation)
+        found = engine.findings.of_broker(key.reference, generation, _has_job(entry))
     else:
-        found = engine.carry(key, entry.body, conditions.HEALTHY)
+        found = engine.carry(key, entry.body, conditions.HEALTHY, conditions.TELEMETRY_FRESH)
     await findings.tell(engine.store, entry.body, found)
     return (*said, *kept, *found)
+
+
+def _has_job(entry: Entry) -> bool:
+    spec = entry.spec
+    return isinstance(spec, BrokerClusterSpec) and spec.telemetry.enabled
 
 
 def _date_operation(fields: dict[str, Any], previous: Mapping[str, Any]) -> None:

@@ -138,8 +138,9 @@ async def _ask_findings(engine: Engine, session: BrokerSession) -> None:
         # It went while the answer was on its way.
         return
     is_first = not engine.findings.is_known(broker)
-    changed = engine.findings.replace(broker, documents)
-    if changed or is_first:
+    before = engine.findings.of_broker(broker, 0)
+    changed = engine.findings.replace(broker, documents, time.time_ns() // 1000)
+    if is_first or changed or before != engine.findings.of_broker(broker, 0):
         _wake_found(engine, broker, changed)
     if is_first:
         engine.wake_carrying()

@@ -24,10 +24,11 @@ ADVERSE = frozenset(
 #: Those that somebody wanted, or that can wait.
 NOTES = frozenset(
     {conditions.WARNING, conditions.UPGRADE_PENDING, conditions.HIBERNATED, conditions.FENCED}
+    | {conditions.TELEMETRY_FRESH}
 )
 #: False as long as a cluster rests.
 _OF_MEMBERS = frozenset({conditions.AVAILABLE, conditions.ALL_REPLICAS_READY})
-PAUSED = "Paused"
+PAUSED, STALE = "Paused", "Stale"
 READY, NOT_READY, MISSING = "Ready", "NotReady", "Missing"
 BOUND = "Bound"
 
@@ -196,8 +197,9 @@ def _judged(body: Body, label: str, passed_over: frozenset[str]) -> tuple[Findin
 
 
 def _is_note(condition: Condition) -> bool:
-    # Whoever paused a resource wanted its Ready to be unknown.
-    return condition.type in NOTES or condition.reason == PAUSED
+    # Whoever paused a resource wanted its Ready to be unknown; a telemetry job that stands says
+    # nothing about the broker.
+    return condition.type in NOTES or condition.reason in (PAUSED, STALE)
 
 
 def _not_current(body: Body, label: str) -> tuple[Finding, ...]:

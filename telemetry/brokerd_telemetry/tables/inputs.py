@@ -25,8 +25,14 @@ class Inputs:
     coverage: DataFrame
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
     alarms: DataFrame
+    #: steps.last_rows of the touched hours.
+    lasts: DataFrame
     #: usage_1h of the touched days' other hours; None: there are none.
-    usage_before: DataFrame | None
+    usage_before: DataFrame | None = None
+    #: queue_forecast_1h of the hour before.
+    forecasts_before: DataFrame | None = None
+    #: member_5m of the touched days and the six before, but for the touched hours.
+    members_before: DataFrame | None = None
 
     def kind(self, name: str) -> DataFrame:
         """Return the rows of one kind."""

@@ -1,5 +1,5 @@
-"""8.9 memory_episode and memory_parts_5m: when memory was short, who was blocked, who had caused it
-(Q5); what it was used for. PURE.
+"""8.9 memory_episode, blocked_1h and memory_parts_5m: when memory was short, who was blocked, who
+had caused it (Q5); what it was used for. PURE.
 """
 
 from __future__ import annotations
@@ -106,6 +106,29 @@ def build_episodes(inputs: Inputs) -> DataFrame:
             }
         )
     )
+
+
+def build_blocked(inputs: Inputs) -> DataFrame:
+    """Return blocked_1h: whose connections were blocked, for how long and why, in the hour in which
+    it ended; spans: the longest of them, from when to when.
+    """
+    ends = f.col("t1")
+    span = f.struct(
+        f.col("blocked_ms"), (ends - f.col("blocked_ms") * 1000).alias("start_us"),
+        ends.alias("end_us"), f.col("node"), f.col("conn"),
+    )  # fmt: skip
+    return (
+        inputs.kind("throttle")
+        .groupBy("cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "user", "cause",
+                 "mode")
+        .agg(
+            f.count("*").alias("times"),
+            f.countDistinct("node", "conn").alias("conns"),
+            (f.sum("blocked_ms") / 1000).alias("blocked_s"),
+            (f.max("blocked_ms") / 1000).alias("longest_s"),
+            f.slice(f.sort_array(f.collect_list(span), False), 1, CONNECTIONS_MAX).alias("spans"),
+        )
+    )  # fmt: skip
 
 
 def build_parts(inputs: Inputs) -> DataFrame:

@@ -1,5 +1,6 @@
-"""8.7 queue_forecast_1h, 8.12 leader_balance_1h, 8.14 settings_coverage_1h: which queues fill up
-(Q4), whether members lead alike (Q8), which queues lack limit or dead letter exchange (Q10). PURE.
+"""8.7 queue_forecast_1h, 8.8 forecast_score_1h, 8.12 leader_balance_1h, 8.14 settings_coverage_1h:
+which queues fill up and how right that was (Q4), whether members lead alike (Q8), which queues lack
+limit or dead letter exchange (Q10). PURE.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUARTER_US = HOUR_US // 4
+HOUR_S = 3600.0
 #: Of four quarters of an hour so many must have grown: one burst is no trend.
 QUARTERS_MIN = 3
 
@@ -62,6 +64,48 @@ def build_forecast(inputs: Inputs) -> DataFrame:
             }
         )
         .drop("net", "fastest", "slowest")
+    )
+
+
+def build_score(inputs: Inputs) -> DataFrame:
+    """Return forecast_score_1h: what was forecast an hour before, against what came of it.
+
+    error: (level_expected - level) / max_len at the hour's end.  outcome: hit, the queue was to be
+    full within the hour, and was; false, it was not; missed, it was full although even its fastest
+    quarter left more than an hour; else open.
+    """
+    told = build_forecast(inputs)
+    if inputs.forecasts_before is not None:
+        told = inputs.forecasts_before.select(*told.columns).unionByName(told)
+    hour = f.expr("INTERVAL 1 HOUR")
+    due = told.select(
+        "cluster", (f.col("window_start") + hour).alias("window_start"), "vhost", "queue",
+        "max_len", "net_rate", "ttf_s", "ttf_lo_s", "ttf_hi_s",
+        f.col("level").alias("level_before"),
+    )  # fmt: skip
+    depth = f.col("ready") + f.col("dl_pending")
+    reached = inputs.steps.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
+    ).agg(
+        f.max_by(depth, f.struct("term", "t1")).alias("level"),
+        f.max(depth).alias("level_max"),
+    )
+    expected = f.least(
+        f.col("level_before") + f.col("net_rate") * HOUR_S, f.col("max_len").cast("double")
+    )
+    is_full = f.col("level_max") >= f.col("max_len")
+    outcome = (
+        f.when((f.col("ttf_s") <= HOUR_S) & is_full, "hit")
+        .when(f.col("ttf_s") <= HOUR_S, "false")
+        .when((f.col("ttf_lo_s") > HOUR_S) & is_full, "missed")
+        .otherwise("open")
+    )
+    return due.join(reached, ["cluster", "window_start", "vhost", "queue"]).withColumns(
+        {
+            "level_expected": expected,
+            "error": ratio(expected - f.col("level"), f.col("max_len")),
+            "outcome": outcome,
+        }
     )
 
 

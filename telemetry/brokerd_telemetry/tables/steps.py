@@ -8,6 +8,7 @@ which reach back to the queue's birth if that was when this member began to tell
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -24,6 +25,8 @@ CARRIED = (
     "cluster", "node", "vhost", "queue", "qtype", "grp", "term", "t0", "t1", "seq",
     "strategy", "dlx", *QUEUE_GAUGES, *(f"c_{name}" for name in QUEUE_COUNTERS),
 )  # fmt: skip
+#: What is carried beside it (8.13).
+ACTIVITY = ("first_us", "in_us", "out_us")
 #: A queue that nobody told of for a week is forgotten.
 CARRY_US = 7 * 24 * HOUR_US
 
@@ -48,11 +51,11 @@ def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     return own.unionByName(earlier, allowMissingColumns=True)
 
 
-def _carried(carry: DataFrame) -> list[Column]:
-    """Return the columns of last rows; what an earlier version's job did not know is null."""
+def _carried(carry: DataFrame, names: Sequence[str] = CARRIED) -> list[Column]:
+    """Return columns of last rows; what an earlier version's job did not know is null."""
     known = set(carry.columns)
     return [
-        f.col(name) if name in known else f.lit(None).cast("long").alias(name) for name in CARRIED
+        f.col(name) if name in known else f.lit(None).cast("long").alias(name) for name in names
     ]
 
 
@@ -112,21 +115,39 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     )
 
 
-def last_rows(rows: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> DataFrame:
-    """Return each queue's last row at the end of each hour: the table `queue_last_1h`."""
-    own = rows.where(f.col("k") == "queue").select(*CARRIED)
+def last_rows(steps: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> DataFrame:
+    """Return each queue's last row at the end of each hour: the table `queue_last_1h`.
+
+    first_us: since when the queue is known; in_us, out_us: the end of the last interval in which
+    something came, and in which something was taken or went; null if nothing did since then.
+    """
+    went = (f.col("d_dlv") > 0) | (f.col("d_gone") > 0)
+    own = steps.select(
+        *CARRIED,
+        f.col("t0").alias("first_us"),
+        f.when(f.col("d_enq") > 0, f.col("t1")).alias("in_us"),
+        f.when(went, f.col("t1")).alias("out_us"),
+    )
     if carry is not None:
-        own = own.unionByName(carry.select(*_carried(carry)))
+        earlier = carry.select(*_carried(carry, (*CARRIED, *ACTIVITY)))
+        own = own.unionByName(
+            earlier.withColumn("first_us", f.coalesce(f.col("first_us"), f.col("t0")))
+        )
     ends = f.explode(f.array(*(f.lit(hour_us) for hour_us in hours_us))).alias("end_us")
     latest = f.max_by(f.struct(*CARRIED), f.struct(*order())).alias("last")
     return (
-        own.select(*CARRIED, ends)
+        own.select(*CARRIED, *ACTIVITY, ends)
         .where(
             (f.col("t0") < f.col("end_us") + HOUR_US) & (f.col("t1") > f.col("end_us") - CARRY_US)
         )
         .groupBy("cluster", "grp", "end_us")
-        .agg(latest)
-        .select(f.timestamp_micros("end_us").alias("window_start"), "last.*")
+        .agg(
+            latest,
+            f.min("first_us").alias("first_us"),
+            f.max("in_us").alias("in_us"),
+            f.max("out_us").alias("out_us"),
+        )
+        .select(f.timestamp_micros("end_us").alias("window_start"), "last.*", *ACTIVITY)
     )
 
 

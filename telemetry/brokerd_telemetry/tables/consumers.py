@@ -1,0 +1,88 @@
+"""8.13 idle_queues_1h, consumer_use_1h: which queues nobody uses (Q9), whether consumers keep up
+(Q4). PURE.
+
+Queues tell of themselves every five minutes even when nothing happens, so silence in a queue is
+known for certain.  Exchanges and users that are idle do not tell, nor does anybody tell that one
+was deleted: they are in no table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+#: From here on a queue is in the table; what is long is the reader's to say.
+IDLE_US = HOUR_US
+
+
+def build_idle(inputs: Inputs) -> DataFrame:
+    """Return idle_queues_1h: queues from which nothing was taken for an hour and more.
+
+    idle_in_s, idle_out_s: at the hour's end, since something came and since something was taken or
+    went, or since the queue is known (known_us).
+    """
+    ends = inputs.coverage.select("cluster", "window_start", "end_us")
+    known = inputs.lasts.join(f.broadcast(ends), ["cluster", "window_start"])
+    # One that was not told of in this hour is deleted, or its members are silent.
+    told = known.where(f.col("t1") > f.unix_micros("window_start"))
+
+    def idle_us(name: str) -> Column:
+        return f.col("end_us") - f.coalesce(f.col(name), f.col("first_us"))
+
+    return told.where(idle_us("out_us") >= IDLE_US).select(
+        "cluster", "window_start", "vhost", "queue", "qtype", "ready", "unacked", "consumers",
+        (f.col("ready_bytes") + f.col("unacked_bytes")).alias("bytes"),
+        f.col("first_us").alias("known_us"),
+        f.col("in_us").alias("last_in_us"),
+        f.col("out_us").alias("last_out_us"),
+        (idle_us("in_us") / 1e6).alias("idle_in_s"),
+        (idle_us("out_us") / 1e6).alias("idle_out_s"),
+    )  # fmt: skip
+
+
+def build_use(inputs: Inputs) -> DataFrame:
+    """Return consumer_use_1h: of queues with consumers, how much of them is used.
+
+    consumer_capacity: RabbitMQ's name for the share of the time with consumers in which nothing
+    waited; below 1 consumers or their prefetch are the limit.  full_s: seconds in which messages
+    waited and the prefetch of all was used up.  rate_each: messages per second that one consumer
+    settles while some wait; consumers_needed: for what came in at that rate; both null where none
+    ever waited.
+    """
+    span_s = (f.col("quiet_us") + f.col("busy_us")) / 1e6
+    has = f.col("consumers") > 0
+    waits = has & (f.col("ready") > 0)
+    full = waits & (f.col("prefetch_sum") > 0) & (f.col("unacked") >= f.col("prefetch_sum"))
+
+    def spent(when: Column, weight: Column | None = None) -> Column:
+        value = span_s if weight is None else span_s * weight
+        return f.coalesce(f.sum(f.when(when, value)), f.lit(0.0))
+
+    busy_s = spent(waits, f.col("consumers"))
+    settled = f.sum(f.when(waits, f.col("d_ack")))
+    used = inputs.steps.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
+    ).agg(
+        f.max("consumers").alias("consumers_max"),
+        spent(has).alias("consumed_s"),
+        spent(has, f.col("consumers")).alias("consumer_s"),
+        spent(waits).alias("waiting_s"),
+        spent(full).alias("full_s"),
+        total("d_enq").alias("enq"),
+        total("d_ack").alias("ack"),
+        ratio(settled, busy_s).alias("rate_each"),
+        f.sum(span_s).alias("told_s"),
+    )
+    in_rate = ratio(f.col("enq"), f.col("told_s"))
+    return used.where(f.col("consumed_s") > 0).withColumns(
+        {
+            "consumer_capacity": 1 - f.col("waiting_s") / f.col("consumed_s"),
+            "consumers_needed": f.ceil(ratio(in_rate, f.col("rate_each"))),
+        }
+    )

@@ -229,11 +229,6 @@ def run(settings: Settings) -> int:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    # kopf tells of every event at this level.
-    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
-    # The end of a watch is told once by `sources/kubernetes.py`, which begins it anew; kopf tells
-    # it for every kind, with a traceback, and that it has no signals in a thread.
-    logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)
     with contextlib.suppress(KeyboardInterrupt):
         return asyncio.run(_run(settings))
     return 130

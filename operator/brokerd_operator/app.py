@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+import uvloop
 from aiohttp import web
 
 from brokerd_operator.engine.engine import Engine, EngineSettings
@@ -230,7 +231,7 @@ def run(settings: Settings) -> int:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     with contextlib.suppress(KeyboardInterrupt):
-        return asyncio.run(_run(settings))
+        return int(uvloop.run(_run(settings)))
     return 130
 
 

@@ -71,7 +71,6 @@ class KubernetesSource:
         self._store = store
         self._places = places
         self._rights = guard
-        self._namespaces = namespaces
         self._listing = Listing(api, engine, store)
         #: Set when a place must be looked at before the next relisting is due.
         self._nudges = {place: asyncio.Event() for place in namespaces or ("",)}

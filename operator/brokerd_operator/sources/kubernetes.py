@@ -115,9 +115,8 @@ class KubernetesSource:
         if not place:
             namespaces, version = await self._api.list(NAMESPACES)
             self._store.namespaces_listed(namespaces)
-        else:
-            # What is watched besides: a refusal is found here, once, and not by a watch.
-            await self._api.page(path_of("apps/v1", "StatefulSet", place), {"limit": "1"})
+        # What is watched besides: a refusal is found here, once, and not by a watch.
+        await self._api.page(path_of("apps/v1", "StatefulSet", place), {"limit": "1"})
         taken = await self._listing.take(place)
         taken.versions["Namespace"] = version
         if taken.is_held:

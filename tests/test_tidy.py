@@ -82,7 +82,7 @@ PURE = {
 #: What a pure room may not import, whoever edits the contract.
 IMPURE_IMPORTS = {
     *("asyncio", "socket", "ssl", "threading", "time", "random", "os", "pathlib", "logging"),
-    *("grpc", "psutil", "kubernetes", "pyspark"),
+    *("grpc", "psutil", "kopf", "kubernetes", "pyspark"),
 }
 
 PACKAGE_FOLDERS = {

@@ -30,7 +30,7 @@ def main(context: click.Context) -> None:
     except settings.SettingsError as error:
         print(f"brokerd-operator: {error}", file=sys.stderr)
         sys.exit(EXIT_CONFIG)
-    # Imported here: `--help` must not pay for the Kubernetes client and gRPC.
+    # Imported here: `--help` must not pay for kopf and gRPC.
     try:
         from brokerd_operator import app
     except ModuleNotFoundError as error:

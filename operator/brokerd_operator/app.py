@@ -14,7 +14,6 @@ import sys
 import time
 from typing import Any
 
-import uvloop
 from aiohttp import web
 
 from brokerd_operator.engine.engine import Engine, EngineSettings
@@ -230,8 +229,13 @@ def run(settings: Settings) -> int:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    # kopf tells of every event at this level.
+    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # The end of a watch is told once by `sources/kubernetes.py`, which begins it anew; kopf tells
+    # it for every kind, with a traceback, and that it has no signals in a thread.
+    logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)
     with contextlib.suppress(KeyboardInterrupt):
-        return int(uvloop.run(_run(settings)))
+        return asyncio.run(_run(settings))
     return 130
 
 

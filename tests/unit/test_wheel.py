@@ -88,7 +88,7 @@ def test_the_wheel_says_its_version_and_what_each_extra_brings(wheel: Path) -> N
         assert name is not None
         wanted[extra.group(1) if extra else ""].add(name.group().lower())
     assert wanted["telemetry"] == {"pyarrow", "pyspark"}
-    assert "kubernetes" in wanted["operator"]
+    assert {"kopf", "kubernetes"} <= wanted["operator"]
     assert "pyspark" not in wanted[""]
 
 
@@ -130,7 +130,7 @@ def test_a_broker_starts_from_the_wheel_with_nothing_but_free_ports(
 @pytest.fixture
 def without_extras(tmp_path: Path) -> Iterator[Path]:
     """A folder that hides what the extras bring, as if they had not been installed."""
-    for module in ("celpy", "kubernetes", "pyspark"):
+    for module in ("celpy", "kopf", "kubernetes", "pyspark"):
         text = f"raise ModuleNotFoundError('No module named {module}', name={module!r})\n"
         (tmp_path / f"{module}.py").write_text(text)
     return tmp_path

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlencode
@@ -19,7 +18,6 @@ from urllib.parse import urlencode
 import kubernetes
 import urllib3
 from kubernetes.client.exceptions import ApiException
-from kubernetes.client.rest import should_bypass_proxies
 
 from brokerd_operator.specs import registry
 
@@ -112,7 +110,6 @@ class Api:
         # Retries are the work queue's.
         configuration.retries = False
         configuration.connection_pool_maxsize = threads
-        self._configuration = configuration
         self._client = kubernetes.client.ApiClient(configuration)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes")
 
@@ -145,64 +142,33 @@ class Api:
     ) -> Json:
         if query:
             path = f"{path}?{urlencode(query)}"
-        url, headers = self._address(method, path, {"Content-Type": content_type})
+        prepared = self._client.param_serialize(
+            method,
+            path,
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            auth_settings=["BearerToken"],
+        )
+        prepared_method, url, headers, _, post = prepared
         try:
             response = self._client.call_api(
-                method, url, headers, body, [], _request_timeout=REQUEST_TIMEOUT_S
+                prepared_method, url, headers, body, post, _request_timeout=REQUEST_TIMEOUT_S
             )
             data = response.read()
         except ApiException as error:
-            raise error_of(error.status or 0, error.body, str(error.reason), method) from error
+            message = _said(error.body, "message") or str(error.reason)
+            reason = _said(error.body, "reason")
+            raise ApiError(error.status or 0, message, method, reason) from error
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"the API server does not answer: {error}") from error
         if not 200 <= response.status <= 299:
-            raise error_of(response.status, data, str(response.reason), method)
-        found = json.loads(data, object_hook=shared) if data else {}
+            message = _said(data, "message") or str(response.reason)
+            raise ApiError(response.status, message, method, _said(data, "reason"))
+        found = json.loads(data, object_hook=_shared) if data else {}
         if not isinstance(found, dict):
             return {}
         for body in (found, *(found.get("items") or ())):
             forget_managers(body)
         return found
-
-    def _address(
-        self, method: str, path: str, more: Mapping[str, str]
-    ) -> tuple[str, dict[str, str]]:
-        """URL and headers, with a login that is valid now: a plug-in or a file may be asked."""
-        _, url, headers, _, _ = self._client.param_serialize(
-            method,
-            path,
-            header_params={"Accept": "application/json", **more},
-            auth_settings=["BearerToken"],
-        )
-        return url, headers
-
-    # ---- for watches, which another client reads ----------------------------------------------
-
-    async def prepared(self, path: str) -> dict[str, Any]:
-        """A GET request as the arguments of aiohttp's."""
-        loop = asyncio.get_running_loop()
-        url, headers = await loop.run_in_executor(self._threads, self._address, "GET", path, {})
-        found: dict[str, Any] = {"url": url, "headers": headers}
-        given = self._configuration
-        if given.proxy and not should_bypass_proxies(given.host, given.no_proxy or ""):
-            found |= {"proxy": given.proxy, "proxy_headers": given.proxy_headers}
-        if given.tls_server_name:
-            found["server_hostname"] = given.tls_server_name
-        return found
-
-    def tls(self) -> ssl.SSLContext:
-        """Whom to trust and who we are, as the configuration has it."""
-        given = self._configuration
-        context = ssl.create_default_context(cafile=given.ssl_ca_cert, cadata=given.ca_cert_data)
-        if given.assert_hostname is False or not given.verify_ssl:
-            context.check_hostname = False
-        if not given.verify_ssl:
-            context.verify_mode = ssl.CERT_NONE
-        if given.cert_file:
-            context.load_cert_chain(given.cert_file, given.key_file)
-        return context
-
-    # ---- objects ------------------------------------------------------------------------------
 
     async def get(self, path: str) -> Json | None:
         """An object, or None."""
@@ -226,27 +192,16 @@ class Api:
 
     async def _list(self, path: str, selector: str) -> Listed:
         found: list[Json] = []
-        version = ""
-        async for items, of_page in self.pages(path, selector):
-            found += items
-            version = of_page
-        return found, version
-
-    async def pages(self, path: str, selector: str = "") -> AsyncIterator[Listed]:
-        """The objects of a collection, some at a time, each time with the listing's version.
-
-        Raises ApiError; EXPIRED, also between two pages, when it must be begun anew.
-        """
         query = {"limit": str(PAGE)}
         if selector:
             query["labelSelector"] = selector
         while True:
             page = await self.page(path, query)
+            found += page.get("items") or []
             metadata = page.get("metadata") or {}
-            yield page.get("items") or [], str(metadata.get("resourceVersion") or "")
             following = metadata.get("continue")
             if not following:
-                return
+                return found, str(metadata.get("resourceVersion") or "")
             query["continue"] = following
 
     async def page(self, path: str, query: Mapping[str, str]) -> Json:
@@ -318,24 +273,18 @@ def forget_managers(body: Json) -> Json:
     return body
 
 
-def shared(found: Json) -> Json:
+def _shared(found: Json) -> Json:
     """An object of an answer with names that all answers share: of ten thousand bodies that are
-    kept the names of their fields would be a quarter. For `json.loads`."""
+    kept the names of their fields would be a quarter."""
     return {sys.intern(name): value for name, value in found.items()}
 
 
-def error_of(status: int, said: bytes | str | Json | None, otherwise: str, method: str) -> ApiError:
-    """An answer that is no success: a Status, as JSON or read already, or anything else."""
-    if not isinstance(said, dict):
-        try:
-            said = json.loads(said or b"")
-        except ValueError:
-            # Of a group that is not installed it is plain text, not JSON.
-            said = {}
-    found = said if isinstance(said, dict) else {}
-    return ApiError(
-        status, str(found.get("message") or otherwise), method, str(found.get("reason") or "")
-    )
+def _said(data: bytes | str | None, name: str) -> str:
+    """A field of an error; of a group that is not installed it is plain text, not JSON."""
+    try:
+        return str(json.loads(data or b"")[name])
+    except (TypeError, ValueError, KeyError):
+        return ""
 
 
 def merge_patch(old: Any, new: Any) -> Any:

@@ -1,9 +1,11 @@
-"""The watch shell: resources from the API server in, keys into the engine.
+"""kopf as the watch shell (design/operator.md §13.1): events in, keys into the engine.
 
-docs/design/operator.md §13.
+Only this module knows kopf. No handler of its own state, so no annotation of kopf's is ever written
+to a resource; no posting of events; no peering.
 
-Each watched namespace is listed and watched by itself: one that is forbidden or gone stops nobody
-but its own watches.
+Each watched namespace is listed and watched by itself, with a kopf of its own in a thread of its
+own: a kopf ends as a whole when one of its watches is refused, and cancels every task of its event
+loop that began after it. So a namespace that is forbidden or gone stops nobody but its own watch.
 """
 
 from __future__ import annotations
@@ -12,23 +14,29 @@ import asyncio
 import contextlib
 import logging
 import random
+import threading
+from collections.abc import Callable
 from typing import Any
 
+import kopf
+
+from brokerd_operator.engine import keys
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.versions import version_of
 from brokerd_operator.manifests import naming
 from brokerd_operator.sources import rights
-from brokerd_operator.sources.api import Api, ApiError, Json, forget_managers, path_of
+from brokerd_operator.sources.api import Api, ApiError, forget_managers, path_of
+from brokerd_operator.sources.hand_over import HandOver
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
-from brokerd_operator.sources.listing import Listing, Taken, collection
+from brokerd_operator.sources.listing import Listing
 from brokerd_operator.sources.places import Places
 from brokerd_operator.sources.secret_reads import SecretReads
-from brokerd_operator.sources.watch import Told, Watcher
 from brokerd_operator.specs import registry
 
 log = logging.getLogger(__name__)
 
+GROUP, VERSION = naming.API_VERSION.split("/")
 #: Safety net under the watches.
 RELIST_S = 600.0
 #: A namespace whose rights end is looked at so often until nothing is left to do in it.
@@ -41,15 +49,17 @@ RETRY_JITTER = 0.2
 RETRY_BROKEN_MAX_S = 5.0
 #: A watch that lasted so long was a good one: the next failure is a first one again.
 GOOD_WATCH_S = 10.0
+#: kopf's own tries of a request, which are as far apart as ours at most.
+KOPF_BACKOFFS_S = (1, 1, 2, 3, 5, 5, 5)
 #: News that make a listing necessary come in numbers.
 GATHER_S = 1.0
+#: kopf takes so long at most to end; no thread may write its log while the process ends.
+JOIN_S = 3.0
 FORBIDDEN = 403
-NAMESPACES = "/api/v1/namespaces"
-STATEFUL_SETS = {"labelSelector": f"app.kubernetes.io/managed-by={naming.MANAGED_BY}"}
 
 
 class WatchEnded(Exception):
-    """A watch cannot go on; the place is listed and watched anew."""
+    """kopf has given up; the place is listed and watched anew."""
 
 
 class KubernetesSource:
@@ -71,6 +81,7 @@ class KubernetesSource:
         self._store = store
         self._places = places
         self._rights = guard
+        self._namespaces = namespaces
         self._listing = Listing(api, engine, store)
         #: Set when a place must be looked at before the next relisting is due.
         self._nudges = {place: asyncio.Event() for place in namespaces or ("",)}
@@ -90,9 +101,9 @@ class KubernetesSource:
         while True:
             began = loop.time()
             try:
-                taken = await self._list(place)
+                await self._list(place)
                 said = ""
-                await self._watch(place, taken)
+                await self._watch(place)
             except ApiError as error:
                 if error.status == FORBIDDEN and place:
                     await self._places.is_refused(place, str(error))
@@ -109,55 +120,42 @@ class KubernetesSource:
             await asyncio.sleep(delay * (1 + random.uniform(0, RETRY_JITTER)))
             delay = min(2 * delay, RETRY_MAX_S)
 
-    async def _list(self, place: str) -> Taken:
-        """Take in everything of a place. Raises ApiError."""
-        version = ""
+    async def _list(self, place: str) -> int:
+        """Take in everything of a place; how many resources there are. Raises ApiError."""
         if not place:
-            namespaces, version = await self._api.list(NAMESPACES)
-            self._store.namespaces_listed(namespaces)
-        # What is watched besides: a refusal is found here, once, and not by a watch.
-        await self._api.page(path_of("apps/v1", "StatefulSet", place), {"limit": "1"})
-        taken = await self._listing.take(place)
-        taken.versions["Namespace"] = version
-        if taken.is_held:
+            namespaces, _ = await self._api.list("/api/v1/namespaces")
+            for body in namespaces:
+                self._store.namespace_changed(body, False)
+        else:
+            # What kopf will watch besides: a refusal is found here, once, and not by a watch.
+            await self._api.page(path_of("apps/v1", "StatefulSet", place), {"limit": "1"})
+        bodies = await self._listing.take(place)
+        if any(map(keys.has_finalizer, bodies)):
             await self._rights.hold_again(place)
         await self._places.is_back(place)
-        return taken
+        return len(bodies)
 
     # ---- watching -----------------------------------------------------------------------------
 
-    async def _watch(self, place: str, taken: Taken) -> None:
+    async def _watch(self, place: str) -> None:
         """Watch and relist until one of them fails; raises ApiError or WatchEnded."""
-        async with Watcher(self._api) as watcher:
-            tasks = [asyncio.create_task(self._relist(place))]
-            for kind in registry.KINDS:
-                path, version = collection(kind, place), taken.versions[kind]
-                told = self._resource_handler(kind)
-                tasks.append(asyncio.create_task(_until_ended(watcher, path, version, told)))
-            for path, version, told, query in self._others(place, taken):
-                following = _until_ended(watcher, path, version, told, query)
-                tasks.append(asyncio.create_task(following))
-            try:
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _others(self, place: str, taken: Taken) -> list[tuple[str, str, Told, dict[str, str]]]:
-        """What is watched besides resources: path, version, handler, query."""
-        sets = path_of("apps/v1", "StatefulSet", place)
-        found: list[tuple[str, str, Told, dict[str, str]]] = []
-        found.append((sets, "", self._on_stateful_set, STATEFUL_SETS))
-        if not place:
-            found.append((NAMESPACES, taken.versions["Namespace"], self._on_namespace, {}))
-        elif self._rights.guards(place):
-            bindings = path_of(rights.RBAC, "RoleBinding", place)
-            named = {"fieldSelector": f"metadata.name={self._rights.binding}"}
-            found.append((bindings, "", self._on_binding, named))
-        return found
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[str] = loop.create_future()
+        watch = _Watch(place, self._registry(place), loop, ended)
+        relisting = loop.create_task(self._relist(place))
+        watch.start()
+        try:
+            either: set[asyncio.Future[Any]] = {relisting, ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if relisting.done():
+                relisting.result()
+            raise WatchEnded(ended.result())
+        finally:
+            relisting.cancel()
+            watch.stop()
+            await asyncio.gather(relisting, return_exceptions=True)
+            if not ended.done():
+                await asyncio.to_thread(watch.join)
 
     async def _relist(self, place: str) -> None:
         """Compare with a full listing now and then; raises ApiError when the place is lost."""
@@ -193,21 +191,68 @@ class KubernetesSource:
         if binding is None or not rights.is_ending(binding):
             return False
         # In a namespace that ends nothing can be made: what is not there now will never be.
-        if await self._store.is_namespace_ending(place) and (await self._list(place)).count:
+        if await self._store.is_namespace_ending(place) and await self._list(place):
             return True
         await self._rights.release(place)
         return True
 
-    # ---- handlers -----------------------------------------------------------------------------
+    # ---- handlers, called in the threads of the watches ---------------------------------------
 
-    def _resource_handler(self, kind: str) -> Told:
-        def handler(type_: str, found: Json) -> None:
-            body = forget_managers({**found, "kind": kind})
+    def _registry(self, place: str) -> kopf.OperatorRegistry:
+        #: Of resources that this watch has told of.
+        seen: set[str] = set()
+        events = HandOver(asyncio.get_running_loop())
+
+        def on_event(function: Callable[[str, dict[str, Any]], None]) -> Any:
+            async def handler(event: dict[str, Any], **_: Any) -> None:
+                events.give(function, event["type"] or "", event["object"])
+
+            return handler
+
+        handlers = kopf.OperatorRegistry()
+        kopf.on.login(registry=handlers)(_login)
+        for kind in registry.KINDS:
+            kopf.on.event(
+                GROUP, VERSION, registry.PLURALS[kind], registry=handlers, id=f"watch-{kind}"
+            )(on_event(self._resource_handler(kind, place, seen)))
+        kopf.on.event(
+            "apps",
+            "v1",
+            "statefulsets",
+            labels={"app.kubernetes.io/managed-by": naming.MANAGED_BY},
+            registry=handlers,
+        )(on_event(self._on_stateful_set))
+        if self._namespaces:
+            if self._rights.guards(place):
+                kopf.on.event(
+                    "rbac.authorization.k8s.io",
+                    "v1",
+                    "rolebindings",
+                    field="metadata.name",
+                    value=self._rights.binding,
+                    registry=handlers,
+                )(on_event(self._on_binding))
+        else:
+            kopf.on.event("", "v1", "namespaces", registry=handlers)(on_event(self._on_namespace))
+        return handlers
+
+    def _resource_handler(
+        self, kind: str, place: str, seen: set[str]
+    ) -> Callable[[str, dict[str, Any]], None]:
+        def handler(type_: str, found: dict[str, Any]) -> None:
+            # A copy: kopf goes on with its own in another thread.
+            metadata = {**found["metadata"]}
+            body = forget_managers({**found, "kind": kind, "metadata": metadata})
+            if not type_ and metadata["uid"] in seen:
+                # The API server has forgotten where the watch was (410), and kopf has listed
+                # anew. It does not tell which resources went meanwhile: a listing does.
+                self._nudges[place].set()
             if type_ == "DELETED":
-                metadata = body["metadata"]
+                seen.discard(metadata["uid"])
                 key = Key(kind, metadata["namespace"], metadata["name"])
                 self._engine.remove(key, version_of(body))
             else:
+                seen.add(metadata["uid"])
                 self._engine.put(body)
 
         return handler
@@ -229,11 +274,103 @@ class KubernetesSource:
         self._engine.wake_namespace(body["metadata"]["name"])
 
 
-async def _until_ended(
-    watcher: Watcher, path: str, version: str, told: Told, query: dict[str, str] | None = None
-) -> None:
-    """Follow a collection; raises WatchEnded: what it means is for the next listing to find out."""
-    try:
-        await watcher.follow(path, version, told, query)
-    except ApiError as error:
-        raise WatchEnded(f"{path}: {error}") from error
+class _Watch:
+    """Owns one kopf and its thread. `ended` gets the reason when it ends by itself."""
+
+    def __init__(
+        self,
+        place: str,
+        handlers: kopf.OperatorRegistry,
+        loop: asyncio.AbstractEventLoop,
+        ended: asyncio.Future[str],
+    ) -> None:
+        self._place = place
+        self._handlers = handlers
+        self._loop = loop
+        self._ended = ended
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        # It holds nothing that must be put away: the process need not wait for it.
+        self._thread = threading.Thread(
+            target=self._run, name=f"watch {place or 'all'}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the end; what still comes from it does no harm."""
+        with self._lock:
+            self._is_stopped = True
+            if self._own_loop is not None and self._stop is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._own_loop.call_soon_threadsafe(self._stop.set)
+
+    def join(self) -> None:
+        self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._watch())
+        except Exception as error:
+            self._say(repr(error))
+
+    def _say(self, reason: str) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._tell, reason)
+
+    def _tell(self, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(reason)
+
+    async def _watch(self) -> None:
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._own_loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        tasks = await kopf.spawn_tasks(
+            registry=self._handlers,
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not self._place,
+            namespaces=(self._place,) if self._place else (),
+            stop_flag=self._stop,
+        )
+        done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # Told at once: a kopf whose watch was refused can take for ever to end the other ones.
+        errors = [repr(task.exception()) for task in done if task.exception() is not None]
+        self._say(", ".join(errors) or "it ended")
+        for task in left:
+            task.cancel()
+
+
+async def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_kubeconfig(**kwargs) or kopf.login_with_service_account(**kwargs)
+
+
+class _NoDiffs(kopf.DiffBaseStorage):  # type: ignore[misc]
+    """Watches tell of whole bodies: nobody asks what changed, and kopf need not find out."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        return None
+
+    def fetch(self, *, body: Any) -> Any:
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        pass
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDiffs()
+    settings.posting.enabled = False
+    # No right to watch CRDs in the namespaced mode.
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 10
+    settings.networking.error_backoffs = KOPF_BACKOFFS_S
+    return settings

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from brokerd_operator.engine import keys
@@ -66,10 +66,6 @@ class KubernetesStore:
     async def close(self) -> None:
         """After the last pass."""
         await self._teller.close()
-
-    def namespaces_listed(self, bodies: Iterable[Body]) -> None:
-        """All namespaces there are (cluster-wide operators only)."""
-        self._namespaces = {body["metadata"]["name"]: dict(body) for body in bodies}
 
     def namespace_changed(self, body: Body, is_gone: bool) -> None:
         """News of a namespace (cluster-wide operators only)."""

@@ -1,4 +1,4 @@
-"""Leader election by a Lease (design/operator.md §13.2: 15/10/2 s).
+"""Leader election by a Lease (design/operator.md §13.2: 15/10/2 s); kopf's peering is not used.
 
 One holder at a time; whoever cannot renew in time ends, so that two never write.
 """

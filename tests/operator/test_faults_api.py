@@ -3,6 +3,7 @@
 In the first test everything breaks now and then, by a seed; FAULT_SEEDS=N takes N of them,
 FIRST_SEED=S the first one. The second kills the operator just before and just after each n-th of
 its writes, with KILL_EVERY=n: it takes minutes and is left out otherwise (`make operator-faults`);
+FIRST_KILL=N begins at that write, so that FIRST_KILL=62 KILL_EVERY=1000 is write 62 alone;
 KILL_LANES=N of its scenarios run at a time.
 """
 
@@ -45,13 +46,15 @@ SEEDS = int(os.environ.get("FAULT_SEEDS", "1"))
 FIRST_SEED = int(os.environ.get("FIRST_SEED", "1"))
 #: Every n-th write of the scenario; 0: none.
 KILL_EVERY = int(os.environ.get("KILL_EVERY", "0"))
+FIRST_KILL = int(os.environ.get("FIRST_KILL", "1"))
 #: From the end of the faults until all is well. A pass that failed four times waits for 8 s.
 SETTLED_S = 30.0
 #: Of a scenario's step with a kill in it, on two busy cores.
 STEP_S = 120.0
-#: From its last step until everything is as it was without a kill; the garbage collector may take
-#: its time.
-END_S = 60.0
+#: From its last step until everything is as it was without a kill. A bound, not an expectation: the
+#: garbage collector and the StatefulSets' controller take their time where the machine is busy (at
+#: a load of 40 on two cores a member's restart was under way after 60 s).
+END_S = 300.0
 #: Between two steps while everything breaks.
 PAUSE_S = 1.5
 
@@ -245,7 +248,7 @@ def test_killed_at_a_write_and_begun_anew_it_ends_in_the_same_state(
     tmp_path: Path,
 ) -> None:
     total, wanted = undisturbed
-    moments = list(itertools.product(range(1, total + 1, KILL_EVERY), (True, False)))
+    moments = list(itertools.product(range(FIRST_KILL, total + 1, KILL_EVERY), (True, False)))
     began = time.monotonic()
 
     def one(moment: tuple[int, bool]) -> str:

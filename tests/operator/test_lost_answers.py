@@ -302,6 +302,7 @@ async def test_of_too_many_events_the_newest_are_sent_and_warnings_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
     monkeypatch.setattr(events, "WAITING_MAX", 3)
     api = Recording()
     teller = events.Teller(api)
@@ -317,6 +318,7 @@ async def test_an_event_that_is_refused_or_hangs_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "PAUSE_S", 0.0)
+    monkeypatch.setattr(events, "PAUSE_OF_MANY_S", 0.0)
     api = Recording(ApiError(403, "the namespace is being terminated", "POST"), {}, 60.0)
     teller = events.Teller(api)
     for number in range(3):

@@ -22,8 +22,11 @@ MESSAGE_MAX = 1024
 #: Events of each type that wait. Ten thousand resources that become ready at the same moment are no
 #: news that anybody reads one by one; client-go's recorder drops them as well (1,000 wait there).
 WAITING_MAX = 256
-#: Between two Events: the API server has better things to do.
+#: Between two Events, and between those behind the first ones of many: the API server has better
+#: things to do.
 PAUSE_S = 0.05
+BURST = 20
+PAUSE_OF_MANY_S = 0.2
 #: At the end of the process.
 CLOSE_S = 1.0
 #: The API server puts some characters of its own behind the name.
@@ -78,6 +81,7 @@ class Teller:
                     await self._task
 
     async def _send(self) -> None:
+        sent = 0
         while self._warnings or self._others:
             told = (self._warnings or self._others).popleft()
             try:
@@ -85,7 +89,8 @@ class Teller:
             except ApiError as error:
                 # A namespace that goes takes none.
                 log.info("no Event %s of %s: %s", told["reason"], _shown(told), error)
-            await asyncio.sleep(PAUSE_S)
+            sent += 1
+            await asyncio.sleep(PAUSE_S if sent < BURST else PAUSE_OF_MANY_S)
         if self._left_out:
             log.info("Events were left out count=%d", self._left_out)
             self._left_out = 0

@@ -170,8 +170,6 @@ class Store:
         classic stops at the first level whose head is alive (R-PRI-5).
         """
         expired: list[Span] = []
-        if not self.expiring:
-            return expired
         while self._returns and _is_over(self._returns[0], now_ms):
             expired.append(self._returns.popleft())
         for priority in list(self._order):

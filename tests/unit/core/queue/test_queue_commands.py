@@ -55,3 +55,17 @@ def test_sizes_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch)
     assert queue_commands.total_size(columns) == 11
     monkeypatch.setattr(sys, "byteorder", "big")
     assert queue_commands.total_size(columns) == (5 << 24) + (6 << 24)
+
+
+def test_the_answer_to_a_get_is_what_any_reader_of_json_finds_in_it() -> None:
+    run = queue_commands.Run(7, 1, 2, 300, 0, 1)
+    answer = queue_commands.encode_get_reply(run, 12)
+    assert queue_commands.decode_reply(answer) == {"run": list(run), "ready": 12}
+    assert queue_commands.decode_get_reply(answer) == (run, 12)
+
+
+def test_a_get_that_brought_nothing_is_left_to_the_general_reader() -> None:
+    nothing = queue_commands.encode_get_reply(None, 0)
+    assert queue_commands.decode_reply(nothing) == {"run": None, "ready": 0}
+    assert queue_commands.decode_get_reply(nothing) is None
+    assert queue_commands.decode_get_reply(b'{"refused":405,"text":"x"}') is None

@@ -207,6 +207,25 @@ def test_publishes_are_refused(members: list[Member], admin: Admin) -> None:
             )
 
 
+@pytest.mark.parametrize("how", ["cleared", "narrowed"])
+def test_gets_are_refused(members: list[Member], admin: Admin, how: str) -> None:
+    """R-CS-8: what a channel remembers of a get goes with the right to read."""
+    name = f"getter-{how}"
+    login = make_user(admin, name)
+    with client(members[1].amqp_port, **login) as raw:
+        raw.open(1)
+        raw.send(1, methods.QueueDeclare(queue=name))
+        raw.expect(methods.QueueDeclareOk)
+        for _ in range(2):
+            raw.send(1, methods.BasicGet(queue=name))
+            raw.expect(methods.BasicGetEmpty)
+        change(admin, name, how)
+        raw.send(1, methods.BasicGet(queue=name))
+        closed = raw.expect(methods.ChannelClose)
+        assert closed.reply_code == 403
+        assert f"read access to queue '{name}'" in closed.reply_text
+
+
 def test_a_transaction_is_refused_whole(members: list[Member], admin: Admin) -> None:
     """R-TX-2: the right to write is needed when it is committed, too."""
     login = make_user(admin, "committer")

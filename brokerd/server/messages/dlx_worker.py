@@ -23,6 +23,7 @@ from brokerd.core.message import Content
 from brokerd.core.queue import deaths, effects, queue_commands
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue_options import QueueOptions
+from brokerd.raft.messages import NodeId
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import pipeline, ports, rerouting
 from brokerd.server.messages.dead_letter_headers import record_death
@@ -128,6 +129,7 @@ class DeadLetterer:
                 if cycling:
                     self.log_cycle(cycling, history)
                 targets = [target for target in result.queues if target.name in kept]
+                self._make_known(targets)
                 pipeline.send_own(routing, publisher, queue.vhost, result, letter, 1, targets)
                 routing.counters.dead_lettered(
                     queue.vhost,
@@ -142,6 +144,17 @@ class DeadLetterer:
                     [target.name for target in targets],
                 )
         publisher.flush()
+
+    def _make_known(self, targets: Sequence[Queue]) -> None:
+        """Have what goes to queues that are in the catalog wait for them.
+
+        While a member starts, a queue may have expired messages before this one has been opened:
+        a group that nobody has made known counts as deleted, and takes everything over.
+        """
+        groups = self._sender.groups
+        for target in targets:
+            if not groups.knows(target.uid):
+                groups.set_members(target.uid, map(NodeId, target.members))
 
     def _addressed(self, uid: int, letter: Pending, options: QueueOptions) -> Addressed:
         """Return where a letter of a queue goes, and the message that goes there."""
@@ -164,6 +177,7 @@ class DeadLetterer:
             self.log_cycle(cycling, history)
         targets = tuple(each for each in result.queues if each.name in kept)
         if targets:
+            self._make_known(targets)
             if not letter.is_sent:
                 self._count(queue, letter, options, targets, len(dead[2]))
         elif not cycling:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,10 +15,10 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
 from brokerd.core.queue import queue_commands
-from brokerd.core.queue.effects import Run
+from brokerd.core.queue.effects import DeadLetter, Run
 from brokerd.core.queue.queue_commands import EnqueueStatus
 from brokerd.core.queue_options import QueueOptions
-from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
+from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
 
@@ -31,6 +32,13 @@ class Groups:
         self.refusing: set[int] = set()
         #: (group, messages) of each command.
         self.sent: list[tuple[int, list[Content]]] = []
+        self.members: dict[int, list[str]] = {}
+
+    def knows(self, uid: int) -> bool:
+        return uid in self.members
+
+    def set_members(self, uid: int, nodes: Iterable[str]) -> None:
+        self.members[uid] = list(nodes)
 
     def refuses_lines(self, uid: int) -> bool:
         return False
@@ -162,3 +170,15 @@ async def test_a_letter_that_goes_over_an_alternate_exchange_is_marked(
     await rig.worker._send([(rig.letters[0], way, result.queues)])
     ((_, contents),) = rig.groups.sent
     assert message_annotations.decode(contents[0][3]).rerouted is is_marked
+
+
+async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() -> None:
+    """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
+    rig = Rig()
+    sender = Sender(cast(GroupClient, rig.groups))
+    letterer = DeadLetterer(rig.queues, rig.routing, sender, lambda work: None)
+    source = rig.uids[0]
+    letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
+    queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
+    assert [uid for uid, _ in rig.groups.sent] == [rig.uids[1]]
+    assert rig.groups.members == {rig.uids[1]: queues[rig.uids[1]].members}

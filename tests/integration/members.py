@@ -17,6 +17,8 @@ from typing import Any
 
 import pika
 
+from brokerd import compiled
+from tests import warm
 from tests.ports import free_ports
 
 LISTENERS = ("AMQP", "GRPC", "PEER", "HTTP", "MANAGEMENT")
@@ -57,9 +59,11 @@ class Member:
     data_dir: Path
     ports: dict[str, int]
     env: dict[str, str]
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | warm.Forked | None = None
     #: The module that is run; another one for a member of another version.
     program: str = "brokerd"
+    #: A fork of a process that has made the imports (warm.py); False: one from the ground up.
+    is_warm: bool = True
     log_path: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,24 +91,24 @@ class Member:
 
     def start(self) -> None:
         """Start the process; `wait_ready` follows."""
+        arguments = [
+            self.program,
+            "serve",
+            "--node-name",
+            self.name,
+            "--data-dir",
+            str(self.data_dir),
+            "--bind",
+            "127.0.0.1",
+        ]
+        env = os.environ | self.env | {"PYTHONPATH": str(REPOSITORY)}
+        folder = self.data_dir.parent
+        if self.is_warm and self.program == "brokerd" and compiled.VARIABLE not in self.env:
+            self.process = warm.members().start(arguments, env, self.log_path, folder)
+            return
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    self.program,
-                    "serve",
-                    "--node-name",
-                    self.name,
-                    "--data-dir",
-                    str(self.data_dir),
-                    "--bind",
-                    "127.0.0.1",
-                ],
-                env=os.environ | self.env | {"PYTHONPATH": str(REPOSITORY)},
-                stdout=log,
-                stderr=log,
-                cwd=self.data_dir.parent,
+                [sys.executable, "-m", *arguments], env=env, stdout=log, stderr=log, cwd=folder
             )
 
     def wait_ready(self) -> None:
@@ -191,18 +195,20 @@ def cluster(
     size: int,
     *,
     program: str = "brokerd",
+    is_warm: bool = True,
     amqps_ports: Sequence[int] = (),
     own_env: Sequence[Mapping[str, str]] = (),
     **env: str,
 ) -> Iterator[list[Member]]:
     """Run `size` members with their data below `folder`; extra settings as BROKERD_… variables, in
     which {name} stands for a member's name.  own_env: such of single members, in their order.
+    is_warm: False for tests of memory, and of starts.
     """
     ports = free_ports(size * len(LISTENERS))
     members = []
     for i in range(size):
         own = dict(zip(LISTENERS, ports[i * len(LISTENERS) :], strict=False))
-        members.append(Member(f"n{i}", folder / f"n{i}", own, {}, program=program))
+        members.append(Member(f"n{i}", folder / f"n{i}", own, {}, program=program, is_warm=is_warm))
     peers = ",".join(f"{member.name}=127.0.0.1:{member.ports['PEER']}" for member in members)
     for i, member in enumerate(members):
         member.env = listener_settings(member.ports)

@@ -38,7 +38,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         "BROKERD_LIMITS_WRITE_TIMEOUT_MS": "8000",
         "BROKERD_LIMITS_UNCONFIRMED_BYTES": str(MIB),
     }
-    with cluster(tmp_path_factory.mktemp("limits"), 1, **small) as [member]:
+    with cluster(tmp_path_factory.mktemp("limits"), 1, is_warm=False, **small) as [member]:
         yield member
 
 

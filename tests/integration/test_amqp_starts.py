@@ -71,7 +71,7 @@ def test_amqps_carries_messages_and_offers_no_external(tmp_path: Path) -> None:
         "BROKERD_TLS_KEY_FILE": str(key_file),
         "BROKERD_LISTENERS_AMQPS": str(port),
     }
-    with cluster(tmp_path, 1, **env) as [member]:
+    with cluster(tmp_path, 1, is_warm=False, **env) as [member]:
         context = ssl.create_default_context(cafile=str(cert_file))
         options = pika.SSLOptions(context, "localhost")
         parameters = pika.ConnectionParameters("127.0.0.1", port, ssl_options=options)
@@ -128,7 +128,7 @@ def _ended(raw: RawClient) -> bool:
 
 def test_sigterm_under_load_hands_over_and_ends_soon(tmp_path: Path) -> None:
     """320 for the clients, no election for the others (R-ERR 320)."""
-    with cluster(tmp_path, 3) as members:
+    with cluster(tmp_path, 3, is_warm=False) as members:
         first = members[0]
         raw = RawClient(first.amqp_port)
         raw.open(1)

@@ -53,7 +53,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         "BROKERD_LIMITS_UNAUTHENTICATED_PER_ADDRESS": str(STRANGERS_PER_ADDRESS),
         "BROKERD_LIMITS_GRPC_REQUEST_BYTES": str(REQUEST_BYTES),
     }
-    with cluster(tmp_path_factory.mktemp("hostile"), 1, **settings) as [member]:
+    with cluster(tmp_path_factory.mktemp("hostile"), 1, is_warm=False, **settings) as [member]:
         get_info(member)
         yield member
 

@@ -36,7 +36,7 @@ SLACK = 40 * MIB
 @pytest.fixture(scope="module")
 def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
     settings = {"BROKERD_MEMORY_HIGH_WATERMARK": str(WATERMARK)}
-    with cluster(tmp_path_factory.mktemp("ports"), 1, **settings) as [member]:
+    with cluster(tmp_path_factory.mktemp("ports"), 1, is_warm=False, **settings) as [member]:
         yield member
 
 
@@ -223,7 +223,9 @@ def test_one_connection_holds_no_more_than_two_large_messages(member: Member) ->
 
 def test_a_memory_alarm_ends_with_its_cause(tmp_path: Path) -> None:
     """R-MEM-11: what was freed goes back to the system, within 10 s on a machine that is idle."""
-    with cluster(tmp_path, 1, BROKERD_MEMORY_HIGH_WATERMARK=str(130 * MIB)) as [member]:
+    with cluster(tmp_path, 1, is_warm=False, BROKERD_MEMORY_HIGH_WATERMARK=str(130 * MIB)) as [
+        member
+    ]:
         with contextlib.ExitStack() as stack:
             for _ in range(4):
                 raw = stack.enter_context(client(member.amqp_port))

@@ -38,7 +38,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         "BROKERD_LIMITS_UNAUTHENTICATED_PER_ADDRESS": str(STRANGERS),
         "BROKERD_LIMITS_CHANNELS": str(CHANNELS),
     }
-    with cluster(tmp_path_factory.mktemp("hostile"), 1, **strict) as [member]:
+    with cluster(tmp_path_factory.mktemp("hostile"), 1, is_warm=False, **strict) as [member]:
         yield member
 
 

@@ -23,7 +23,7 @@ BODY = b"x" * 100_000
 
 @pytest.fixture
 def member(tmp_path: Path) -> Iterator[Member]:
-    with cluster(tmp_path, 1) as [member]:
+    with cluster(tmp_path, 1, is_warm=False) as [member]:
         yield member
 
 

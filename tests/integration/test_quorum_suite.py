@@ -293,7 +293,7 @@ def test_dead_letters_survive_the_leader_of_their_queue(tmp_path: Path) -> None:
 def test_bodies_stay_on_disk_on_every_member(tmp_path: Path) -> None:
     """R-QQ-25: 96 MiB wait in a queue; each member keeps its recent bodies and no more."""
     cache = {"BROKERD_STORAGE_CACHE_BYTES": str(4 << 20)}
-    with cluster(tmp_path, 3, **cache) as members:
+    with cluster(tmp_path, 3, is_warm=False, **cache) as members:
         raw = confirming(members[0])
         raw.declare(1, "deep", durable=True, arguments=QUORUM)
         before = [_rss(member) for member in members]

@@ -54,7 +54,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         "BROKERD_TLS_KEY_FILE": str(key_file),
         "BROKERD_LISTENERS_AMQPS": str(amqps),
     }
-    with cluster(folder, 1, **small) as [member]:
+    with cluster(folder, 1, is_warm=False, **small) as [member]:
         member.ports["AMQPS"] = amqps
         yield member
 

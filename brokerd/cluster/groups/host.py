@@ -164,6 +164,7 @@ class Host:
         *,
         volatile: bool = False,
         log_uid: int = 0,
+        is_made_now: bool = False,
     ) -> None:
         """Start this node's replica of a group.
 
@@ -172,6 +173,8 @@ class Host:
         log_uid: what the log calls the group, 0: its uid; a log that was removed is never used
         again, so a member that comes back needs another one.
         volatile: nothing on disk, this node alone; such a group leads itself at once.
+        is_made_now: whoever opens it had opened all groups that were there before; this one cannot
+        have been here on a directory that was put back since.
         """
         if uid in self._drivers:
             raise ValueError(f"group {uid:x} is open")
@@ -193,7 +196,7 @@ class Host:
         driver = Driver(uid, replica, log, machine, self, is_volatile=volatile, log_uid=log_uid)
         if not volatile:
             is_new = not log.initial_state()[1].voters
-            self.remembrance.opens(driver, is_new=is_new)
+            self.remembrance.opens(driver, is_new=is_new and is_made_now)
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
             elif not replica.configuration.voters:

@@ -24,10 +24,10 @@ OfGroup = Callable[[int], None]
 
 @dataclass(slots=True, frozen=True)
 class Listeners:
-    """Who is told of what, each in order; the argument is the group's uid."""
+    """Who is told of what, each in order; the first argument is the group's uid."""
 
-    #: A replica was opened; of so many members.
-    opened: Callable[[int, int], None]
+    #: A replica was opened: of so many members, and the catalog's revision that put it here.
+    opened: Callable[[int, int, int], None]
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]
     left: Sequence[OfGroup]
@@ -130,7 +130,8 @@ class QueueGroups:
                 log_uid=log_uid,
                 is_made_now=self._is_loaded,
             )
-            self._listeners.opened(uid, len(members))
+            since = queue_membership.since(membership, node)
+            self._listeners.opened(uid, len(members), since)
             if members[0] == node:
                 # The first member is the leader that the locator chose (R-QQ-5).
                 self._host.transfer_leadership(uid, node)

@@ -168,13 +168,10 @@ class Host:
     ) -> None:
         """Start this node's replica of a group.
 
-        members: the group's first voters, the same on all of them; they count only while the log
-        here knows none.  Empty: a member that is added later votes when it has caught up.
-        log_uid: what the log calls the group, 0: its uid; a log that was removed is never used
-        again, so a member that comes back needs another one.
-        volatile: nothing on disk, this node alone; such a group leads itself at once.
-        is_made_now: whoever opens it had opened all groups that were there before; this one cannot
-        have been here on a directory that was put back since.
+        members: the group's first voters, the same on all; they count only while the log here knows
+        none.  Empty: a member that is added later votes when it has caught up.
+        log_uid: what the log calls the group, 0: its uid; one that comes back needs another log.
+        volatile: in memory here alone.  is_made_now: all that were there before it are open here.
         """
         if uid in self._drivers:
             raise ValueError(f"group {uid:x} is open")

@@ -130,7 +130,7 @@ class Member:
             return lambda uid: self.said.append(f"{what} {uid}")
 
         listeners = Listeners(
-            opened=lambda uid, count: self.said.append(f"opened {uid} of {count}"),
+            opened=lambda uid, count, since: self.said.append(f"opened {uid} of {count}"),
             leaving=(tell("leaving"),),
             left=(tell("left"),),
             ending=(tell("ending"),),

@@ -24,10 +24,10 @@ OfGroup = Callable[[int], None]
 
 @dataclass(slots=True, frozen=True)
 class Listeners:
-    """Who is told of what, each in order; the argument is the group's uid."""
+    """Who is told of what, each in order; the first argument is the group's uid."""
 
-    #: A replica was opened; of so many members.
-    opened: Callable[[int, int], None]
+    #: A replica was opened: of so many members, and the catalog's revision that put it here.
+    opened: Callable[[int, int, int], None]
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]
     left: Sequence[OfGroup]
@@ -41,7 +41,9 @@ class Listeners:
 
 
 class QueueGroups:
-    """State: how many queues were declared; which there are stands in member_queues.py."""
+    """State: how many queues were declared, whether the first reading of the catalog is done; which
+    queues there are stands in member_queues.py.
+    """
 
     def __init__(
         self,
@@ -61,6 +63,8 @@ class QueueGroups:
         self._led = led
         self._listeners = listeners
         self._queues = records
+        #: All that the catalog knew at the start is open.
+        self._is_loaded = False
         #: Queues that came into being since this member's start, for the metrics; and of these
         #: those that it is the first member of, so that over all members each counts once.
         self.declared_total = 0
@@ -77,6 +81,7 @@ class QueueGroups:
             self._open(queue)
         for uid in known:
             self._close(uid)
+        self._is_loaded = True
         # A catalog that is not whole may not know them any more.
         if not self._host.status_of(CATALOG_GROUP).is_damaged:
             # Queues that were deleted, and groups that let go of this member, while it was away.
@@ -117,8 +122,16 @@ class QueueGroups:
             # rest, which may come behind the first messages (QueueLeaders.propose).
             machine = QueueMachine(queue.name, QueueOptions(queue_type=queue.type))
             volatile = not queue.durable
-            self._host.open_group(uid, first, machine, volatile=volatile, log_uid=log_uid)
-            self._listeners.opened(uid, len(members))
+            self._host.open_group(
+                uid,
+                first,
+                machine,
+                volatile=volatile,
+                log_uid=log_uid,
+                is_made_now=self._is_loaded,
+            )
+            since = queue_membership.since(membership, node)
+            self._listeners.opened(uid, len(members), since)
             if members[0] == node:
                 # The first member is the leader that the locator chose (R-QQ-5).
                 self._host.transfer_leadership(uid, node)

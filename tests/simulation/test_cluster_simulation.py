@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.core.catalog import catalog_commands
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.members import cluster_file
+from tests.simulation.broker.oracle import Ledger
+from tests.simulation.cluster import administration
 from tests.simulation.cluster.mutants import CI, MUTANTS, hunt
 from tests.simulation.cluster.scenario import PROFILES
 from tests.simulation.cluster.world import ClusterWorld
@@ -74,6 +77,34 @@ def test_a_founder_with_an_empty_disk_votes_when_it_is_told_to(tmp_path: Path) -
         assert all(
             process.host.status_of(CATALOG_GROUP).is_doubted is False for process in world.serving()
         )
+
+
+def test_a_queue_on_two_members_that_join_has_a_leader(tmp_path: Path) -> None:
+    """ADR 36: their disks are new and hold no vote in what was there before; this came after."""
+    with quiet():
+        world = ClusterWorld(3, None, "fair")
+        world.is_chaotic = world.lies.is_on = False
+        world._populate(tmp_path)
+        world._run_until(6_000)
+        newcomers = [world.members[NodeId(name)] for name in ("n3", "n4")]
+        for member in newcomers:
+            member.is_out = False
+            member.start()
+        founder = world.members[world.founders[0]].broker
+        assert founder is not None
+        names = [founder.node, *(member.id for member in newcomers)]
+        while not set(names) <= founder.view.members().keys():
+            world._run_until(world.kernel.now_ms + 10)
+        assert not any(member.is_filled for member in newcomers)
+        uid, spec = 5_000, administration.SPEC | {"arguments": administration.QUORUM}
+        world.oracle.ledgers[uid] = Ledger()
+        operation = catalog_commands.put(
+            "queue", "/", "new", spec, cause="test", uid=uid, members=names
+        )
+        world._do(founder, founder.write(operation))
+        world._run_until(30_000)
+        assert founder.host.leader_of(uid) in names
+        assert all(member.is_filled for member in newcomers)
 
 
 @pytest.mark.slow

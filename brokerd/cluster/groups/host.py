@@ -164,14 +164,14 @@ class Host:
         *,
         volatile: bool = False,
         log_uid: int = 0,
+        is_made_now: bool = False,
     ) -> None:
         """Start this node's replica of a group.
 
-        members: the group's first voters, the same on all of them; they count only while the log
-        here knows none.  Empty: a member that is added later votes when it has caught up.
-        log_uid: what the log calls the group, 0: its uid; a log that was removed is never used
-        again, so a member that comes back needs another one.
-        volatile: nothing on disk, this node alone; such a group leads itself at once.
+        members: the group's first voters, the same on all; they count only while the log here knows
+        none.  Empty: a member that is added later votes when it has caught up.
+        log_uid: what the log calls the group, 0: its uid; one that comes back needs another log.
+        volatile: in memory here alone.  is_made_now: all that were there before it are open here.
         """
         if uid in self._drivers:
             raise ValueError(f"group {uid:x} is open")
@@ -193,7 +193,7 @@ class Host:
         driver = Driver(uid, replica, log, machine, self, is_volatile=volatile, log_uid=log_uid)
         if not volatile:
             is_new = not log.initial_state()[1].voters
-            self.remembrance.opens(driver, is_new=is_new)
+            self.remembrance.opens(driver, is_new=is_new and is_made_now)
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
             elif not replica.configuration.voters:

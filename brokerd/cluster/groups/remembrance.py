@@ -159,10 +159,12 @@ class Remembrance:
                 self._look_at_copy()
 
     def opens(self, driver: Driver, *, is_new: bool) -> None:
-        """A replica starts; is_new: nothing of its group is on the disk here.
+        """A replica starts; is_new: nothing of its group is on the disk here, and it was made after
+        all that the catalog knew had been opened.
 
-        Once the catalog is whole this member knows all earlier groups: what comes now has no past
-        that could be forgotten here.
+        Once the catalog is whole as well, this member knows all earlier groups: what comes now has
+        no past that could be forgotten here.  A catalog alone does not say so: it may be whole
+        before a start has opened what stands in it.
         """
         catalog = self._host.driver_of(CATALOG_GROUP)
         log = self._wal.log(driver.log_uid)

@@ -204,6 +204,7 @@ class CatalogMachine:
         if isinstance(record, Queue):
             record.uid = operation["uid"]
             record.members = list(operation["members"])
+            record.membership.created = changes.revision
             owner = operation.get("exclusive_owner")
             record.exclusive_owner = None if owner is None else ConnectionId(*owner)
         record.owner = owner_of(operation)

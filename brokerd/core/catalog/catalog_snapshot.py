@@ -86,7 +86,7 @@ def _stored(record: Record) -> Json:
 
 
 def _membership(queue: Queue) -> Json:
-    """Return the field that says where a queue is going; most queues need none."""
+    """Return the field that says where a queue comes from and is going, if there is any."""
     fields = queue.membership.stored()
     return {"membership": fields} if fields else {}
 

@@ -42,6 +42,8 @@ class Membership:
     #: Members that leave only to come back with a new log: wanted again once they are out, whatever
     #: becomes of whoever asked for it.
     returning: list[str] = field(default_factory=list)
+    #: The catalog's revision that made the queue; 0: a release made it that did not write it down.
+    created: int = 0
 
     def stored(self) -> Json:
         """Return the fields that say something, for a snapshot."""
@@ -56,6 +58,8 @@ class Membership:
             fields["excluded"] = self.excluded
         if self.returning:
             fields["returning"] = self.returning
+        if self.created:
+            fields["created"] = self.created
         return fields
 
 
@@ -67,6 +71,7 @@ def restored(fields: Json) -> Membership:
         fields.get("is_founding", True),
         fields.get("excluded", []),
         fields.get("returning", []),
+        fields.get("created", 0),
     )
 
 
@@ -117,6 +122,7 @@ def after_wish(
         membership.is_founding and set(wanted) == set(members),
         excluded,
         returning,
+        membership.created,
     )
 
 
@@ -133,7 +139,9 @@ def after_change(
         wanted = list(dict.fromkeys([*(members if wanted is None else wanted), *gone]))
     if wanted is not None and set(wanted) == set(members):
         wanted = None
-    return Membership(wanted, joined, False, membership.excluded, returning)
+    return Membership(
+        wanted, joined, False, membership.excluded, returning, created=membership.created
+    )
 
 
 def without_node(membership: Membership, node: str) -> None:
@@ -141,6 +149,11 @@ def without_node(membership: Membership, node: str) -> None:
     for remembered in (membership.excluded, membership.returning):
         if node in remembered:
             remembered.remove(node)
+
+
+def since(membership: Membership, node: str) -> int:
+    """Return the catalog's revision that gave a member its replica; 0: not known."""
+    return membership.joined.get(node, membership.created)
 
 
 def log_uid(uid: int, membership: Membership, node: str) -> int:

@@ -92,18 +92,20 @@ class CatalogWriter:
     async def sync(self, sender: NodeId, token: int, revision: int) -> None:
         """Another member wants to know when this one has applied a revision."""
         with contextlib.suppress(Unavailable):
-            # A catalog that is contradicted comes to no new revision (keeping.py): not a reason for
-            # others to wait.
-            if not self._is_contradicted():
+            if self._comes_to_revisions():
                 await self._wait_applied(revision, SYNC_S)
             payload = delivery_codec.encode_sync(token, revision)
             self._host.send_delivery(
                 sender, CATALOG_GROUP, 0, delivery_codec.DeliveryKind.SYNCED, payload
             )
 
-    def _is_contradicted(self) -> bool:
+    def _comes_to_revisions(self) -> bool:
+        """Tell whether others shall wait for the catalog here.  Not for one that is contradicted
+        (keeping.py), nor while this member looks for its cluster: it lets nobody in before it has
+        seen its own start in the catalog, which is a later revision (start.py).
+        """
         host = self._host
-        return host.has_group(CATALOG_GROUP) and host.status_of(CATALOG_GROUP).is_contradicted
+        return host.has_group(CATALOG_GROUP) and not host.status_of(CATALOG_GROUP).is_contradicted
 
     def synced(self, sender: NodeId, token: int) -> None:
         """Another member has applied what it was asked for."""

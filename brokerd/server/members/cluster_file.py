@@ -28,10 +28,12 @@ class Remembered:
     members: dict[str, str] = field(default_factory=dict)
     #: The disk was empty when this member joined, and some group has not been refilled since.
     is_refilling: bool = False
+    #: The catalog's revision when the disk was empty; 0: not known.
+    joined_at: int = 0
 
     def with_members(self, cluster_uid: str, members: Mapping[str, str]) -> Remembered:
         """Return this with what the catalog says now."""
-        return Remembered(cluster_uid, dict(members), self.is_refilling)
+        return Remembered(cluster_uid, dict(members), self.is_refilling, self.joined_at)
 
 
 def load(data_dir: Path) -> Remembered:
@@ -44,8 +46,9 @@ def load(data_dir: Path) -> Remembered:
             str(stored.get("cluster_uid", "")),
             {str(name): str(address) for name, address in members.items()},
             bool(stored.get("is_refilling", False)),
+            int(stored.get("joined_at", 0)),
         )
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} cannot be read ({error}): was it written by brokerd?") from error
     if len(found.members) > PEERS_MAX:
         raise ConfigError(f"{file} is damaged (more than {PEERS_MAX} members)")

@@ -180,7 +180,7 @@ class Joining:
             await self._host.set_peers(self.peers())
         if has_data:
             if self._kept.is_refilling:
-                self._refill.begin()
+                self._refill.begin(self._kept.joined_at)
             # Nothing may have been founded before the crash: then the founders go on with that.
             self.may_found = not self._kept.cluster_uid and self._node in self._founders
             self._open([])
@@ -215,17 +215,17 @@ class Joining:
 
     async def _join(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
         """Take part without a vote until refilled: the disk is new, the cluster is not."""
-        best = max(
-            (answer for answer in answers.values() if answer.standing == Standing.MEMBER),
-            key=lambda answer: answer.revision,
-        )
+        sure = [answer for answer in answers.values() if answer.standing == Standing.MEMBER]
+        best = max(sure, key=lambda answer: answer.revision)
+        # Each of them was true after the question, and so after this disk was new.
+        joined_at = min(answer.revision for answer in sure)
         log.info("joining the cluster of %s with an empty disk", ", ".join(sorted(best.members)))
         # Remembered first: a crash from here on must not make this disk a trusted one.
         self._kept = cluster_file.Remembered(
-            best.cluster_uid, dict(sorted(best.members.items())), True
+            best.cluster_uid, dict(sorted(best.members.items())), True, joined_at
         )
         cluster_file.save(self._config.data_dir, self._kept)
-        self._refill.begin()
+        self._refill.begin(joined_at)
         await self._host.set_peers(self.peers())
         voters = [NodeId(name) for name in best.voters]
         # A newcomer learns the configuration from the log; one that comes back may not find it
@@ -382,13 +382,14 @@ class Joining:
         """Tell a node that starts what is known of it."""
         answer = peer_pb2.Description()
         answer.has_data = bool(self._kept.cluster_uid) or self._has_entries()
+        view = self._catalog.view
+        answer.revision = view.revision
         try:
             async with asyncio.timeout(ANSWER_S):
-                answer.standing, answer.reason = await self._standing(node, asked, answer.has_data)
+                answer.standing, answer.reason = await self._standing(node, asked, answer)
         except (TimeoutError, Unavailable):
             answer.standing = Standing.UNKNOWN
-        view = self._catalog.view
-        answer.cluster_uid, answer.revision = view.cluster_id, view.revision
+        answer.cluster_uid = view.cluster_id
         answer.members.update(view.members())
         if self._host.has_group(CATALOG_GROUP):
             configuration = self._host.status_of(CATALOG_GROUP).members
@@ -401,13 +402,15 @@ class Joining:
         return host.has_group(CATALOG_GROUP) and host.status_of(CATALOG_GROUP).last > 0
 
     async def _standing(
-        self, node: NodeId, asked: peer_pb2.Enquiry, has_data: bool
+        self, node: NodeId, asked: peer_pb2.Enquiry, answer: peer_pb2.Description
     ) -> tuple[Standing, str]:
         catalog, view = self._catalog, self._catalog.view
         if not view.cluster_id or not view.members():
-            return (Standing.UNKNOWN if has_data else Standing.UNFOUNDED), ""
+            return (Standing.UNKNOWN if answer.has_data else Standing.UNFOUNDED), ""
         # A change of nothing: its answer says that this view was current after the question.
         await catalog.write({"do": "batch", "operations": []})
+        # Before the node becomes a member: what comes on it after that is later (refill.py).
+        answer.revision = view.revision
         if asked.cluster_uid and asked.cluster_uid != view.cluster_id:
             return Standing.FOREIGN, ""
         if node in view.members():

@@ -2,8 +2,9 @@
 
 An earlier disk of this member may have acknowledged what this one does not hold; a vote given in
 that state could elect a leader that does not hold it either (replication.md §1, G8).  So every
-group that is opened before the member has started, and that somebody else can refill, is doubted;
-the state outlives a crash.  Used by joining.py and app.py.
+group that is opened before the member has started, and that somebody else can refill, is doubted,
+but for those that came after this disk (ADR 36); the state outlives a crash.  Used by joining.py
+and app.py.
 """
 
 from __future__ import annotations
@@ -54,15 +55,27 @@ class Refill:
         self._send_nudge = nudge
         self._spawn = spawn
         self.is_on = False
+        #: The catalog's revision when this disk was new; 0: not known.
+        self._joined_at = 0
         self._doubted: set[int] = set()
 
-    def begin(self) -> None:
-        """Groups that are opened from now on are doubted, until the member has started."""
-        self.is_on = True
+    def begin(self, joined_at: int = 0) -> None:
+        """Groups that are opened from now on are doubted, until the member has started.
 
-    def opened(self, uid: int, member_count: int) -> None:
-        """A group was opened.  Nobody could refill one without other members."""
-        if self.is_on and member_count != 1 and self._doubts.doubt(uid):
+        joined_at: a revision of the catalog of which somebody was sure after this disk was new.  No
+        earlier disk can have held a replica that came later; two members that join at the same time
+        would be no majority of a queue on both of them.  0: none is known.
+        """
+        self.is_on = True
+        self._joined_at = joined_at
+
+    def opened(self, uid: int, member_count: int, since: int = 0) -> None:
+        """A group was opened.  Nobody could refill one without other members.
+
+        since: the catalog's revision that put the replica here; 0: not known.
+        """
+        has_no_past = since > self._joined_at > 0
+        if self.is_on and member_count != 1 and not has_no_past and self._doubts.doubt(uid):
             self._doubted.add(uid)
 
     async def started(self, patience_s: float = PATIENCE_S) -> None:

@@ -206,8 +206,9 @@ class SimConsumer(_Client):
             self._leave()
 
     def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
-        """See delivery.Sink."""
-        self.consumer_cancelled(consumer, reason)
+        """See delivery.Sink.  The queue has not let go of it: the channel ends, as a session's."""
+        if consumer.id == self.id:
+            self._end()
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """See delivery.Sink."""

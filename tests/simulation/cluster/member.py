@@ -56,6 +56,8 @@ class ClusterMember(SimMember):
         self._lost: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
         #: It was taken out of the cluster once, and may hear of it late.
         self.was_removed = False
+        #: It has let clients in with this disk.
+        self.has_served = False
 
     # ---- as the world sees it -------------------------------------------------------------------
 
@@ -77,6 +79,11 @@ class ClusterMember(SimMember):
     def is_refilling(self) -> bool:
         """Tell whether the member would be doubted when it starts again."""
         return cluster_file.load(self.data_dir).is_refilling
+
+    @property
+    def is_filled(self) -> bool:
+        """Tell whether the disk holds what the cluster promised: it is none that is new."""
+        return self.has_served and not self.is_refilling
 
     @property
     def has_lost_something(self) -> bool:
@@ -115,6 +122,7 @@ class ClusterMember(SimMember):
     def empty_disk(self) -> None:
         """Remove all files."""
         self._unnoticed, self._owed = {}, {}
+        self.has_served = False
         self.disk.forget()
         for directory in (self.directory, self.data_dir):
             shutil.rmtree(directory)

@@ -12,6 +12,7 @@ from typing import Any
 
 from brokerd.cluster.groups import formation, placement
 from brokerd.cluster.groups.formation import Course
+from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
@@ -72,6 +73,22 @@ def _goes_at_once(members: CatalogMembers, node: Any) -> bool:
 
 
 # ---- refill and repair --------------------------------------------------------------------------
+
+
+_open_group = Host.open_group
+
+
+def _made_now(host: Host, *arguments: Any, is_made_now: bool = False, **more: Any) -> None:
+    """What stands in a catalog that is whole counts as made since, at a start too."""
+    _open_group(host, *arguments, is_made_now=True, **more)
+
+
+_opened = Refill.opened
+
+
+def _opened_of_old(refill: Refill, uid: int, member_count: int, since: int = 0) -> None:
+    """A new disk is doubted in groups that came after it."""
+    _opened(refill, uid, member_count)
 
 
 def _none_left(_: Refill) -> list[int]:
@@ -137,6 +154,8 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "removal-unnoticed": ([(Joining, "watch", _nothing)], "comings", 60),
     "refill-counts-as-done": ([(Refill, "left", _none_left)], "wiped", 100),
     "groups-not-doubted": ([(Refill, "opened", _nothing)], "wiped", 30),
+    "catalog-vouches-at-a-start": ([(Host, "open_group", _made_now)], "mixed", 60),
+    "newcomers-doubt-new-queues": ([(Refill, "opened", _opened_of_old)], "scaling", 20),
     "repair-never-acts": ([(Repair, "look", _nothing)], "decay", 60),
     "damaged-replica-goes-for-good": ([(repair, "renew_member", _leave_for_good)], "decay", 60),
     "membership-not-woken": ([(GroupMembership, "topology_changed", _nothing)], "fair", 10),

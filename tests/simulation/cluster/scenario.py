@@ -96,6 +96,8 @@ PROFILES: dict[str, dict[str, Any]] = {
     #: Nodes join, members leave and come back, some of them in the middle of a crash.
     "comings": _CALM
     | {"joins": True, "leaves": True, "crashes": True, "partitions": True, "moves": True},
+    #: Nodes join while clients declare their queues.
+    "scaling": _CALM | {"joins": True, "declares": True, "calm_ms": 300, "queue_count": 3},
     #: One member's disk is lost, early and late.
     "wiped": _CALM
     | {"wipes": True, "crashes": True, "partitions": True, "transfers": True, "calm_ms": 300},

@@ -21,8 +21,8 @@ from brokerd.core import profiles
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.raft.quorum import majority
 from brokerd.rpc.v1 import peer_pb2
-from brokerd.server.catalog.catalog_writer import SYNC_S
 from brokerd.server.members import quorum_calls
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
@@ -49,9 +49,6 @@ TAKES_OUT_MS = 25_000
 VOTERS_MIN = 3
 #: What people ask for at rest takes at most so long.
 EXAM_MS = 20_000
-#: Whoever founds a cluster changes the catalog so many times, and waits each time for those who are
-#: heard and have not joined yet.
-FOUNDING_CHANGES = 3
 
 
 class ClusterWorld(BrokerWorld):
@@ -95,8 +92,6 @@ class ClusterWorld(BrokerWorld):
         #: The queue that was kept is emptied now.
         self._is_emptying = False
         self._cluster_ids: set[str] = set()
-        #: Somebody has let clients in.
-        self._is_founded = False
 
     def _new_scenario(self, profile: str | None) -> ClusterScenario:
         return ClusterScenario.of_seed(self.rng, profile)
@@ -344,13 +339,23 @@ class ClusterWorld(BrokerWorld):
     def _wipe(self) -> None:
         """The victim's disk is lost, where nobody else is needed to make up for it."""
         member = self.members[self.victim]
-        if self._is_wiped or member.is_out or member.id in self.leaving or not self._is_strong():
+        if self._is_wiped or member.is_out or member.id in self.leaving:
+            return
+        if not (self._is_strong() and self.may_damage()):
             return
         self._is_wiped = True
         member.crash()
         member.lose_disk()
         self.record("wipe", member.id)
         self.start_later(member, self.rng.choice((50, 500, 2_000)))
+
+    def may_damage(self) -> bool:
+        """See BrokerWorld.  A founder that came when the others had founded has a disk that is as
+        new as one that was lost, and no vote until it is filled: with the victim's it would be more
+        than a minority of what is promised (G8).
+        """
+        others = [self.members[node] for node in self.founders if node != self.victim]
+        return sum(member.is_filled for member in others) >= majority(len(self.founders))
 
     def _is_strong(self) -> bool:
         """Tell whether each group has three voters, so that two others know what one knows."""
@@ -400,7 +405,7 @@ class ClusterWorld(BrokerWorld):
 
     def on_serving(self, member: ClusterMember) -> None:
         """A member lets clients in: one with a new disk may end before it has filled all of it."""
-        self._is_founded = True
+        member.has_served = True
         if self.is_chaotic and member.has_lost_something and self.strikes(0.5):
             self.kernel.after(self.rng.random() * 40, self._crash, member, 50)
 
@@ -476,11 +481,6 @@ class ClusterWorld(BrokerWorld):
         for client in [*self.publishers, *self.consumers]:
             self.kernel.after(100 + self.rng.randrange(500), client.attach)
         self.kernel.after(AGAIN_MS, self._declare_first)
-
-    def _heal(self) -> None:
-        super()._heal()
-        if not self._is_founded:
-            self.resume_ms += round(FOUNDING_CHANGES * SYNC_S * 1000)
 
     def _first_fault_ms(self) -> int:
         return self.scenario.calm_ms

@@ -47,6 +47,8 @@ class FakeHost:
         self.machines: dict[int, QueueMachine] = {}
         self.log_uids: dict[int, int] = {}
         self.is_catalog_damaged = False
+        #: Of these the host was told that nothing of them can have been here before.
+        self.made_now: set[int] = set()
 
     def has_group(self, uid: int) -> bool:
         return uid in self.machines
@@ -62,7 +64,10 @@ class FakeHost:
         *,
         volatile: bool,
         log_uid: int,
+        is_made_now: bool,
     ) -> None:
+        if is_made_now:
+            self.made_now.add(uid)
         self.machines[uid], self.log_uids[uid] = machine, log_uid
         self.said.append(f"open {uid} of {','.join(members)}" + " in memory" * volatile)
 
@@ -125,7 +130,7 @@ class Member:
             return lambda uid: self.said.append(f"{what} {uid}")
 
         listeners = Listeners(
-            opened=lambda uid, count: self.said.append(f"opened {uid} of {count}"),
+            opened=lambda uid, count, since: self.said.append(f"opened {uid} of {count}"),
             leaving=(tell("leaving"),),
             left=(tell("left"),),
             ending=(tell("ending"),),
@@ -246,3 +251,26 @@ def test_no_log_goes_by_the_word_of_a_damaged_catalog() -> None:
     member.host.is_catalog_damaged = True
     member.queues.load()
     assert member.said == ["loaded"]
+
+
+def test_only_a_queue_declared_after_the_first_reading_counts_as_made_now() -> None:
+    """G8: what the catalog brings at a start may have been on a directory that was put back, even
+    if the catalog is whole by then.
+    """
+    member = Member()
+    member.catalog.records = {"q": record("n0", "n1")}
+    member.queues.load()
+    assert member.host.has_group(UID)
+    assert member.host.made_now == set()
+    later = record("n0", "n1")
+    later.uid = 8
+    member.change(later, uid=8)
+    assert member.host.made_now == {8}
+
+
+def test_a_change_of_a_queue_that_comes_before_the_first_reading_says_nothing_of_its_age() -> None:
+    """G8: the catalog is applied while the member starts."""
+    member = Member()
+    member.change(record("n0", "n1"))
+    assert member.host.has_group(UID)
+    assert member.host.made_now == set()

@@ -218,9 +218,11 @@ def test_members_that_are_to_come_back_count_against_the_bound() -> None:
 def test_wishes_that_cannot_be(
     catalog: CatalogDriver, add: tuple[str, ...], remove: tuple[str, ...], text: str
 ) -> None:
+    before = queue(catalog).membership
     reply = want(catalog, add=add, remove=remove)
     assert (reply["code"], reply["amqp"], reply["text"]) == ("REFUSED", 406, text)
-    assert queue(catalog).membership == queue_membership.Membership()
+    assert queue(catalog).membership == before
+    assert before == queue_membership.Membership(created=before.created)
 
 
 def test_a_queue_has_a_bounded_number_of_members() -> None:
@@ -272,3 +274,15 @@ def test_each_life_of_a_replica_has_a_log_of_its_own(catalog: CatalogDriver) -> 
         grow(catalog, "n1", "n2")
     assert len(seen) == 3
     assert all(1 << 16 < uid < 1 << 63 for uid in seen)
+
+
+def test_a_replica_is_as_old_as_its_queue_or_as_the_change_that_brought_it() -> None:
+    """G8: a disk that is newer can have no past with it, whatever else changes in the record."""
+    made = queue_membership.Membership(created=5)
+    wished = queue_membership.after_wish(made, ["n1"], ["n1", "n2"], ["n2"], [], False)
+    grown = queue_membership.after_change(wished, ["n1"], ["n1", "n2"], 9)
+    for known in (made, wished, grown):
+        assert queue_membership.since(known, "n1") == 5
+        assert queue_membership.restored(known.stored()) == known
+    assert queue_membership.since(grown, "n2") == 9
+    assert queue_membership.since(queue_membership.restored({}), "n1") == 0

@@ -104,6 +104,13 @@ async def test_nobody_else_means_no_question() -> None:
     assert network.asked == []
 
 
+async def test_nobody_waits_for_a_member_that_still_looks_for_its_cluster() -> None:
+    """It is up and has no catalog: who asks it would wait for SYNC_S, at each change."""
+    network = Network()
+    await network.writer.sync(NEAR, 1, revision=7)
+    assert network.answered == [NEAR]
+
+
 async def test_whoever_asks_waits_for_a_member_that_has_not_applied_a_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,10 +38,12 @@ class Refill:
 
     def __init__(self) -> None:
         self.is_on = False
+        self.joined_at = 0
         self.opened_here: list[tuple[int, int]] = []
 
-    def begin(self) -> None:
+    def begin(self, joined_at: int = 0) -> None:
         self.is_on = True
+        self.joined_at = joined_at
 
     def opened(self, uid: int, member_count: int) -> None:
         self.opened_here.append((uid, member_count))
@@ -113,6 +115,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.answers: dict[bool, peer_pb2.Description] = {}
+        #: What one of them alone answers.
+        self.answers_of: dict[str, peer_pb2.Description] = {}
         self.questions: list[peer_pb2.Enquiry] = []
 
     async def ask(
@@ -125,7 +129,7 @@ class Cluster:
         enquiry: peer_pb2.Enquiry,
     ) -> peer_pb2.Description:
         self.questions.append(enquiry)
-        answer = self.answers.get(enquiry.has_data)
+        answer = self.answers_of.get(peer) or self.answers.get(enquiry.has_data)
         if answer is None:
             raise join_request.NoAnswer("nobody listens")
         return answer
@@ -183,3 +187,26 @@ async def test_a_member_that_joins_never_asks_again_as_one_without_data(
             await asyncio.sleep(0.01)
     assert all(question.has_data for question in cluster.questions[before:])
     await member.end()
+
+
+async def test_a_disk_is_as_old_as_the_earliest_catalog_that_was_current_after_it(
+    tmp_path: Path,
+) -> None:
+    """G8 (ADR 36): and it stays so over a crash, until the member is refilled."""
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers_of = {"a": described(Standing.MEMBER), "b": described(Standing.UNKNOWN)}
+    cluster.answers_of["b"].revision = 2
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    assert member.refill.joined_at == cluster_file.load(tmp_path).joined_at == 7
+    cluster.answers_of["b"] = described(Standing.MEMBER)
+    cluster.answers_of["b"].revision = 5
+    other = Member(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    await other.joining(cluster.ask).settle()
+    assert other.refill.joined_at == 5
+    again = Member(tmp_path / "other")
+    await again.joining(cluster.ask).open_if_data(has_data=True)
+    assert again.refill.joined_at == 5
+    for each in (member, other, again):
+        await each.end()

@@ -39,9 +39,9 @@ class Bench:
         self.nudges[uid] = command
         self.host.by_uid[uid] = status()
 
-    def open(self, uid: int, member_count: int = 3) -> None:
+    def open(self, uid: int, member_count: int = 3, since: int = 0) -> None:
         self.host.by_uid[uid] = status()
-        self.refill.opened(uid, member_count)
+        self.refill.opened(uid, member_count, since)
 
     @property
     def is_remembered(self) -> bool:
@@ -95,3 +95,20 @@ async def test_a_member_with_its_own_disk_doubts_nothing(bench: Bench) -> None:
     await bench.refill.started()
     assert (bench.doubted, bench.nudges) == ([], {})
     assert bench.is_remembered
+
+
+def test_a_replica_that_came_after_the_disk_has_no_past(bench: Bench) -> None:
+    """G8 (ADR 36): a queue on two members that join would have no majority for ever."""
+    bench.refill.begin(joined_at=20)
+    bench.open(UID, since=20)
+    bench.open(UID + 1, since=21)
+    bench.open(UID + 2)
+    assert bench.doubted == [UID, UID + 2]
+
+
+def test_nothing_is_known_of_the_age_of_a_disk_that_an_earlier_release_joined_with(
+    bench: Bench,
+) -> None:
+    bench.refill.begin()
+    bench.open(UID, since=21)
+    assert bench.doubted == [UID]

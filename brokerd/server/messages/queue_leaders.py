@@ -288,7 +288,7 @@ class QueueLeaders:
         alive = self._replicas.alive()
         for node in sorted(self._queues.machine(uid).query_client_nodes().union(others)):
             if node == self._node:
-                command = queue_commands.encode_node_up(node, self._incarnation)
+                command = queue_commands.encode_node_up(node, self._incarnation, leads=True)
             elif NodeId(node) in alive and node in self._nodes:
                 command = queue_commands.encode_node_up(node, self._nodes[node])
             else:

@@ -147,7 +147,7 @@ def test_queues_learn_which_nodes_live_once_all_earlier_commands_are_applied() -
     rig.leads(term=3)
     assert rig.replicas.proposed == []
     rig.leaders.realise(UID, 3, [LeadershipBegun()])
-    assert rig.replicas.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+    assert rig.replicas.proposed == [encode_node_up("n0", 1, leads=True), encode_node_down("n9")]
 
 
 def test_options_go_before_what_waits_and_other_news_do_not() -> None:
@@ -275,7 +275,7 @@ async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: A
     refused(False, b"", NodeId("n0"))
     for _ in range(50):
         await asyncio.sleep(0)
-    assert rig.replicas.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+    assert rig.replicas.proposed == [encode_node_up("n0", 1, leads=True), encode_node_down("n9")]
 
 
 async def test_a_former_leader_owes_its_queue_nothing(monkeypatch: Any) -> None:

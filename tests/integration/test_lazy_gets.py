@@ -112,8 +112,6 @@ def consumed(channel: Any, queue: str, count: int) -> list[bytes]:
         channel.basic_ack(method.delivery_tag)
         bodies.append(body)
         if len(bodies) == count:
-            # What was acknowledged goes to the socket.
-            channel.connection.process_data_events(0)
             return bodies
     raise AssertionError("the consumer was cancelled")
 

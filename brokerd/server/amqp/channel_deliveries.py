@@ -127,6 +127,14 @@ class ChannelDeliveries:
             return
         self._deliver(consumer, parts)
 
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """Keep numbers only where `deliver` would do nothing but put them into the backlog."""
+        is_waiting = self._backlog or self.connection.write_paused_ms is not None
+        if self.shared is not None or not (consumer.is_held or is_waiting):
+            return False
+        self._backlog.add_numbers(consumer, runs)
+        return True
+
     def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         machine = self.connection.machine
         total = total_bytes = total_redelivered = 0

@@ -260,6 +260,10 @@ class ConsumeStream:
             self._held.add(run.first, run.first + run.length)
         self._due.set()
 
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """Take over messages only: they are not more than the client has asked for."""
+        return False
+
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """Tell the client that the consumer is gone, and end the call."""
         self._cancelled = cause

@@ -247,6 +247,8 @@ def broker(kind: str, folder: Path, name: str) -> Iterator[Broker]:
     """Run one end."""
     if kind == "rabbitmq":
         with rabbit_node(folder / name, LINKS) as node:
+            # Its port answers before all of it runs.
+            node.control("await_startup")
             node.control("set_cluster_name", name)
             yield node
         return

@@ -151,9 +151,10 @@ flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB int
 telemetry-load: setup ## ROWS="180000 5000000": cost of a run of the telemetry job, beside DuckDB (minutes)
 	$(BIN)/python -m tests.telemetry.load --rows $(or $(ROWS),180000)
 
-federation-kills: setup ## ROUNDS=N FIRST_SEED=N: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line; MINUTES=M: no kill after that
+federation-kills: setup ## ROUNDS=N FIRST_SEED=N UPSTREAM=rabbitmq DOWNSTREAM=rabbitmq: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line; MINUTES=M: no kill after that
 	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED) \
-		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S) $(if $(MINUTES),--minutes $(MINUTES))
+		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(DOWNSTREAM),--downstream $(DOWNSTREAM))
 
 fuzz-differential: setup ## SEEDS=N FIRST_SEED=N: random sequences to RabbitMQ 3.10.8 and brokerd
 	@$(BIN)/python -m tests.compat.fuzz --sequences $(SEEDS) --first-seed $(FIRST_SEED)

@@ -25,6 +25,7 @@ START_SECONDS = 180.0
 #: The plugins that tests use: its HTTP API answers in milliseconds, rabbitmqctl in 1.5 s.
 MANAGEMENT = "rabbitmq_management"
 FEDERATION = "rabbitmq_federation"
+LINKS = "rabbitmq_federation,rabbitmq_shovel"
 PROMETHEUS = "rabbitmq_prometheus"
 OAUTH2 = "rabbitmq_auth_backend_oauth2"
 
@@ -109,13 +110,26 @@ class RabbitNode:
         assert done.returncode == 0, done.stderr + done.stdout
         return done.stdout
 
-    def stop(self) -> None:
-        """End the node, then its port mapper."""
+    def kill(self) -> None:
+        """SIGKILL; `start` goes on with its data."""
+        self._kill()
+        self._server.wait()
+
+    def start(self) -> None:
+        """Start the node again; `wait_ready` follows."""
+        self._server = self._spawn(str(SERVER))
+
+    def _kill(self) -> None:
         pid_file = self._folder / "pid"
         if pid_file.exists():
             with contextlib.suppress(ProcessLookupError, ValueError):
-                # Nothing of it is needed afterwards, and an orderly end takes six seconds.
                 os.kill(int(pid_file.read_text()), signal.SIGKILL)
+            pid_file.unlink()
+
+    def stop(self) -> None:
+        """End the node, then its port mapper."""
+        # Nothing of it is needed afterwards, and an orderly end takes six seconds.
+        self._kill()
         for process in (self._server, self._epmd):
             try:
                 process.wait(20 if process is self._server else 0.1)

@@ -417,7 +417,7 @@ class Replica:
         if replication.peers:
             return True
         # What is to be saved must be on the disk: it would never be, with one after the other.
-        is_allowed = replication.is_lazy_allowed and not self._is_save_due
+        is_allowed = replication.may_write_late and not self._is_save_due
         return is_allowed and self.machine.may_lose_last
 
     def _on_hasten(self, event: Hasten) -> None:

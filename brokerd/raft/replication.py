@@ -28,6 +28,8 @@ _SNAPSHOT = ProgressState.SNAPSHOT
 
 #: So many lazy commands at most wait for the disk of a leader that is alone.
 LATE_ENTRIES_MAX = 512
+#: With so many that it was given and has not written, it is waited for: a disk that hangs.
+UNWRITTEN_ENTRIES_MAX = 8 * LATE_ENTRIES_MAX
 
 
 class Replication:
@@ -83,6 +85,12 @@ class Replication:
                 self.peers[member] = progress
         self._voter_peers = [self.peers[v] for v in configuration.voters if v != node.id]
         self.counts_self = node.id in configuration.voters
+
+    @property
+    def may_write_late(self) -> bool:
+        """Whether this leader, which is alone, may count what its disk does not hold yet."""
+        log = self._node.log
+        return self.is_lazy_allowed and log.last - log.stable < UNWRITTEN_ENTRIES_MAX
 
     # ---- sending --------------------------------------------------------------------------------
 

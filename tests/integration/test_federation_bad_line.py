@@ -65,7 +65,7 @@ def test_a_line_is_cut_again_and_again() -> None:
 def test_links_and_shovels_lose_nothing_over_a_bad_line(tmp_path: Path) -> None:
     """R-FED-5, R-FED-7: 50 ms each way, one segment of fifty lost, cuts, and a kill at each end."""
     quality = Quality(delay_s=0.05, loss=0.02, cut_every_s=2.0)
-    _, lanes = federation_kills.run(tmp_path, 2, 5, quality)
+    _, lanes = federation_kills.run(tmp_path, 2, 3, quality)
     for lane in lanes:
         assert lane.got, lane.name
         if lane.ack_mode == federation_kills.CONFIRMED_MODE:

@@ -1,4 +1,6 @@
-"""A classic queue answers a get before its disk knows (ADR 23): what that may cost, what not."""
+"""A classic queue answers gets and goes on after acks before its disk knows (ADR 23): what that
+may cost, what not.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from tests.integration.members import Member, cluster, eventually
 pytestmark = pytest.mark.timeout(240)
 
 COUNT = 60
+MANY = 600
+PREFETCH = 20
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -22,11 +26,11 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
         yield members[0]
 
 
-def filled(channel: Any, queue: str) -> list[bytes]:
+def filled(channel: Any, queue: str, count: int = COUNT) -> list[bytes]:
     """Declare a durable classic queue and publish to it; return what was confirmed."""
     channel.queue_declare(queue, durable=True)
     channel.confirm_delivery()
-    bodies = [b"%d" % number for number in range(COUNT)]
+    bodies = [b"%d" % number for number in range(count)]
     for body in bodies:
         channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
     return bodies
@@ -98,3 +102,56 @@ def test_what_the_disk_was_asked_for_meanwhile_does_not_come_again(member: Membe
     channel.basic_publish("", "asked", b"last", PERSISTENT, mandatory=True)
     member.kill()
     assert left(begin_again(member), "asked") == [*bodies[40:], b"last"]
+
+
+def consumed(channel: Any, queue: str, count: int) -> list[bytes]:
+    """Take so many messages by a consumer of small prefetch, each acknowledged as it comes."""
+    channel.basic_qos(prefetch_count=PREFETCH)
+    bodies: list[bytes] = []
+    for method, _, body in channel.consume(queue):
+        channel.basic_ack(method.delivery_tag)
+        bodies.append(body)
+        if len(bodies) == count:
+            return bodies
+    raise AssertionError("the consumer was cancelled")
+
+
+def left_with_flags(channel: Any, queue: str) -> dict[bytes, bool]:
+    """Take all that is in a queue, in order; return whether each was flagged as redelivered."""
+    # Not before the queue knows that its former consumer is gone, and has what that one held.
+    eventually(
+        lambda: channel.queue_declare(queue, passive=True).method.consumer_count == 0,
+        f"{queue} without consumers",
+    )
+    found: dict[bytes, bool] = {}
+    while (answer := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        assert answer[2] not in found
+        found[answer[2]] = answer[0].redelivered
+    return found
+
+
+def test_a_kill_right_after_acks_loses_nothing_and_what_comes_again_is_flagged(
+    member: Member,
+) -> None:
+    channel = member.connect().channel()
+    bodies = filled(channel, "acked-killed", MANY)
+    taken = consumed(channel, "acked-killed", MANY // 2)
+    member.kill()
+    found = left_with_flags(begin_again(member), "acked-killed")
+    assert list(found) == bodies[len(bodies) - len(found) :]
+    assert set(bodies) == {*taken, *found}
+    assert all(found[body] for body in found.keys() & {*taken})
+
+
+def test_a_stop_right_after_acks_forgets_none_and_flags_only_what_was_sent(member: Member) -> None:
+    channel = member.connect().channel()
+    bodies = filled(channel, "acked-stopped", MANY)
+    taken = consumed(channel, "acked-stopped", MANY // 2)
+    # Whatever the client has sent before it has arrived when this is answered.
+    channel.queue_declare("acked-stopped", passive=True)
+    assert member.stop() == 0
+    found = left_with_flags(begin_again(member), "acked-stopped")
+    assert [*taken, *found] == bodies
+    flagged = [body for body, is_flagged in found.items() if is_flagged]
+    assert flagged == bodies[MANY // 2 :][: len(flagged)]
+    assert len(flagged) <= PREFETCH

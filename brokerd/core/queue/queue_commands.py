@@ -467,9 +467,14 @@ def encode_node_down(node: str) -> bytes:
     return _json(Kind.NODE_DOWN, {"node": node})
 
 
-def encode_node_up(node: str, incarnation: int) -> bytes:
-    """A node is heard again; consumers of its earlier incarnations are gone."""
-    return _json(Kind.NODE_UP, {"node": node, "incarnation": incarnation})
+def encode_node_up(node: str, incarnation: int, *, leads: bool = False) -> bytes:
+    """A node is heard again; consumers of its earlier incarnations are gone.
+
+    leads: it leads the queue from now on.  If consumers of an earlier incarnation are still known,
+    that one was killed, and with it may be gone what it had not written (ADR 23).
+    """
+    fields: dict[str, Any] = {"node": node, "incarnation": incarnation}
+    return _json(Kind.NODE_UP, fields | {"leads": True} if leads else fields)
 
 
 def encode_update_options(options: QueueOptions) -> bytes:

@@ -81,11 +81,12 @@ class Delete:
 
 @dataclass(slots=True)
 class Node:
-    """A node, with its incarnation where one is given."""
+    """A node, with its incarnation where one is given; whether it has begun to lead the queue."""
 
     node: str
     incarnation: int = 0
     channel: int = 0
+    leads: bool = False
 
 
 def _enqueue(data: bytes) -> Enqueue:
@@ -160,6 +161,7 @@ def _node(data: bytes) -> Node:
         _text(command["node"]),
         _integer(command.get("incarnation", 0)),
         _integer(command.get("channel", 0)),
+        _boolean(command.get("leads", False)),
     )
 
 

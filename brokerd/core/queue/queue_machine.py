@@ -466,6 +466,11 @@ class QueueMachine(QueueIntake):
                 gone.append(consumer)
             elif consumer.suspected:
                 self.consumers.suspect(consumer, False)
+        if command.leads and gone and not self._quorum:
+            # Killed, or it would have said that they end: what they were sent in its last moment
+            # may have been lost with it (ADR 23), and is flagged as RabbitMQ flags all that a
+            # queue holds after such an end.
+            self.doubtful_end = self.next_number
         self._consumers_died(gone)
         return _OK
 

@@ -93,6 +93,8 @@ def encode(state: QueueState) -> bytes:
         "deleted": state.deleted,
         "more_to_deliver": state.more_to_deliver,
     }
+    if state.doubtful_end:
+        fields["doubtful_end"] = state.doubtful_end
     if blocks:
         fields["blocks"] = blocks
     text = json.dumps(fields, separators=(",", ":")).encode()
@@ -117,13 +119,14 @@ def decode_into(state: QueueState, data: bytes) -> None:
     for name in ("taken", "waiting"):
         for row, reason, time_ms, order in fields[name]:
             letters.restore(DeadSpan(_span(entries, row), reason, time_ms, order), name == "taken")
-    # The next four are not in what the first version wrote.
+    # The next five are not in what the first version wrote.
     for row in fields.get("senders", ()):
         state.senders.restore(*row)
     for row, due_ms in fields.get("delayed", ()):
         state.delayed.add(_span(entries, row), due_ms)
     state.timeout_check_ms = fields.get("timeout_check_ms")
     state.refusing = fields.get("refusing", False)
+    state.doubtful_end = fields.get("doubtful_end", 0)
     letters.taken_term = fields["taken_term"]
     letters.next_order = fields["letters_order"]
     for key, next_sequence, refused in fields["enqueuers"]:

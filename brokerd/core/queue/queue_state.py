@@ -84,6 +84,8 @@ class QueueState:
         self.refusing = False
         #: Why the queue ended.
         self.deleted: str | None = None
+        #: Messages with a lower number may have been delivered by commands that are lost.
+        self.doubtful_end = 0
         #: The last command's deliveries were cut off; a tick goes on.
         self.more_to_deliver = False
         self._index = 0
@@ -253,7 +255,11 @@ class QueueState:
                 return None
             over = head.expires_ms is not None and head.expires_ms <= self.clock_ms
             if not over or (head.entry.index == self._index and not head.acquired_count):
-                return store.pop(limit)
+                span = store.pop(limit)
+                if span.first < self.doubtful_end and not span.acquired_count:
+                    # A span is of one command, so all of it came before the doubt.
+                    span.acquired_count = 1
+                return span
             self._dead_letter("expired", [store.pop(head.end - head.first)])
 
     def _acquire(self, consumer: Consumer, span: Span, no_ack: bool) -> None:

@@ -40,6 +40,10 @@ class Backlog:
         for run, contents in parts:
             self._items.append((consumer, run, None if is_readable else contents))
 
+    def add_numbers(self, consumer: LocalConsumer, runs: Sequence[Run]) -> None:
+        """Keep messages for later that can be read here."""
+        self._items.extend((consumer, run, None) for run in runs)
+
     def take(
         self, room: int | None = None
     ) -> tuple[LocalConsumer, Run, list[Content] | None] | None:

@@ -127,6 +127,14 @@ class ChannelDeliveries:
             return
         self._deliver(consumer, parts)
 
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """Keep numbers only where `deliver` would do nothing but put them into the backlog."""
+        is_waiting = self._backlog or self.connection.write_paused_ms is not None
+        if self.shared is not None or not (consumer.is_held or is_waiting):
+            return False
+        self._backlog.add_numbers(consumer, runs)
+        return True
+
     def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         machine = self.connection.machine
         total = total_bytes = total_redelivered = 0
@@ -195,7 +203,9 @@ class ChannelDeliveries:
     def _settle_auto_acks(self) -> None:
         pending, self._auto_acks = self._auto_acks, {}
         for holder, ranges in pending.items():
-            self._settle(queue_commands.Kind.SETTLE, holder, ranges)
+            queue = self.services.queues.queue_of(holder[0])
+            is_lazy = queue is not None and queue.type == "classic"
+            self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=is_lazy)
 
     def writable(self, is_writable: bool) -> None:
         """The socket takes data again: what waited goes out, in order."""
@@ -379,8 +389,7 @@ class ChannelDeliveries:
             return
         kept, self._got_acks = self._got_acks, {}
         for holder, ranges in kept.items():
-            self._count_acks(holder[0], ranges)
-            self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=True)
+            self._acknowledge(holder, ranges)
 
     def settle_tag(
         self, kind: queue_commands.Kind, tag: int, multiple: bool, cause: int = 0
@@ -411,16 +420,23 @@ class ChannelDeliveries:
     ) -> None:
         for holder, ranges in by_holder.items():
             if kind is queue_commands.Kind.SETTLE:
-                self._count_acks(holder[0], ranges)
-            self._settle(kind, holder, ranges, cause)
+                self._acknowledge(holder, ranges)
+            else:
+                self._settle(kind, holder, ranges, cause)
         if self.shared is not None:
             # R-QOS-5: every settlement makes room for others.
             self._drain()
 
-    def _count_acks(self, uid: int, ranges: list[Range]) -> None:
-        queue = self.services.queues.queue_of(uid)
+    def _acknowledge(self, holder: Holder, ranges: list[Range]) -> None:
+        """Settle for good: at a classic queue, and after gets, without a sync (ADR 23)."""
+        is_lazy = not holder[1].tag
+        queue = self.services.queues.queue_of(holder[0])
         if queue is not None:
             self.totals.of(queue.type).acknowledged += count_of(ranges)
+            is_lazy = is_lazy or queue.type == "classic"
+        # What a transaction settles goes with its publishes, which the disk holds.
+        is_lazy = is_lazy and self.tx is None
+        self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=is_lazy)
 
     def _settle(
         self,

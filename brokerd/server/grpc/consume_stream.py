@@ -241,6 +241,7 @@ class ConsumeStream:
             self._channel_close.send(
                 self._consumer.uid,
                 queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
+                is_lazy=kind is queue_commands.Kind.SETTLE and not is_quorum,
             )
         if unknown is not None:
             raise rpc_errors.CallRefused(grpc.StatusCode.FAILED_PRECONDITION, str(unknown))
@@ -258,6 +259,10 @@ class ConsumeStream:
                     self._waiting.append((single, contents[offset]))
             self._held.add(run.first, run.first + run.length)
         self._due.set()
+
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """Take over messages only: they are not more than the client has asked for."""
+        return False
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """Tell the client that the consumer is gone, and end the call."""
@@ -343,7 +348,9 @@ class ConsumeStream:
         command = queue_commands.encode_ranges(
             queue_commands.Kind.SETTLE, self._consumer.id, ranges
         )
-        self._channel_close.send(self._consumer.uid, command)
+        # A classic queue may forget it in a crash (ADR 23).
+        is_lazy = not self._consumer.has_counts
+        self._channel_close.send(self._consumer.uid, command, is_lazy=is_lazy)
 
 
 def _window(credit: int) -> int:

@@ -37,6 +37,13 @@ class Sink(Protocol):
         """Hand these messages to the client."""
         ...
 
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """Keep the numbers of messages that would have to wait, and can be read here later.
+
+        False: they would not, or not so; `deliver` is to be called.
+        """
+        ...
+
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """Tell the client that the consumer is gone (R-CS-6)."""
         ...
@@ -150,6 +157,13 @@ class DeliveryHub:
             if not parts:
                 return
         consumer.sink.deliver(consumer, parts)
+
+    def defer(self, consumer_id: ConsumerId, runs: Sequence[Run]) -> bool:
+        """Pass numbers on where messages would only wait (Sink.defer): nothing is read for that."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None or consumer.recent is not None:
+            return False
+        return consumer.sink.defer(consumer, runs)
 
     def cancelled(self, consumer_id: ConsumerId, cause: str) -> None:
         """The queue ended this consumer."""

@@ -288,7 +288,7 @@ class QueueLeaders:
         alive = self._replicas.alive()
         for node in sorted(self._queues.machine(uid).query_client_nodes().union(others)):
             if node == self._node:
-                command = queue_commands.encode_node_up(node, self._incarnation)
+                command = queue_commands.encode_node_up(node, self._incarnation, leads=True)
             elif NodeId(node) in alive and node in self._nodes:
                 command = queue_commands.encode_node_up(node, self._nodes[node])
             else:
@@ -409,7 +409,12 @@ class QueueLeaders:
             return
         parts: list[Part] = []
         size = 0
-        for run in effect.runs:
+        is_here = consumer.node == self._node
+        for at, run in enumerate(effect.runs):
+            if is_here and not parts and self._deliveries.defer(consumer, effect.runs[at:]):
+                # Two hundred large messages would be read at once, all others waiting, for a
+                # socket that takes one.
+                return
             contents = self._queues.contents(uid, run)
             parts.append((run, contents))
             # An estimate will do: an entry is a mebibyte at most, or one large message.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from brokerd.cluster.groups.group_client import Answer, ReplyStatus
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands
-from brokerd.core.queue.effects import ConsumerId
+from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.ranges import normalize
 from brokerd.server.messages.channel_close import ChannelClose
@@ -199,6 +199,10 @@ class SimConsumer(_Client):
         delay_ms = 1 + world.rng.random() * self.work_ms
         assert self.home is not None
         self.home.loop.call_later(delay_ms / 1000, self._settle, fresh)
+
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        """See delivery.Sink."""
+        return False
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         """See delivery.Sink."""

@@ -187,6 +187,18 @@ def test_the_disk_gets_many_lazy_commands_without_waiting(
     assert len(alone.applied("a")) == 6
 
 
+def test_a_disk_that_hangs_is_waited_for_in_the_end(
+    alone: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "UNWRITTEN_ENTRIES_MAX", 4)
+    tokens = [alone.propose("a", str(number), is_lazy=True)[0] for number in range(6)]
+    assert [token in alone.replies for token in tokens] == [True] * 4 + [False] * 2
+    alone.stabilize()
+    assert all(alone.replies[token].accepted for token in tokens)
+    (token,) = alone.propose("a", "6", is_lazy=True)
+    assert token in alone.replies
+
+
 def test_alone_with_a_machine_that_loses_nothing_the_disk_comes_first() -> None:
     cluster = elected("a")
     (token,) = cluster.propose("a", "x", is_lazy=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from brokerd.core.machine import Outcome
 from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_state import DELIVERIES_PER_COMMAND_MAX
 from tests.unit.core.queue_driver import QueueDriver, consumer, delivered, numbers, only
 
@@ -221,6 +225,39 @@ def test_a_restarted_node_has_lost_its_consumers() -> None:
     assert (q.ready, q.machine.overview()["consumers"]) == (2, 0)
     runs = only(q.consume("b"), effects.Deliver).runs
     assert [(run.acquired_count, run.delivery_count) for run in runs] == [(1, 1)]
+
+
+def redelivered(outcome: Outcome) -> list[bool]:
+    """Return for each message of a delivery whether it is flagged."""
+    runs = only(outcome, effects.Deliver).runs
+    return [run.acquired_count > 0 for run in runs for _ in range(run.length)]
+
+
+def test_what_a_classic_queue_held_when_its_member_was_killed_is_flagged() -> None:
+    """ADR 23: some of it may have been delivered by commands that were lost."""
+    q = QueueDriver()
+    q.consume("a", prefetch=1, incarnation=1)
+    q.fill(2)
+    q.fill(2)
+    q.send(queue_commands.encode_node_up("n1", 2, leads=True))
+    q.fill(1)
+    restored = QueueMachine("q")
+    restored.restore(q.machine.snapshot())
+    q.machine = restored
+    assert redelivered(q.consume("b", incarnation=2)) == [True] * 4 + [False]
+    assert q.count("redlv") == 4
+
+
+@pytest.mark.parametrize("reason", ["another member", "no consumer", "quorum"])
+def test_nothing_is_flagged_that_nobody_can_have_been_sent(reason: str) -> None:
+    """ADR 23"""
+    q = QueueDriver(queue_type="quorum" if reason == "quorum" else "classic")
+    if reason != "no consumer":
+        q.consume("a", prefetch=1, incarnation=1)
+    q.fill(3)
+    q.send(queue_commands.encode_node_up("n1", 2, leads=reason != "another member"))
+    held = reason != "no consumer"
+    assert redelivered(q.consume("b", incarnation=2)) == [held, False, False]
 
 
 def test_a_leader_that_missed_a_restart_ends_no_consumer_of_the_new_incarnation() -> None:

@@ -40,7 +40,7 @@ class Queues:
     def contents_if_here(self, uid: int, run: Any) -> None:
         return None
 
-    def queue_of(self, uid: int) -> None:
+    def queue_of(self, uid: int) -> Any:
         return None
 
     def send_to_queue(self, uid: int, command: bytes) -> None:

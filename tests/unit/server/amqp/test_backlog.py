@@ -94,3 +94,14 @@ def test_a_message_that_is_here_no_more_is_said_to_be_so() -> None:
     found = backlog.take()
     assert found is not None
     assert found[2] is None
+
+
+def test_numbers_are_read_when_their_turn_comes() -> None:
+    queue = _Log(leads=True)
+    backlog = Backlog(queue)
+    backlog.add_numbers(consumer(), [run(1, 2), run(3, 1)])
+    assert queue.reads == []
+    found = backlog.take()
+    assert found is not None
+    assert found[1:] == (run(1, 2), [CONTENT] * 2)
+    assert queue.reads == [1]

@@ -5,44 +5,57 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from brokerd.amqp import errors
+from brokerd.core.catalog import catalog_objects
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.amqp.channel_deliveries import GOT_ACKS_MAX, ChannelDeliveries
-from tests.unit.server.amqp.fakes import channel_services
+from brokerd.server.amqp.transactions import Transaction
+from tests.unit.server.amqp import fakes
 
 GETTER = ConsumerId("n0", 1, 1, "")
 CONSUMER = ConsumerId("n0", 1, 1, "tag")
+CLASSIC = 9
 
 
 class Groups:
-    """A group client that notes what is settled."""
+    """A group client that notes what is settled, and how."""
 
     def __init__(self) -> None:
         self.settled: list[tuple[int, ConsumerId, list[Range]]] = []
+        self.lazy: list[bool] = []
 
     def send(
         self, uid: int, command: bytes, done: Callable[..., None], once: bool, is_lazy: bool
     ) -> None:
-        assert command[1] == Kind.SETTLE
-        assert not once
+        assert once == (command[1] == Kind.RETURN)
         consumer, ranges, _ = queue_commands.decode_ranges(command)
-        # Nobody minds if these come late; those of a consumer make room for the next messages.
-        assert is_lazy == (not consumer.tag)
+        self.lazy.append(is_lazy)
         self.settled.append((uid, consumer, ranges))
+
+
+class ClassicQueues(fakes.Queues):
+    """Knows one queue."""
+
+    def queue_of(self, uid: int) -> Any:
+        spec: Any = {"type": "classic", "durable": True, "auto_delete": False, "replicas": None}
+        spec |= {"arguments": {}, "settings": {}, "exclusive_owner": None}
+        return catalog_objects.Queue("/", "q", spec, uid, ["n0"]) if uid == CLASSIC else None
 
 
 def channel_with(*holders: tuple[int, ConsumerId]) -> tuple[ChannelDeliveries, Groups]:
     """Return a channel that holds a message of each, tags from 1 on, numbers from 10 on."""
     groups = Groups()
     connection: Any = None
-    channel = ChannelDeliveries(channel_services(groups), connection, 1)
+    services = replace(fakes.channel_services(groups), queues=ClassicQueues(groups))
+    channel = ChannelDeliveries(services, connection, 1)
     for number, holder in enumerate(holders):
         channel.unacked.delivered(holder, 10 + number, 1)
     return channel, groups
@@ -65,6 +78,7 @@ async def test_acks_of_gets_are_one_command_with_what_follows() -> None:
     assert groups.settled == [(7, GETTER, [(10, 11), (11, 12), (13, 14)]), (8, GETTER, [(12, 13)])]
     channel.send_got_acks()
     assert len(groups.settled) == 2
+    assert groups.lazy == [True, True]
 
 
 async def test_acks_of_a_consumer_go_at_once() -> None:
@@ -109,3 +123,23 @@ async def test_acks_before_a_wrong_one_count() -> None:
         channel._acks([(1, False), (9, False)])
     channel.send_got_acks()
     assert groups.settled == [(7, GETTER, [(10, 11)])]
+
+
+async def test_acks_of_a_classic_queue_are_lazy_but_in_a_transaction() -> None:
+    """ADR 23"""
+    channel, groups = channel_with((CLASSIC, CONSUMER), (CLASSIC, CONSUMER), (7, CONSUMER))
+    channel._acks([(1, False), (3, False)])
+    assert groups.settled == [(CLASSIC, CONSUMER, [(10, 11)]), (7, CONSUMER, [(12, 13)])]
+    assert groups.lazy == [True, False]
+    channel.tx = Transaction(1000)
+    channel._acks([(2, False)])
+    channel.commit_settlements()
+    assert groups.lazy == [True, False, False]
+
+
+async def test_rejections_of_a_classic_queue_are_not_lazy() -> None:
+    """ADR 23: they may dead-letter, which is not to happen twice."""
+    channel, groups = channel_with((CLASSIC, CONSUMER), (CLASSIC, CONSUMER))
+    channel.settle_tag(Kind.DISCARD, 1, False)
+    channel.settle_tag(Kind.RETURN, 2, False)
+    assert groups.lazy == [False, False]

@@ -20,10 +20,14 @@ class Channel:
         self.numbers: list[int] = []
         self.cancelled: list[str] = []
         self.failed: list[str] = []
+        self.is_full = False
 
     def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         for run, _ in parts:
             self.numbers += range(run.first, run.first + run.length)
+
+    def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
+        return self.is_full
 
     def consumer_cancelled(self, consumer: LocalConsumer, cause: str) -> None:
         self.cancelled.append(cause)
@@ -145,3 +149,17 @@ def test_what_a_new_leader_sends_again_is_dropped_until_it_has_answered() -> Non
     hub.group_gone(7)
     assert channel.cancelled == ["queue deleted"]
     assert (len(hub), hub.has_group(7)) == (0, False)
+
+
+def test_numbers_are_enough_for_a_consumer_that_has_to_wait() -> None:
+    hub, channel, answers = hub_with_consumer()
+    run = Run(0, 1, 1, 0, 0, 0)
+    assert not hub.defer(CONSUMER, [run])
+    channel.is_full = True
+    assert hub.defer(CONSUMER, [run])
+    # What may have come already is looked at message by message.
+    hub.leader_changed(7)
+    assert answers
+    assert not hub.defer(CONSUMER, [run])
+    hub.remove(CONSUMER)
+    assert not hub.defer(CONSUMER, [run])

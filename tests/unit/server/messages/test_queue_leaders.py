@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.queue.effects import (
@@ -147,7 +150,7 @@ def test_queues_learn_which_nodes_live_once_all_earlier_commands_are_applied() -
     rig.leads(term=3)
     assert rig.replicas.proposed == []
     rig.leaders.realise(UID, 3, [LeadershipBegun()])
-    assert rig.replicas.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+    assert rig.replicas.proposed == [encode_node_up("n0", 1, leads=True), encode_node_down("n9")]
 
 
 def test_options_go_before_what_waits_and_other_news_do_not() -> None:
@@ -275,7 +278,7 @@ async def test_a_leader_says_again_what_its_queue_refused_to_hear(monkeypatch: A
     refused(False, b"", NodeId("n0"))
     for _ in range(50):
         await asyncio.sleep(0)
-    assert rig.replicas.proposed == [encode_node_up("n0", 1), encode_node_down("n9")]
+    assert rig.replicas.proposed == [encode_node_up("n0", 1, leads=True), encode_node_down("n9")]
 
 
 async def test_a_former_leader_owes_its_queue_nothing(monkeypatch: Any) -> None:
@@ -301,3 +304,21 @@ def test_a_queue_with_commands_on_their_way_hears_of_nodes_that_it_does_not_know
     rig.replicas.status = status(term=3, last=10, applied=9)
     rig.leaders.node_changed(NodeId("n5"), 3, True)
     assert rig.replicas.proposed == [encode_node_up("n5", 3)]
+
+
+def test_what_a_consumer_here_has_to_wait_for_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large backlog for a socket that takes one message costs one message's reading."""
+    rig = Rig()
+    rig.leads(3)
+    later: list[tuple[ConsumerId, list[Run]]] = []
+
+    def defer(consumer_id: ConsumerId, runs: Sequence[Run]) -> bool:
+        later.append((consumer_id, list(runs)))
+        return bool(rig.hub.delivered)
+
+    monkeypatch.setattr(rig.hub, "defer", defer)
+    monkeypatch.setattr(queue_leaders, "DELIVERY_BYTES_MAX", 1)
+    others = [RUN._replace(first=number) for number in (1, 2)]
+    rig.leaders.realise(UID, 3, [Deliver(HERE, [RUN, *others])])
+    assert rig.hub.delivered == [HERE]
+    assert later[-1] == (HERE, others)

@@ -183,6 +183,10 @@ images: setup ## broker, operator and telemetry images from their Dockerfiles
 wheel: setup ## the distribution, in build/wheel: pip install build/wheel/*.whl
 	@rm -rf build/wheel; $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
 
+compose-run: setup ## examples/compose as its README says, on a Docker of its own (root)
+	@bash tools/cluster/setup.sh compose
+	@$(BIN)/python -m tests.integration.compose_run --image $$(bash tools/cluster/images.sh build broker)
+
 sbom: images ## what the three images hold, as CycloneDX, in build/sbom (root)
 	@"$$(bash tools/release_tools.sh)/python" tools/sbom.py --out build/sbom $$(bash tools/cluster/images.sh build)
 
@@ -199,4 +203,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: compiled test-compiled telemetry-load federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel e2e sbom bundle operator-faults e2e-nightly
+.PHONY: compiled test-compiled telemetry-load federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly

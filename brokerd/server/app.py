@@ -37,7 +37,7 @@ from brokerd.server.composition import Base, Fronts, Given, Member
 from brokerd.server.members import identity, kept_catalog
 from brokerd.storage.aside import FOLDER, AsideFiles
 from brokerd.storage.config import WalConfig
-from brokerd.storage.errors import CorruptLog, StorageError, StorageFailed
+from brokerd.storage.errors import CorruptLog, DirectoryLocked, StorageError, StorageFailed
 from brokerd.storage.wal import WriteAheadLog
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ def run(config: BrokerConfig) -> int:
         status: int = uvloop.run(_serve(identity.named(config)))
         return status
     except (ConfigError, ListenError, StorageError, ClusterError, profiles.UnknownProfile) as error:
+        if isinstance(error, DirectoryLocked):
+            error = ConfigError(f"{error}; a second member needs a --node-name and --port-offset")
         if config.log.format == "text":
             print(f"brokerd: {error}", file=sys.stderr)
         else:

@@ -117,6 +117,9 @@ class _Detailed:
             for begin in range(0, len(body), CHUNK_BYTES):
                 await response.write(body[begin : begin + CHUNK_BYTES])
             await response.write_eof()
+        except ConnectionError:
+            # Whoever leaves in the middle of it needs no more.
+            pass
         finally:
             self._held_bytes -= len(body)
         return response

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gzip
 import http.client
 import json
@@ -20,6 +21,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from brokerd.server.management.door import WRITE_BYTES
 from tests.integration.federation_rig import Admin
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.test_amqp_starts import certificate
@@ -140,14 +142,15 @@ def test_a_page_in_some_order_is_that_of_the_whole_list(member: Member) -> None:
         for sort in (
             *("messages", "messages_ready", "consumers", "memory", "state", "node", "type"),
             *("message_stats.publish", "message_bytes", "type,messages", "messages,name", "none"),
+            *("messages_unacknowledged", "message_stats.ack", "messages_details.rate"),
         ):
             for turn in ("", "&sort_reverse=true"):
                 where = f"sort={sort}{turn}"
                 page = get(member, f"/api/queues?page=1&page_size=500&{where}")["items"]
                 whole = get(member, f"/api/queues?{where}")
                 assert [row["name"] for row in page] == [row["name"] for row in whole], where
-                if "." not in sort and "," not in sort and sort != "none":
-                    values = [row[sort] for row in whole]
+                if "," not in sort and sort != "none":
+                    values = [functools.reduce(dict.get, sort.split("."), row) for row in whole]
                     assert values == sorted(values, reverse=bool(turn)), where
         narrow = get(member, "/api/queues?columns=name,message_stats.publish,policy&sort=name")
         assert all(row.keys() == {"name", "message_stats", "policy"} for row in narrow)
@@ -157,6 +160,29 @@ def test_a_page_in_some_order_is_that_of_the_whole_list(member: Member) -> None:
         }
         for number in range(4):
             channel.queue_delete(f"order-{number}")
+
+
+def test_a_long_answer_is_whole_and_ends_with_a_client_that_leaves(member: Member) -> None:
+    """It is written in parts (door.py), each as the client takes it."""
+    plain = {"vhost": "long", "durable": True, "auto_delete": False, "arguments": {}}
+    queues = [{"name": f"{at:03d}" + "x" * 200} | plain for at in range(200)]
+    wanted = {"vhosts": [{"name": "long"}], "queues": queues}
+    status, _, body = ask(member, "POST", "/api/definitions", json.dumps(wanted).encode())
+    assert status == 204, body
+    status, headers, body = ask(member, "GET", "/api/queues/long")
+    assert status == 200
+    assert len(body) == int(headers["content-length"]) > WRITE_BYTES
+    assert [row["name"] for row in json.loads(body)] == [each["name"] for each in queues]
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", member.management_port), timeout=60) as leaving:
+            asked = f"GET /api/queues/long HTTP/1.1\r\nHost: x\r\nAuthorization: {GUEST}\r\n\r\n"
+            leaving.sendall(asked.encode())
+            assert leaving.recv(100).startswith(b"HTTP/1.1 200 ")
+    status, headers, nothing = ask(member, "HEAD", "/api/queues/long")
+    assert (status, nothing) == (200, b"")
+    assert int(headers["content-length"]) > WRITE_BYTES
+    assert ask(member, "DELETE", "/api/vhosts/long")[0] == 204
+    assert "Traceback" not in member.log()
 
 
 def test_rates_follow_what_is_published(member: Member) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from tests.integration.members import Member, cluster, eventually
+from tests.integration.members import REPOSITORY, Member, cluster, eventually
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -431,3 +434,18 @@ def test_a_get_looks_at_what_has_changed_since_the_last_one(member: Member, chan
     other.queue_delete("looked-at")
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no queue 'looked-at'"):
         channel.basic_get("looked-at")
+
+
+def test_a_second_member_on_the_same_data_is_told_what_it_needs(member: Member) -> None:
+    command = [sys.executable, "-m", "brokerd", "serve", "--node-name", member.name]
+    done = subprocess.run(
+        [*command, "--data-dir", str(member.data_dir), "--bind", "127.0.0.1"],
+        env=os.environ | member.env | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 78
+    assert "is in use by another process" in done.stderr
+    assert "--node-name and --port-offset" in done.stderr
+    member.connect().close()

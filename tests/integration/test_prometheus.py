@@ -1,7 +1,8 @@
-"""A real Prometheus scrapes three members: what RabbitMQ's dashboards and alerts ask for is there.
+"""A real Prometheus scrapes three members: what dashboards and alerts ask for is there.
 
-The expressions are built here from the names of metrics that the panels of RabbitMQ-Overview and
-RabbitMQ-Raft and the alerts of RabbitMQ's operator use (3.8 to 4.2), joined as they join them.
+Our own dashboards' expressions are read from the chart.  Those of RabbitMQ's are built here from
+the names of metrics that the panels of RabbitMQ-Overview and RabbitMQ-Raft
+and the alerts of RabbitMQ's operator use (3.8 to 4.2), joined as they join them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ import pika
 import pytest
 import yaml
 
-from tests.integration.members import Member, cluster, eventually, wait_acquainted
+from tests.integration.members import (
+    REPOSITORY,
+    Member,
+    cluster,
+    eventually,
+    wait_acquainted,
+)
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.timeout(240)
@@ -29,6 +36,14 @@ pytestmark = pytest.mark.timeout(240)
 #: Rates need two samples of each series that has moved.
 TRAFFIC_SECONDS = 6.0
 IDENTITY = 'rabbitmq_identity_info{rabbitmq_cluster="tests", rabbitmq_endpoint="aggregated"}'
+DASHBOARDS = REPOSITORY / "charts" / "brokerd-operator" / "files" / "dashboards"
+#: What Grafana puts in; subqueries look at each second, since the test does not last for minutes.
+VARIABLES = {
+    "$namespace": "tests",
+    "$brokercluster": "tests",
+    "$__rate_interval": "60s",
+    "[5m:30s]": "[5m:1s]",
+}
 LABELS = "rabbitmq_cluster, rabbitmq_node"
 
 #: Gauges of the Overview, and whether traffic makes them more than 0.
@@ -140,13 +155,35 @@ def alerts() -> dict[str, bool]:
     return found
 
 
+def own_dashboards() -> dict[str, bool]:
+    """Every expression of the chart's dashboards of members, as Grafana fills them in."""
+    found = {}
+    for name in ("overview", "queues"):
+        dashboard = json.loads((DASHBOARDS / f"{name}.json").read_text())
+        for text in (
+            target["expr"] for panel in dashboard["panels"] for target in panel["targets"]
+        ):
+            for variable, value in VARIABLES.items():
+                text = text.replace(variable, value)
+            assert "$" not in text, text
+            found[text] = False
+    assert len(found) > 40
+    return found
+
+
 class Prometheus:
     """The server of Debian's package, on loopback with its data in a folder."""
 
     def __init__(self, folder: Path, members: list[Member]) -> None:
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
-        targets = [{"targets": [f"127.0.0.1:{member.http_port}" for member in members]}]
+        # As the chart's PodMonitor labels them.
+        targets = [
+            {
+                "targets": [f"127.0.0.1:{member.http_port}" for member in members],
+                "labels": {"namespace": "tests", "brokercluster": "tests"},
+            }
+        ]
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
             "scrape_configs": [
@@ -250,7 +287,7 @@ def traffic(members: list[Member]) -> Iterator[None]:
         connection.close()
 
 
-def test_dashboards_and_alerts_of_rabbitmq_find_their_series(tmp_path: Path) -> None:
+def test_dashboards_and_alerts_of_rabbitmq_and_our_own_find_their_series(tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (apt-get install prometheus)")
     with cluster(tmp_path, 3) as members, contextlib.ExitStack() as stack:
@@ -259,7 +296,7 @@ def test_dashboards_and_alerts_of_rabbitmq_find_their_series(tmp_path: Path) -> 
         stack.callback(prometheus.stop)
         eventually(prometheus.is_ready, "Prometheus is ready")
         stack.enter_context(traffic(members))
-        wanted = expressions() | alerts()
+        wanted = expressions() | alerts() | own_dashboards()
         missing: dict[str, str] = {}
 
         def all_there() -> bool:

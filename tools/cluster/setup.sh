@@ -5,6 +5,7 @@
 #   setup.sh              all that the tests take: node and the images for root, api for anybody else
 #   setup.sh api          for api.sh
 #   setup.sh node         for node.sh and images.sh
+#   setup.sh compose      the same, and Docker for the compose file
 #   setup.sh check LEVEL  only say which packages are missing: exit status 1 if any
 # shellcheck source=env.sh
 . "$(cd "$(dirname "$0")" && pwd)/env.sh"
@@ -17,9 +18,10 @@ level=${level:-api}
 packages=(openssl)
 case $level in
   api) ;;
-  node) packages+=(containerd runc containernetworking-plugins iptables conntrack iproute2
-    buildah debootstrap busybox-static) ;;
-  *) die "usage: setup.sh [check] [api | node]" ;;
+  node | compose) packages+=(containerd runc containernetworking-plugins iptables conntrack iproute2
+    buildah debootstrap busybox-static)
+    [ "$level" = node ] || packages+=(docker.io docker-compose) ;;
+  *) die "usage: setup.sh [check] [api | node | compose]" ;;
 esac
 # The federation tests have a real RabbitMQ at the other end; the tests of established clients take
 # rabbitmq-c's tools, Maven for the Java client, and tshark to look at what went over the wire. Charts

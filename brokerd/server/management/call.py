@@ -148,8 +148,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     text: str | None = None
     content_type: str = "application/json"
-    #: JSON as it is sent: of long lists, whose rows are not to be there all at once.
-    raw: bytes | None = None
+    #: JSON as it is sent, in parts: of long lists, whose rows are not to be there all at once.
+    raw: list[bytes] | None = None
 
     @property
     def has_body(self) -> bool:

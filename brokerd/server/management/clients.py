@@ -288,8 +288,8 @@ async def _mine(call: Call, kind: str) -> Rows:
 
 
 async def _list_connections(call: Call) -> Answer:
-    rows = [_shown(row) for row in await _mine(call, CONNECTIONS)]
-    return Answer(value=await listing.answer(rows, call.query, ("name",)))
+    rows = await _mine(call, CONNECTIONS)
+    return Answer(value=await listing.answer(rows, call.query, ("name",), _shown))
 
 
 async def _list_of_user(call: Call) -> Answer:
@@ -334,8 +334,8 @@ async def _channels_of(call: Call) -> Answer:
 
 
 async def _list_channels(call: Call) -> Answer:
-    rows = [_shown(row) for row in await _mine(call, CHANNELS)]
-    return Answer(value=await listing.answer(rows, call.query, ("name",)))
+    rows = await _mine(call, CHANNELS)
+    return Answer(value=await listing.answer(rows, call.query, ("name",), _shown))
 
 
 async def _get_channel(call: Call) -> Answer:

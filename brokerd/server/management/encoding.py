@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
+
+from brokerd.server.slices import in_slices
 
 #: Rows that are encoded before clients have their turn: about a millisecond of queues.
 ROWS = 100
@@ -28,19 +29,22 @@ def items(rows: Sequence[Any]) -> bytes:
     return dumps(rows)[1:-1]
 
 
-async def encode(value: Any) -> bytes:
-    """Return a value as JSON; long lists in slices."""
+def bracketed(parts: list[bytes]) -> list[bytes]:
+    """Return a list as JSON, in parts; parts: what stands in it, some rows each."""
+    return [b"[", *(b"," + part if at else part for at, part in enumerate(parts)), b"]"]
+
+
+async def parts(value: Any) -> list[bytes]:
+    """Return a value as JSON, long lists made in slices: parts, to be sent one after another."""
     if isinstance(value, list) and len(value) > ROWS:
-        return b"[" + b",".join([part async for part in _parts(value)]) + b"]"
+        return bracketed([items(rows) async for rows in in_slices(value, ROWS)])
     if isinstance(value, Mapping) and isinstance(value.get("items"), list):
         # A page: its rows are as many as those of a list may be.
         rest = {key: item for key, item in value.items() if key != "items"}
-        return b'{"items":' + await encode(value["items"]) + b"," + dumps(rest)[1:]
-    return dumps(value)
+        return [b'{"items":', *await parts(value["items"]), b"," + dumps(rest)[1:]]
+    return [dumps(value)]
 
 
-async def _parts(rows: list[Any]) -> AsyncIterator[bytes]:
-    for begin in range(0, len(rows), ROWS):
-        if begin:
-            await asyncio.sleep(0)
-        yield items(rows[begin : begin + ROWS])
+async def encode(value: Any) -> bytes:
+    """Return a value as JSON; long lists in slices."""
+    return b"".join(await parts(value))

@@ -24,8 +24,9 @@ FRESH_S = 1.0
 ANSWER_S = 2.0
 #: A member that was silent is not asked again for so long.
 SILENT_S = 5.0
-#: Rows of one answer: connections have about a kilobyte each, an answer at most 16 MiB.
-PART_ROWS = 2_000
+#: Rows of one answer: connections have about a kilobyte each, and whoever reads or writes as many
+#: has no time for clients meanwhile, a few milliseconds.  An answer has at most 16 MiB.
+PART_ROWS = 250
 _ASK = "management_rows"
 
 

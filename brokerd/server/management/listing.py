@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from brokerd.core.catalog import patterns
 from brokerd.server.management.call import HttpError, Json, bad_request
-from brokerd.server.slices import SLICE
+from brokerd.server.slices import SLICE, in_slices
 
 Query: TypeAlias = Mapping[str, str]
 R = TypeVar("R")
@@ -116,14 +116,6 @@ def sort_columns(query: Query) -> list[str]:
     return [column for column in query.get("sort", "").split(",") if column]
 
 
-def ordered(rows: Sequence[Json], query: Query, default: Sequence[str] = ()) -> Sequence[Json]:
-    """Return the rows by what is asked for, else by the default; those that lack it come first."""
-    columns = sort_columns(query) or list(default)
-    if not columns:
-        return rows
-    return by_values(rows, [[dotted(row, column) for column in columns] for row in rows], query)
-
-
 def by_values(rows: Sequence[R], values: Sequence[Sequence[Any]], query: Query) -> Sequence[R]:
     """Return the rows in the order of what each has in the columns that count."""
     keys: list[Any] = [each[0] for each in values]
@@ -188,15 +180,38 @@ def _take(into: Json, row: Any, path: list[str]) -> None:
             del into[key]
 
 
-async def answer(rows: Sequence[Json], query: Query, default_sort: Sequence[str] = ()) -> Any:
-    """Return a list of whole rows as it is asked for: the rows, or a page of them."""
+def _as_it_is(row: Json) -> Json:
+    return row
+
+
+async def answer(
+    rows: Sequence[Json],
+    query: Query,
+    default_sort: Sequence[str] = (),
+    shown: Callable[[Json], Json] = _as_it_is,
+) -> Any:
+    """Return a list of whole rows as it is asked for: the rows, or a page of them.
+
+    shown: makes of a row what is answered, once it is known which those are.
+    """
     page = page_of(query)
-    found = ordered(await named(rows, query), query, default_sort)
+    found = await _ordered(await named(rows, query), query, default_sort)
     columns = columns_of(query)
     if page is None:
-        return [chosen(row, columns) for row in found]
+        return [chosen(shown(row), columns) async for some in in_slices(found) for row in some]
     items, said = cut(found, page, len(rows))
-    return {**said, "items": [chosen(row, columns) for row in items]}
+    return {**said, "items": [chosen(shown(row), columns) for row in items]}
+
+
+async def _ordered(rows: Sequence[Json], query: Query, default: Sequence[str]) -> Sequence[Json]:
+    """Return the rows by what is asked for, else by the default; those that lack it come first."""
+    columns = sort_columns(query) or list(default)
+    if not columns:
+        return rows
+    keys: list[Sequence[Any]] = []
+    async for some in in_slices(rows):
+        keys += [[dotted(row, column) for column in columns] for row in some]
+    return by_values(rows, keys, query)
 
 
 async def whole(rows: Sequence[Json], query: Query, default_sort: Sequence[str] = ()) -> Any:

@@ -56,9 +56,15 @@ STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
 
 def sample(sources: Sources, uid: int) -> Sample | None:
     """Return what rates are made of; None where no replica is here."""
+    machine = _machine(sources, uid)
+    return None if machine is None else _sample(machine)
+
+
+def _machine(sources: Sources, uid: int) -> QueueMachine | None:
+    """Return a queue's state; None where no replica is here, or its queue is deleted."""
     if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
         return None
-    return _sample(sources.queues.machine(uid))
+    return sources.queues.machine(uid)
 
 
 def _sample(machine: QueueMachine) -> Sample:
@@ -74,9 +80,9 @@ def _sample(machine: QueueMachine) -> Sample:
 def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return the figures of a queue that has a replica here, None of others."""
     sources, uid = services.listed, queue.uid
-    if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
+    machine = _machine(sources, uid)
+    if machine is None:
         return None
-    machine = sources.queues.machine(uid)
     head = machine.store.head()
     return {
         "leader": sources.groups.leader_of(uid) or "",
@@ -96,15 +102,69 @@ def figures(services: ManagementServices, queue: Queue) -> Figures | None:
 
 def orders(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return those of the figures that lists are sorted by: a tenth of the work."""
-    sources, uid = services.listed, queue.uid
-    if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
+    machine = _machine(services.listed, queue.uid)
+    if machine is None:
         return None
-    machine = sources.queues.machine(uid)
+    uid = queue.uid
     return {
         "sample": _sample(machine),
         "rates": services.rates.of(uid) or STILL,
         "consumers": machine.consumers.registered,
     }
+
+
+def value_of(services: ManagementServices, column: str) -> Callable[[int], float | None]:
+    """Return what gives a queue's value in one of ORDERS by its uid; None where no replica is here.
+
+    A list of 10,000 is sorted by it, so it looks at nothing but that value.
+    """
+    sources, rates = services.listed, services.rates
+    part, at = _PLACES[column]
+
+    def gained(uid: int) -> float | None:
+        return (rates.of(uid) or STILL)[at] if sources.groups.has_group(uid) else None
+
+    def counted(uid: int) -> float | None:
+        machine = _machine(sources, uid)
+        return None if machine is None else take(machine)
+
+    if part == "rates":
+        return gained
+    take = _consumers if part == "consumers" else _TAKES[at]
+    return counted
+
+
+def _consumers(machine: QueueMachine) -> int:
+    return machine.consumers.registered
+
+
+def _counter(name: str) -> Callable[[QueueMachine], int]:
+    return lambda machine: machine.counters[name]
+
+
+#: Each figure of a sample by itself.
+_TAKES: tuple[Callable[[QueueMachine], int], ...] = (
+    lambda machine: machine.store.ready + machine.unacked + machine.letters.count,
+    lambda machine: machine.store.ready,
+    lambda machine: machine.unacked,
+    *map(_counter, COUNTERS),
+)
+
+
+async def column_of_all(
+    services: ManagementServices, queues: Sequence[Queue], column: str
+) -> list[float | None]:
+    """Return the value of each of these queues in one of ORDERS, None where nobody knows it."""
+    value = value_of(services, column)
+    found: list[float | None] = []
+    async for some in in_slices(queues):
+        found += [value(queue.uid) for queue in some]
+    if None in found:
+        rows = {row["uid"]: row for row in (await services.figures.everywhere(QUEUES)).all()}
+        for place, queue in enumerate(queues):
+            if found[place] is None and queue.uid in rows:
+                found[place] = ORDERS[column](rows[queue.uid])
+    return found
 
 
 def _single_active(machine: QueueMachine) -> str | None:
@@ -190,6 +250,8 @@ def register(services: ManagementServices) -> None:
 
 
 def _value(part: str, at: int) -> Callable[[Figures], float]:
+    if part == "consumers":
+        return lambda found: found["consumers"]
     return lambda found: found[part][at]
 
 
@@ -224,15 +286,19 @@ def gauges(values: Sample, rates: Sequence[float]) -> Json:
     return made
 
 
-#: What a list may be sorted by from `orders` alone: column, and its value.
-ORDERS: Mapping[str, Callable[[Figures], float]] = {
-    "consumers": lambda found: found["consumers"],
-    **{name: _value("sample", at) for at, name in enumerate(GAUGES)},
-    **{f"{name}_details.rate": _value("rates", at) for at, name in enumerate(GAUGES)},
-    **{f"message_stats.{name}": _value("sample", at) for name, at in _STATS_AT if at is not None},
+#: What a list may be sorted by from `orders` alone: column, which part of them, and where in it.
+_PLACES: Mapping[str, tuple[str, int]] = {
+    "consumers": ("consumers", 0),
+    **{name: ("sample", at) for at, name in enumerate(GAUGES)},
+    **{f"{name}_details.rate": ("rates", at) for at, name in enumerate(GAUGES)},
+    **{f"message_stats.{name}": ("sample", at) for name, at in _STATS_AT if at is not None},
     **{
-        f"message_stats.{name}_details.rate": _value("rates", at)
+        f"message_stats.{name}_details.rate": ("rates", at)
         for name, at in _STATS_AT
         if at is not None
     },
+}
+#: The same, with its value.
+ORDERS: Mapping[str, Callable[[Figures], float]] = {
+    column: _value(part, at) for column, (part, at) in _PLACES.items()
 }

@@ -60,9 +60,10 @@ def _page(call: Call, template: str, **values: Any) -> Answer:
 
 async def _overview(call: Call) -> Answer:
     asked = _asked(call)
-    found, page = await _queues(call, asked)
-    members = await _ask(call, "/api/nodes") if call.caller.is_monitor else None
-    totals = await _ask(call, "/api/overview")
+    # Together: the last two wait for other members while the first counts here.
+    (found, page), members, totals = await asyncio.gather(
+        _queues(call, asked), _members_of(call), _ask(call, "/api/overview")
+    )
     problems = await _problems(call, members)
     if not problems:
         running = "" if members is None else f"{_members(len(members))}, "
@@ -90,6 +91,14 @@ async def _overview(call: Call) -> Answer:
         total=found["total_count"],
         link=_linker(asked),
     )
+
+
+async def _members_of(call: Call) -> list[Json] | None:
+    """Return the members, None if the caller may not see them."""
+    if not call.caller.is_monitor:
+        return None
+    rows: list[Json] = await _ask(call, "/api/nodes")
+    return rows
 
 
 def _asked(call: Call) -> dict[str, str]:

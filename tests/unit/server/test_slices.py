@@ -1,0 +1,47 @@
+"""Walks in slices: all is seen, and what takes long is done a little at a time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from brokerd.server import slices
+
+
+class Clock:
+    """Processor time that passes when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "thread_time", lambda: self.now)
+
+
+async def walk(clock: Clock, count: int, each_s: float, size: int = slices.SLICE) -> list[int]:
+    """Return how many each slice had, when one of them takes `each_s`."""
+    seen: list[int] = []
+    lengths = []
+    async for some in slices.in_slices(range(count), size):
+        seen += some
+        lengths.append(len(some))
+        clock.now += each_s * len(some)
+    assert seen == list(range(count))
+    return lengths
+
+
+async def test_slices_become_as_long_as_a_turn_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    middling = await walk(clock, 1000, slices.TURN_S / 20)
+    assert 10 <= min(middling[1:-1]) <= max(middling[1:-1]) <= 20
+    cheap = await walk(clock, 2000, 0.0)
+    assert cheap[0] < slices.SLICE
+    assert max(cheap) == cheap[-2] == slices.SLICE
+    dear = await walk(clock, 1000, slices.TURN_S)
+    assert dear[1:-1] == [slices.SLICE_MIN] * (len(dear) - 2)
+
+
+async def test_no_slice_is_longer_than_its_caller_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert await walk(clock, 10, 0.0, size=4) == [4, 4, 2]
+    assert await walk(clock, 10, 1.0, size=4) == [4, 4, 2]
+    assert await walk(clock, 0, 1.0) == []

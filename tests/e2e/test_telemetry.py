@@ -88,15 +88,17 @@ def use_executors(space: Namespace) -> None:
 
 
 def kill_an_executor(space: Namespace) -> str:
-    """Delete an executor that works, with no grace."""
+    """Delete the first executor that runs, with no grace.
+
+    Not waited for is the second: where it comes late, the first one may have done all the work.
+    """
 
     def running() -> list[str]:
         assert not is_ended(space), "the job ended before its executors ran"
         pods = space.items("pods", EXECUTORS)
-        names = [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
-        return names if len(names) == 2 else []
+        return [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
 
-    name = until(running, "two executors running", JOB_TIMEOUT_S)[0]
+    name = until(running, "an executor running", JOB_TIMEOUT_S)[0]
     space.kubectl("delete", "pod", name, "--grace-period=0", "--force")
     return name
 

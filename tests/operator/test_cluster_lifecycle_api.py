@@ -112,6 +112,15 @@ class Members:
             self._patch("pod", name, status, "--subresource=status")
         self.look()
 
+    def waits_for_image(self, ordinal: int, image: str) -> None:
+        """A member's node cannot pull its image."""
+        state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
+        container = {"name": "broker", "image": image, "imageID": "", "ready": False}
+        found = {**container, "restartCount": 0, "state": state}
+        name = self.pod(ordinal)["metadata"]["name"]
+        self._patch("pod", name, {"status": {"containerStatuses": [found]}}, "--subresource=status")
+        self.look()
+
     def look(self) -> None:
         """Have the operator look again at once: it is told of no pod and no claim."""
         self.looks += 1
@@ -180,6 +189,28 @@ def test_what_the_api_server_refuses_is_said_and_stops_nothing_else(
     # A merge patch that takes the label out again.
     made.patch(podTemplate={"labels": None}, replicas=5)
     made.wait("WaitingForMembers")
+    made.delete()
+
+
+def test_a_member_that_a_quota_refuses_is_said(space: Namespace, operator: OperatorProcess) -> None:
+    # Of this test's own class, so that no other test meets the quota.
+    hard = {"scarce.storageclass.storage.k8s.io/persistentvolumeclaims": "0"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "scarce"}}
+    space.apply({**quota, "spec": {"hard": hard}})
+    made = Members(space, "scarce", replicas=1, storage={"className": "scarce"})
+    said = "0 of 1 members are ready; scarce-0: it has no pod; Events of StatefulSet scarce say why"
+    wait_for("the missing pod", lambda: made.wait("WaitingForMembers")["message"] == said)
+    space.delete("resourcequota", "scarce")
+    made.delete()
+
+
+def test_an_image_that_cannot_be_pulled_is_said_at_once(
+    space: Namespace, operator: OperatorProcess
+) -> None:
+    made = Members(space, "imageless", replicas=1)
+    made.waits_for_image(0, "b:1")
+    said = "0 of 1 members are ready; imageless-0: its node cannot pull the image b:1"
+    wait_for("the image", lambda: made.wait("WaitingForMembers")["message"] == said)
     made.delete()
 
 

@@ -165,6 +165,13 @@ def test_every_state_of_members_as_conditions(
         assert item.observed_generation == 3
 
 
+def test_a_member_alone_is_not_said_to_be_one_that_may_stop() -> None:
+    alone = health.of_members(health.summary([member("n0")]), 1)
+    (said,) = (item for item in alone if item.type == "QuorumCritical")
+    assert (said.status, said.reason) == ("False", "MajoritySafe")
+    assert said.message == "there is one member only: nothing works while it is stopped"
+
+
 def test_health_is_unknown_until_somebody_asked() -> None:
     """After a restart the conditions stay, whatever they say, until the broker was asked."""
     known = conditions.build("MemoryAlarm", True, "AboveWatermark", "n0 is", 1).to_json()

@@ -144,6 +144,28 @@ def test_a_member_has_its_time_from_when_it_was_made_or_became_unready() -> None
     assert not rollout.overdue({"metadata": {}}, None, at("01-01T10:00:00"), 600)
 
 
+def waiting(reason: str, **more: Any) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": f"{reason}, in 10 s"}}
+    return pod(containerStatuses=[{"image": "b:1", "state": state, **more}])
+
+
+def test_what_keeps_a_member_from_starting_has_one_text_for_each_cause() -> None:
+    assert rollout.obstacle(pod()) == ""
+    assert rollout.obstacle(waiting("ContainerCreating")) == ""
+    assert rollout.obstacle(pod(containerStatuses=[{"state": {"running": {}}}])) == ""
+    unpullable = "its node cannot pull the image b:1"
+    assert rollout.obstacle(waiting("ErrImagePull")) == unpullable
+    assert rollout.obstacle(waiting("ImagePullBackOff")) == unpullable
+    ended = {"terminated": {"reason": "Error", "exitCode": 78, "finishedAt": "noon"}}
+    assert rollout.obstacle(waiting("CrashLoopBackOff", lastState=ended)) == (
+        "it ends again and again: Error (exit status 78) at noon"
+    )
+    found = rollout.obstacle(waiting("CreateContainerConfigError"))
+    assert found == "CreateContainerConfigError: CreateContainerConfigError, in 10 s"
+    homeless = said("PodScheduled", "False", reason="Unschedulable", message="no room")
+    assert rollout.obstacle(pod(conditions=[homeless])) == "Unschedulable: no room"
+
+
 def test_why_a_member_is_not_ready_is_said_in_the_words_of_kubernetes() -> None:
     assert rollout.why_not_ready(None) == "it has no pod"
     ending = {"metadata": {"name": "a", "deletionTimestamp": "now"}}
@@ -321,6 +343,30 @@ def passed(kind: StepKind = StepKind.DONE, ready: int = 3, **fields: Any) -> Pas
 
 
 LATE = ("a-2 is not ready",)
+
+
+STUCK = "a-2: its node cannot pull the image b:1"
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (passed(ready=1, obstacles=(STUCK,)), f"1 of 3 members are ready; {STUCK}"),
+        # A quota leaves a majority: nothing waits, and the cause is said all the same.
+        (passed(ready=2, obstacles=(STUCK,)), f"2 of 3 members are ready; {STUCK}"),
+        (passed(ready=2, obstacles=(STUCK,), was="Progressing"), STUCK),
+        (passed(ready=0, obstacles=("a", "b", "c", "d", "e")), "ready; a; b; c; and 2 more"),
+    ],
+)
+def test_what_keeps_members_from_starting_is_said_at_once(state: Pass, said: str) -> None:
+    assert said in lifecycle.verdict(spec(), state)[1]
+    by_type = {item.type: item for item in lifecycle.found_conditions(spec(), state, 1)}
+    assert said in by_type["AllReplicasReady"].message
+
+
+def test_a_member_that_is_late_is_told_of_once() -> None:
+    state = passed(StepKind.WAIT, ready=2, late=LATE, obstacles=(STUCK,))
+    assert STUCK not in lifecycle.verdict(spec(), state)[1]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ _CRITICAL = (
     "names the queues",
 )
 _SAFE = ("MajoritySafe", "any one member may stop")
+_ALONE = ("MajoritySafe", "there is one member only: nothing works while it is stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def of_members(said: Members, generation: int) -> tuple[conditions.Condition, ..
         reason, message = on if names else off
         text = message.format(f"{_listed(names)} {'is' if len(names) == 1 else 'are'}")
         found.append(conditions.build(type_, bool(names), reason, text, generation))
-    reason, message = _CRITICAL if said.critical else _SAFE
+    well = _ALONE if len(said.all) == 1 else _SAFE
+    reason, message = _CRITICAL if said.critical else well
     some = "one of " if len(said.critical) > 1 else ""
     text = message.format(f"{some}{_listed(said.critical)}")
     found.append(

@@ -19,6 +19,8 @@ from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 
 #: Reasons of Ready while members come and go: they last until everybody is back.
 _MOVING = frozenset(("Progressing", "MemberNotReady"))
+#: Obstacles that a message names in full; the others are counted.
+_SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class Pass:
     hold: Hold | None = None
     #: Members that have had their time to become ready, in words.
     late: tuple[str, ...] = ()
+    #: Why members cannot start until somebody does something, in words.
+    obstacles: tuple[str, ...] = ()
     #: Ready's reason before.
     was: str = ""
     #: Reason and message of what the API server does not take.
@@ -60,9 +64,16 @@ class Pass:
         return len(self.ready | set(self.fenced)) >= self.total
 
     @property
-    def text(self) -> str:
+    def count(self) -> str:
         said = f"{len(self.ready)} of {self.total} members are ready"
         return f"{said}, {', '.join(self.fenced)} fenced" if self.fenced else said
+
+    @property
+    def text(self) -> str:
+        """How many are ready, and what keeps the others from it."""
+        more = len(self.obstacles) - _SHOWN_MAX
+        shown = [*self.obstacles[:_SHOWN_MAX], *([f"and {more} more"] if more > 0 else ())]
+        return "; ".join((self.count, *shown))
 
 
 def verdict(spec: BrokerClusterSpec, state: Pass) -> tuple[str, str]:
@@ -88,7 +99,10 @@ def _of_members(spec: BrokerClusterSpec, state: Pass) -> tuple[str, str]:
     text = state.text
     is_moving = state.step.kind not in (StepKind.DONE, StepKind.HOLD)
     if state.late and (is_moving or state.outdated or state.was in _MOVING):
-        return ("MemberNotReady", f"{text}; {'; '.join(state.late)}; no other is restarted before")
+        return (
+            "MemberNotReady",
+            f"{state.count}; {'; '.join(state.late)}; no other is restarted before",
+        )
     if state.problem:
         said = scaling.said(state.step)
         return ("BrokerRefused", f"{text}; {f'{said}: ' if said else ''}{state.problem}")

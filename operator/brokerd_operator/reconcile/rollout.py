@@ -135,6 +135,31 @@ def why_not_ready(pod: Json | None) -> str:
     return "its pod is not ready"
 
 
+#: What a node tells of an image that it cannot get, in turns: one cause, so one text.
+_UNPULLABLE = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName"))
+_STARTING = frozenset(("", "ContainerCreating", "PodInitializing"))
+
+
+def obstacle(pod: Json) -> str:
+    """Why a member cannot start until somebody does something; "" if nobody has to.
+
+    The text stays the same as long as the cause does, so that no status is written for it twice.
+    """
+    scheduled = _condition(pod, "PodScheduled") or {}
+    if scheduled.get("status") == "False":
+        return f"{scheduled.get('reason')}: {scheduled.get('message')}"
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = str(waiting.get("reason") or "")
+        if reason in _UNPULLABLE:
+            return f"its node cannot pull the image {container.get('image')}"
+        if reason == "CrashLoopBackOff":
+            return f"it ends again and again: {restarts(pod).last_end}"
+        if reason not in _STARTING:
+            return f"{reason}: {waiting.get('message')}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """How often a member was started again in its pod, and how it ended the last time."""

@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 WAITING_AGAIN_S = 5.0
 STEP_AGAIN_S = 1.0
 STEADY_AGAIN_S = 300.0
+#: A pod that is not there for so long, such as one that a quota refuses, is told of.
+NO_POD_S = 4.0
 #: Bound of the CRD.
 END_MAX = 256
 #: What the API server refuses may be taken when a quota or a right has changed.
@@ -379,6 +381,11 @@ class KubernetesClusters:
             and not (name in pods and is_pod_serving(pods[name]))
             and rollout.overdue(pods.get(name), self._missing[key].get(name), now, limit_s)
         ]
+        stuck = [
+            f"{name}: {why}"
+            for name in names
+            if (why := self._obstacle(context, name, pods.get(name), now))
+        ]
         before = conditions.find(body, conditions.READY)
         return Pass(
             total=total,
@@ -391,9 +398,20 @@ class KubernetesClusters:
             resizing=taken.outdated.resizing,
             hold=taken.hold,
             late=tuple(late),
+            obstacles=tuple(stuck),
             was=before.reason if before is not None else "",
             seconds_to_window=rollout.seconds_to_window(context.spec, now),
         )
+
+    def _obstacle(
+        self, context: Context, name: str, pod: Json | None, now: datetime.datetime
+    ) -> str:
+        """Why a member cannot start; who has no pod yet gets some time for it."""
+        if pod is not None:
+            return rollout.obstacle(pod)
+        since = self._missing[f"{context.namespace}/{context.name}"][name]
+        is_new = (now - since).total_seconds() < NO_POD_S
+        return "" if is_new else f"it has no pod; Events of StatefulSet {context.name} say why"
 
     def _report(
         self,

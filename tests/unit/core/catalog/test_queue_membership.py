@@ -285,4 +285,6 @@ def test_a_replica_is_as_old_as_its_queue_or_as_the_change_that_brought_it() -> 
         assert queue_membership.since(known, "n1") == 5
         assert queue_membership.restored(known.stored()) == known
     assert queue_membership.since(grown, "n2") == 9
-    assert queue_membership.since(queue_membership.restored({}), "n1") == 0
+    of_an_earlier_release = queue_membership.restored({})
+    assert queue_membership.since(of_an_earlier_release, "n1") == 0
+    assert of_an_earlier_release.stored() == {}

@@ -51,7 +51,7 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
 	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
 	$(BIN)/uv pip compile --group release --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/release.txt
-	echo hatchling==1.27.0 | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
+	printf '%s\n' hatchling==1.27.0 $$(grep -oE '^(mypy|setuptools)==[^ ]+' requirements/dev.txt) | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
 
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo
@@ -71,7 +71,7 @@ PART_LOGS := build/tests
 COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
-test: setup ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
+test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
 	@mkdir -p $(PART_LOGS); rm -f $(PART_LOGS)/second-try
 	@status=0; { echo coverage; printf '%s\n' $(PARTS); } | \
@@ -175,12 +175,12 @@ cluster-env: ## where its kubectl, helm and kubeconfig are: eval "$$(make -s clu
 cluster-down: ## end it, leaving nothing behind
 	@bash tools/cluster/node.sh down
 
-images: setup ## broker, operator and telemetry images from their Dockerfiles
+images: setup compiled ## broker, operator and telemetry images from their Dockerfiles
 	@bash tools/cluster/setup.sh node
 	@bash tools/cluster/images.sh build
 
-wheel: setup ## the distribution, in build/wheel: pip install build/wheel/*.whl
-	@rm -rf build/wheel; $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
+wheel: setup $(if $(filter python,$(FORM)),,compiled) ## the distribution, in build/wheel; FORM=python: without the compiled form
+	@rm -rf build/wheel; HATCH_BUILD_HOOK_ENABLE_CUSTOM=$(if $(filter python,$(FORM)),false,true) $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
 
 sbom: images ## what the three images hold, as CycloneDX, in build/sbom (root)
 	@"$$(bash tools/release_tools.sh)/python" tools/sbom.py --out build/sbom $$(bash tools/cluster/images.sh build)

@@ -6,21 +6,35 @@ FROM python:3.11-slim AS wheel
 WORKDIR /src
 COPY requirements/build.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/build.txt
+# For the compiled form (docs/adr/0037). What `make compiled` made of these sources for this C library
+# is taken; otherwise it is compiled here.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends binutils gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml LICENSE ./
+COPY tools/compiled.py tools/hatch_build.py tools/
+COPY LICENSE build/compiled* build/compiled/
 COPY brokerd brokerd
 COPY crds crds
 COPY operator operator
 COPY telemetry telemetry
 # The readme is for people, not for an image: its changes do not rebuild one.
+# A wheel of plain Python is not what this image is. A module that was compiled needs no bytecode.
 RUN touch README.md \
-    && pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
+    && HATCH_BUILD_HOOK_ENABLE_CUSTOM=true pip wheel --no-cache-dir --no-deps --no-build-isolation -w /dist . \
     && pip install --no-cache-dir --no-deps --no-index --prefix /install /dist/*.whl \
     && cd /install && rm -r lib/python3.11/site-packages/brokerd_operator \
-        lib/python3.11/site-packages/brokerd_telemetry bin/brokerd-operator bin/kubectl-brokerd
+        lib/python3.11/site-packages/brokerd_telemetry bin/brokerd-operator bin/kubectl-brokerd \
+    && cd lib/python3.11/site-packages && test -e brokerd/_compiled/complete \
+    && find brokerd/_compiled -name '*.so' -exec strip --strip-unneeded {} + \
+    && find brokerd/_compiled/brokerd -name '*.so' | while read -r file; do \
+        name=$(basename "${file%%.*}"); rm -f "$(dirname "${file#brokerd/_compiled/}")/__pycache__/$name".*.pyc; \
+    done
 
 # What makes packages smaller stays in this stage: strip drops debugging symbols (of uvloop's 13 MB
 # 2 MB are left), and bytecode is compiled once, for a root file system that is read-only. Rich brings
-# lexers of 500 languages (8 MB) for colouring source code, which nothing here prints.
+# lexers of 500 languages (8 MB) for colouring source code, which nothing here prints; cffi its compiler
+# of C declarations, which what was built with it does not need; regex its tests.
 FROM python:3.11-slim AS packages
 RUN apt-get update \
     && apt-get install -y --no-install-recommends binutils \
@@ -30,7 +44,8 @@ COPY requirements/broker.txt /src/
 RUN pip install --no-cache-dir --no-compile --require-hashes --prefix /install -r /src/broker.txt \
     && find . -type f \( -name '*.so' -o -name '*.so.[0-9]*' \) -exec strip --strip-unneeded {} + \
     && find . \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' \) -delete \
-    && find pygments/lexers -name '*.py' ! -name __init__.py ! -name _mapping.py -delete
+    && find pygments/lexers -name '*.py' ! -name __init__.py ! -name _mapping.py -delete \
+    && rm -r regex/tests cffi pycparser
 RUN python -m compileall -q --invalidation-mode unchecked-hash .
 
 FROM python:3.11-slim

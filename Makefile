@@ -51,7 +51,7 @@ lock: ## renew the lock files in requirements/ from pyproject.toml
 	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
 	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
 	$(BIN)/uv pip compile --group release --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/release.txt
-	echo hatchling==1.27.0 | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
+	printf '%s\n' hatchling==1.27.0 $$(grep -oE '^(mypy|setuptools)==[^ ]+' requirements/dev.txt) | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
 
 demo: setup ## the main job in the embedded mode on real input, with a table of what was counted
 	@$(BIN)/python -m examples.orders.demo
@@ -68,13 +68,13 @@ PART_MINUTES ?= 45
 PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
-COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts
+COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts tests/integration/test_transactions.py
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
-test: setup ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
+test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
 	@mkdir -p $(PART_LOGS); rm -f $(PART_LOGS)/second-try
-	@status=0; { echo coverage; printf '%s\n' $(PARTS); } | \
+	@status=0; { printf '%s\n' coverage $(PARTS) compiled; } | \
 	  PART_LOGS=$(PART_LOGS) PART_MINUTES=$(PART_MINUTES) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' \
 	  PURE_TESTS='$(PURE_TESTS)' xargs -P $(LANES) -d '\n' -n 1 bash tools/test_part.sh || status=1; \
 	if [ -s $(PART_LOGS)/second-try ]; then echo "== failed once and passed when run again, each to be mended:"; \
@@ -96,10 +96,10 @@ coverage: setup ## the pure rooms by their unit tests and transcripts: every lin
 compiled: setup ## the rooms on a message's way as C, for BROKERD_COMPILED=1; nothing is done if they are there
 	@$(BIN)/python tools/compiled.py
 
-test-compiled: compiled ## the pure rooms' tests, and the Raft core and queues in the simulator, with the compiled form
+test-compiled: compiled ## the compiled form: the pure rooms' tests, three worlds of the simulator, members as processes
 	@BROKERD_COMPILED=1 $(BIN)/pytest -q $(PYTEST_OPTIONS) $(COMPILED_TESTS)
-	@BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run --seeds 300 --first-seed $(FIRST_SEED) --processes 2
-	@BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run --world broker --seeds 100 --first-seed $(FIRST_SEED) --processes 2
+	@for world in core:300 broker:100 cluster:30; do BROKERD_COMPILED=1 $(BIN)/python -m tests.simulation.run \
+	  --world $${world%:*} --seeds $${world#*:} --first-seed $(FIRST_SEED) --processes 2 || exit 1; done
 
 spec-coverage: setup ## rules of the specification, and the tests that cover them
 	@$(BIN)/python tools/spec_coverage.py
@@ -176,12 +176,12 @@ cluster-env: ## where its kubectl, helm and kubeconfig are: eval "$$(make -s clu
 cluster-down: ## end it, leaving nothing behind
 	@bash tools/cluster/node.sh down
 
-images: setup ## broker, operator and telemetry images from their Dockerfiles
+images: setup compiled ## broker, operator and telemetry images from their Dockerfiles
 	@bash tools/cluster/setup.sh node
 	@bash tools/cluster/images.sh build
 
-wheel: setup ## the distribution, in build/wheel: pip install build/wheel/*.whl
-	@rm -rf build/wheel; $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
+wheel: setup $(if $(filter python,$(FORM)),,compiled) ## the distribution, in build/wheel; FORM=python: without the compiled form
+	@rm -rf build/wheel; HATCH_BUILD_HOOK_ENABLE_CUSTOM=$(if $(filter python,$(FORM)),false,true) $(BIN)/uv build -q --wheel --out-dir build/wheel .; ls build/wheel/*.whl
 
 compose-run: setup ## examples/compose as its README says, on a Docker of its own (root)
 	@bash tools/cluster/setup.sh compose

@@ -4,7 +4,8 @@ import os
 
 __version__ = "0.1.0"
 
-if "BROKERD_COMPILED" in os.environ:
+# The folder is compiled.INSTALLED: without one, and without a wish, nothing more is imported here.
+if "BROKERD_COMPILED" in os.environ or os.path.isdir(os.path.join(__path__[0], "_compiled")):
     from brokerd import compiled
 
-    compiled.choose(os.environ["BROKERD_COMPILED"])
+    compiled.choose(os.environ.get("BROKERD_COMPILED", ""))

@@ -22,9 +22,15 @@ HEALTH_TIMEOUT_S = 4.0
 REASON_BYTES_MAX = 4096
 
 
+def _form() -> str:
+    """Say what runs, and why that is not the compiled form that lies here."""
+    why_python = compiled.why_python()
+    return f"{compiled.form()}: {why_python}" if why_python else compiled.form()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(
-    __version__, prog_name="brokerd", message=f"%(prog)s, version %(version)s, {compiled.form()}"
+    __version__, prog_name="brokerd", message=f"%(prog)s, version %(version)s, {_form()}"
 )
 def main() -> None:
     """The brokerd message broker (AMQP 0-9-1 and gRPC)."""

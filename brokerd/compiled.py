@@ -1,20 +1,20 @@
 """Which form of brokerd runs: plain Python, or with the rooms on a message's way compiled (ADR 32).
 
-A wheel that was built where there is a C compiler holds both forms, each extension module beside
-its source, and Python takes the extension.  A checkout is plain Python, unless `BROKERD_COMPILED=1`
-asks for what `make compiled` built from exactly these sources; `BROKERD_COMPILED=0` asks for plain
-Python anywhere.  For the package's `__init__.py`, for whoever tells the form (command line,
-metrics), and for tools/compiled.py.
+A wheel that was built where there is a C compiler brings the compiled form in a folder of the
+package (ADR 37), and it runs where it was made from exactly these sources for this Python;
+otherwise plain Python does, and `why_python` says why.  A checkout is plain Python, unless
+`BROKERD_COMPILED=1` asks for what `make compiled` built; `BROKERD_COMPILED=0` asks for plain Python
+anywhere.  For the package's `__init__.py`, for whoever tells the form (command line, start,
+metrics), and for tools/compiled.py and tools/hatch_build.py.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -23,14 +23,18 @@ VARIABLE = "BROKERD_COMPILED"
 PACKAGE = Path(__file__).resolve().parent
 #: Of a checkout; one folder for each state of the sources, named by its digest.
 BUILDS = PACKAGE.parent / "build" / "compiled"
+#: Of an installation, as the wheel brought it; `__init__.py` names it as well.
+INSTALLED = PACKAGE / "_compiled"
 #: Where the C code of all modules lies; each module is a small extension that refers to it.
 LIBRARY = "brokerd_compiled"
-#: Written last: a folder without it is not whole.
+#: Written last: a folder without it is not whole.  Its first line is the digest of the sources.
 STAMP = "complete"
 #: On the way of every message, so that it is compiled wherever anything is.
 _WITNESS = "brokerd.raft.node"
 #: A hexadecimal digit is four bits; 64 are more than a cache of some states needs.
 _DIGEST_CHARACTERS = 16
+
+_why_python = ""
 
 
 def form() -> str:
@@ -42,16 +46,32 @@ def form() -> str:
     return "compiled" if is_extension else "python"
 
 
+def why_python() -> str:
+    """Return why the compiled form that lies here does not run; "" where it does, where there is
+    none, and where nobody wanted it.
+    """
+    form()
+    return _why_python
+
+
 def digest() -> str:
     """Return what names this state of the sources, for this Python and processor: any change of any
     module of the package gives another, since compiled code holds constants and layouts of others.
     """
+    # Here: importing it costs more than all else that a process without a compiled form needs.
+    import hashlib
+
     state = hashlib.sha256(suffix().encode())
-    for file in sorted(PACKAGE.rglob("*.py")):
-        text = file.read_bytes()
-        state.update(f"{file.relative_to(PACKAGE)} {len(text)}\n".encode())
+    for file in sorted(_sources(PACKAGE)):
+        text = Path(file).read_bytes()
+        state.update(f"{os.path.relpath(file, PACKAGE)} {len(text)}\n".encode())
         state.update(text)
     return state.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _sources(folder: Path) -> Iterator[str]:
+    for place, _, names in os.walk(folder):
+        yield from (os.path.join(place, name) for name in names if name.endswith(".py"))
 
 
 def suffix() -> str:
@@ -60,52 +80,78 @@ def suffix() -> str:
 
 
 def choose(wanted: str) -> None:
-    """Take the form that the environment asks for; raise ImportError if there is none.
+    """Take the form that the environment asks for, "" where it does not; raise ImportError where it
+    asks for a compiled one and none fits.
 
     Before any module of the package is imported: later ones would mix.
     """
-    if wanted == "0":
-        sys.meta_path.insert(0, _Sources())
-    elif wanted == "1" and not _holds_extensions():
-        folder = BUILDS / digest()
-        if not (folder / STAMP).exists():
-            raise ImportError(
-                f"{VARIABLE}=1, and these sources are not compiled: run make compiled"
-            )
-        sys.meta_path.insert(0, _Extensions(folder))
-    elif wanted not in ("", "1"):
+    if wanted not in ("", "0", "1"):
         raise ImportError(f"{VARIABLE}={wanted}: 1 is compiled, 0 is plain Python")
+    if wanted == "0":
+        return
+    is_installed = INSTALLED.is_dir()
+    if wanted == "" and not is_installed:
+        return
+    extensions = _Extensions(INSTALLED if is_installed else BUILDS / digest())
+    if wanted == "1" and not extensions.fit():
+        raise ImportError(
+            f"{VARIABLE}=1, and {_why_python}"
+            if is_installed
+            else f"{VARIABLE}=1, and these sources are not compiled: run make compiled"
+        )
+    sys.meta_path.insert(0, extensions)
 
 
-def _holds_extensions() -> bool:
-    """Whether this is an installation of the compiled form."""
-    return any((PACKAGE / "raft").glob("*" + suffix()))
+def _fault(folder: Path) -> str:
+    """Return why these extensions must not run beside these sources, or ""."""
+    try:
+        made_from = (folder / STAMP).read_text().partition("\n")[0]
+    except OSError as error:
+        return f"the compiled form in {folder} is not whole: {error.strerror}"
+    if made_from != digest():
+        return (
+            f"the compiled form in {folder} is of other sources than those beside it, "
+            "or for another Python"
+        )
+    name = f"{LIBRARY}__mypyc"
+    try:
+        # What the system's libraries do not fit shows here, and not half-way through the imports.
+        spec = importlib.util.spec_from_file_location(name, folder / (name + suffix()))
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    except ImportError as error:
+        return f"the compiled form in {folder} cannot be loaded: {error}"
+    return ""
 
 
 class _Extensions:
-    """Finds the modules that `make compiled` has built, before the sources are looked at."""
+    """Finds the compiled modules before their sources are looked at, if they fit.
+
+    Whether they do is looked at with the first of them: a program that needs none, such as
+    `brokerctl`, does not read all sources for it.
+    """
 
     def __init__(self, folder: Path) -> None:
-        end = suffix()
-        self._files = {
-            str(file.relative_to(folder)).removesuffix(end).replace(os.sep, "."): file
-            for file in folder.rglob("*" + end)
-        }
+        self._folder = str(folder)
+        self._end = suffix()
+        self._fit: bool | None = None
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        file = self._files.get(name)
-        return None if file is None else importlib.util.spec_from_file_location(name, file)
-
-
-class _Sources:
-    """Finds the sources of the package's modules, before the extensions beside them."""
+    def fit(self) -> bool:
+        """Whether they may run; `why_python` has the reason if not."""
+        if self._fit is None:
+            global _why_python
+            _why_python = _fault(Path(self._folder))
+            self._fit = not _why_python
+        return self._fit
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not name.startswith("brokerd."):
             return None
-        file = PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
-        return importlib.util.spec_from_file_location(name, file) if file.exists() else None
+        file = os.path.join(self._folder, *name.split(".")) + self._end
+        if not os.path.exists(file) or not self.fit():
+            return None
+        return importlib.util.spec_from_file_location(name, file)

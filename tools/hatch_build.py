@@ -2,12 +2,14 @@
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=true pip wheel --no-deps .
 
-Where there is no C compiler the wheel is the plain one, and the build says so.
+`make wheel` and the broker's image ask for it.  What `make compiled` made of the same sources is
+taken.  Where there is no C compiler the wheel is the plain one, and the build says so.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ class CustomBuildHook(BuildHookInterface[Any]):
     """Named as hatch wants it."""
 
     def dependencies(self) -> list[str]:
-        """What `tools/compiled.py` imports, for builds that are isolated."""
-        return ["mypy>=2.4", "setuptools>=80"]
+        """What `tools/compiled.py` imports, for builds that are isolated: as it is locked."""
+        lock = (Path(self.root) / "requirements" / "build.txt").read_text()
+        return re.findall(r"^(?:mypy|setuptools)==[^ ]+", lock, re.MULTILINE)
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add an extension beside each source; an editable install stays as the checkout is."""
+        """Add the extensions; an editable install stays as the checkout is."""
         if version == "editable":
             return
         place = Path(self.root) / "tools" / "compiled.py"
@@ -37,7 +40,7 @@ class CustomBuildHook(BuildHookInterface[Any]):
         except compiled.NotCompiledError as error:
             print(f"brokerd: a wheel of plain Python: {error}", file=sys.stderr)
             return
-        for file in folder.rglob("*.so"):
-            build_data["force_include"][str(file)] = str(file.relative_to(folder))
+        place_in_wheel = compiled.form().INSTALLED.relative_to(self.root)
+        build_data["force_include"][str(folder)] = str(place_in_wheel)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True

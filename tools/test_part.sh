@@ -3,7 +3,7 @@
 # so that parts that run side by side can be read. Called by the Makefile with its settings in the
 # environment: PART_LOGS, PART_MINUTES, PYTEST_OPTIONS, PURE_TESTS.
 #
-#   test_part.sh coverage | "PATH..."
+#   test_part.sh coverage | compiled | "PATH..."
 #
 # Exit status 0 or 1, never 255: xargs goes on with the other parts.
 set -uo pipefail
@@ -15,10 +15,10 @@ cache=$PART_LOGS/cache-$name
 began=$SECONDS
 
 run() {
-  if [ "$part" = coverage ]; then
-    make --no-print-directory coverage PYTEST_OPTIONS="$PYTEST_OPTIONS"
+  case $part in coverage | compiled)
+    make --no-print-directory "${part/#compiled/test-compiled}" PYTEST_OPTIONS="$PYTEST_OPTIONS"
     return
-  fi
+  esac
   local options=$PYTEST_OPTIONS path
   # There a failure takes minutes: a few of them are told while somebody still listens.
   [ "$part" != tests/e2e ] || options+=" --maxfail=3"

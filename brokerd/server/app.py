@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator
 
 import uvloop
 
-from brokerd import __version__
+from brokerd import __version__, compiled
 from brokerd.cluster import config as cluster_config
 from brokerd.cluster.errors import ClusterError
 from brokerd.cluster.groups.group_client import GroupClient
@@ -117,7 +117,10 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
     """Build everything that the start needs; tear it down in reverse."""
     node = NodeId(config.node_name)
     incarnation = identity.claim(config.data_dir, node, time.time_ns() // 1_000_000)
-    print(f"brokerd {__version__}: member {node}, data in {config.data_dir}", file=sys.stderr)
+    running = f"brokerd {__version__} ({compiled.form()})"
+    print(f"{running}: member {node}, data in {config.data_dir}", file=sys.stderr)
+    if compiled.why_python():
+        log.warning("plain Python runs: %s", compiled.why_python())
     profile = profiles.configured(config.compat.profile, config.compat.switches)
     wal = WriteAheadLog.open(
         config.data_dir / "wal",

@@ -134,8 +134,8 @@ class MemberQueues:
         is_once = client_sessions.is_once(command)
         try:
             return await self.groups.request(uid, command, self._timeout_s, is_once)
-        except GroupStuck as error:
-            raise Damaged(str(error)) from error
+        except GroupStuck as stuck:
+            raise Damaged(str(stuck)) from stuck
         except GroupUnavailable as error:
             raise Unavailable(str(error)) from error
 

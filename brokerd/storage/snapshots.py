@@ -120,8 +120,8 @@ def read(disk: Disk, path: Path) -> SnapshotFile:
     """Read and check a file; raises CorruptLog, also when it is missing, NoDescriptor, OSError."""
     try:
         descriptor = disk.open_now(path)
-    except FileNotFoundError as error:
-        raise CorruptLog(f"{path.name}: the snapshot file is missing") from error
+    except FileNotFoundError as missing:
+        raise CorruptLog(f"{path.name}: the snapshot file is missing") from missing
     except OSError as error:
         if error.errno not in SHORTAGES:
             raise

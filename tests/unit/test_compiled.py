@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,13 @@ from tools import compiled as tool
 
 ROOT = Path(__file__).resolve().parents[2]
 FORM = "from brokerd import compiled; print(compiled.form())"
+WHY = "from brokerd import compiled; print(compiled.form(), compiled.why_python())"
+#: The least that Python takes for a library of compiled modules.
+LIBRARY_CODE = f"""
+#include <Python.h>
+static struct PyModuleDef module = {{PyModuleDef_HEAD_INIT, "{compiled.LIBRARY}__mypyc", 0, -1}};
+PyMODINIT_FUNC PyInit_{compiled.LIBRARY}__mypyc(void) {{ return PyModule_Create(&module); }}
+"""
 
 
 @pytest.fixture
@@ -36,13 +46,25 @@ def digest_of(checkout: Path) -> str:
     return run(checkout, "from brokerd import compiled; print(compiled.digest())", "0").stdout
 
 
-def compile_one(checkout: Path) -> None:
-    """Put what stands for an extension into the cache: its place and name are what is looked at."""
-    folder = checkout / "build" / "compiled" / digest_of(checkout).strip()
+def compile_one(checkout: Path, folder: Path | None = None) -> None:
+    """Put extensions of two modules into the cache, or into a folder: the least that looks whole.
+
+    The library is one that can be loaded; the module's name and place are all that is looked at.
+    """
+    digest = digest_of(checkout).strip()
+    folder = folder or checkout / "build" / "compiled" / digest
     place = folder / "brokerd" / "raft" / f"node{compiled.suffix()}"
     place.parent.mkdir(parents=True)
     place.touch()
-    (folder / compiled.STAMP).touch()
+    library = folder / f"{compiled.LIBRARY}__mypyc{compiled.suffix()}"
+    include = f"-I{sysconfig.get_path('include')}"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", include, "-x", "c", "-", "-o", str(library)],
+        input=LIBRARY_CODE,
+        text=True,
+        check=True,
+    )
+    (folder / compiled.STAMP).write_text(f"{digest}\nrecipe\n")
 
 
 def test_a_checkout_is_plain_python_unless_it_is_asked(checkout: Path) -> None:
@@ -85,14 +107,61 @@ def test_a_build_that_was_broken_off_is_not_taken(checkout: Path) -> None:
     assert run(checkout, FORM, "1").returncode != 0
 
 
-def test_an_installation_with_both_forms_runs_plain_python_when_asked(checkout: Path) -> None:
-    """As a wheel lies: extensions beside the sources."""
-    (checkout / "brokerd" / "raft" / f"node{compiled.suffix()}").touch()
-    assert run(checkout, FORM, "1").stdout.strip() == "compiled"
-    assert run(checkout, FORM, "").stdout.strip() == "compiled"
-    assert run(checkout, FORM, "0").stdout.strip() == "python"
-    done = run(checkout, "import brokerd.raft.node as n; print(n.__file__)", "0")
+@pytest.fixture
+def installed(checkout: Path) -> Path:
+    """The package as a wheel with both forms lies."""
+    compile_one(checkout, checkout / "brokerd" / compiled.INSTALLED.name)
+    return checkout
+
+
+def test_an_installation_with_both_forms_runs_the_compiled_one_unless_asked(
+    installed: Path,
+) -> None:
+    assert run(installed, FORM, "1").stdout.strip() == "compiled"
+    assert run(installed, FORM, "").stdout.strip() == "compiled"
+    assert run(installed, FORM, "0").stdout.strip() == "python"
+    done = run(installed, "import brokerd.raft.node as n; print(n.__file__)", "0")
     assert done.stdout.strip().endswith("node.py")
+
+
+def test_an_installation_whose_sources_were_changed_runs_them_and_says_so(installed: Path) -> None:
+    with (installed / "brokerd" / "raft" / "log.py").open("a") as source:
+        source.write("\n")
+    done = run(installed, WHY, "")
+    assert done.stdout.startswith("python the compiled form in ")
+    assert "other sources than those beside it" in done.stdout
+    asked = run(installed, FORM, "1")
+    assert asked.returncode != 0
+    assert "other sources than those beside it" in asked.stderr
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_an_installation_whose_library_was_cut_runs_python_and_says_so(
+    installed: Path, kept: int
+) -> None:
+    """As one that the system's C library is too old for."""
+    (library,) = installed.rglob(f"{compiled.LIBRARY}*")
+    library.write_bytes(library.read_bytes()[:kept])
+    done = run(installed, WHY, "")
+    assert done.stdout.startswith("python the compiled form in ")
+    assert "cannot be loaded" in done.stdout
+
+
+def test_an_installation_that_is_not_whole_runs_python_and_says_so(installed: Path) -> None:
+    for stamp in installed.rglob(compiled.STAMP):
+        stamp.unlink()
+    assert "is not whole" in run(installed, WHY, "").stdout
+
+
+def test_what_runs_and_why_is_said_with_the_version(installed: Path) -> None:
+    command = [sys.executable, "-m", "brokerd", "--version"]
+    env = os.environ | {"PYTHONPATH": str(installed), compiled.VARIABLE: "0"}
+    said = subprocess.check_output(command, env=env, cwd=installed, text=True)
+    assert said.endswith(", python\n")
+    for stamp in installed.rglob(compiled.STAMP):
+        stamp.unlink()
+    said = subprocess.check_output(command, env=env | {compiled.VARIABLE: ""}, cwd=installed)
+    assert b", python: the compiled form in " in said
 
 
 def test_every_module_that_is_named_for_compiling_exists() -> None:
@@ -100,3 +169,29 @@ def test_every_module_that_is_named_for_compiling_exists() -> None:
     assert len(names) > 150
     for left_out in tool.LEFT_OUT:
         assert (ROOT / "brokerd" / left_out).exists()
+
+
+def handlers(function: ast.AST) -> Iterator[ast.ExceptHandler]:
+    """What catches in one function, without those in it."""
+    for node in ast.iter_child_nodes(function):
+        if isinstance(node, ast.ExceptHandler):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from handlers(node)
+
+
+def test_a_name_stands_for_one_kind_of_exception_in_a_function() -> None:
+    """Where one is compiled, the first `except` decides what the name may hold; another kind of
+    exception is a TypeError then, in the middle of handling it.
+    """
+    found = []
+    for source in tool.sources():
+        for function in ast.walk(ast.parse((ROOT / source).read_text())):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            kinds: dict[str, set[str]] = {}
+            for handler in handlers(function):
+                if handler.name and handler.type:
+                    kinds.setdefault(handler.name, set()).add(ast.unparse(handler.type))
+            found += [(source, function.name, *of) for of in kinds.values() if len(of) > 1]
+    assert found == []

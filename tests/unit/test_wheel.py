@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import __version__
+from brokerd import __version__, compiled
 from brokerd.config import ListenerConfig
 from tests.integration.members import PATIENCE_SECONDS, eventually
 from tests.ports import free_ports
+from tools import compiled as tool
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Where nothing has been compiled yet; with `make test` all is there.
+COMPILE_SECONDS = 900
 PACKAGES = {
     "brokerd": ROOT / "brokerd",
     "brokerd_operator": ROOT / "operator" / "brokerd_operator",
@@ -28,30 +31,47 @@ PACKAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build it as `make wheel` does."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [
-            str(Path(sys.executable).with_name("uv")),
-            *("build", "-q", "--wheel", "--out-dir", str(folder), str(ROOT)),
-        ],
-        check=True,
-        timeout=120,
+def built(folder: Path, form: str) -> Path:
+    """Build the wheel as `make wheel` does; what `make compiled` made of these sources is taken."""
+    command = [str(Path(sys.executable).with_name("uv")), "build", "-q", "--wheel"]
+    wanted = {"HATCH_BUILD_HOOK_ENABLE_CUSTOM": str(form == "compiled").lower()}
+    done = subprocess.run(
+        [*command, "--out-dir", str(folder), str(ROOT)],
+        env=os.environ | wanted,
+        timeout=COMPILE_SECONDS,
         capture_output=True,
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
     (found,) = folder.glob("*.whl")
     return found
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(wheel: Path, folder: Path) -> Path:
     """Unpack it where nothing of the checkout is; its dependencies are those of the tests."""
-    folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("wheel"), "python")
+
+
+@pytest.fixture(scope="module")
+def compiled_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("compiled-wheel"), "compiled")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(wheel, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def compiled_installed(compiled_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(compiled_wheel, tmp_path_factory.mktemp("compiled-installed"))
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -95,6 +115,55 @@ def test_the_wheel_says_its_version_and_what_each_extra_brings(wheel: Path) -> N
 def test_a_broker_starts_from_the_wheel_with_nothing_but_free_ports(
     installed: Path, tmp_path: Path
 ) -> None:
+    start_from(installed, tmp_path, "python")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(COMPILE_SECONDS + 120)
+def test_a_broker_starts_from_the_compiled_wheel_and_says_which_form_runs(
+    compiled_installed: Path, tmp_path: Path
+) -> None:
+    start_from(compiled_installed, tmp_path, "compiled")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(COMPILE_SECONDS + 120)
+def test_the_compiled_wheel_has_both_forms_and_is_of_one_platform(
+    wheel: Path, compiled_wheel: Path, compiled_installed: Path
+) -> None:
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not compiled_wheel.name.endswith("-any.whl")
+    with zipfile.ZipFile(wheel) as plain, zipfile.ZipFile(compiled_wheel) as both:
+        added = set(both.namelist()) - set(plain.namelist())
+    inside = f"brokerd/{compiled.INSTALLED.name}/"
+    modules = {inside + name.removesuffix(".py") + compiled.suffix() for name in tool.sources()}
+    library = inside + f"{compiled.LIBRARY}__mypyc{compiled.suffix()}"
+    assert added == modules | {library, inside + compiled.STAMP}
+    code = (compiled_installed / library).read_bytes()
+    # Nothing of where it was made: a path to search would be one on somebody else's machine.
+    assert sys.base_prefix.encode() not in code
+    assert str(ROOT).encode() not in code
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(COMPILE_SECONDS + 120)
+def test_a_traceback_through_compiled_code_names_the_lines_of_its_source(
+    compiled_installed: Path, tmp_path: Path
+) -> None:
+    code = "from brokerd.core.catalog import definitions_json as d; d.operations([], '/')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(compiled_installed), compiled.VARIABLE: ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert 'File "brokerd/core/catalog/definitions_json.py", line ' in done.stderr
+    assert ", in operations\n" in done.stderr
+    assert "BadDefinitions: definitions are a JSON object" in done.stderr
+
+
+def start_from(installed: Path, tmp_path: Path, form: str) -> None:
     """From any folder, as a user without a configuration; it says all that one needs to know."""
     names = [name.upper() for name in ListenerConfig.model_fields if name != "backlog"]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -121,6 +190,7 @@ def test_a_broker_starts_from_the_wheel_with_nothing_but_free_ports(
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
     said = log.read_text()
+    assert said.startswith(f"brokerd {__version__} ({form}): member ")
     assert f"data in {tmp_path}/.local/state/brokerd/brokerd@" in said
     assert f"amqp://localhost:{ports['AMQP']}" in said
     assert "guest, password guest, from this machine only" in said

@@ -103,6 +103,7 @@ sources_stamp() {  # sources_stamp DOCKERFILE: over the base, the recipe and eve
     cd "$CLUSTER_REPO"
     ls "$IMAGES"/.base-*
     find "$1" .dockerignore pyproject.toml LICENSE requirements brokerd operator telemetry crds \
+      tools/compiled.py tools/hatch_build.py \
       -type f ! -name '*.pyc' -print0 2>/dev/null | sort -z | xargs -0 sha256sum
   ) | sha256sum | cut -c1-16
 }
@@ -116,6 +117,8 @@ build_one() {
     say "building $tag (log: $IMAGES/$name.log)"
     host_pip_config >"$config"
     mounts=(--volume "$config:/etc/pip.conf:ro")
+    # The headers of C that the base of this name has; only builds need them.
+    mounts+=(--volume "$(find_python)/include:/usr/local/include:ro")
     # Not over /etc/ssl/certs: a Java runtime writes there while it is installed.
     [ ! -f "$CA" ] || mounts+=(--volume "$CA:/run/host-ca.crt:ro")
     "${BUILDAH[@]}" bud --isolation chroot --network host --pull-never --layers --format docker \

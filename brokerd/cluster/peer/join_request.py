@@ -42,8 +42,8 @@ async def ask(
                 answer = await call.introduce(peer)
             finally:
                 await call.end()
-    except TimeoutError as error:
-        raise NoAnswer("no answer in time") from error
+    except TimeoutError as late:
+        raise NoAnswer("no answer in time") from late
     except (ClusterError, OSError, UnicodeError) as error:
         raise NoAnswer(str(error) or type(error).__name__) from error
     if not answer.HasField("description"):

@@ -101,8 +101,8 @@ class PeerConnection(asyncio.Protocol):
                             self.message_received(message)
                 else:
                     self._take(event)
-        except CallRefused as error:
-            self.refuse(error)
+        except CallRefused as refused:
+            self.refuse(refused)
         except Http2Error as error:
             connection.send_goaway(error.code, str(error))
             self.flush()

@@ -227,8 +227,8 @@ class _PeerStream:
         while True:
             try:
                 await self._session()
-            except (ClusterError, TimeoutError, UnicodeError) as error:
-                self._complain(error)
+            except (ClusterError, TimeoutError, UnicodeError) as fault:
+                self._complain(fault)
             except OSError as error:
                 if not self.is_connected:
                     self._transport.events.peer_refused(self.node)

@@ -210,10 +210,10 @@ def operations(definitions: Any, default_vhost: str = "/") -> list[Wanted]:
                     _named(wanted[2])
             except BadDefinitions as error:
                 raise BadDefinitions(f"{section}[{number}]: {error}") from error
-            except KeyError as error:
-                raise BadDefinitions(f"{section}[{number}]: {error} is missing") from error
-            except (TypeError, ValueError, AttributeError) as error:
-                raise BadDefinitions(f"{section}[{number}]: {error}") from error
+            except KeyError as missing:
+                raise BadDefinitions(f"{section}[{number}]: {missing} is missing") from missing
+            except (TypeError, ValueError, AttributeError) as misfit:
+                raise BadDefinitions(f"{section}[{number}]: {misfit}") from misfit
             if wanted is not None:
                 found.append(wanted)
     for kind, _, name, spec in found:

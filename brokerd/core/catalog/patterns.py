@@ -5,13 +5,15 @@ Pure.  For policies and permissions; the only module of the room that knows the 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import regex
 
 #: For one match of one name.  Names are at most 255 bytes: what needs longer is an attack.
 MATCH_TIMEOUT_S = 0.05
 CACHE_SIZE_MAX = 4096
 
-_Compiled = regex.Pattern[str]
+_Compiled: TypeAlias = "regex.Pattern[str]"
 
 
 #: Invisible to callers but for speed: a pattern's text decides what it compiles to.

@@ -107,8 +107,8 @@ class Getting:
             self._take(status, reply)
         except errors.ProtocolError as error:
             session.fail(error, methods.BasicGet.CLASS_ID, methods.BasicGet.METHOD_ID)
-        except Exception as error:
-            session.connection.broken(error)
+        except Exception as fault:
+            session.connection.broken(fault)
         session.slow_is_over()
 
     def _take(self, status: ReplyStatus, reply: bytes) -> None:

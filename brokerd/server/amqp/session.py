@@ -149,12 +149,12 @@ class Session(ChannelDeliveries):
             await work
         except errors.ProtocolError as error:
             self.fail(error, class_id, method_id)
-        except Damaged as error:
+        except Damaged as damage:
             # As RabbitMQ answers where the member of a classic queue is down: the other channels
             # of the connection have nothing to do with this queue.
-            self.fail(errors.NotFound(str(error)), class_id, method_id)
-        except Unavailable as error:
-            self.fail(errors.InternalError(str(error)), class_id, method_id)
+            self.fail(errors.NotFound(str(damage)), class_id, method_id)
+        except Unavailable as absence:
+            self.fail(errors.InternalError(str(absence)), class_id, method_id)
         self._go_on()
         self.connection.flush_now()
 

@@ -5,6 +5,8 @@ design/telemetry.md §7.1, §10.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +57,21 @@ def rows_of(
         .where(~f.col("value").startswith('{"k":"_'))
     )
     options = {"columnNameOfCorruptRecord": schema.CORRUPT, "mode": "PERMISSIVE"}
-    parsed = lines.join(f.broadcast(identity), "file").withColumn(
-        "row", f.from_json("value", schema.PARSED, options)
+    parsed = lines.join(f.broadcast(identity), "file").withColumns(
+        {
+            "row": f.from_json("value", schema.PARSED, options),
+            # Not deterministic, so that Spark does not move the condition on seq below from_json,
+            # where each line would be parsed three times.
+            "position": f.monotonically_increasing_id(),
+        }
     )
     error = _error(now_us, oldest_us)
+    is_own = f.col("seq").isNull() | (f.col("seq") >= f.col("first_seq"))
     return (
-        parsed.select("row.*", *schema.IDENTITY, "first_seq", "segment_hour_us", "value")
-        .where(f.col("seq").isNull() | (f.col("seq") >= f.col("first_seq")))
+        parsed.select(
+            "row.*", *schema.IDENTITY, "first_seq", "segment_hour_us", "value", "position"
+        )
+        .where(is_own & (f.col("position") >= 0))
         .withColumn("error", error)
         .withColumn(
             "line", f.when(f.col("error").isNotNull(), f.substring("value", 1, LINE_CHARS_MAX))
@@ -77,8 +87,9 @@ def _error(now_us: int, oldest_us: int) -> Column:
     """Return what is wrong with a row: parse, key, kind, range, future, late; null if nothing."""
     missing = f.lit(False)
     for kind, names in schema.REQUIRED.items():
-        for name in names:
-            missing = missing | ((f.col("k") == kind) & f.col(name).isNull())
+        if names:
+            lacks = reduce(or_, (f.col(name).isNull() for name in names))
+            missing = missing | ((f.col("k") == kind) & lacks)
     times = f.col("t0").isNull() | f.col("t1").isNull() | f.col("seq").isNull()
     return (
         f.when(f.col(schema.CORRUPT).isNotNull(), "parse")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 #: Later rows do not change tables any more (design/telemetry.md §10).
 LATE_HOURS = 72
+#: Rows of a file of silver, and of a task that writes one: below, a core less is faster.
+FILE_ROWS = 500_000
+TASK_ROWS_MIN = 20_000
 #: Tables are made beside each other: much of each one's time is the driver's planning.
 TABLES_AT_ONCE = 3
 
@@ -187,7 +190,9 @@ class Run:
             # Relative to what is known, so that an old directory can be evaluated at all.
             oldest_us = schema.hour_start_us(known_hours[-1]) - LATE_HOURS * schema.HOUR_US
         frame = ingest.rows_of(spark, raw_dir, verdicts.fresh, self.now_us, oldest_us)
-        parts = max(1, sum(segment.rows for segment in verdicts.fresh) // 500_000)
+        fresh = sum(segment.rows for segment in verdicts.fresh)
+        cores = min(spark.sparkContext.defaultParallelism, fresh // TASK_ROWS_MIN)
+        parts = max(1, cores, fresh // FILE_ROWS)
         files = ingest.write_silver(frame, self.out_dir, self.run_id, parts)
         silver = self.manifest.tables.setdefault("silver", {})
         for hour, entries in files.items():

@@ -32,8 +32,7 @@ GRACE_US = 30_000_000
 
 def build(inputs: Inputs) -> DataFrame:
     """Return audit_1h."""
-    equations = [_depths(inputs), _letters(inputs), _lost_rows(inputs), _exchanges(inputs)]
-    equations.append(_copies(inputs))
+    equations = [_queues(inputs), _exchanges(inputs), _copies(inputs)]
     frame = equations[0]
     for equation in equations[1:]:
         frame = frame.unionByName(equation)
@@ -89,24 +88,34 @@ def _rows(
     ).select(*_COLUMNS)
 
 
-def _depths(inputs: Inputs) -> DataFrame:
-    """(ready + unacked) at the end - at the start = enqueued - acknowledged - removed."""
-    sides = (f.col("start_depth") + f.col("enq") - f.col("gone"), f.col("end_depth"))
-    return _rows(_per_queue(inputs), "queue", f.col("queue"), sides, f.lit(True))
+def _queues(inputs: Inputs) -> DataFrame:
+    """Return the three equations of queues, from one look at each.
 
-
-def _letters(inputs: Inputs) -> DataFrame:
-    """Letters handed over = confirmed + lost + what more is pending; at-least-once only."""
-    queues = _per_queue(inputs).where(f.col("at_least_once"))
+    queue: (ready + unacked) at the end - at the start = enqueued - acknowledged - removed.
+    letters: letters handed over = confirmed + lost + what more is pending; at-least-once only.
+    rows: sum of deltas against the cumulative counter: what kills and changes of leader swallowed.
+    """
     pending = f.col("end_pending") - f.col("start_pending")
-    sides = (f.col("dl_out"), f.col("dl_confirmed") + f.col("dl_lost") + pending)
-    return _rows(queues, "letters", f.col("queue"), sides, f.lit(True))
-
-
-def _lost_rows(inputs: Inputs) -> DataFrame:
-    """Sum of deltas against the cumulative counter: what kills and changes of leader swallowed."""
-    sides = (f.col("enq"), f.col("delta_enq"))
-    return _rows(_per_queue(inputs), "rows", f.col("queue"), sides, f.lit(False))
+    sides = {
+        "queue": (f.col("start_depth") + f.col("enq") - f.col("gone"), f.col("end_depth"), True),
+        "letters": (f.col("dl_out"), f.col("dl_confirmed") + f.col("dl_lost") + pending, True),
+        "rows": (f.col("enq"), f.col("delta_enq"), False),
+    }
+    equations = (
+        f.struct(
+            f.lit(name).alias("equation"),
+            f.col("queue").alias("object"),
+            expected.cast("long").alias("expected"),
+            counted.cast("long").alias("counted"),
+            f.lit(is_judged).alias("judged"),
+            f.lit(0).cast("long").alias("slack"),
+        )
+        for name, (expected, counted, is_judged) in sides.items()
+    )
+    rows = _per_queue(inputs).select(
+        "cluster", "window_start", "vhost", "at_least_once", f.inline(f.array(*equations))
+    )
+    return rows.where((f.col("equation") != "letters") | f.col("at_least_once")).select(*_COLUMNS)
 
 
 def _per_exchange(inputs: Inputs) -> DataFrame:
@@ -162,7 +171,7 @@ def _taken(inputs: Inputs) -> DataFrame:
             f.sum(taken).alias("taken"),
             f.sum(f.when(_near_a_border(), taken).otherwise(0)).alias("slack_taken"),
             f.max("t1").alias("until"),
-            (f.countDistinct("term") > 1).alias("is_moved"),
+            (f.min("term") < f.max("term")).alias("is_moved"),
             f.max(is_unknown).alias("is_unknown"),
         )
     )

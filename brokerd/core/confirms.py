@@ -109,6 +109,36 @@ class Confirms:
         return bool(self._acks) or bool(self._nacks)
 
 
+class SequenceConfirms(Confirms):
+    """Confirms whose numbers the client chooses (rising, gaps allowed), answered in ranges."""
+
+    __slots__ = ("has_gaps",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: True: the client's numbers are not simply 1, 2, 3, …
+        self.has_gaps = False
+
+    def number(self, sequence: int) -> bool:
+        """Take the client's number for the next message; False, and nothing is taken, unless it is
+        at least `next_sequence`.
+        """
+        if sequence < self.next_sequence:
+            return False
+        if sequence > self.next_sequence:
+            self.has_gaps = True
+            self.next_sequence = sequence
+        self.published()
+        return True
+
+    def due_ranges(self) -> tuple[list[Range], list[Range]]:
+        """Return the confirmed and the rejected numbers that `take` is about to take, as ranges.
+
+        A number is in exactly one range, once.
+        """
+        return self._acks.ranges(), self._nacks.ranges()
+
+
 def _join(acks: list[Range], border: int) -> list[tuple[int, bool]]:
     below = 0
     highest = 0

@@ -7,17 +7,17 @@ names, and when, is the link's business.
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from brokerd.amqp import methods, spec, values
+from brokerd.amqp import methods, spec
 from brokerd.amqp.values import Table
 from brokerd.core.catalog import federation_type
 from brokerd.federation import upstream as upstreams
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ClientError, ConnectionLost
+from brokerd.federation.internal_declare import InternalDeclare
 from brokerd.federation.link_bindings import Changes
 from brokerd.federation.ports import Federated, FederatedQueue
 
@@ -28,8 +28,6 @@ LOOK_S = 0.25
 LOOKS_MAX = 12
 #: How old the figure of what waits upstream may be.
 BACKLOG_INTERVAL_S = 5.0
-_HEAD = struct.Struct(">BHI")
-_WIDE = struct.Struct(">cq")
 
 
 @dataclass(slots=True, frozen=True)
@@ -211,31 +209,8 @@ async def declare_internal_exchange(
     return is_known
 
 
-class _InternalDeclare(methods.ExchangeDeclare):
-    """exchange.declare whose x-max-hops is written as a 64-bit integer: RabbitMQ refuses the type
-    x-federation-upstream with any narrower one (R-FX-4).
-    """
-
-    __slots__ = ()
-
-    def encode(self, channel: int) -> bytes:
-        """The complete frame; the arguments are its last field."""
-        hops = self.arguments.get(federation_type.MAX_HOPS)
-        frame = super().encode(channel)
-        if type(hops) is not int:
-            return frame
-        narrow = values.encode_table(self.arguments)
-        rest = {
-            key: item for key, item in self.arguments.items() if key != federation_type.MAX_HOPS
-        }
-        wide = values.encode_table(rest)[4:] + values.encode_shortstr(federation_type.MAX_HOPS)
-        wide += _WIDE.pack(b"l", hops)
-        payload = frame[_HEAD.size : -len(narrow) - 1] + values.encode_longstr(wide)
-        return _HEAD.pack(spec.FRAME_METHOD, channel, len(payload)) + payload + frame[-1:]
-
-
 def _internal(name: str, kind: str, arguments: Table) -> methods.ExchangeDeclare:
-    return _InternalDeclare(
+    return InternalDeclare(
         exchange=name,
         type=kind,
         durable=True,

@@ -10,7 +10,7 @@ from brokerd.cluster.config import HostConfig
 from brokerd.cluster.peer import join_request
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
-from tests.integration.cluster_toy import Member, toy_config
+from tests.integration.cluster_toy import Member, toy_config, until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -62,4 +62,26 @@ async def test_a_node_that_cannot_tell_says_so(tmp_path: Path) -> None:
         answer = await ask(config, STRANGER, HERE, member.host.port)
         assert answer.standing == peer_pb2.Description.UNKNOWN
     finally:
+        await member.close()
+
+
+async def test_a_stream_that_broke_is_no_answer_to_a_question(tmp_path: Path) -> None:
+    """With the compiled form (ADR 32) its end was once raised again from every later question, so
+    that members whose first streams broke asked for their cluster for ever.
+    """
+    config = toy_config()
+    member = Member(HERE, tmp_path / "here", config, 1)
+    other = Member(STRANGER, tmp_path / "other", config, 1)
+    await member.host.start({}, "127.0.0.1:0")
+    try:
+        await other.host.start({HERE: f"127.0.0.1:{member.host.port}"}, "127.0.0.1:0")
+        await member.host.set_peers({STRANGER: f"127.0.0.1:{other.host.port}"})
+        await until(lambda: member.host.transport.is_connected(STRANGER), 30)
+        await other.close()
+        await until(lambda: not member.host.transport.is_connected(STRANGER), 30)
+        for _ in range(2):
+            answer = await ask(config, STRANGER, HERE, member.host.port)
+            assert answer.standing == peer_pb2.Description.UNKNOWN
+    finally:
+        await other.close()
         await member.close()

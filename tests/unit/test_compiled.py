@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -194,4 +194,58 @@ def test_a_name_stands_for_one_kind_of_exception_in_a_function() -> None:
                 if handler.name and handler.type:
                     kinds.setdefault(handler.name, set()).add(ast.unparse(handler.type))
             found += [(source, function.name, *of) for of in kinds.values() if len(of) > 1]
+    assert found == []
+
+
+def awaits(nodes: Iterable[ast.AST]) -> bool:
+    """Tell whether anything is waited for there."""
+    waiting = ast.Await | ast.AsyncWith | ast.AsyncFor | ast.Yield | ast.YieldFrom
+    return any(isinstance(item, waiting) for node in nodes for item in ast.walk(node))
+
+
+def test_nothing_waits_while_an_exception_is_handled() -> None:
+    """mypyc keeps the exception of a `finally` that awaits where all coroutines look for theirs: a
+    later one of them raises it once more, with nothing wrong (a member asked for its cluster for
+    ever so).  `async with` is for what ends without waiting: timeouts and locks.
+    """
+    found = []
+    for source in tool.sources():
+        for node in ast.walk(ast.parse((ROOT / source).read_text())):
+            if isinstance(node, ast.Try):
+                handled = [item for handler in node.handlers for item in handler.body]
+                if awaits([*handled, *node.finalbody]):
+                    found.append((source, node.lineno))
+            elif isinstance(node, ast.AsyncWith):
+                managers = {ast.unparse(item.context_expr).partition("(")[0] for item in node.items}
+                if not managers <= {"asyncio.timeout", "self._peers_lock", "self._collecting"}:
+                    found.append((source, node.lineno))
+    assert found == []
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return where each name that a module imports from the package comes from."""
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("brokerd")
+        for alias in node.names
+    }
+
+
+def test_what_inherits_from_a_compiled_class_is_compiled() -> None:
+    """Otherwise there is a TypeError when the first object of it is made."""
+    modules = {name.removesuffix(".py").replace("/", "."): name for name in tool.sources()}
+    found = []
+    for path in sorted((ROOT / "brokerd").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name in modules.values():
+            continue
+        tree = ast.parse(path.read_text())
+        origins = imported(tree)
+        for node in ast.walk(tree):
+            for base in node.bases if isinstance(node, ast.ClassDef) else []:
+                root, _, rest = ast.unparse(base).partition("[")[0].partition(".")
+                origin = origins.get(root, "") + (f".{rest}" if rest else "")
+                if origin.rpartition(".")[0] in modules:
+                    found.append((name, node.lineno, origin))
     assert found == []

@@ -41,7 +41,7 @@ async def ask(
             try:
                 answer = await call.introduce(peer)
             finally:
-                await call.end()
+                call.give_up(None)
     except TimeoutError as late:
         raise NoAnswer("no answer in time") from late
     except (ClusterError, OSError, UnicodeError) as error:

@@ -49,11 +49,6 @@ class PeerCall(PeerConnection):
             raise PeerRefusedError(f"it is {hello.node!r}")
         return hello
 
-    async def end(self, reason: Exception | None = None) -> None:
-        """Close the connection, and wait until it is closed."""
-        self.give_up(reason)
-        await asyncio.wait((self.lost,), timeout=self.limits.dial_timeout_s)
-
     # ---- PeerConnection -------------------------------------------------------------------------
 
     def opened(self) -> None:

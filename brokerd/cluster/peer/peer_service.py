@@ -132,13 +132,15 @@ class PeerService:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            found: socket.socket | None = None
             try:
                 found, address = await loop.sock_accept(listener)
             except OSError as error:
                 self.complain(f"cannot accept: {error}", "anybody")
+            if found is None:
                 await asyncio.sleep(ACCEPT_PAUSE_S)
-                continue
-            self._greet(found, str(address[0]))
+            else:
+                self._greet(found, str(address[0]))
 
     def _greet(self, found: socket.socket, address: str) -> None:
         found.setblocking(False)

@@ -261,7 +261,7 @@ class _PeerStream:
         finally:
             self._call = None
             if call is not None:
-                await call.end()
+                call.give_up(None)
 
     def _connected(self, call: PeerCall) -> None:
         self.outbox = _Outbox()

@@ -16,8 +16,8 @@ import grpc
 from brokerd.amqp import errors, methods
 from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.router import RouteResult
-from brokerd.core.confirms import Confirms
-from brokerd.core.message import Content, Range
+from brokerd.core.confirms import SequenceConfirms
+from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
 from brokerd.core.ranges import count_of
 from brokerd.rpc.v1 import messages_pb2
@@ -60,37 +60,6 @@ class Caller:
         self.access = access
         #: The queue that a Consume call reads, once it does.
         self.reads: str | None = None
-
-
-class SequenceConfirms(Confirms):
-    """Confirms whose numbers the client chooses (rising, gaps allowed), answered in ranges."""
-
-    __slots__ = ("has_gaps",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: True: the client's numbers are not simply 1, 2, 3, …
-        self.has_gaps = False
-
-    def number(self, sequence: int) -> None:
-        """Take the client's number for the next message."""
-        if sequence != self.next_sequence:
-            if sequence < self.next_sequence:
-                raise rpc_errors.CallRefused(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    f"sequence {sequence}: sequences must rise, {self.next_sequence} or more "
-                    "was expected (the first one is at least 1)",
-                )
-            self.has_gaps = True
-            self.next_sequence = sequence
-        self.published()
-
-    def due_ranges(self) -> tuple[list[Range], list[Range]]:
-        """Return the confirmed and the rejected numbers that `take` is about to take, as ranges.
-
-        A number is in exactly one range, once.
-        """
-        return self._acks.ranges(), self._nacks.ranges()
 
 
 @dataclass(slots=True)
@@ -255,9 +224,17 @@ class PublishStream:
             if run is None or not run.continues(key, item.sequence):
                 self._finish_run()
                 run = self._run = _Run(key, target, target.result, item.sequence)
-            self._confirms.number(item.sequence)
+            self._number(item.sequence)
             run.contents.append((target.route, header, item.body, b""))
             run.size += len(header) + len(item.body)
+
+    def _number(self, sequence: int) -> None:
+        if not self._confirms.number(sequence):
+            raise rpc_errors.CallRefused(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"sequence {sequence}: sequences must rise, {self._confirms.next_sequence} or more "
+                "was expected (the first one is at least 1)",
+            )
 
     def _target(self, key: Key) -> Target:
         """Return what is known of an exchange and key, good for one revision of the topology."""
@@ -286,7 +263,7 @@ class PublishStream:
     ) -> None:
         """Publish one message whose properties concern the broker, or decide where it goes."""
         content, result, replies = self._pipeline.check(target, header, item.body)
-        self._confirms.number(item.sequence)
+        self._number(item.sequence)
         self._send(target, result, [content], item.sequence, replies)
 
     def _finish_run(self) -> None:

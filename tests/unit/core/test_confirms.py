@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.core.confirms import Confirms
+from brokerd.core.confirms import Confirms, SequenceConfirms
 
 
 def routed(*runs: tuple[int, int]) -> Confirms:
@@ -138,3 +138,19 @@ def test_confirms_of_nothing_are_none() -> None:
     assert (tracker.outstanding, bool(tracker)) == (0, False)
     tracker.expect(tracker.published(), 1, 0)
     assert bool(tracker)
+
+
+def test_numbers_that_the_client_chooses_rise_and_may_leave_gaps() -> None:
+    confirms = SequenceConfirms()
+    assert not confirms.number(0)
+    assert confirms.number(1)
+    assert confirms.number(2)
+    assert not confirms.has_gaps
+    assert not confirms.number(2)
+    assert confirms.number(7)
+    assert confirms.has_gaps
+    assert (confirms.next_sequence, confirms.outstanding) == (8, 3)
+    confirms.expect(1, 2, 0)
+    confirms.expect(7, 1, 1)
+    confirms.rejected(7, 1)
+    assert confirms.due_ranges() == ([(1, 3)], [(7, 8)])

@@ -68,7 +68,8 @@ PART_MINUTES ?= 45
 PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
-COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts tests/integration/test_transactions.py
+COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts \
+  tests/integration/test_enquiry.py tests/integration/test_transactions.py
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 
 test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)

@@ -68,14 +68,18 @@ class Forked:
 class Warm:
     """Owns the process that forks; ends it, not what it has started."""
 
-    def __init__(self, modules: Sequence[str], paths: Sequence[Path]) -> None:
-        """modules: what is imported before; paths: where modules are looked for."""
+    def __init__(
+        self, modules: Sequence[str], paths: Sequence[Path], environment: Mapping[str, str]
+    ) -> None:
+        """modules: what is imported before; paths: where modules are looked for; environment: what
+        these imports need beside this process's own.
+        """
         path = os.pathsep.join(str(path) for path in (REPOSITORY, *paths))
         self._parent = subprocess.Popen(
             [sys.executable, "-m", "tests.warm", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **environment, "PYTHONPATH": path},
         )
         self._lock = threading.Lock()
         self._started = threading.Event()
@@ -129,9 +133,9 @@ class Warm:
 
 
 @functools.cache
-def members() -> Warm:
-    """Return what starts brokerd members in this run of tests."""
-    found = Warm(["brokerd.cli", "brokerd.server.app"], [])
+def members(form: str) -> Warm:
+    """Return what starts brokerd members of a form (BROKERD_COMPILED) in this run of tests."""
+    found = Warm(["brokerd.cli", "brokerd.server.app"], [], {"BROKERD_COMPILED": form})
     atexit.register(found.close)
     return found
 

@@ -23,7 +23,7 @@ run() {
   # There a failure takes minutes: a few of them are told while somebody still listens.
   [ "$part" != tests/e2e ] || options+=" --maxfail=3"
   # Members of images and wheels are compiled, so these are; the other parts run plain Python.
-  [ "$part" != tests/integration ] || export BROKERD_COMPILED=1
+  [ "$part" != tests/integration ] || export MEMBERS_COMPILED=1
   for path in $PURE_TESTS; do options+=" --ignore=$path"; done
   # An interrupted pytest ends what it started and says what has failed so far.
   # shellcheck disable=SC2086

@@ -25,7 +25,7 @@ sys.exit({"number": 3, "text": "a reason", "nothing": None}[what])
 def warm(tmp_path: Path) -> Iterator[Warm]:
     (tmp_path / "programs").mkdir()
     (tmp_path / "programs" / "program_of_a_test.py").write_text(PROGRAM)
-    found = Warm(["json"], [tmp_path / "programs"])
+    found = Warm(["json"], [tmp_path / "programs"], {})
     yield found
     found.close()
 

@@ -109,7 +109,8 @@ class ClusterConfig(_Section):
     )
     members: str = Field(default="", description="name=host:port,… of members to find the rest by")
     #: Names of those in `members` that found the cluster when it starts for the first time; empty:
-    #: all of them.  A member that is not among them joins the cluster that is there.
+    #: all of them.  The first seven by name do.  A member that is not among them joins the cluster
+    #: that is there.
     initial_members: str = ""
     #: host:port at which the others reach this member; default: as `members` says, else the host's
     #: name and the peer port.

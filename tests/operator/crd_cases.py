@@ -457,7 +457,7 @@ REFUSED = (
         {"arguments": [arg("x", integer=1), arg("x", integer=2)]},
         "spec.arguments[1]",
     ),
-    Case("too-many-members", "BrokerCluster", {"replicas": 10}, "spec.replicas"),
+    Case("too-many-members", "BrokerCluster", {"replicas": 32}, "spec.replicas"),
     Case(
         "window-day",
         "BrokerCluster",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -248,4 +249,12 @@ def test_what_inherits_from_a_compiled_class_is_compiled() -> None:
                 origin = origins.get(root, "") + (f".{rest}" if rest else "")
                 if origin.rpartition(".")[0] in modules:
                     found.append((name, node.lineno, origin))
+    assert found == []
+
+
+def test_nothing_is_copied_by_the_library() -> None:
+    """It makes an object without its arguments, which a compiled class refuses."""
+    copying = re.compile(r"^(import|from) (copy|pickle)\b", re.MULTILINE)
+    modules = (ROOT / "brokerd").rglob("*.py")
+    found = [path.name for path in modules if copying.search(path.read_text())]
     assert found == []

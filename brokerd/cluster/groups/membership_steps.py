@@ -67,6 +67,9 @@ class GroupView:
     last_index: int = 0
     #: Up to which index each other member is known to hold the log.
     match: Mapping[NodeId, int] = field(default_factory=dict)
+    #: So many of the wanted members vote, the first ones of `wanted` that can; the others learn and
+    #: take a place when it is free.  None: all.
+    voters_max: int | None = None
 
 
 def next_step(view: GroupView) -> Step:
@@ -102,11 +105,18 @@ def _towards(view: GroupView, node: NodeId) -> Step | None:
         return Step(StepKind.RECORD_ADD, node)
     if node not in view.configuration.learners:
         return Step(StepKind.ADD_LEARNER, node)
+    if view.voters_max is not None and not _has_place(view, view.voters_max):
+        return None
     match = view.match.get(node, 0)
     if match < view.configuration_index or view.last_index - match > LAG_MAX:
         behind = view.last_index - match
         return Step(StepKind.WAIT, node, f"member '{node}' is {behind} entries behind")
     return Step(StepKind.PROMOTE, node)
+
+
+def _has_place(view: GroupView, voters_max: int) -> bool:
+    """Tell whether one more may vote; who is to leave gives its place away before it goes."""
+    return sum(voter in view.wanted for voter in view.configuration.voters) < voters_max
 
 
 def _leaving(view: GroupView) -> list[NodeId]:

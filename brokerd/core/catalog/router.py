@@ -9,7 +9,7 @@ Pure; reads `CatalogState`, is asked by sessions, the dead-letter worker and fed
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from brokerd.core.catalog import federation_type, names, policy
@@ -51,6 +51,17 @@ class RouteResult:
         #: True: where the message has been decides, too (R-FX-12); `queues` is for one without
         #: x-received-from.
         self.checks_hops = False
+
+    def with_queues(self, queues: Iterable[Queue]) -> RouteResult:
+        """Return a route of the same way to these queues only."""
+        found = RouteResult(self.exchange)
+        found.queues = tuple(queues)
+        found.alternates = self.alternates
+        found.ae_missing = self.ae_missing
+        found.ae_cycle = self.ae_cycle
+        found.needs_headers = self.needs_headers
+        found.checks_hops = self.checks_hops
+        return found
 
     @property
     def used_alternate(self) -> int:

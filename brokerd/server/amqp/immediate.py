@@ -60,15 +60,12 @@ def _send(
 
 async def _ready(session: Session, result: RouteResult) -> RouteResult:
     """Return the route without the queues that have no consumer with room."""
-    ready = RouteResult(result.exchange)
-    ready.alternates = result.alternates
     takers = []
     for queue in result.queues:
         raw = await topology.ask(session.services.objects, queue.uid, queue_commands.encode_tick())
         if raw is not None and queue_commands.decode_reply(raw).get("takers"):
             takers.append(queue)
-    ready.queues = tuple(takers)
-    return ready
+    return result.with_queues(takers)
 
 
 async def _alternate(

@@ -8,7 +8,6 @@ queues have taken them over.  It is not atomic across queues, as in RabbitMQ (R-
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -223,9 +222,7 @@ def _still_there(session: Session, result: RouteResult) -> RouteResult:
     queue_of = session.services.queues.queue_of
     if all(queue_of(queue.uid) is not None for queue in result.queues):
         return result
-    left = copy.copy(result)
-    left.queues = tuple(queue for queue in result.queues if queue_of(queue.uid) is not None)
-    return left
+    return result.with_queues(queue for queue in result.queues if queue_of(queue.uid) is not None)
 
 
 async def _committed(session: Session, tx: Transaction) -> None:

@@ -277,8 +277,10 @@ def group_name(services: Sources, uid: int) -> str:
 def group_health(services: Sources) -> list[GroupHealth]:
     """Return all groups of the cluster with the members that are up, from the catalog."""
     alive = services.groups.alive() | {NodeId(services.node)}
-    catalog = tuple(NodeId(name) for name in services.catalog.view.members())
-    found = [GroupHealth(CATALOG_GROUP, catalog, frozenset(alive & set(catalog)))]
+    found = []
+    if services.groups.has_group(CATALOG_GROUP):
+        catalog = services.groups.status_of(CATALOG_GROUP).members.voters
+        found.append(GroupHealth(CATALOG_GROUP, catalog, frozenset(alive & set(catalog))))
     for queue in services.catalog.view.queues():
         voters = tuple(NodeId(name) for name in queue.members)
         found.append(GroupHealth(queue.uid, voters, frozenset(alive & set(voters))))

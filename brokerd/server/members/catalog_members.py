@@ -2,7 +2,8 @@
 
 Level-triggered and done by the group's leader, one step at a time, so that any leader goes on where
 another one stopped: who is on the list learns and then votes; who leaves is taken out of the group
-first and off the list after that.  cluster/groups/membership_steps.py decides.
+first and off the list after that.  In a large cluster only some vote, and the others learn for
+good (ADR 44).  cluster/groups/membership_steps.py decides.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 
-from brokerd.cluster.groups import membership_steps
+from brokerd.cluster.groups import membership_steps, placement
 from brokerd.cluster.groups.membership_steps import GroupView, Step, StepKind
 from brokerd.core.catalog import catalog_commands
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.members import ports
+from brokerd.server.members.joining import VOTERS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class CatalogMembers:
         status = host.status_of(CATALOG_GROUP)
         members = [NodeId(name) for name in view.members()]
         wanted = [node for node in members if not self._may_go(node)]
+        wanted = self._in_order(wanted, status.members.voters)
         # Before the first member is on the list nobody is to be taken out of the group.
         if not status.is_leader or not wanted or status.applied < status.commit:
             return None
@@ -85,8 +89,23 @@ class CatalogMembers:
             status.members_index,
             status.last,
             {node: status.last - lag for node, lag in status.lag.items()},
+            VOTERS_MAX,
         )
         return membership_steps.next_step(group)
+
+    def _in_order(self, nodes: Collection[NodeId], voters: Collection[NodeId]) -> list[NodeId]:
+        """Return them in the order in which they are to vote: as they are, then whoever spreads the
+        voters most evenly over zones and hosts.
+        """
+        voting = [node for node in nodes if node in voters]
+        if len(nodes) <= VOTERS_MAX or len(voting) == len(nodes):
+            return list(nodes)
+        domains = member_states.domains(self._catalog.view)
+        # A place that cannot be taken now goes to the next one.
+        alive = self._host.alive()
+        able = [node for node in nodes if node in alive]
+        first = placement.newcomers(able, voting, {}, len(able), domains)
+        return [*dict.fromkeys([*voting, *first, *nodes])]
 
     def _may_go(self, node: NodeId) -> bool:
         """Tell whether a member is on its way out, and nobody needs it any more: the others stop

@@ -44,6 +44,9 @@ ROUND_S = 0.3
 ROUND_MAX_S = 3.0
 #: A member that knows of no catalog leader for so long asks whether it is still a member.
 LEADERLESS_S = 3.0
+#: Members that vote in the catalog's group at most: each change of the catalog waits for a majority
+#: of them, and with seven any three may be lost.  The others learn it (ADR 44).
+VOTERS_MAX = 7
 Standing = peer_pb2.Description.Standing
 
 
@@ -73,7 +76,8 @@ def _founders(config: BrokerConfig, peers: Sequence[NodeId] | dict[NodeId, str])
         raise ConfigError(
             f"cluster.initial_members names '{strangers[0]}', which cluster.members does not"
         )
-    return sorted(listed or peers)
+    # The others join what these have founded.
+    return sorted(listed or peers)[:VOTERS_MAX]
 
 
 class Catalog(ports.Catalog, Protocol):

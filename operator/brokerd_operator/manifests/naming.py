@@ -31,7 +31,7 @@ PORT_MANAGEMENT_TLS = 15671
 UID = 10001
 
 #: The CRD's maximum of spec.replicas: certificates are made for so many members at once.
-MEMBERS_MAX = 9
+MEMBERS_MAX = 31
 
 #: The headless Service is called so, after the BrokerCluster's name.
 NODES_SUFFIX = "-nodes"

@@ -13,7 +13,7 @@ from brokerd_operator.plugin.health import number, part, text
 Row = Mapping[str, object]
 
 ROWS_MAX = 200
-MEMBERS_MAX = 16
+MEMBERS_MAX = 32
 #: A queue's counters: published to it, delivered from it, acknowledged.
 COUNTERS = ("enq", "dlv", "ack")
 

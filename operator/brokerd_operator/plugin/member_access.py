@@ -29,8 +29,8 @@ from brokerd_operator.plugin.kubectl import Body, Kubectl, KubectlError, refusal
 #: A credential plug-in of kubectl may ask somebody something first.
 OPEN_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 5.0
-#: Members that are asked together; the CRD allows 9.
-MEMBERS_MAX = 16
+#: Members that are asked together; the CRD allows 31.
+MEMBERS_MAX = 32
 #: What is shown of kubectl's complaints.
 COMPLAINT_BYTES = 4096
 LOOPBACK = "127.0.0.1"

@@ -431,7 +431,7 @@ class KubernetesClusters:
             "readyReplicas": ready,
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector.items())),
             "image": context.broker_image,
-            "members": [_member(pod, state.fenced) for pod in state.pods][:16],
+            "members": [_member(pod, state.fenced) for pod in state.pods][: naming.MEMBERS_MAX],
             "endpoints": _endpoints(context),
             "adminSecret": context.admin_secret,
             "binding": {"name": context.admin_secret},
@@ -441,7 +441,7 @@ class KubernetesClusters:
             "fenced": list(state.fenced) or None,
             "volumes": [
                 {"name": item.name, "size": item.capacity, "phase": item.phase} for item in observed
-            ][:16]
+            ][: naming.MEMBERS_MAX]
             or None,
         }
         found = lifecycle.found_conditions(context.spec, state, meta.generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -68,6 +69,31 @@ def test_way_of_a_new_member(now: GroupView, expected: Step) -> None:
 )
 def test_way_of_a_member_that_leaves(now: GroupView, expected: Step) -> None:
     assert membership_steps.next_step(now) == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        # Whoever holds enough votes as soon as there is a place, in the order of the wanted ones.
+        (view("abcd", "abcd", "ab", "cd", match={C: 100, D: 100}), Step(StepKind.PROMOTE, C)),
+        (view("abcd", "abdc", "ab", "cd", match={C: 100, D: 100}), Step(StepKind.PROMOTE, D)),
+        (view("abcd", "abcd", "abc", "d", match={D: 100}), Step(StepKind.DONE)),
+        # One who comes learns, place or not.
+        (view("abcd", "abcd", "abc"), Step(StepKind.ADD_LEARNER, D)),
+        # One who leaves gives its place away first; then it goes.
+        (view("abcd", "abd", "abc", "d", match={D: 100}), Step(StepKind.PROMOTE, D)),
+        (view("abcd", "abd", "abcd"), Step(StepKind.REMOVE, C)),
+        # More that vote already stay as they are.
+        (view("abcd", "abcd", "abcd"), Step(StepKind.DONE)),
+    ],
+)
+def test_so_many_vote_and_the_others_learn(now: GroupView, expected: Step) -> None:
+    assert membership_steps.next_step(replace(now, voters_max=3)) == expected
+
+
+def test_a_place_is_left_free_for_who_is_down_only_until_another_can_take_it() -> None:
+    now = view("abcd", "abcd", "ab", "cd", alive=ALL - {C}, match={D: 100})
+    assert membership_steps.next_step(replace(now, voters_max=3)) == Step(StepKind.PROMOTE, D)
 
 
 @pytest.mark.parametrize("match", [{}, {B: 0}, {B: 89}])

@@ -173,3 +173,16 @@ def test_every_vhost_has_its_default_exchanges(catalog: CatalogDriver) -> None:
         exchange = catalog.view.exchange("v", name)
         assert exchange is not None
         assert (exchange.type, exchange.internal, exchange.durable) == (type_, internal, True)
+
+
+def test_a_route_to_some_of_its_queues_is_the_same_otherwise(catalog: CatalogDriver) -> None:
+    """R-AE-14: a queue that has gone before the commit."""
+    catalog.exchange("ae", "fanout")
+    catalog.exchange("x", arguments={"alternate-exchange": "ae"})
+    catalog.bind("ae", "q1", "")
+    catalog.bind("ae", "q2", "")
+    result = catalog.route("x", "k")
+    some = result.with_queues(result.queues[1:])
+    assert [queue.name for queue in some.queues] == ["q2"]
+    for name in set(router.RouteResult.__slots__) - {"queues"}:
+        assert getattr(some, name) == getattr(result, name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
+from brokerd.cluster.groups.membership_steps import StepKind
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
 from brokerd.server.catalog import member_states
 from brokerd.server.members.catalog_members import CatalogMembers
+from brokerd.server.members.joining import VOTERS_MAX
 from tests.unit.core.catalog_driver import StepMeta
 from tests.unit.server.members import fakes
 
@@ -96,3 +100,31 @@ async def test_a_queue_of_one_member_keeps_nobody() -> None:
     catalog.queue("classic", C)
     catalog.leaves(C)
     assert await one_step(catalog) == [(CATALOG_GROUP, Configuration((A, B)))]
+
+
+async def test_in_a_large_cluster_voters_are_spread_over_zones_and_the_others_learn() -> None:
+    """ADR 44: of nine members in three zones seven vote, at most three in one zone."""
+    names = [NodeId(f"{zone}{number}") for zone in "abc" for number in range(3)]
+    catalog = Catalog()
+    for node in (A, B, C):
+        catalog.apply(catalog_commands.remove_member(node))
+    for node in names:
+        catalog.apply(catalog_commands.put_member(node, f"{node}:1"))
+        domain = catalog_commands.member_domain(node)
+        catalog.apply(catalog_commands.set_setting(domain, {"host": "", "zone": node[0]}))
+    host = fakes.Replicas(*names)
+    now = Configuration((names[0],), tuple(names[1:]))
+    while True:
+        status = fakes.status(*now.voters, is_leader=True, may_change=True)
+        host.by_uid[CATALOG_GROUP] = replace(status, members=now)
+        members = CatalogMembers(catalog, host, _nobody_to_hand_over)
+        step = members._next_step()
+        assert step is not None
+        if step.kind is StepKind.DONE:
+            break
+        await members._do(step)
+        now = host.changes[-1][1]
+    assert len(now.voters) == VOTERS_MAX
+    assert len(now.learners) == 2
+    zones = Counter(node[0] for node in now.voters)
+    assert sorted(zones.values()) == [2, 2, 3]

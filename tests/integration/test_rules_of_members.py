@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,8 +144,20 @@ def redelivered(channel: Any, queue: str) -> list[tuple[bytes, bool]]:
     return [(body, method.redelivered) for method, _, body in steps.drained(channel, queue)]
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_what_was_delivered_before_a_restart_is_flagged_after_it(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "end", "flagged"),
+    [
+        ("quorum", signal.SIGKILL, [True, False, False, False]),
+        ("quorum", signal.SIGTERM, [True, False, False, False]),
+        ("classic", signal.SIGTERM, [True, False, False, False]),
+        # What it did last may be lost with it, so that any of them may have been delivered; after
+        # such an end RabbitMQ flags all of them as well (ADR 23).
+        ("classic", signal.SIGKILL, [True, True, True, True]),
+    ],
+)
+def test_what_was_delivered_before_a_restart_is_flagged_after_it(
+    tmp_path: Path, kind: str, end: signal.Signals, flagged: list[bool]
+) -> None:
     """R-ACK-8: unacknowledged messages come back first and are redelivered, others are not."""
     with cluster(tmp_path, 1) as [member]:
         channel = steps.confirming(member.connect())
@@ -154,14 +167,16 @@ def test_what_was_delivered_before_a_restart_is_flagged_after_it(tmp_path: Path,
         steps.unacked(channel, queue)
         # Takes what was got from a classic queue before it to the disk (ADR 23).
         steps.publish(channel, "", queue, b"4", delivery_mode=2)
-        member.kill()
+        assert member.process is not None
+        member.process.send_signal(end)
+        member.process.wait(60)
         member.start()
         member.wait_ready()
         connection = member.connect()
         channel = connection.channel()
         steps.wait_ready(channel, queue, 4)
-        rest = [(b"2", False), (b"3", False), (b"4", False)]
-        assert redelivered(channel, queue) == [(b"1", True), *rest]
+        expected = list(zip((b"1", b"2", b"3", b"4"), flagged, strict=True))
+        assert redelivered(channel, queue) == expected
         connection.close()
 
 

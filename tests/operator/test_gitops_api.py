@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,22 @@ def server_side(space: Namespace, *bodies: dict[str, Any]) -> str:
 
 
 def applied(space: Namespace) -> list[dict[str, Any]]:
-    """The folder as it lies in the API server, once all of it is applied."""
+    """The folder as it lies in the API server, once all of it is applied, and once what policies
+    match has been looked at, which is told a moment later.
+    """
     for body in FOLDER:
-        space.wait_reason(body["kind"].lower(), body["metadata"]["name"], "Applied")
+        kind, name = body["kind"].lower(), body["metadata"]["name"]
+        space.wait_reason(kind, name, "Applied")
+        if "policy" in kind:
+            matches = partial(_has_matches, space, kind, name)
+            wait_until("what it matches has been told", matches)
     found = [space.get(body["kind"].lower(), body["metadata"]["name"]) for body in FOLDER]
     return [body for body in found if body is not None]
+
+
+def _has_matches(space: Namespace, kind: str, name: str) -> bool:
+    body = space.get(kind, name)
+    return body is not None and "matches" in body["status"]
 
 
 def versions(bodies: list[dict[str, Any]]) -> dict[str, str]:

@@ -34,15 +34,19 @@ cgroup_join() {  # cgroup_join PATH: this (sub)shell and what it starts, so that
   echo "$BASHPID" >"$(cgroup_tracking "$1")/cgroup.procs"
 }
 
+cgroup_pids() {  # every process below our subtree, on one line
+  local root
+  for root in $(cgroup_roots); do
+    [ ! -d "$root/$ID" ] || find "$root/$ID" -name cgroup.procs -exec cat {} + 2>/dev/null
+  done | sort -u | tr '\n' ' '
+}
+
 cgroup_end() {  # every process below our subtree by pid, then the folders
   local root pid any
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     any=
-    for root in $(cgroup_roots); do
-      [ -d "$root/$ID" ] || continue
-      for pid in $(find "$root/$ID" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u); do
-        if kill -9 "$pid" 2>/dev/null; then any=1; fi
-      done
+    for pid in $(cgroup_pids); do
+      if kill -9 "$pid" 2>/dev/null; then any=1; fi
     done
     [ -n "$any" ] || break
     sleep 0.3

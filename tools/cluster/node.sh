@@ -36,6 +36,7 @@ node_address() { echo "$NET.0.$((10 + $1))"; }
 nodes() { local d; for d in "$RUN"/[0-9]*; do [ ! -d "$d" ] || basename "$d"; done; }
 
 [ "$(id -u)" = 0 ] || [ "${1:-}" = env ] || die "must be root"
+GIVEN_STATE=$CLUSTER_STATE
 if [ -s "$RUN/state" ]; then CLUSTER_STATE=$(cat "$RUN/state"); state_paths; fi
 
 in_node() {  # in_node I CGROUP CMD...: exec CMD in node I's network, cgroup and (IN_MOUNTS) mounts
@@ -157,13 +158,20 @@ all_ready() {  # all_ready COUNT
   [ "$(kubectl_admin get nodes --no-headers | grep -cw Ready)" = "$1" ]
 }
 
+end_what_is_dead() {  # a cluster whose processes were all killed leaves its bridge and folders behind
+  [ -z "$(cgroup_pids)" ] || die "a cluster is up already (bridge $ID): node.sh down ends it"
+  say "an earlier cluster (bridge $ID) runs nothing any more: its remains are removed"
+  down
+  CLUSTER_STATE=$GIVEN_STATE; state_paths
+}
+
 up() {
   local count=${1:-2} i
   case $count in [1-9]) ;; *) die "up takes a number of nodes from 1 to 9, not '$count'" ;; esac
   need_binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy \
     kubectl coredns pause
   "$CLUSTER_HOME/setup.sh" check node || exit 1
-  if ip link show "$ID" >/dev/null 2>&1; then die "a cluster is up already (bridge $ID): node.sh down ends it"; fi
+  if ip link show "$ID" >/dev/null 2>&1; then end_what_is_dead; fi
   check_no_leftovers
   # shellcheck disable=SC2086
   mkdir -p "$PKI" "$RUN" $OWN_FOLDERS

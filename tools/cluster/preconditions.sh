@@ -33,12 +33,8 @@ check_machine() {  # everything that is missing, not only the first
 }
 
 check_no_leftovers() {
-  local root pids
-  for root in $(cgroup_roots); do
-    [ -d "$root/$ID" ] || continue
-    pids=$(find "$root/$ID" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u | tr '\n' ' ')
-    [ -z "${pids// /}" ] || die "processes of an earlier cluster run still (${pids% }): node.sh down ends them"
-  done
+  local pids; pids=$(cgroup_pids)
+  [ -z "$pids" ] || die "processes of an earlier cluster run still (${pids% }): node.sh down ends them"
 }
 
 inotify_used() {  # instances of root's: the limit is per user

@@ -94,10 +94,12 @@ async def _serve(config: BrokerConfig) -> int:
             # A start that failed raises here and ends the process.
             starting.result()
             await stopping
-            await _stop(member, fronts)
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+        # Clients are in before the start is through: they are told, and what they own goes.
+        if lifecycle.has_started:
+            await _stop(member, fronts)
         stopping.cancel()
     failure = lifecycle.failure
     if isinstance(failure, kept_catalog.BeginsAnew):

@@ -447,3 +447,23 @@ def test_everything_ends_with_exit_status_0(tmp_path: Path) -> None:
         assert closed.reply_code == 320
         assert "shutdown" in closed.reply_text
         assert member.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_clients_are_told_of_an_end_before_the_start_is_through(tmp_path: Path) -> None:
+    """Between the opened port and the end of the start lie a tenth of a second and more."""
+    with cluster(tmp_path, 1) as [member]:
+        assert member.process is not None
+        member.process.terminate()
+        assert member.process.wait(PATIENCE_SECONDS) == 0
+        member.program = "tests.integration.slow_start"
+        member.start()
+        member.wait_ready()
+        with client(member.amqp_port) as raw:
+            raw.open(1)
+            queue = raw.declare(1, "kept", durable=True)
+            raw.send(1, methods.ConfirmSelect(), publish(1, "", queue, b"kept"))
+            raw.expect(methods.ConfirmSelectOk)
+            raw.expect(methods.BasicAck)
+            member.process.terminate()
+            assert raw.expect(methods.ConnectionClose).reply_code == 320
+            assert member.process.wait(PATIENCE_SECONDS) == 0

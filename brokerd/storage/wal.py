@@ -564,15 +564,17 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         promises=found.promises,
     )
     doubts.begin_run(state, files.disk)
-    if found.tail is not None and not found.scans[found.tail].sealed:
+    if found.tail is not None:
         scan = found.scans[found.tail]
         descriptor = files.descriptors[found.tail]
-        old = ActiveSegment(scan.header, descriptor, scan.end)
         _write_again(files, descriptor, scan.last_batch_start, scan.end)
-        LogWriter(files, WriterState(), old).seal(active.segment)
-        files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
+        if not scan.sealed:
+            old = ActiveSegment(scan.header, descriptor, scan.end)
+            LogWriter(files, WriterState(), old).seal(active.segment)
+            files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
+            files.sizes[found.tail] = scan.end + HEADER_BYTES
+        # The seal too may be one of a process that was killed before it had synced it.
         files.disk.sync(descriptor)
-        files.sizes[found.tail] = scan.end + HEADER_BYTES
     writer = LogWriter(files, state, active)
     _remember_damage(writer, found, unused)
     if unused:

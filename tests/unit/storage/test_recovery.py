@@ -106,6 +106,35 @@ def test_power_cut_loses_any_part_of_unsynced_writes_and_nothing_else(
     log.close()
 
 
+def test_a_seal_without_its_sync_is_synced_by_the_next_start(tmp_path: Path) -> None:
+    """G8: a process is killed between a seal and its sync, and the power fails after the next
+    start; the end of that segment would be missing in the middle of the log (seed 17000043 of the
+    cluster world).
+    """
+    disk = FaultyDisk()
+    log = open_log(tmp_path, disk=disk)
+    count = 1
+    while log._writer.active.end + 1000 < log._writer.active.header.size:
+        put(log, 5, entry(count, size=700))
+        count += 1
+    # The next segment is filled and gets its header; the third sync is the seal's.
+    disk.faults.sync_fails_at = 3
+    with pytest.raises(StorageFailed, match="Input/output error"):
+        log.write([GroupWrite(5, None, [entry(count, size=700)])])
+    log.close()
+    assert len(segment_paths(tmp_path)) == 2
+    log = open_log(tmp_path, disk=disk)
+    put(log, 5, entry(count, size=700))
+    log.close()
+    disk.crash(lambda _path, _offset: True)
+    notes: list[str] = []
+    log = open_log(tmp_path, notes=notes)
+    assert notes == []
+    assert not log.log(5).damaged
+    assert everything(log, 5) == [entry(index, size=700) for index in range(1, count + 1)]
+    log.close()
+
+
 def test_damaged_body_concerns_its_group_only(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for index in range(1, 11):

@@ -54,11 +54,14 @@ class DoubtStep:
 
     where: int
     promises: Promises
+    #: Told when that is on the disk.
+    noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
         wal.doubts.write(self.where, self.promises)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        self.noted(self.promises)
         return []
 
 
@@ -109,6 +112,9 @@ class Remembrance:
         self._queue = queue
         self._promises = wal.doubts.promises()
         self._run = self._promises.runs[-1]
+        #: Broken promises that the disk here knows of.  Whoever is told of one forgets it: told
+        #: sooner, nobody would know any more after a crash.
+        self._admitted = dict(self._promises.admitted)
         self._heard: set[NodeId] = set()
         self._is_news = False
         self._keep_at_ms = 0
@@ -129,7 +135,7 @@ class Remembrance:
             ],
             batch=self._wal.promised,
             admitted=[
-                peer_pb2.LogRun(mark=mark, batch=batch) for mark, batch in promises.admitted.items()
+                peer_pb2.LogRun(mark=mark, batch=batch) for mark, batch in self._admitted.items()
             ],
         )
         before = promises.others.get(node)
@@ -187,7 +193,7 @@ class Remembrance:
         self._promises.admit(promise)
         self._quiet_looks = 0
         where = wal.doubts.begin()
-        self._queue.add(DoubtStep(where, self._promises.copy()))
+        self._queue.add(DoubtStep(where, self._promises.copy(), self._noted))
         for driver in host.drivers():
             if driver.is_volatile or driver.is_closed:
                 continue
@@ -196,6 +202,9 @@ class Remembrance:
             is_settled = driver.is_leader and driver.log.term(committed) == replica.term
             host.refilling.tell(driver, trust.FellBehind(driver.is_leader, is_settled))
         host.schedule_flush()
+
+    def _noted(self, promises: Promises) -> None:
+        self._admitted = dict(promises.admitted)
 
     def _others(self) -> set[NodeId]:
         """Return everybody who may remember something of this member."""

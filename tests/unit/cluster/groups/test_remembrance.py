@@ -178,6 +178,23 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
     mine.remembrance.look()
 
 
+def test_what_is_not_noted_yet_is_not_admitted(pair: tuple[Rig, Rig]) -> None:
+    """G8: the other one forgets what is admitted, and a crash before the note forgets it here; a
+    member that was put back had its vote (seed 17000112 of the cluster world).
+    """
+    mine, other = pair
+    mine.write(1)
+    exchange(mine, other, A, B)
+    promise = peer_pb2.LogPromise(log=mine.says().log, run=1, mark=12345, batch=10**6)
+    mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
+    assert not mine.driver.trust.may_vote
+    assert not mine.says().admitted
+    assert mine.queue.run() == ["DoubtStep"]
+    assert [(run.mark, run.batch) for run in mine.says().admitted] == [(12345, 10**6)]
+    mine.restart()
+    assert [(run.mark, run.batch) for run in mine.says().admitted] == [(12345, 10**6)]
+
+
 def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) -> None:
     mine, _ = pair
     mine.write(1)

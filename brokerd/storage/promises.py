@@ -45,7 +45,8 @@ class Promises:
     log: int = 0
     #: Ascending; the last one is this process's.
     runs: list[Run] = field(default_factory=list)
-    #: Broken promises that have been dealt with: mark of the run -> number of the write.
+    #: Broken promises that have been dealt with: mark of the run, or another log, -> number of the
+    #: write.
     admitted: dict[int, int] = field(default_factory=dict)
     #: By name of the member.
     others: dict[str, Promise] = field(default_factory=dict)
@@ -57,9 +58,11 @@ class Promises:
 
     def is_behind(self, promise: Promise) -> bool:
         """Tell whether this log has lost something of what it had promised."""
-        if promise.log != self.log or not self.runs:
-            # Another log: what became of that one is not this one's affair.
+        if not self.runs:
             return False
+        if promise.log != self.log:
+            # This one is new, and knows the other one by then, or it is an earlier disk's.
+            return promise.log not in self.admitted
         if promise.batch <= self.admitted.get(promise.mark, -1):
             return False
         for run, following in zip(self.runs, self.runs[1:], strict=False):
@@ -70,9 +73,15 @@ class Promises:
         # A run that is not known: forgotten with what it wrote, or too long ago to be kept.
         return promise.run >= self.runs[0].number
 
+    @property
+    def is_first_run(self) -> bool:
+        """Tell whether this process has made the log."""
+        return len(self.runs) == 1 and self.runs[0].number == 1
+
     def admit(self, promise: Promise) -> None:
-        """Note a broken promise as dealt with."""
-        self.admitted[promise.mark] = max(promise.batch, self.admitted.get(promise.mark, -1))
+        """Note a broken promise as dealt with; that of another log with all that it promised."""
+        key = promise.mark if promise.log == self.log else promise.log
+        self.admitted[key] = max(promise.batch, self.admitted.get(key, -1))
         while len(self.admitted) > RUNS_MAX:
             del self.admitted[next(iter(self.admitted))]
 

@@ -545,8 +545,8 @@ def coalesce(indexes: Sequence[int]) -> list[tuple[int, int]]:
 def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     """Seal what was being written at the end and start a new segment behind it.
 
-    The seal also keeps what follows a torn write from ever being read, and its sync makes durable
-    what a killed process had written but not synced, before anybody relies on having read it.
+    The seal also keeps what follows a torn write from ever being read, and the sync makes durable
+    what a killed process had written but not synced, a seal too, before anybody relies on it.
     """
     for segment in sorted([*found.scans, *found.leftovers]):
         files.open_existing(segment)
@@ -565,15 +565,13 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
     )
     doubts.begin_run(state, files.disk)
     if found.tail is not None:
-        scan = found.scans[found.tail]
-        descriptor = files.descriptors[found.tail]
+        scan, descriptor = found.scans[found.tail], files.descriptors[found.tail]
         _write_again(files, descriptor, scan.last_batch_start, scan.end)
         if not scan.sealed:
             old = ActiveSegment(scan.header, descriptor, scan.end)
             LogWriter(files, WriterState(), old).seal(active.segment)
             files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
             files.sizes[found.tail] = scan.end + HEADER_BYTES
-        # The seal too may be one of a process that was killed before it had synced it.
         files.disk.sync(descriptor)
     writer = LogWriter(files, state, active)
     _remember_damage(writer, found, unused)

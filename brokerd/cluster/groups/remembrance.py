@@ -40,11 +40,14 @@ class KeepStep:
     """What is known of the own log and of others."""
 
     promises: Promises
+    #: Told when that is on the disk.
+    noted: Callable[[Promises], None]
 
     def run(self, wal: WriteAheadLog) -> None:
         wal.doubts.keep(self.promises)
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        self.noted(self.promises)
         return []
 
 
@@ -153,7 +156,13 @@ class Remembrance:
             claim = position.remembered
             promise = Promise(claim.log, claim.run, claim.mark, claim.batch)
             if self._promises.is_behind(promise):
-                self._fall_behind(node, promise)
+                if promise.log != self._promises.log and self._promises.is_first_run:
+                    # The disk is new, and joining.py has asked the others before it takes part.
+                    self._promises.admit(promise)
+                    self._queue.add(KeepStep(self._promises.copy(), self._noted))
+                    self._host.schedule_flush()
+                else:
+                    self._fall_behind(node, promise)
         if position.log and 0 < len(position.runs) <= RUNS_MAX >= len(position.admitted):
             runs = [Run(run.number, run.mark, run.batch) for run in position.runs]
             admitted = {run.mark: run.batch for run in position.admitted}
@@ -181,13 +190,17 @@ class Remembrance:
     # ---- what follows ---------------------------------------------------------------------------
 
     def _fall_behind(self, node: NodeId, promise: Promise) -> None:
+        what = (
+            f"it had synced write {promise.batch} of its run {promise.run} and has forgotten that"
+            if promise.log == self._promises.log
+            else "another disk had taken its place, and this one is the earlier one"
+        )
         logger.error(
-            "this member's data directory is older than what it had told %s: it had synced write "
-            "%d of its run %d and has forgotten that; its replicas give up their votes until their "
-            "leaders have refilled them (docs/operations.md, a directory that was put back)",
+            "this member's data directory is older than what it had told %s: %s; its replicas give "
+            "up their votes until their leaders have refilled them (docs/operations.md, a "
+            "directory that was put back)",
             node,
-            promise.batch,
-            promise.run,
+            what,
         )
         wal, host = self._wal, self._host
         self._promises.admit(promise)
@@ -234,7 +247,7 @@ class Remembrance:
         if self._is_news and now_ms >= self._keep_at_ms:
             self._is_news = False
             self._keep_at_ms = now_ms + KEEP_INTERVAL_MS
-            self._queue.add(KeepStep(self._promises.copy()))
+            self._queue.add(KeepStep(self._promises.copy(), self._noted))
         syncs = self._wal.stats.syncs
         if syncs == self._syncs and self._wal.is_loose:
             self._queue.add(SettleStep())

@@ -39,13 +39,32 @@ def test_a_run_that_is_not_known_was_forgotten_with_its_directory() -> None:
     assert log.is_behind(said(4, 90))
 
 
-def test_what_is_too_long_ago_or_of_another_log_cannot_be_judged() -> None:
+def test_what_is_too_long_ago_cannot_be_judged() -> None:
     log = runs(*range(RUNS_MAX + 5))
     assert log.runs[0].number == 6
     assert len(log.runs) == RUNS_MAX
     assert not log.is_behind(said(3, 10**9))
-    assert not log.is_behind(said(RUNS_MAX + 5, 10**9, log=78))
     assert not Promises(LOG).is_behind(said(1, 1))
+
+
+def test_a_log_that_does_not_know_of_another_one_was_there_before_it() -> None:
+    """G8: an earlier disk of the member comes back (seed 17000868 of the cluster world)."""
+    log = runs(0, 50)
+    other = said(1, 10, log=78)
+    assert log.is_behind(other)
+    log.admit(other)
+    assert not log.is_behind(said(9, 10**9, log=78)), "whatever it has promised"
+    assert log.is_behind(said(1, 10, log=79))
+    assert runs(0).is_first_run
+    assert not log.is_first_run
+
+
+def test_an_earlier_log_is_remembered_instead_of_a_new_one_when_that_is_admitted() -> None:
+    mine, new = runs(0), Promises(78, [Run(1, 301, 0)])
+    assert mine.hear("b", said(2, 90), runs(0, 50))
+    assert not mine.hear("b", said(1, 3, log=78), new)
+    new.admit(said(2, 90))
+    assert mine.hear("b", said(1, 3, log=78), new)
 
 
 def test_what_was_admitted_is_not_held_against_the_log_again() -> None:

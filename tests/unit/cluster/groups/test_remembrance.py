@@ -195,6 +195,32 @@ def test_what_is_not_noted_yet_is_not_admitted(pair: tuple[Rig, Rig]) -> None:
     assert [(run.mark, run.batch) for run in mine.says().admitted] == [(12345, 10**6)]
 
 
+def test_a_disk_that_was_replaced_comes_back(pair: tuple[Rig, Rig], tmp_path: Path) -> None:
+    """G8: a new disk has taken the place of one, and then the first one is put back: it knows
+    nothing of what the new one has promised (seed 17000868 of the cluster world).
+    """
+    mine, other = pair
+    mine.write(1)
+    exchange(mine, other, A, B)
+    mine.wal.close()
+    mine.directory.rename(tmp_path / "first disk")
+    mine.start()
+    for _ in range(2):
+        exchange(mine, other, A, B)
+    assert mine.driver.trust.may_vote, "whoever is new is not held to what it cannot know"
+    assert other.says(A).remembered.log == mine.says().log
+    mine.restart()
+    exchange(mine, other, A, B)
+    assert mine.driver.trust.may_vote
+    mine.wal.close()
+    mine.directory.rename(tmp_path / "second disk")
+    (tmp_path / "first disk").rename(mine.directory)
+    mine.start()
+    assert mine.driver.trust.may_vote
+    exchange(mine, other, A, B)
+    assert not mine.driver.trust.may_vote
+
+
 def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) -> None:
     mine, _ = pair
     mine.write(1)

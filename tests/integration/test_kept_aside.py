@@ -152,6 +152,7 @@ def test_messages_that_only_one_member_remembers_are_kept_and_redriven(tmp_path:
         eventually(lambda: all_applied(members), "all replicas hold the first messages")
         copied(members[1:], tmp_path / "copies")
         publish(members[0], 50, 150)
+        eventually(lambda: all_applied(members), "the one that remembers holds them all")
         rolled_back(members, tmp_path / "copies", lambda: publish(members[1], 1000, 1005))
 
         (row,) = eventually(

@@ -378,7 +378,10 @@ def _load_snapshot(recovery: Recovery, group: RecoveredGroup, directory: Path, d
     except UnknownFormat:
         raise
     except CorruptLog as error:
-        _damage(recovery, group, place(0, state.snapshot_index & 0xFFFFFFFF), f"{error}; it")
+        where = place(0, state.snapshot_index & 0xFFFFFFFF)
+        # What was made good was an earlier file of that index: a leader has sent this one since.
+        state.healed = [healed for healed in state.healed if healed != where]
+        _damage(recovery, group, where, f"{error}; it")
         # Without the state the entries behind it are of no use.
         state.snapshot_index = state.snapshot_term = 0
         _cut(group, 0)

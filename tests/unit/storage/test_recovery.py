@@ -378,6 +378,32 @@ def test_lost_snapshot_empties_and_damages_its_group_only(tmp_path: Path, how: s
     log.close()
 
 
+def test_a_snapshot_that_is_lost_again_is_damage_again(tmp_path: Path) -> None:
+    """G8: what was made good was an earlier file of the same index (seed 17004296 of the cluster
+    world): the group was empty and counted as whole.
+    """
+    log = open_log(tmp_path)
+    put_range(log, 5, 1, 11)
+    save(log, 5, 6, [(2, 3)])
+    for _ in range(2):
+        log.close()
+        flip(next(tmp_path.glob("snap-*")), 60)
+        for _ in range(2):
+            log = open_log(tmp_path)
+            assert log.log(5).damaged
+            assert log.log(5).last_index() == 0
+            log.close()
+        log = open_log(tmp_path)
+        install(log, 5, 6, 1, [entry(3)])
+        put_range(log, 5, 7, 11)
+        log.mark_refilled(5)
+        log.refilled(5)
+        log, _ = reopened(log, tmp_path)
+        assert not log.log(5).damaged
+        assert log.log(5).last_index() == 10
+    log.close()
+
+
 def test_damage_outlives_an_installed_snapshot_until_the_leader_has_refilled_the_rest(
     tmp_path: Path,
 ) -> None:

@@ -46,7 +46,7 @@ from brokerd.amqp.frames import (
     walk_acks,
     wrong_end,
 )
-from brokerd.amqp.handshake import DEAF, UNDECIDED, Phase
+from brokerd.amqp.phases import DEAF, UNDECIDED, Phase
 
 _NO_CHANNELS: Mapping[int, Channel] = MappingProxyType({})
 

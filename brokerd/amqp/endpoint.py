@@ -11,9 +11,9 @@ from brokerd.amqp.config import ConnectionConfig, Role
 from brokerd.amqp.errors import MisuseError, ProtocolError, SoftError, reply_text
 from brokerd.amqp.events import Event
 from brokerd.amqp.frames import content_frames
-from brokerd.amqp.handshake import DEAF, UNAUTHENTICATED, Phase
 from brokerd.amqp.heartbeat import Heartbeats
 from brokerd.amqp.methods import Method
+from brokerd.amqp.phases import DEAF, UNAUTHENTICATED, Phase
 from brokerd.amqp.values import Table
 
 #: Phases in which ordinary methods may still go out.  After the peer's connection.close the answers

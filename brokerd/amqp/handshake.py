@@ -7,59 +7,17 @@ handlers change the connection through its room-internal methods; nobody else ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
-from typing import TYPE_CHECKING
 
 from brokerd.amqp import events, methods, spec
 from brokerd.amqp.config import Role
+from brokerd.amqp.endpoint import Endpoint
 from brokerd.amqp.errors import ChannelFault, CommandInvalid, NotAllowed
 from brokerd.amqp.methods import Method
+from brokerd.amqp.phases import Phase
 from brokerd.amqp.sasl import encode_plain
 from brokerd.amqp.values import Table
 
-if TYPE_CHECKING:
-    from brokerd.amqp.connection import AmqpConnection
-
-
-class Phase(Enum):
-    """Where a connection is in its life."""
-
-    # Server, in order.
-    AWAIT_HEADER = "await_header"
-    AWAIT_START_OK = "await_start_ok"
-    AWAIT_SECURE_OK = "await_secure_ok"
-    #: The server decides about the login; nothing is read.
-    AUTHENTICATING = "authenticating"
-    AWAIT_TUNE_OK = "await_tune_ok"
-    AWAIT_OPEN = "await_open"
-    #: The server decides about the vhost; nothing is read.
-    OPENING = "opening"
-    # Client, in order.
-    AWAIT_START = "await_start"
-    AWAIT_TUNE = "await_tune"
-    AWAIT_OPEN_OK = "await_open_ok"
-    # Both.
-    OPEN = "open"
-    #: connection.close went out (R-CON-14).
-    CLOSING = "closing"
-    #: connection.close came in; close-ok is to be sent.
-    PEER_CLOSING = "peer_closing"
-    #: Deaf and mute until the delay is over (R-CON-4, R-CON-5, R-CON-6).
-    SILENT = "silent"
-    CLOSED = "closed"
-
-
-#: The peer is not known yet: it gets no explanations (R-CON-4).
-UNAUTHENTICATED = frozenset(
-    {Phase.AWAIT_HEADER, Phase.AWAIT_START_OK, Phase.AWAIT_SECURE_OK, Phase.AUTHENTICATING}
-)
-#: Nothing the peer sends matters any more.
-DEAF = frozenset({Phase.PEER_CLOSING, Phase.SILENT, Phase.CLOSED})
-#: The machine waits for its driver's decision and keeps what arrives.
-UNDECIDED = frozenset({Phase.AUTHENTICATING, Phase.OPENING})
-
-Handler = Callable[["AmqpConnection", Method], "events.Event | None"]
-
+Handler = Callable[[Endpoint, Method], "events.Event | None"]
 
 _STATES = {Phase.OPEN: "running", Phase.AWAIT_OPEN: "opening", Phase.AWAIT_TUNE_OK: "tuning"}
 
@@ -69,7 +27,7 @@ def _state(phase: Phase) -> str:
     return _STATES.get(phase, phase.value)
 
 
-def take_method(connection: AmqpConnection, method: Method) -> events.Event | None:
+def take_method(connection: Endpoint, method: Method) -> events.Event | None:
     """A decoded method on channel 0."""
     handler = _TRANSITIONS[connection.role].get((connection.phase, type(method)))
     if handler is None:
@@ -82,7 +40,7 @@ def take_method(connection: AmqpConnection, method: Method) -> events.Event | No
     return handler(connection, method)
 
 
-def start_method(connection: AmqpConnection) -> methods.ConnectionStart:
+def start_method(connection: Endpoint) -> methods.ConnectionStart:
     """connection.start with our properties and capabilities (R-CON-3)."""
     config = connection.config
     properties: Table = dict(config.server_properties)
@@ -92,7 +50,7 @@ def start_method(connection: AmqpConnection) -> methods.ConnectionStart:
     )
 
 
-def _start_ok(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _start_ok(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionStartOk)
     if method.mechanism not in connection.config.mechanisms.split():
         # R-CON-6; before authentication any error ends in the silent close.
@@ -105,7 +63,7 @@ def _start_ok(connection: AmqpConnection, method: Method) -> events.Event | None
     )
 
 
-def _secure_ok(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _secure_ok(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionSecureOk)
     connection.phase = Phase.AUTHENTICATING
     return events.AuthenticationRequested(
@@ -113,7 +71,7 @@ def _secure_ok(connection: AmqpConnection, method: Method) -> events.Event | Non
     )
 
 
-def _tune_ok(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _tune_ok(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionTuneOk)
     config = connection.config
     _check_tuned("frame_max", method.frame_max, config.frame_min, config.frame_max)
@@ -139,22 +97,22 @@ def _check_tuned(name: str, value: int, minimum: int, maximum: int) -> None:
     )
 
 
-def _open(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _open(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionOpen)
     connection.phase = Phase.OPENING
     return events.OpenRequested(method.virtual_host)
 
 
-def _update_secret(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _update_secret(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionUpdateSecret)
     return events.SecretUpdated(method.new_secret, method.reason)
 
 
-def _update_secret_ok(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _update_secret_ok(connection: Endpoint, method: Method) -> events.Event | None:
     return events.MethodReceived(0, method)
 
 
-def _close(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _close(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionClose)
     connection.peer_closes()
     return events.ConnectionClosed(
@@ -162,7 +120,7 @@ def _close(connection: AmqpConnection, method: Method) -> events.Event | None:
     )
 
 
-def _start(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _start(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionStart)
     config = connection.config
     if b"PLAIN" not in method.mechanisms.split():
@@ -180,7 +138,7 @@ def _start(connection: AmqpConnection, method: Method) -> events.Event | None:
     return None
 
 
-def _tune(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _tune(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionTune)
     config = connection.config
     frame_max = _smaller_limit(config.frame_max, method.frame_max)
@@ -201,17 +159,17 @@ def _smaller_limit(ours: int, theirs: int) -> int:
     return min(ours, theirs) if ours and theirs else ours or theirs
 
 
-def _open_ok(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _open_ok(connection: Endpoint, method: Method) -> events.Event | None:
     connection.opened()
     return events.ConnectionOpened(connection.server_properties)
 
 
-def _blocked(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _blocked(connection: Endpoint, method: Method) -> events.Event | None:
     assert isinstance(method, methods.ConnectionBlocked)
     return events.Blocked(method.reason)
 
 
-def _unblocked(connection: AmqpConnection, method: Method) -> events.Event | None:
+def _unblocked(connection: Endpoint, method: Method) -> events.Event | None:
     return events.Unblocked()
 
 

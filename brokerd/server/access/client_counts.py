@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from brokerd.server.access.connections import Guest
+
+class Counted(Protocol):
+    """Who has opened a vhost."""
+
+    vhost: str
+    user: str
 
 
 class ClientCounts:
@@ -38,14 +42,14 @@ class ClientCounts:
             "channels": self._channels_by_user,
         }[kind]
 
-    def opened(self, guest: Guest) -> None:
+    def opened(self, guest: Counted) -> None:
         """Somebody has opened a vhost."""
         self.opened_total += 1
         self._by_vhost[guest.vhost] += 1
         self._by_user[guest.user] += 1
         self._changed()
 
-    def gone(self, guest: Guest) -> None:
+    def gone(self, guest: Counted) -> None:
         """Somebody who had has left."""
         _less(self._by_vhost, guest.vhost)
         _less(self._by_user, guest.user)

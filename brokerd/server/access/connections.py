@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from brokerd.config import LimitConfig
 from brokerd.core.strangers import Strangers
 from brokerd.server.access.blocked_clients import Blocked, BlockedClients
-from brokerd.server.access.client_counts import ClientCounts
+from brokerd.server.access.client_counts import ClientCounts, Counted
 from brokerd.server.access.limited_log import LimitedLog
 from brokerd.storage.descriptors import reserve
 
@@ -31,11 +31,9 @@ SOCKETS_MAX_LEAST = 128
 LEAVING_MAX = 256
 
 
-class Guest(Protocol):
+class Guest(Counted, Protocol):
     """Who has opened a vhost: an AMQP connection or a call."""
 
-    vhost: str
-    user: str
     identity: Identity
 
     def close(self, code: int, text: str) -> None:

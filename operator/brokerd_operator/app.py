@@ -18,6 +18,7 @@ from aiohttp import web
 
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.versions import Version
 from brokerd_operator.settings import Settings
 from brokerd_operator.sources.api import Api
@@ -142,7 +143,7 @@ class Operator:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 return 0
-            work = [self.lease.keep_apart(), self.source.run(), self.engine.run()]
+            work = [self.lease.keep_apart(), self.source.run(), run_engine(self.engine)]
             running: set[asyncio.Task[Any]] = {loop.create_task(item) for item in work}
             tasks |= running
             while running and not stop.is_set():

@@ -19,6 +19,7 @@ from brokerd_operator.broker.errors import BrokerDenied, BrokerUnreachable
 from brokerd_operator.engine import admin_account
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.session import State
 from brokerd_operator.engine.shell import ClusterReport
 from brokerd_operator.reconcile.actions import Delete, Upsert
@@ -179,7 +180,7 @@ async def rig(served: Rig, tmp_path: Path) -> AsyncIterator[Rig]:
     store = served.store = Noting(tmp_path, served.told)
     engine = served.engine = Engine(store, served, EngineSettings(sweep_delay_s=0.1))
     store.attach(engine.put, engine.remove, lambda namespace, name: None)
-    task = asyncio.create_task(engine.run())
+    task = asyncio.create_task(run_engine(engine))
     yield served
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -17,6 +17,7 @@ from brokerd_operator.broker.errors import BrokerDenied, BrokerError, BrokerUnre
 from brokerd_operator.engine.drift_watch import REPAIRS_MAX, REST_S, DriftWatch
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.sweep import sweep
 from brokerd_operator.engine.work_queue import BACKOFF_MAX_S, WorkQueue
 from brokerd_operator.local.cluster import LocalClusters
@@ -126,7 +127,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await broker.start()
     found = Bench(tmp_path, broker)
     found.connect()
-    task = asyncio.create_task(found.engine.run())
+    task = asyncio.create_task(run_engine(found.engine))
     yield found
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

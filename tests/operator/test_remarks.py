@@ -19,6 +19,7 @@ from brokerd_operator import conditions
 from brokerd_operator.engine import health, remarks, standings
 from brokerd_operator.engine.health import Health, Members
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.standings import Standings
 from brokerd_operator.reconcile.topology import ObservedObject, Topology
 from brokerd_operator.specs import registry
@@ -60,7 +61,7 @@ async def running(data_dir: Path, broker: FakeBroker | None = None) -> AsyncIter
     if owned:
         await broker.start()
     found = Bench(data_dir, broker)
-    task = asyncio.create_task(found.engine.run())
+    task = asyncio.create_task(run_engine(found.engine))
     try:
         yield found
     finally:

@@ -1,4 +1,4 @@
-"""One pass over a BrokerCluster or a BrokerConnection. For the engine only.
+"""One pass over a BrokerCluster or a BrokerConnection. For running.py only.
 
 What runs a BrokerCluster is the shell's driver: pods or local processes.
 """
@@ -6,19 +6,17 @@ What runs a BrokerCluster is the shell's driver: pods or local processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.engine import admin_account, findings, health, kept_aside, keys, status
 from brokerd_operator.engine.cache import Entry
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
 from brokerd_operator.specs.model import Invalid
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 TEARDOWN_AGAIN_S = 1.0
 CREDENTIALS_AGAIN_S = 5.0

@@ -1,15 +1,15 @@
-"""The engine: takes resources from a shell, keeps brokers as they ask for.
+"""The engine: takes resources from a shell, knows who is to look again, and owns what passes share.
 
 design/operator.md §13.1.
 
-Level-triggered: events only say which key to look at again. One worker per key at most; retries
-belong to the queue. Used by both shells; owns the cache, the queue and the broker sessions.
+Level-triggered: events only say which key to look at again; retries belong to the queue. Used by
+both shells and by the passes; owns the cache, the queue and the broker sessions. running.py works
+on the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from typing import Any
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import Target
 from brokerd_operator.broker.errors import BrokerError
-from brokerd_operator.engine import cluster_pass, followers, keys, status
+from brokerd_operator.engine import keys, status
 from brokerd_operator.engine.admin_account import AdminAccount
 from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.drift_watch import DriftWatch
@@ -27,14 +27,11 @@ from brokerd_operator.engine.findings import Findings
 from brokerd_operator.engine.health import Health
 from brokerd_operator.engine.kept_aside import KeptAside
 from brokerd_operator.engine.keys import Body, Key
-from brokerd_operator.engine.links import LISTINGS, Links
+from brokerd_operator.engine.links import Links
 from brokerd_operator.engine.metrics import Metrics
-from brokerd_operator.engine.session import BrokerSession, NotKnownYet, State
-from brokerd_operator.engine.shell import ClusterDriver, Gone, Store
+from brokerd_operator.engine.session import BrokerSession, NotKnownYet
+from brokerd_operator.engine.shell import ClusterDriver, Store
 from brokerd_operator.engine.standings import Standings
-from brokerd_operator.engine.sweep import sweep
-from brokerd_operator.engine.teardown import Teardown
-from brokerd_operator.engine.topology_pass import TopologyPass
 from brokerd_operator.engine.versions import Version
 from brokerd_operator.engine.work_queue import WorkQueue
 from brokerd_operator.reconcile import reserved
@@ -43,8 +40,6 @@ from brokerd_operator.specs.access import Grant
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.broker_connection import BrokerConnectionSpec
 from brokerd_operator.specs.model import Identity, Reference, TopologySpec
-
-log = logging.getLogger(__name__)
 
 #: The broker removes these by the object's own terms (design/operator.md §8).
 EXPIRY_CAUSES = frozenset(("expired", "auto-delete"))
@@ -95,7 +90,7 @@ class Engine:
         #: Resources that keep a condition which nobody knows anew since the start.
         self.carrying: set[Key] = set()
         #: Resources whose last pass failed: what it wrote may be there or not.
-        self._unsure: set[Key] = set()
+        self.unsure: set[Key] = set()
         #: Set when a broker can be asked for the first time.
         self.is_asking = asyncio.Event()
         self.metrics = Metrics()
@@ -135,7 +130,7 @@ class Engine:
         self.drift.forget(key)
         self.expired.pop(key, None)
         self.carrying.discard(key)
-        self._unsure.discard(key)
+        self.unsure.discard(key)
         self._stop_waiting(key)
         if key.kind in BROKER_KINDS:
             self.health.forget(key.reference)
@@ -196,6 +191,16 @@ class Engine:
 
     def sessions(self) -> list[BrokerSession]:
         return list(self._sessions.values())
+
+    def nudge(self, reference: Reference) -> None:
+        """A broker may be reachable now, or otherwise: its session looks at once."""
+        if reference in self._sessions:
+            self._sessions[reference].nudge()
+
+    async def close_sessions(self) -> None:
+        """Nothing is asked of brokers any more."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        await asyncio.gather(*(session.close() for session in sessions))
 
     def grants(self, reference: Reference) -> tuple[Grant, ...]:
         entry = self.cache.get(Key(reference.kind, reference.namespace, reference.name))
@@ -263,13 +268,14 @@ class Engine:
         """Everything of this broker is compared: a full listing is cheap, and writes nothing."""
         self.standings.mark_all(session.reference)
         self.is_asking.set()
-        self._wake_broker(session.reference)
+        self.wake_broker(session.reference)
 
     def broker_down(self, session: BrokerSession) -> None:
         self.health.lost(session.reference)
-        self._wake_broker(session.reference)
+        self.wake_broker(session.reference)
 
-    def _wake_broker(self, reference: Reference) -> None:
+    def wake_broker(self, reference: Reference) -> None:
+        """A broker and everything that belongs to it look again."""
         self.wake_all_of(reference)
         self.wake_broker_itself(reference)
 
@@ -318,129 +324,3 @@ class Engine:
             if any(item.identity == identity for item in needed):
                 found.add(key)
         return found
-
-    # ---- running ------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(self.settings.workers):
-                    tasks.create_task(self._work())
-                tasks.create_task(self._follow_links())
-                tasks.create_task(self._follow_kept_aside())
-                tasks.create_task(followers.follow_health(self))
-                tasks.create_task(followers.follow_standings(self))
-                tasks.create_task(followers.follow_findings(self))
-                tasks.create_task(self._sweep())
-        finally:
-            sessions, self._sessions = list(self._sessions.values()), {}
-            await asyncio.gather(*(session.close() for session in sessions))
-
-    async def _work(self) -> None:
-        while True:
-            key = await self.queue.get()
-            began = time.monotonic()
-            try:
-                await self._pass(key)
-            except Gone:
-                # Only this resource of the name: another one may have come and be due already.
-                self.queue.succeed(key)
-            except Exception as error:
-                delay = self.queue.retry(key)
-                self._unsure.add(key)
-                self.metrics.failed(key.kind)
-                # What nobody else has failed at is a defect of ours: `brokerctl up` shows it.
-                is_defect = not isinstance(error, OSError)
-                log.log(
-                    logging.ERROR if is_defect else logging.WARNING,
-                    "pass failed key=%s retry_s=%.1f error=%r",
-                    key.resource,
-                    delay,
-                    error,
-                    exc_info=is_defect,
-                )
-            finally:
-                self.metrics.passed(key.kind, time.monotonic() - began)
-                self.queue.done(key)
-
-    async def _pass(self, key: Key) -> None:
-        is_watched = self.store.is_watched(key.namespace)
-        if key in self._unsure and is_watched:
-            await self._look_again(key)
-        entry = self.cache.get(key)
-        if entry is None or not is_watched:
-            # Of a namespace that does not let us in nothing can be read or written; the shell
-            # wakes its resources when it does again.
-            return
-        self.carrying.discard(key)
-        if key.kind in BROKER_KINDS:
-            await cluster_pass.run(self, key, entry)
-            self.looked_at.add(key.reference)
-            if key.reference in self._sessions:
-                self._sessions[key.reference].nudge()
-        elif keys.is_deleting(entry.body):
-            await Teardown(self, key, entry).run()
-        else:
-            await TopologyPass(self, key, entry).run()
-
-    async def _look_again(self, key: Key) -> None:
-        """Read a resource after a failed pass.
-
-        An answer may have been lost that the API server had given. A status or a finalizer that is
-        compared with the one of before would be left as it is, and watches tell of it later.
-        """
-        known = self.cache.version(key)
-        body = await self.store.read(key)
-        self._unsure.discard(key)
-        if body is not None:
-            self.put(body)
-        elif known is not None:
-            self.remove(key, known)
-
-    async def _follow_links(self) -> None:
-        """Fetch the state of links of brokers that have upstreams or shovels."""
-        while True:
-            await asyncio.sleep(self.settings.links_interval_s)
-            for session in self.sessions():
-                referring = self.cache.referring_to(session.reference)
-                linked = [key for key in referring if key.kind in LISTINGS]
-                if not linked or session.state is not State.UP or session.client is None:
-                    continue
-                rows: list[dict[str, Any]] = []
-                try:
-                    for listing in sorted({LISTINGS[key.kind] for key in linked}):
-                        rows += await session.client.rows_of_all(listing)
-                except BrokerError as error:
-                    log.debug("links of %s: %s", session.reference.key, error)
-                    continue
-                if self.links.replace(session.reference, rows):
-                    self.wake(linked)
-
-    async def _follow_kept_aside(self) -> None:
-        """Ask brokers what their members keep aside, for the conditions of queues and brokers."""
-        while True:
-            await asyncio.sleep(self.settings.kept_aside_interval_s)
-            for session in self.sessions():
-                if session.state is not State.UP or session.client is None:
-                    continue
-                try:
-                    rows, unanswered = await session.client.kept_aside()
-                except BrokerError as error:
-                    log.debug("kept aside of %s: %s", session.reference.key, error)
-                    continue
-                is_first = not self.kept_aside.is_known(session.reference)
-                if self.kept_aside.replace(session.reference, rows, unanswered):
-                    self._wake_broker(session.reference)
-                if is_first:
-                    self.wake_carrying()
-
-    async def _sweep(self) -> None:
-        """Finish deletions that were given up while a broker was away (design/operator.md §10)."""
-        await self.is_synced.wait()
-        await asyncio.sleep(self.settings.sweep_delay_s)
-        while True:
-            for session in self.sessions():
-                if session.state is State.UP:
-                    await sweep(self, session)
-            await asyncio.sleep(self.settings.sweep_delay_s * 10)

@@ -1,8 +1,9 @@
 """Tasks of the engine that keep up what resources are told besides their own objects.
 
-Health asks each broker for its members, one call per broker and interval; standings look at virtual
-hosts that changed; findings are what the telemetry job has handed to members. All wake only those
-whose status says something else now. For the engine only.
+Each broker is asked for the state of its links, for what its members keep aside, and for its
+members, one call per broker and interval; standings look at virtual hosts that changed; findings
+are what the telemetry job has handed to members. All wake only those whose status says something
+else now. For running.py only.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import Any
 
 from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.findings import Finding
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.links import LISTINGS
 from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.specs.model import Reference
 from brokerd_operator.specs.queue import QueueSpec
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,45 @@ log = logging.getLogger(__name__)
 STANDINGS_SHARE = 20
 #: How soon a broker that is new is asked what was found.
 FINDINGS_LOOK_S = 1.0
+
+
+async def follow_links(engine: Engine) -> None:
+    """Fetch the state of links of brokers that have upstreams or shovels."""
+    while True:
+        await asyncio.sleep(engine.settings.links_interval_s)
+        for session in engine.sessions():
+            referring = engine.cache.referring_to(session.reference)
+            linked = [key for key in referring if key.kind in LISTINGS]
+            if not linked or session.state is not State.UP or session.client is None:
+                continue
+            rows: list[dict[str, Any]] = []
+            try:
+                for listing in sorted({LISTINGS[key.kind] for key in linked}):
+                    rows += await session.client.rows_of_all(listing)
+            except BrokerError as error:
+                log.debug("links of %s: %s", session.reference.key, error)
+                continue
+            if engine.links.replace(session.reference, rows):
+                engine.wake(linked)
+
+
+async def follow_kept_aside(engine: Engine) -> None:
+    """Ask brokers what their members keep aside, for the conditions of queues and brokers."""
+    while True:
+        await asyncio.sleep(engine.settings.kept_aside_interval_s)
+        for session in engine.sessions():
+            if session.state is not State.UP or session.client is None:
+                continue
+            try:
+                rows, unanswered = await session.client.kept_aside()
+            except BrokerError as error:
+                log.debug("kept aside of %s: %s", session.reference.key, error)
+                continue
+            is_first = not engine.kept_aside.is_known(session.reference)
+            if engine.kept_aside.replace(session.reference, rows, unanswered):
+                engine.wake_broker(session.reference)
+            if is_first:
+                engine.wake_carrying()
 
 
 async def follow_health(engine: Engine) -> None:

@@ -8,11 +8,12 @@ as after a restart of the operator, stays as it is. For `topology_pass` only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.engine import findings, kept_aside
 from brokerd_operator.engine.cache import Entry
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession
 from brokerd_operator.reconcile.standing import POLICY_KINDS, Oddity
@@ -21,9 +22,6 @@ from brokerd_operator.specs.model import TopologySpec
 from brokerd_operator.specs.queue import QueueSpec
 from brokerd_operator.specs.shovel import ShovelSpec
 from brokerd_operator.specs.user import UserSpec
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 #: Outcomes after which the object in the broker is this resource's.
 _OWN_OBJECT = frozenset(("Applied", "NotApplied", "Paused"))

@@ -4,24 +4,21 @@ It runs after a full sync only, looks at namespaces only that are watched and an
 namespace, kind and name as well as uid, and never deletes a queue with messages. What a cache does
 not hold may still be there, so an object is touched only when its resource was absent in two
 complete listings, the one that filled the cache and one made for the sweep, and then in a direct
-read by name. For the engine only.
+read by name. For running.py only.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from brokerd_operator.broker.errors import BrokerError
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession
 from brokerd_operator.reconcile import ownership, reserved
 from brokerd_operator.reconcile.actions import Action, Delete, Precondition, SetOwner
 from brokerd_operator.reconcile.topology import ObservedObject
 from brokerd_operator.specs import registry
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 

@@ -1,27 +1,24 @@
 """One pass over a topology resource that is being deleted (design/operator.md §10).
 
 The table is `reconcile/deletion.py`; this module fetches what it looks at and does what it says.
-For the engine only.
+For running.py only.
 """
 
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING
 
 from brokerd_operator.broker.client import Result
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine import keys, status
 from brokerd_operator.engine.cache import Entry
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.reconcile import deletion, ownership, reserved
 from brokerd_operator.reconcile.deletion import Reach, Release, Situation, Wait, Work
 from brokerd_operator.specs.broker_cluster import BrokerClusterSpec
 from brokerd_operator.specs.model import Identity, Invalid, TopologySpec
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 #: Of a BrokerConnection, which has no field for it.
 TIMEOUT_MS = 600_000

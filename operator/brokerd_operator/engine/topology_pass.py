@@ -1,7 +1,7 @@
 """One pass over one topology resource: gather, plan, act, tell.
 
 Decisions are the planner's; this module fetches what it needs and carries out what it says.
-For the engine only.
+For running.py only.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerd_operator import conditions
 from brokerd_operator.broker.client import Result
 from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine import keys, remarks, status
 from brokerd_operator.engine.cache import Entry
+from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key
 from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.reconcile import dependencies, drift, granting, plan, reserved
@@ -31,9 +32,6 @@ from brokerd_operator.specs.model import (
     Waiting,
 )
 from brokerd_operator.specs.user import UserSpec
-
-if TYPE_CHECKING:
-    from brokerd_operator.engine.engine import Engine
 
 #: Codes of the broker as reasons of conditions.
 _REASONS = {

@@ -33,6 +33,7 @@ from brokerd_operator import conditions
 from brokerd_operator.engine import keys
 from brokerd_operator.engine.engine import Engine, EngineSettings
 from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.local.cluster import LocalCluster, LocalClusters, write_private
 from brokerd_operator.local.errors import EmbeddedError
 from brokerd_operator.local.member import Member, MemberState
@@ -129,7 +130,7 @@ class Environment:
         if self.problems:
             raise EmbeddedError("\n".join(str(problem) for problem in self.problems))
         engine.is_synced.set()
-        self._spawn(engine.run())
+        self._spawn(run_engine(engine))
         if follow:
             self._spawn(self._follow(directory))
 

@@ -67,7 +67,7 @@ from brokerd.server.management.rates import Rates
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
 from brokerd.server.member_totals import MemberTotals
-from brokerd.server.members import federation_calls, kept_aside, quorum_calls
+from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Ask, Joining
@@ -301,7 +301,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     replies = Replies(process, host, view)
     messages = Messages(routing, deliveries, replies, tracer, objects, dead_letterer, leaders)
     leadership = Leadership(host, base.lifecycle.has_failed)
-    this = kept_aside.Member(base.profile, objects, queues, base.lifecycle.failed)
+    this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
     refill = Refill(config.data_dir, host, host.refilling, queues.nudge, spawn)
     members = Members(
         leadership=leadership,

@@ -14,8 +14,7 @@ import asyncio
 import json
 import logging
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
@@ -26,11 +25,9 @@ from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.cluster.groups.keeping import RELEASED, Names
 from brokerd.core.catalog.catalog_state import CatalogState
-from brokerd.core.profiles import Profile
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.queue_commands import EnqueueStatus, Kind
 from brokerd.raft.messages import CATALOG_GROUP, Entry, EntryKind
-from brokerd.server.catalog import ports as catalog_ports
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.members import kept_catalog, ports
 from brokerd.server.members.member_calls import MemberCalls
@@ -53,31 +50,13 @@ AGAIN_LOOKS = 5
 #: Entries that one answer shows.
 SHOWN_MAX = 1_000
 REDRIVE, DROP, SHOW = "redrive", "drop", "show"
+#: Remarks on a catalog that are kept: each asks for something by hand.
+REMARKS_MAX = 500
 _BUSY = frozenset({"redriving", *RELEASED})
 
 
 class Refused(Exception):
     """Nothing was done; the text says why and what to do."""
-
-
-class Queues(ports.Queues, Protocol):
-    """The queues of the catalog."""
-
-    def queue_uids(self) -> list[int]:
-        """Return the uids of all queues known here."""
-        ...
-
-
-@dataclass(slots=True, frozen=True)
-class Member:
-    """The member, as far as queues are declared again and it may have to end."""
-
-    profile: Profile
-    #: Makes objects anew.
-    objects: catalog_ports.Topology
-    queues: Queues
-    #: The process must end, and this is why.
-    failed: Callable[[BaseException], None]
 
 
 class KeptAside:
@@ -88,7 +67,7 @@ class KeptAside:
 
     def __init__(
         self,
-        member: Member,
+        member: kept_catalog.Member,
         host: Host,
         groups: GroupClient,
         calls: MemberCalls,
@@ -198,7 +177,7 @@ class KeptAside:
                 )
             self._forget(kept)
         elif kept.description.kind == "catalog":
-            self._spawn(kept_catalog.release(self, kept, is_redrive=action == REDRIVE))
+            self._spawn(self._release_catalog(kept, is_redrive=action == REDRIVE))
         elif action == DROP:
             self.released(kept)
         else:
@@ -340,14 +319,66 @@ class KeptAside:
                 elif phase == "begun" and not self._is_damaged(CATALOG_GROUP):
                     await self._finish_catalog(kept)
 
+    # ---- the catalog ----------------------------------------------------------------------------
+
+    async def _release_catalog(self, kept: Kept, *, is_redrive: bool) -> None:
+        """Put aside what only this member has, then end: the catalog begins anew with the next
+        start.
+
+        is_redrive: what is missing in the cluster is declared again after that.
+        """
+        problem = await kept_catalog.keep_orphans(self.member, self.host, self.calls)
+        if problem:
+            kept.progress.remarks = [problem]
+            log.error("%s: %s", kept.id, problem)
+            return
+        kept.progress.is_redrive = is_redrive
+        kept.progress.remarks = []
+        kept.progress.phase = "released"
+        await self.save(kept)
+        log.critical("the catalog here begins anew: this member ends, start it again")
+        reason = "the catalog here begins anew with the next start"
+        self.member.failed(kept_catalog.BeginsAnew(reason))
+
     async def _finish_catalog(self, kept: Kept) -> None:
         try:
-            await kept_catalog.finish(self, kept)
+            await self._say_what_is_missing(kept)
         except Exception as error:
             log.exception("the catalog kept as %s was not declared again", kept.id)
             kept.progress.phase = "done"
             kept.progress.remarks = [f"declare by hand what is missing: {error}"]
             await self.save(kept)
+
+    async def _say_what_is_missing(self, kept: Kept) -> None:
+        """The catalog is whole again: declare what it lacks, if that was asked for."""
+        files = self._keeper.files
+        assert files is not None
+        remarks: list[str] = []
+        try:
+            if kept.progress.is_redrive:
+                remarks = await kept_catalog.declare_again(self.member, files, kept)
+        except Unavailable as error:
+            log.warning("the catalog takes nothing now, it is tried again: %s", error)
+            return
+        except (CorruptLog, AsideFailed) as error:
+            remarks = [str(error)]
+        kept.progress.phase = "done"
+        kept.progress.remarks = remarks[:REMARKS_MAX]
+        for remark in kept.progress.remarks:
+            log.error("to be done by hand: %s", remark)
+        await self.save(kept)
+        if kept.progress.is_redrive:
+            self._redrive_orphans()
+        if not remarks:
+            self.act(kept.id, DROP)
+
+    def _redrive_orphans(self) -> None:
+        for orphan in list(self._keeper.kept.values()):
+            if orphan.description.kind == "orphan" and orphan.progress.phase == "kept":
+                orphan.progress.is_redrive = True
+                self.begin_redrive(orphan)
+
+    # ---- what has gone its way ------------------------------------------------------------------
 
     def _settle(self, kept: Kept) -> None:
         uid = kept.description.uid

@@ -11,25 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 from brokerd.cluster.groups.driver import STAMP_BYTES
+from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.core.catalog import catalog_commands, names
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Queue, Record
 from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.profiles import Profile
 from brokerd.raft.machine import Meta
 from brokerd.raft.messages import CATALOG_GROUP, Entry, EntryKind
 from brokerd.server.catalog import ports as catalog_ports
 from brokerd.server.catalog import topology
-from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.members import ports
 from brokerd.storage.aside import AsideFiles, Kept
-from brokerd.storage.errors import AsideFailed, CorruptLog, StorageError
+from brokerd.storage.errors import StorageError
 from brokerd.storage.wal import WriteAheadLog
-
-if TYPE_CHECKING:
-    from brokerd.server.members.kept_aside import KeptAside
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,29 @@ Json: TypeAlias = dict[str, Any]
 POLL_S = 0.1
 #: Queues that one question names.
 BATCH = 500
-#: Remarks that are kept: each asks for something by hand.
-REMARKS_MAX = 500
 
 #: What is declared again; members and settings are the cluster's own business.
 _KINDS = tuple(kind for kind in names.KINDS if kind not in ("member", "setting"))
+
+
+class Queues(ports.Queues, Protocol):
+    """The queues of the catalog."""
+
+    def queue_uids(self) -> list[int]:
+        """Return the uids of all queues known here."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """The member, as far as queues are declared again and it may have to end."""
+
+    profile: Profile
+    #: Makes objects anew.
+    objects: catalog_ports.Topology
+    queues: Queues
+    #: The process must end, and this is why.
+    failed: Callable[[BaseException], None]
 
 
 class BeginsAnew(StorageError):
@@ -52,39 +71,18 @@ class BeginsAnew(StorageError):
 # ---- before the restart -------------------------------------------------------------------------
 
 
-async def release(aside: KeptAside, kept: Kept, *, is_redrive: bool) -> None:
-    """Put aside what only this member has, then end: the catalog begins anew with the next start.
-
-    is_redrive: what is missing in the cluster is declared again after that.
-    """
-    problem = await _keep_orphans(aside)
-    if problem:
-        kept.progress.remarks = [problem]
-        log.error("%s: %s", kept.id, problem)
-        return
-    kept.progress.is_redrive = is_redrive
-    kept.progress.remarks = []
-    kept.progress.phase = "released"
-    await aside.save(kept)
-    log.critical("the catalog here begins anew: this member ends, start it again")
-    aside.member.failed(BeginsAnew("the catalog here begins anew with the next start"))
-
-
-async def _keep_orphans(aside: KeptAside) -> str:
+async def keep_orphans(member: Member, host: Host, calls: ports.Calls) -> str:
     """Put aside the messages of queues that the catalog's leader does not know; return what kept
     it from being done.
     """
-    host = aside.host
     leader = host.leader_of(CATALOG_GROUP)
-    here = {
-        uid: host.status_of(uid) for uid in aside.member.queues.queue_uids() if host.has_group(uid)
-    }
+    here = {uid: host.status_of(uid) for uid in member.queues.queue_uids() if host.has_group(uid)}
     logs = {uid: status.log_uid for uid, status in here.items() if not status.is_volatile}
     unknown: list[int] = []
     uids = list(logs)
     for start in range(0, len(uids) or 1, BATCH):
         part = {"uids": uids[start : start + BATCH]}
-        answer = await aside.calls.ask(leader or "", "unknown_queues", part)
+        answer = await calls.ask(leader or "", "unknown_queues", part)
         if answer is None:
             return "the catalog's leader does not answer: without it nobody knows what is missing"
         unknown += answer["uids"]
@@ -118,34 +116,8 @@ def begin_anew(wal: WriteAheadLog, files: AsideFiles) -> None:
             files.save(kept)
 
 
-async def finish(aside: KeptAside, kept: Kept) -> None:
-    """The catalog is whole again: say what it lacks, if that was asked for."""
-    remarks: list[str] = []
-    try:
-        if kept.progress.is_redrive:
-            remarks = await _declare_again(aside, kept)
-    except Unavailable as error:
-        log.warning("the catalog takes nothing now, it is tried again: %s", error)
-        return
-    except (CorruptLog, AsideFailed) as error:
-        remarks = [str(error)]
-    kept.progress.phase = "done"
-    kept.progress.remarks = remarks[:REMARKS_MAX]
-    for remark in kept.progress.remarks:
-        log.error("to be done by hand: %s", remark)
-    await aside.save(kept)
-    if kept.progress.is_redrive:
-        for orphan in list(aside.host.keeper.kept.values()):
-            if orphan.description.kind == "orphan" and orphan.progress.phase == "kept":
-                orphan.progress.is_redrive = True
-                aside.begin_redrive(orphan)
-    if not remarks:
-        aside.act(kept.id, "drop")
-
-
-async def _declare_again(aside: KeptAside, kept: Kept) -> list[str]:
-    files, member = aside.host.keeper.files, aside.member
-    assert files is not None
+async def declare_again(member: Member, files: AsideFiles, kept: Kept) -> list[str]:
+    """Make anew what the catalog lacks; return what is to be done by hand."""
     state = await asyncio.to_thread(files.state, kept)
     old = CatalogMachine(member.profile)
     old.restore(state)

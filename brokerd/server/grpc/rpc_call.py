@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import quote
 
 import grpc
@@ -20,10 +20,8 @@ from brokerd.cluster.errors import CallRefused as MessageRefused
 from brokerd.cluster.peer import grpc_messages
 from brokerd.cluster.peer.http2 import Header
 from brokerd.server.grpc import rpc_auth, rpc_http2
+from brokerd.server.grpc.rpc_budget import Budget
 from brokerd.server.grpc.rpc_errors import TEXT_CHARACTERS_MAX, CallRefused
-
-if TYPE_CHECKING:
-    from brokerd.server.grpc.rpc_connection import RpcConnection
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +41,30 @@ _HEADERS = rpc_http2.encode_headers(grpc_messages.response_headers())
 _OK = rpc_http2.encode_headers([(b"grpc-status", b"0")])
 
 
+class Connection(Protocol):
+    """What a call came on (rpc_connection.py)."""
+
+    peer: str
+    http2: rpc_http2.Http2Server
+    budget: Budget
+
+    async def log_in(self, call: RpcCall) -> rpc_auth.Caller:
+        """Return who calls; CallRefused if that is nobody."""
+        ...
+
+    def has_to_send(self, call: RpcCall) -> None:
+        """A call has a message to send."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Write what is to be sent once the loop has done what it is at."""
+        ...
+
+    def call_ended(self, call: RpcCall) -> None:
+        """A call has its status, or was given up."""
+        ...
+
+
 class CallEnded(Exception):
     """The call has its status: `abort` ends the work of its service with it."""
 
@@ -58,7 +80,7 @@ class RpcCall:
 
     def __init__(
         self,
-        connection: RpcConnection,
+        connection: Connection,
         stream: rpc_http2.Stream,
         handler: grpc.RpcMethodHandler[Any, Any],
         headers: Mapping[bytes, bytes],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -19,9 +19,6 @@ from brokerd.server.access import operator_login
 from brokerd.server.grpc import rpc_auth, rpc_http2
 from brokerd.server.grpc.rpc_budget import CONNECTION_BYTES_MAX, Budget
 from brokerd.server.grpc.rpc_call import RpcCall, status_headers
-
-if TYPE_CHECKING:
-    from brokerd.server.grpc.grpc_server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +45,32 @@ LINGER_S = 2.0
 PROGRESS_BYTES_MIN = 64 * 1024
 
 
+class Server(Protocol):
+    """What accepted a connection (grpc_server.py)."""
+
+    callers: rpc_auth.Callers
+    #: By path: /brokerd.v1.Admin/GetInfo.
+    handlers: dict[bytes, Any]
+    budget: Budget
+    read_buffer: memoryview
+
+    def connected(self, connection: RpcConnection) -> None:
+        """A socket stands, TLS included."""
+        ...
+
+    def known(self, connection: RpcConnection) -> None:
+        """Somebody has logged in on a connection."""
+        ...
+
+    def ended(self, connection: RpcConnection) -> None:
+        """A connection is closed."""
+        ...
+
+    def complain(self, text: str, address: str) -> None:
+        """Log what is wrong with a client."""
+        ...
+
+
 class RpcConnection(asyncio.BufferedProtocol):
     """Owns a socket from connection_made on.
 
@@ -59,7 +82,7 @@ class RpcConnection(asyncio.BufferedProtocol):
     their own.
     """
 
-    def __init__(self, server: GrpcServer, address: str, port: int) -> None:
+    def __init__(self, server: Server, address: str, port: int) -> None:
         self.address = address
         kind, host = ("ipv6", f"%5B{address}%5D") if ":" in address else ("ipv4", address)
         self.peer = f"{kind}:{host}:{port}"

@@ -39,8 +39,6 @@ from brokerd.raft.storage import LogStorage
 from brokerd.storage.aside import AsideFiles
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
 
-__all__ = ["ClientEvents", "GroupStatus", "Host", "HostEvents"]
-
 logger = logging.getLogger(__name__)
 
 #: So many groups run in one turn of the event loop (ADR 17).
@@ -80,17 +78,17 @@ class Host:
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
         self._queue = new_queue(wal, self._written, self._disk_failed)
-        self.remembrance = Remembrance(self, wal, self._queue)
-        self._inbox = Inbox(self, wal, self._queue)
-        self.refilling = Refilling(self, wal, self._queue)
+        self._drivers: dict[int, Driver] = {}
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
         self.leader_transfer = LeaderTransfer(self)
+        self.refilling = Refilling(self, wal, self._queue, self.leader_transfer.renew)
+        self.remembrance = Remembrance(self, wal, self._queue, self.liveness, self.refilling)
+        self._inbox = Inbox(self, self._drivers, wal, self._queue, self.refilling, self.remembrance)
         self._memory = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
         self._service: peer_service.PeerService | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._drivers: dict[int, Driver] = {}
         self._dirty: list[Driver] = []
         self._is_flush_scheduled = self._has_failed = False
         #: What is to be called before the flush under way hands over; None: none is under way.

@@ -9,21 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from brokerd.cluster.groups.driver import Driver
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.groups.driver import Done, Driver
+from brokerd.cluster.groups.host_events import ClientEvents, HostEvents
+from brokerd.cluster.groups.leader_transfer import LeaderTransfer
+from brokerd.cluster.groups.refilling import Refilling
+from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.snapshot_spool import SnapshotSpool
 from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.cluster.peer.frame_entries import NOTHING_CUT, CutEntries
 from brokerd.cluster.peer.frames import SnapshotAssembler, decode_raft
+from brokerd.cluster.peer.transport import Transport
 from brokerd.core.queue import client_sessions
 from brokerd.raft.inputs import Received
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage.wal import WriteAheadLog
-
-if TYPE_CHECKING:
-    from brokerd.cluster.groups.host import Host
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +40,81 @@ EARLY_MESSAGES_MAX = 4
 WAITING_INPUTS_MAX = 64
 
 
+class Groups(Protocol):
+    """What this needs of the host, which hears of all that is not a replica's own business."""
+
+    @property
+    def node(self) -> NodeId:
+        """Return this node's name."""
+        ...
+
+    @property
+    def config(self) -> HostConfig:
+        """Return bounds and timings."""
+        ...
+
+    @property
+    def clients(self) -> list[ClientEvents]:
+        """Return those who wait for answers of other nodes."""
+        ...
+
+    @property
+    def events(self) -> HostEvents:
+        """Return who is told what happens here."""
+        ...
+
+    @property
+    def transport(self) -> Transport:
+        """Return the streams to other nodes."""
+        ...
+
+    @property
+    def leader_transfer(self) -> LeaderTransfer:
+        """Return who sees to it that another node leads."""
+        ...
+
+    def send(self, uid: int, message: Message) -> None:
+        """Send with the next flush."""
+        ...
+
+    def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
+        """A frame came (incarnation None), or a stream began."""
+        ...
+
+    def wake(self, driver: Driver) -> None:
+        """The driver has inputs: it takes part in the next flush."""
+        ...
+
+    def schedule_flush(self) -> None:
+        """Something was sent."""
+        ...
+
+    def flush_all(self) -> None:
+        """Run every driver that has inputs now."""
+        ...
+
+    def propose(self, uid: int, command: bytes, done: Done, *, is_lazy: bool = False) -> None:
+        """Propose to the replica here."""
+        ...
+
+
 class Inbox:
     """Implements FrameSink for the host."""
 
-    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
+    def __init__(
+        self,
+        host: Groups,
+        drivers: dict[int, Driver],
+        wal: WriteAheadLog,
+        queue: WriteQueue,
+        refilling: Refilling,
+        remembrance: Remembrance,
+    ) -> None:
+        """drivers: the host's, by group."""
         self._host = host
-        self._wal = wal
-        self._queue = queue
+        self._drivers = drivers
+        self._refilling = refilling
+        self._remembrance = remembrance
         self.spool = SnapshotSpool(wal, queue, host.config.raft, self._log_of)
         self._assemblers: dict[NodeId, SnapshotAssembler] = {}
         self._early: dict[int, list[Message]] = {}
@@ -52,7 +123,7 @@ class Inbox:
         self._unheard: set[NodeId] = set()
 
     def _log_of(self, uid: int) -> int | None:
-        driver = self._host.driver_of(uid)
+        driver = self._drivers.get(uid)
         return None if driver is None or driver.is_volatile else driver.log_uid
 
     # ---- FrameSink ------------------------------------------------------------------------------
@@ -89,7 +160,7 @@ class Inbox:
         if frame.HasField("position"):
             # First: what it says of this log may take a vote away that the rest of the frame is
             # about.
-            host.remembrance.heard(node, frame.position)
+            self._remembrance.heard(node, frame.position)
         if frame.raft:
             self._take_raft(node, frame.raft, cut)
             if frame.replies:
@@ -133,7 +204,7 @@ class Inbox:
                 message = decode_raft(raft, node, host.node)
                 if number in cut:
                     message.entries = cut[number]
-            driver = host.driver_of(raft.group)
+            driver = self._drivers.get(raft.group)
             if driver is None:
                 self._keep_early(raft.group, message)
             elif driver.error is not None:
@@ -142,7 +213,7 @@ class Inbox:
                 if message.reject and message.kind is MessageKind.APPEND_REPLY:
                     self._look_for_loss(driver, message)
                 if not driver.trust.may_vote:
-                    host.refilling.heard(driver, message)
+                    self._refilling.heard(driver, message)
                 inputs = driver.inputs
                 inputs.append(Received(message))
                 if len(inputs) < WAITING_INPUTS_MAX and driver.replica.may_wait(message):
@@ -198,7 +269,7 @@ class Inbox:
     def _take_request(self, node: NodeId, request: peer_pb2.GroupRequest) -> None:
         host = self._host
         uid, command = request.group, request.command
-        driver = host.driver_of(uid)
+        driver = self._drivers.get(uid)
         if driver is None or driver.error is not None:
             self._answer(node, request.id, peer_pb2.GroupReply.UNKNOWN_GROUP, None, b"")
             return

@@ -8,22 +8,48 @@ For host.py only.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.inputs import TransferLeadership
 from brokerd.raft.messages import Message, MessageKind, NodeId
 
-if TYPE_CHECKING:
-    from brokerd.cluster.groups.host import Host
-
 logger = logging.getLogger(__name__)
+
+
+class Replicas(Protocol):
+    """What this needs of the host."""
+
+    @property
+    def node(self) -> NodeId:
+        """Return this node's name."""
+        ...
+
+    def alive(self) -> set[NodeId]:
+        """Return the nodes that are up, this one included."""
+        ...
+
+    def driver_of(self, uid: int) -> Driver | None:
+        """Return a group's driver, None if no replica is here."""
+        ...
+
+    def wake(self, driver: Driver) -> None:
+        """The driver has inputs: it takes part in the next flush."""
+        ...
+
+    def send(self, uid: int, message: Message) -> None:
+        """Send with the next flush."""
+        ...
+
+    def schedule_flush(self) -> None:
+        """Something was sent."""
+        ...
 
 
 class LeaderTransfer:
     """State: replicas that stopped while they led, until somebody else is known to lead."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Replicas) -> None:
         self._host = host
         #: How often each was told to others so far.
         self._orphans: dict[int, int] = {}

@@ -6,26 +6,49 @@ trust.py decides; here it is told and done.  Built by host.py.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.trust import Action
 from brokerd.cluster.groups.write_queue import RefillStep, WriteQueue
-from brokerd.raft.messages import Message, MessageKind
+from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.storage.wal import WriteAheadLog
 
-if TYPE_CHECKING:
-    from brokerd.cluster.groups.host import Host
-
 logger = logging.getLogger(__name__)
+
+
+class Replicas(Protocol):
+    """What this needs of the host."""
+
+    @property
+    def node(self) -> NodeId:
+        """Return this node's name."""
+        ...
+
+    def drivers(self) -> list[Driver]:
+        """Return the drivers of all replicas here."""
+        ...
+
+    def driver_of(self, uid: int) -> Driver | None:
+        """Return a group's driver, None if no replica is here."""
+        ...
 
 
 class Refilling:
     """State: none of its own; each driver has its Trust."""
 
-    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
+    def __init__(
+        self,
+        host: Replicas,
+        wal: WriteAheadLog,
+        queue: WriteQueue,
+        renew: Callable[[Driver, NodeId], None],
+    ) -> None:
+        """renew: has another member lead instead of a damaged one (leader_transfer.py)."""
         self._host = host
+        self._renew = renew
         self._wal = wal
         self._queue = queue
 
@@ -99,7 +122,7 @@ class Refilling:
         elif action is Action.RECORD_REFILL:
             self._queue.add(RefillStep(driver))
         elif action is Action.HAND_OVER:
-            self._host.leader_transfer.renew(driver, self._host.node)
+            self._renew(driver, self._host.node)
 
     def _look(self, driver: Driver, term: int) -> None:
         replica = driver.replica

@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
+from brokerd.cluster.groups.liveness import Liveness
+from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.raft.inputs import TransferLeadership
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
@@ -22,9 +24,6 @@ from brokerd.rpc.v1 import peer_pb2
 from brokerd.storage import records
 from brokerd.storage.promises import RUNS_MAX, Promise, Promises, Run
 from brokerd.storage.wal import WriteAheadLog
-
-if TYPE_CHECKING:
-    from brokerd.cluster.groups.host import Host
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +105,41 @@ class SettleStep:
         return []
 
 
+class Replicas(Protocol):
+    """What this needs of the host."""
+
+    @property
+    def node(self) -> NodeId:
+        """Return this node's name."""
+        ...
+
+    def drivers(self) -> list[Driver]:
+        """Return the drivers of all replicas here."""
+        ...
+
+    def driver_of(self, uid: int) -> Driver | None:
+        """Return a group's driver, None if no replica is here."""
+        ...
+
+    def schedule_flush(self) -> None:
+        """Something is to be written."""
+        ...
+
+
 class Remembrance:
     """State: the promises (the writer thread gets copies), and who has spoken in this life."""
 
-    def __init__(self, host: Host, wal: WriteAheadLog, queue: WriteQueue) -> None:
+    def __init__(
+        self,
+        host: Replicas,
+        wal: WriteAheadLog,
+        queue: WriteQueue,
+        liveness: Liveness,
+        refilling: Refilling,
+    ) -> None:
         self._host = host
+        self._liveness = liveness
+        self._refilling = refilling
         self._wal = wal
         self._queue = queue
         self._promises = wal.doubts.promises()
@@ -213,7 +242,7 @@ class Remembrance:
             replica = driver.replica
             committed = replica.commit_index
             is_settled = driver.is_leader and driver.log.term(committed) == replica.term
-            host.refilling.tell(driver, trust.FellBehind(driver.is_leader, is_settled))
+            self._refilling.tell(driver, trust.FellBehind(driver.is_leader, is_settled))
         host.schedule_flush()
 
     def _noted(self, promises: Promises) -> None:
@@ -221,7 +250,7 @@ class Remembrance:
 
     def _others(self) -> set[NodeId]:
         """Return everybody who may remember something of this member."""
-        others = self._host.liveness.nodes()
+        others = self._liveness.nodes()
         if CATALOG_GROUP in self._wal.groups():
             known = self._wal.log(CATALOG_GROUP).initial_state()[1]
             others.update(known.voters, known.learners)

@@ -11,8 +11,7 @@ from typing import Any, cast
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
-from brokerd.cluster.groups.host import Host
-from brokerd.cluster.groups.inbox import Inbox
+from brokerd.cluster.groups.inbox import Groups, Inbox
 from brokerd.cluster.peer import frames
 from brokerd.raft.messages import (
     Configuration,
@@ -62,9 +61,6 @@ class Members:
     def alive(self) -> set[NodeId]:
         return {ME, LEADER}
 
-    def driver_of(self, uid: int) -> None:
-        """No replica is here."""
-
     def send(self, uid: int, message: Message) -> None:
         self.told.append((uid, message))
 
@@ -75,10 +71,15 @@ class Members:
         pass
 
 
+def inbox_of(members: Members) -> Inbox:
+    nothing = cast(Any, None)
+    return Inbox(cast(Groups, members), {}, nothing, nothing, nothing, nothing)
+
+
 async def test_what_was_asked_before_a_member_knew_that_its_stream_stands_is_asked_again() -> None:
     """R-QQ-10: it answers by that stream, so until then its answers go nowhere."""
     members = Members()
-    inbox = Inbox(cast(Host, members), cast(Any, None), cast(Any, None))
+    inbox = inbox_of(members)
     client = GroupClient(members, random.Random(1))
     client.set_members(UID, [LEADER])
     inbox.stream_opened(LEADER, 1)
@@ -103,7 +104,7 @@ async def test_what_was_asked_before_a_member_knew_that_its_stream_stands_is_ask
 async def test_a_snapshot_that_comes_before_its_group_is_refused() -> None:
     """Its leader would wait for an answer for half a minute before it sends it again."""
     members = Members()
-    inbox = Inbox(cast(Host, members), cast(Any, None), cast(Any, None))
+    inbox = inbox_of(members)
     inbox.stream_opened(LEADER, 1)
     live = [Entry(index, 1, 0, bytes(100)) for index in (1, 2, 3)]
     snapshot = Snapshot(5, 1, Configuration((LEADER, ME)), b"the state", live)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from brokerd.cluster.groups.driver import Driver
-from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.raft.messages import Configuration, Message, MessageKind, NodeId
 
@@ -45,6 +44,9 @@ class FakeHost:
     def send(self, uid: int, message: Message) -> None:
         self.sent.append(message)
 
+    def wake(self, driver: Driver) -> None:
+        raise AssertionError("no replica runs here")
+
     def schedule_flush(self) -> None:
         """Nothing to do here."""
 
@@ -54,7 +56,7 @@ def stop_a_leader(*, up: str) -> tuple[FakeHost, LeaderTransfer, Driver]:
     replica = FakeReplica({B: 7, C: 9, D: 9})
     driver = cast(Driver, FakeDriver(7, replica, Configuration((A, B, C), (D,))))
     host.drivers[7] = driver
-    leader_transfer = LeaderTransfer(cast(Host, host))
+    leader_transfer = LeaderTransfer(host)
     leader_transfer.stopped(driver)
     return host, leader_transfer, driver
 

@@ -11,7 +11,6 @@ import pytest
 
 from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
-from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.trust import REQUIRES_VOTE, Trust
 from brokerd.cluster.groups.write_queue import RefillStep, WriteQueue
@@ -71,11 +70,16 @@ class FakeHost:
 
     steps: list[Any] = field(default_factory=list)
     replicas: dict[int, FakeDriver] = field(default_factory=dict)
+    renewed: list[NodeId] = field(default_factory=list)
+    node: NodeId = A
 
-    def driver_of(self, uid: int) -> FakeDriver | None:
+    def renew(self, driver: Driver, damaged: NodeId) -> None:
+        self.renewed.append(damaged)
+
+    def driver_of(self, uid: int) -> Any:
         return self.replicas.get(uid)
 
-    def drivers(self) -> list[FakeDriver]:
+    def drivers(self) -> list[Any]:
         return list(self.replicas.values())
 
     def add(self, step: Any) -> None:
@@ -88,7 +92,7 @@ class Bed:
     def __init__(self, wal: WriteAheadLog, applied_index: int, target: int) -> None:
         self.wal = wal
         self.host = FakeHost()
-        self.refilling = Refilling(cast(Host, self.host), wal, cast(WriteQueue, self.host))
+        self.refilling = Refilling(self.host, wal, cast(WriteQueue, self.host), self.host.renew)
         self.machine = FakeMachine([(3, 4)])
         self.trust = Trust()
         self.trust.handle(trust.LogOpened(is_damaged=True))

@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from brokerd.cluster.groups import trust
-from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import QUIET_LOOKS, Remembrance
@@ -45,26 +44,18 @@ class FakeDriver:
     inputs: list[Any] = field(default_factory=list)
 
 
-class FakeLeaderTransfer:
-    def __init__(self) -> None:
+class FakeHost:
+    """What Remembrance and Refilling see of a host."""
+
+    def __init__(self, wal: WriteAheadLog) -> None:
+        self.node = A
+        self.all = [FakeDriver(wal.log(UID))]
+        self.catalog: FakeDriver | None = None
+        #: The members instead of which others were made to lead.
         self.renewed: list[NodeId] = []
 
     def renew(self, driver: Any, damaged: NodeId) -> None:
         self.renewed.append(damaged)
-
-
-class FakeHost:
-    """What Remembrance sees of a host."""
-
-    def __init__(self, wal: WriteAheadLog, *others: NodeId) -> None:
-        self.node = A
-        self.liveness = Liveness(1_500, 500)
-        self.liveness.set_nodes(others, 0)
-        self.leader_transfer = FakeLeaderTransfer()
-        self.all = [FakeDriver(wal.log(UID))]
-
-        self.catalog: FakeDriver | None = None
-        self.refilling: Refilling
 
     def drivers(self) -> list[Any]:
         return self.all
@@ -102,14 +93,13 @@ class Rig:
 
     def start(self) -> None:
         self.wal = open_log(self.directory)
-        self.host = FakeHost(self.wal, *self.others)
+        self.host = FakeHost(self.wal)
         self.queue = FakeQueue(self.wal)
-        self.host.refilling = Refilling(
-            cast(Host, self.host), self.wal, cast(WriteQueue, self.queue)
-        )
-        self.remembrance = Remembrance(
-            cast(Host, self.host), self.wal, cast(WriteQueue, self.queue)
-        )
+        queue = cast(WriteQueue, self.queue)
+        refilling = Refilling(self.host, self.wal, queue, self.host.renew)
+        self.liveness = Liveness(1_500, 500)
+        self.liveness.set_nodes(self.others, 0)
+        self.remembrance = Remembrance(self.host, self.wal, queue, self.liveness, refilling)
         self.driver = self.host.all[0]
 
     def restart(self) -> None:
@@ -237,7 +227,7 @@ def test_a_leader_that_has_committed_in_its_term_stays(pair: tuple[Rig, Rig]) ->
     promise.batch += 1
     mine.remembrance.heard(B, peer_pb2.Position(remembered=promise))
     assert not driver.trust.may_vote
-    assert mine.host.leader_transfer.renewed == [A]
+    assert mine.host.renewed == [A]
 
 
 def test_a_copy_is_trusted_when_all_others_have_spoken(tmp_path: Path) -> None:
@@ -273,7 +263,7 @@ def test_a_lone_member_trusts_its_copy(tmp_path: Path) -> None:
     for path in (tmp_path / "kept").iterdir():
         (mine.directory / path.name).write_bytes(path.read_bytes())
     mine.start()
-    mine.host.liveness.set_nodes([], 0)
+    mine.liveness.set_nodes([], 0)
     mine.driver.trust.handle(trust.LogOpened(mine.wal.log(UID).damaged))
     mine.driver.replica.configuration = alone
     mine.remembrance.look()

@@ -1,30 +1,26 @@
 """Elections: pre-vote, vote, and the counting of both (Raft thesis §3.4, §9.6).
 
-Part of node.py, apart only for length: an Election belongs to one node and changes its term
-and role.
+An Election belongs to one node and changes its term and role; who wins takes office in its
+Replication.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from brokerd.raft import quorum
 from brokerd.raft.messages import Message, MessageKind, NodeId
+from brokerd.raft.node_state import NodeState
+from brokerd.raft.replication import Replication
 from brokerd.raft.role import Role
-
-if TYPE_CHECKING:
-    from brokerd.raft.node import RaftNode
 
 
 class Election:
-    """Votes received by this node's running campaign, and its answers to others' campaigns."""
+    """This node's campaigns, and its answers to those of others."""
 
-    __slots__ = ("_is_first_rival", "_is_forced", "_node", "votes")
+    __slots__ = ("_is_first_rival", "_is_forced", "_node", "_replication")
 
-    def __init__(self, node: RaftNode) -> None:
+    def __init__(self, node: NodeState, replication: Replication) -> None:
         self._node = node
-        #: Who answered, and whether they granted; empty unless a campaign runs.
-        self.votes: dict[NodeId, bool] = {}
+        self._replication = replication
         self._is_forced = False
         #: Another candidate of this term has asked for our vote, and is the one to wait.
         self._is_first_rival = False
@@ -41,7 +37,7 @@ class Election:
         node.role = Role.PRE_CANDIDATE
         node.leader = None
         node.draw_timeout()
-        self.votes = {node.id: True}
+        node.votes = {node.id: True}
         for voter in node.configuration.voters:
             if voter != node.id:
                 node.send(self._request(MessageKind.PRE_VOTE, voter, node.term + 1))
@@ -70,7 +66,7 @@ class Election:
         node.leader = None
         node.election_elapsed = 0
         node.draw_timeout()
-        self.votes = {}
+        node.votes = {}
         self._is_first_rival = False
         # The requests wait for the disk as well: a candidate that forgot its campaign in a crash
         # could campaign again in the same term with a shorter log, and win by answers to the first.
@@ -89,7 +85,7 @@ class Election:
         """A member asks whether it could win an election in a coming term."""
         node = self._node
         if node.role is Role.LEADER and message.term <= node.term:
-            node.replication.greet(message.sender)
+            self._replication.greet(message.sender)
             return
         # Nothing is promised by the answer, so nothing waits for the disk.
         granted = message.term > node.term and node.log.is_up_to_date(
@@ -136,14 +132,14 @@ class Election:
         node = self._node
         expected = node.term if message.reject else node.term + 1
         if node.role is Role.PRE_CANDIDATE and message.term == expected:
-            self.votes.setdefault(message.sender, not message.reject)
+            node.votes.setdefault(message.sender, not message.reject)
             self._count()
 
     def on_vote_reply(self, message: Message) -> None:
         """Somebody voted; or the own vote is on disk and may count."""
         node = self._node
         if node.role is Role.CANDIDATE and message.term == node.term:
-            self.votes.setdefault(message.sender, not message.reject)
+            node.votes.setdefault(message.sender, not message.reject)
             self._count()
 
     def on_timeout_now(self, message: Message) -> None:
@@ -156,12 +152,12 @@ class Election:
 
     def _count(self) -> None:
         node = self._node
-        result = quorum.vote_result(node.configuration.voters, self.votes)
+        result = quorum.vote_result(node.configuration.voters, node.votes)
         if result is quorum.VoteResult.WON:
             if node.role is Role.PRE_CANDIDATE:
                 self._stand()
             else:
-                node.become_leader()
+                self._replication.take_office()
         elif result is quorum.VoteResult.LOST:
             is_soon = node.role is Role.CANDIDATE and self._is_first_rival
             node.become_follower(node.term, None)

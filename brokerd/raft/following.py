@@ -3,18 +3,14 @@
 Whatever a leader says, what is known here to be committed stays: a leader without it was elected by
 members whose disks have lost it, and then the node stops (RaftNode.contradiction) until somebody
 decides.
-Part of node.py, apart only for length: a Following belongs to one node and changes its log.
+A Following belongs to one node and changes its log.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from brokerd.raft.messages import Contradiction, Entry, Message, MessageKind, Snapshot
+from brokerd.raft.node_state import NodeState
 from brokerd.raft.role import Role
-
-if TYPE_CHECKING:
-    from brokerd.raft.node import RaftNode
 
 #: Looked up once: the way through the class of kinds costs more, per message.
 _APPEND_REPLY, _FOLLOWER = MessageKind.APPEND_REPLY, Role.FOLLOWER
@@ -26,7 +22,7 @@ class Following:
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: RaftNode) -> None:
+    def __init__(self, node: NodeState) -> None:
         self._node = node
 
     def accept_leader(self, message: Message) -> bool:

@@ -1,6 +1,6 @@
 """RaftNode: one member of one group, as a pure machine (after etcd-io/raft).
 
-In: `step(message)`, `tick()`, `propose(...)`, `campaign()`. Out: `ready()`; then
+In: `step(message)`, `tick()`, `replication.propose(...)`, `campaign()`. Out: `ready()`; then
 `advance_persisted(token)` and `advance_applied(index)` report back. Storage writes are
 asynchronous: entries and terms count only once they are on disk, and what depends on the disk
 (acknowledgements, votes, requests for votes, the leader's own copy) waits for it, while everything
@@ -9,21 +9,16 @@ else goes on. replica.py, which has the machine, replies and effects, and tests 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from brokerd.raft import membership, validation
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.election import Election
 from brokerd.raft.errors import MisuseError
 from brokerd.raft.following import Following
-from brokerd.raft.log import RaftLog
-from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
     Configuration,
-    Contradiction,
     Entry,
     EntryKind,
     HardState,
@@ -32,33 +27,11 @@ from brokerd.raft.messages import (
     NodeId,
     Snapshot,
 )
-from brokerd.raft.progress import Progress
+from brokerd.raft.node_state import NodeState, Randomness, Write
 from brokerd.raft.ready import Ready
 from brokerd.raft.replication import Replication
 from brokerd.raft.role import Role
 from brokerd.raft.storage import LogStorage
-
-
-class Randomness(Protocol):
-    """The one thing this room asks of a random generator; random.Random fits."""
-
-    def randrange(self, start: int, stop: int) -> int:
-        """Return a number in [start, stop)."""
-        ...
-
-
-@dataclass(slots=True)
-class _Write:
-    """A write on its way to the disk."""
-
-    token: int
-    #: The disk holds the log up to here once it is done; lowered when a later truncation cuts into
-    #: it.
-    last: int
-    #: To be sent when it is done.
-    messages: list[Message]
-    is_snapshot: bool
-
 
 #: Looked up here rather than in the class of each: that costs three times as much, per message.
 _COMMAND, _LEADER = EntryKind.COMMAND, Role.LEADER
@@ -78,12 +51,8 @@ _REPLIES = (
 )
 
 
-class RaftNode:
-    """State of one member.
-
-    Invariants: the term never falls; at most one vote per term; the commit index never falls; a
-    leader never truncates its own log.
-    """
+class RaftNode(NodeState):
+    """What a member does with what comes: the parts decide, and all change the one state."""
 
     _HANDLERS: ClassVar[dict[int, Callable[[RaftNode, Message], None]]]
     __deletable__: ClassVar = ["replication", "election", "following"]  # for Replica.close
@@ -98,75 +67,13 @@ class RaftNode:
         *,
         is_prompt: bool = True,
     ) -> None:
-        self.id = node
-        #: Followers hear at once what is committed, and apply it at once: each member has effects
-        #: of its own (the catalog).  Elsewhere nobody waits for a follower's machine, only for its
-        #: disk: what is committed is told with the next entries or the tick, and applied with the
-        #: tick, many entries at a time.
-        self.is_prompt = is_prompt
-        self.config = config
-        self._storage = storage
-        self._rng = rng
-        hard_state, stored = storage.initial_state()
-        self.log = RaftLog(storage, hard_state.commit)
-        # A torn write may have brought entries without their term.  No vote was given in it (votes
-        # wait for the disk), so going on in it is safe.
-        self.term = max(hard_state.term, self.log.last_term)
-        self.vote = hard_state.vote if self.term == hard_state.term else None
-        self.role = Role.FOLLOWER
-        self.leader: NodeId | None = None
-        self._history = membership.recover(
-            self.log, storage, stored, bootstrap or Configuration(()), config.apply_bytes_max
-        )
+        super().__init__(node, bootstrap, storage, config, rng, is_prompt)
         self.replication = Replication(self)
-        self.election = Election(self)
+        self.election = Election(self, self.replication)
         self.following = Following(self)
-        #: Messages that came and were not understood or not credible.
-        self.ignored_count = 0
-        #: Messages that may leave at once, and those that wait for the disk.
-        self._messages: list[Message] = []
-        self._after_write: list[Message] = []
-        self._writes: deque[_Write] = deque()
         self._token = 0
-        self._saved = hard_state
         #: The commit index moved, and nothing on its way to the disk takes it along.
         self._is_commit_due = False
-        #: A leader would have what is committed here replaced: from then on this member neither
-        #: votes nor stands, and its log stays as it is (following.py).
-        self.contradiction: Contradiction | None = None
-        #: Ticks since a leader was heard; at the leader, since it last checked its quorum.
-        self.election_elapsed = 0
-        self._heartbeat_elapsed = 0
-        self._election_timeout = 0
-        #: Somebody doubts the leader (the host, a candidate), and nothing was heard of it since.
-        self.is_leader_suspect = False
-        #: Leader: who shall take over (Raft thesis §3.10), and whether it was told.
-        self.transfer_to: NodeId | None = None
-        self._is_transfer_sent = False
-        #: Index of the first entry of the own term of office.
-        self.term_start = 0
-        self.draw_timeout()
-
-    # ---- what others may know -------------------------------------------------------------------
-
-    @property
-    def configuration(self) -> Configuration:
-        """The configuration in force: the newest in the log."""
-        return self._history.current
-
-    @property
-    def configuration_index(self) -> int:
-        """Index of the entry that brought the configuration in force; 0 if none is known."""
-        return self._history.current_index
-
-    def configuration_at(self, index: int) -> Configuration:
-        """Return the configuration that held at an applied index."""
-        return self._history.at(index)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this node leads in its term."""
-        return self.role is Role.LEADER
 
     def is_quiet(self, down: Collection[NodeId] = ()) -> bool:
         """Nothing to do and nothing to wait for, while these members are down: no ticks needed
@@ -187,10 +94,6 @@ class RaftNode:
         ):
             return False
         return self.role is not _LEADER or self.replication.is_settled(down)
-
-    def stored_snapshot(self) -> Snapshot | None:
-        """Return the snapshot for a follower that needs one."""
-        return self._storage.snapshot()
 
     # ---- inputs ---------------------------------------------------------------------------------
 
@@ -216,10 +119,6 @@ class RaftNode:
             return
         handler(self, message)
 
-    def ignore(self) -> None:
-        """Count a message that is dropped."""
-        self.ignored_count += 1
-
     def tick(self) -> None:
         """One tick of the clock passed."""
         self.election_elapsed += 1
@@ -235,19 +134,6 @@ class RaftNode:
         """Stand for election, beginning with a pre-vote."""
         self.transfer_to = None
         self.election.campaign(force=False)
-
-    def propose(self, data: list[bytes], kind: int = _COMMAND, *, is_lazy: bool = False) -> int:
-        """Append entries (is_lazy: replication.py); return the first one's index, or 0."""
-        if self.role is not _LEADER or self.transfer_to is not None:
-            return 0
-        first, term, replication = self.log.last + 1, self.term, self.replication
-        entries = [Entry(index, term, kind, item) for index, item in enumerate(data, first)]
-        self.log.append(entries, may_be_late=is_lazy and not replication.peers)
-        if is_lazy:
-            replication.send_lazily()
-        else:
-            replication.broadcast()
-        return first
 
     def fault_of_moment(self) -> str | None:
         """Return why no change of membership may be proposed here and now, None if one may."""
@@ -285,22 +171,8 @@ class RaftNode:
             return False
         if self.transfer_to is not None:
             return False
-        self.transfer_to = to
-        self._is_transfer_sent = False
-        self.election_elapsed = 0
-        progress = self.replication.peers[to]
-        self.maybe_hand_over(progress)
+        self.replication.transfer(to)
         return True
-
-    def maybe_hand_over(self, progress: Progress) -> None:
-        """Tell the chosen successor to start, once it holds the whole log."""
-        if (
-            progress.node == self.transfer_to
-            and not self._is_transfer_sent
-            and progress.match == self.log.last
-        ):
-            self._is_transfer_sent = True
-            self.send(Message(MessageKind.TIMEOUT_NOW, self.id, progress.node, self.term))
 
     def peer_unreachable(self, peer: NodeId) -> None:
         """Messages to `peer` were or may have been lost."""
@@ -349,7 +221,7 @@ class RaftNode:
             if has_snapshot:
                 snapshot = log.installing
             entries = log.handed_out()
-            self._writes.append(_Write(token, log.last, self._after_write, snapshot is not None))
+            self._writes.append(Write(token, log.last, self._after_write, snapshot is not None))
             self._after_write = []
         elif self._after_write:
             # They depend on nothing newer than the newest write that is still under way.
@@ -433,45 +305,7 @@ class RaftNode:
             self.replication.hand_over_to_best()
             self.become_follower(self.term, None)
 
-    def send(self, message: Message) -> None:
-        """Queue a message that depends on nothing that is not on disk."""
-        self._messages.append(message)
-
-    def send_after_write(self, message: Message) -> None:
-        """Queue a message that may leave only when everything before it is on disk."""
-        self._after_write.append(message)
-
-    def truncate(self, first: int) -> None:
-        """Remove the log from index `first` on; writes under way no longer vouch for it."""
-        self.log.truncate(first)
-        for write in self._writes:
-            write.last = min(write.last, first - 1)
-        self._history.truncate(first)
-
-    def configurations_appended(self, entries: list[Entry]) -> None:
-        """Put configurations in force that stand in newly appended entries (§4.1)."""
-        self._history.extend(entries)
-
-    def install(self, snapshot: Snapshot) -> None:
-        """Replace the log by a snapshot, once that is on disk."""
-        self.log.install(snapshot)
-        for write in self._writes:
-            write.last = 0
-        self._history = ConfigurationHistory(snapshot.configuration, snapshot.index)
-
     # ---- terms and roles ------------------------------------------------------------------------
-
-    def draw_timeout(self) -> None:
-        """Choose the next election time-out at random, against split votes (Raft thesis §3.4)."""
-        config = self.config
-        self._election_timeout = self._rng.randrange(
-            config.election_ticks_min, config.election_ticks_max + 1
-        )
-
-    def hasten_campaign(self) -> None:
-        """Campaign after a short random wait, if nothing else happens."""
-        wait = self._rng.randrange(1, self.config.gone_leader_ticks_max + 1)
-        self._election_timeout = min(self._election_timeout, self.election_elapsed + wait)
 
     def _is_in_lease(self, sender: NodeId) -> bool:
         # A candidate that we take for the leader evidently is none any more: it restarted.
@@ -528,32 +362,6 @@ class RaftNode:
                 Message(MessageKind.PRE_VOTE_REPLY, self.id, message.sender, self.term, reject=True)
             )
 
-    def become_follower(self, term: int, leader: NodeId | None) -> None:
-        """Follow `leader` (None: whoever will show up) in `term`."""
-        if term > self.term:
-            self.term = term
-            self.vote = None
-        self.role = Role.FOLLOWER
-        self.leader = leader
-        self.transfer_to = None
-        self.is_leader_suspect = False
-        self.election.votes = {}
-        self.election_elapsed = 0
-        self.draw_timeout()
-
-    def become_leader(self) -> None:
-        """Take office: an entry of the own term commits what earlier terms left (§3.6.2)."""
-        self.role = Role.LEADER
-        self.leader = self.id
-        self.is_leader_suspect = False
-        self.transfer_to = None
-        self.election_elapsed = 0
-        self._heartbeat_elapsed = 0
-        self.election.votes = {}
-        self.replication.reset()
-        self.term_start = self.log.last + 1
-        self.propose([b""], EntryKind.NOOP)
-
     def _tick_leader(self) -> None:
         config = self.config
         replication = self.replication
@@ -569,10 +377,7 @@ class RaftNode:
         # again (cluster/groups/trust.py).
         replication.notify_commits()
         replication.hasten()
-        self._heartbeat_elapsed += 1
-        if self._heartbeat_elapsed >= config.heartbeat_ticks:
-            self._heartbeat_elapsed = 0
-            replication.send_heartbeats()
+        replication.tick_heartbeats()
 
 
 def _leading(

@@ -40,7 +40,8 @@ from brokerd.raft.messages import (
     NodeId,
     Snapshot,
 )
-from brokerd.raft.node import RaftNode, Randomness
+from brokerd.raft.node import RaftNode
+from brokerd.raft.node_state import Randomness
 from brokerd.raft.role import Role
 from brokerd.raft.storage import LogStorage
 from brokerd.raft.validation import STAMP_BYTES
@@ -379,7 +380,7 @@ class Replica:
             if deadline_ms is not None and deadline_ms <= event.now_ms:
                 command = self.machine.tick_command()
                 stamp = event.now_ms.to_bytes(STAMP_BYTES, "little")
-                self._tick_index = self._node.propose([stamp + command])
+                self._tick_index = self._node.replication.propose([stamp + command])
 
     def _on_propose(self, event: Propose) -> None:
         node = self._node
@@ -410,7 +411,8 @@ class Replica:
                 pending.append(_Pending(index, node.term, token, size))
                 self._pending_bytes += size
         if data:
-            node.propose(data, is_lazy=event.is_lazy and self._may_be_lazy())
+            is_lazy = event.is_lazy and self._may_be_lazy()
+            node.replication.propose(data, is_lazy=is_lazy)
 
     def _may_be_lazy(self) -> bool:
         replication = self._node.replication

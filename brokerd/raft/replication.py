@@ -5,26 +5,25 @@ client that waits for it) go to as many followers as make a majority, and to the
 command that is not lazy, or by `hasten`, many in one message.  A leader without followers counts
 them at once and writes them late, if whoever proposes them says that they may be lost so.
 
-Part of node.py, apart only for length: a Replication belongs to one node and works on its log.
+A Replication belongs to one node and works on its state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from brokerd.raft import quorum
-from brokerd.raft.messages import Entry, Message, MessageKind, NodeId
+from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
+from brokerd.raft.node_state import NodeState
 from brokerd.raft.progress import Progress, ProgressState
-
-if TYPE_CHECKING:
-    from brokerd.raft.node import RaftNode
+from brokerd.raft.role import Role
 
 _NO_ENTRIES: list[Entry] = []
 #: Looked up once: the way through the classes costs more, per message.
 _APPEND, _APPEND_REPLY = MessageKind.APPEND, MessageKind.APPEND_REPLY
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 _SNAPSHOT = ProgressState.SNAPSHOT
+_COMMAND, _LEADER = EntryKind.COMMAND, Role.LEADER
 
 #: So many lazy commands at most wait for the disk of a leader that is alone.
 LATE_ENTRIES_MAX = 512
@@ -39,6 +38,8 @@ class Replication:
     """
 
     __slots__ = (
+        "_heartbeat_elapsed",
+        "_is_transfer_sent",
         "_node",
         "_voter_peers",
         "counts_self",
@@ -49,7 +50,7 @@ class Replication:
         "prompt",
     )
 
-    def __init__(self, node: RaftNode) -> None:
+    def __init__(self, node: NodeState) -> None:
         self._node = node
         self.peers: dict[NodeId, Progress] = {}
         self._voter_peers: list[Progress] = []
@@ -63,6 +64,24 @@ class Replication:
         self.is_write_due = False
         #: Nobody is to join this member's log, alone as it is.
         self.is_lazy_allowed = True
+        #: Ticks since the last heartbeats.
+        self._heartbeat_elapsed = 0
+        #: Whether the one that shall take over was told to.
+        self._is_transfer_sent = False
+
+    def take_office(self) -> None:
+        """Lead: an entry of the own term commits what earlier terms left (§3.6.2)."""
+        node = self._node
+        node.role = Role.LEADER
+        node.leader = node.id
+        node.is_leader_suspect = False
+        node.transfer_to = None
+        node.election_elapsed = 0
+        node.votes = {}
+        self._heartbeat_elapsed = 0
+        self.reset()
+        node.term_start = node.log.last + 1
+        self.propose([b""], EntryKind.NOOP)
 
     def reset(self) -> None:
         """Start a term of office: nothing is known about anyone."""
@@ -93,6 +112,21 @@ class Replication:
         return self.is_lazy_allowed and log.last - log.stable < UNWRITTEN_ENTRIES_MAX
 
     # ---- sending --------------------------------------------------------------------------------
+
+    def propose(self, data: list[bytes], kind: int = _COMMAND, *, is_lazy: bool = False) -> int:
+        """Append entries; return the first one's index, or 0."""
+        node = self._node
+        if node.role is not _LEADER or node.transfer_to is not None:
+            return 0
+        log, term = node.log, node.term
+        first = log.last + 1
+        entries = [Entry(index, term, kind, item) for index, item in enumerate(data, first)]
+        log.append(entries, may_be_late=is_lazy and not self.peers)
+        if is_lazy:
+            self.send_lazily()
+        else:
+            self.broadcast()
+        return first
 
     def broadcast(self) -> None:
         """Send new entries to everyone who may get some."""
@@ -217,6 +251,13 @@ class Replication:
             )
         )
 
+    def tick_heartbeats(self) -> None:
+        """Send heartbeats when it is time for them."""
+        self._heartbeat_elapsed += 1
+        if self._heartbeat_elapsed >= self._node.config.heartbeat_ticks:
+            self._heartbeat_elapsed = 0
+            self.send_heartbeats()
+
     def send_heartbeats(self) -> None:
         """Tell every member that the leader lives and what it may commit."""
         for progress in self.peers.values():
@@ -289,7 +330,7 @@ class Replication:
             self._notify_commit(progress)
         if progress.next <= self.prompt:
             self.send_all(progress)
-        self._node.maybe_hand_over(progress)
+        self.maybe_hand_over(progress)
 
     def _on_refusal(self, progress: Progress, message: Message) -> None:
         hint = min(message.hint, message.index)
@@ -365,6 +406,25 @@ class Replication:
         if progress is not None:
             self.peer_unreachable(peer)
             self.send_heartbeat(progress)
+
+    def transfer(self, to: NodeId) -> None:
+        """Let this voter take over once it has caught up (Raft thesis §3.10)."""
+        node = self._node
+        node.transfer_to = to
+        node.election_elapsed = 0
+        self._is_transfer_sent = False
+        self.maybe_hand_over(self.peers[to])
+
+    def maybe_hand_over(self, progress: Progress) -> None:
+        """Tell the chosen successor to start, once it holds the whole log."""
+        node = self._node
+        if (
+            progress.node == node.transfer_to
+            and not self._is_transfer_sent
+            and progress.match == node.log.last
+        ):
+            self._is_transfer_sent = True
+            node.send(Message(MessageKind.TIMEOUT_NOW, node.id, progress.node, node.term))
 
     def hand_over_to_best(self) -> None:
         """A leader that leaves lets the most complete voter start an election at once (§3.10)."""

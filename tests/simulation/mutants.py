@@ -14,6 +14,7 @@ from brokerd.raft.following import Following
 from brokerd.raft.log import RaftLog
 from brokerd.raft.messages import Entry, HardState, Message, MessageKind
 from brokerd.raft.node import RaftNode
+from brokerd.raft.node_state import NodeState
 from brokerd.raft.progress import Progress
 from brokerd.raft.replication import Replication
 from tests.simulation.world import World
@@ -23,7 +24,7 @@ def _too_small_majority(voter_count: int) -> int:
     return max(1, voter_count // 2)
 
 
-def _acknowledge_before_sync(node: RaftNode, message: Message) -> None:
+def _acknowledge_before_sync(node: NodeState, message: Message) -> None:
     if message.kind == MessageKind.APPEND_REPLY:
         node.send(message)
     else:
@@ -62,7 +63,7 @@ def _blind_truncation(following: Following, entries: list[Entry]) -> None:
     node.configurations_appended(entries)
 
 
-def _trust_overtaken_writes(node: RaftNode, first: int) -> None:
+def _trust_overtaken_writes(node: NodeState, first: int) -> None:
     node.log.truncate(first)
     node._history.truncate(first)
 
@@ -74,7 +75,7 @@ def _always_up_to_date(log: RaftLog, last: int, last_term: int) -> bool:
 #: Name -> (where, attribute, replacement).
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "too-small-quorum": (quorum, "majority", _too_small_majority),
-    "acknowledgement-before-sync": (RaftNode, "send_after_write", _acknowledge_before_sync),
+    "acknowledgement-before-sync": (NodeState, "send_after_write", _acknowledge_before_sync),
     "vote-not-persisted": (RaftNode, "_hard_state_to_write", _forget_vote),
     "leader-counts-own-unsynced": (Replication, "own_match", _count_own_unsynced),
     "commits-old-terms": (Replication, "may_commit", _commit_any_term),
@@ -85,7 +86,7 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     "no-previous-term-check": (Following, "matches_previous", _no_previous_term_check),
     "blind-truncation": (Following, "take_entries", _blind_truncation),
-    "overtaken-writes-trusted": (RaftNode, "truncate", _trust_overtaken_writes),
+    "overtaken-writes-trusted": (NodeState, "truncate", _trust_overtaken_writes),
     "votes-for-anyone": (RaftLog, "is_up_to_date", _always_up_to_date),
 }
 

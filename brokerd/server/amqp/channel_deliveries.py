@@ -1,7 +1,8 @@
 """One AMQP channel's inward half: deliveries to its consumers, and their settlement.
 
-The base of session.py's `Session`, which alone uses it.  A delivery that may not be written yet
-(consume-ok is due, the socket is full, a shared prefetch is used up) waits in the backlog.
+The base of the other half (channel_publishes.py), which alone uses it.  A delivery that may not be
+written yet (consume-ok is due, the socket is full, a shared prefetch is used up) waits in the
+backlog.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import count_of
 from brokerd.server.amqp import consumer_timeout
 from brokerd.server.amqp.backlog import Backlog
+from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.amqp.transactions import Transaction
 from brokerd.server.messages.channel_close import ChannelClose
@@ -30,7 +32,6 @@ from brokerd.server.messages.delivery import Got, LocalConsumer, Part
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
-    from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.amqp.ports import ChannelServices
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class ChannelDeliveries:
     """
 
     def __init__(
-        self, services: ChannelServices, connection: ClientConnection, channel: int
+        self, services: ChannelServices, connection: ChannelConnection, channel: int
     ) -> None:
         self.services = services
         self.catalog = services.catalog
@@ -105,9 +106,17 @@ class ChannelDeliveries:
         self._got_acks_timer: asyncio.TimerHandle | None = None
         self._are_got_acks_new = False
 
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether the channel is gone."""
+        return self._ended
+
     def fail(self, error: errors.ProtocolError, class_id: int, method_id: int) -> None:
         """Answer a broken rule; `Session` knows how."""
         raise error
+
+    def slow_is_over(self) -> None:
+        """The get has its answer; `Session` goes on with what waits for that."""
 
     def send(self, method: methods.Method) -> None:
         """Answer on this channel."""

@@ -18,8 +18,9 @@ from brokerd.amqp import events, methods
 from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.permissions import Access
 from brokerd.server.amqp import session_consumers
+from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.client_login import ClientLogin
-from brokerd.server.amqp.flow import ByteBudget, ReadGate
+from brokerd.server.amqp.flow import ReadGate
 from brokerd.server.amqp.session import Session
 from brokerd.server.amqp.throttle import Throttle
 from brokerd.server.amqp.token_life import TokenLife
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 LEAVE_MS = 5_000
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(ChannelConnection, asyncio.Protocol):
     """State: the machine, the sessions by channel number, what is known of the client.
 
     Invariant: everything the machine wants to send is written at the end of each turn (`_flush`).
@@ -51,37 +52,33 @@ class ClientConnection(asyncio.Protocol):
     log_level = logging.INFO
 
     def __init__(
-        self, services: ConnectionServices, config: amqp_config.ConnectionConfig, tls: bool
+        self,
+        services: ConnectionServices[ClientConnection],
+        config: amqp_config.ConnectionConfig,
+        tls: bool,
     ) -> None:
-        channels = services.channels
+        channels, now_ms = services.channels, services.wheel.now_ms
+        role = amqp_config.Role.SERVER
+        super().__init__(
+            amqp_connection.AmqpConnection(role, config, now_ms()),
+            Access(channels.catalog.view, "", ""),
+            channels.identity.next_uid(),
+            ReadGate(self._pause_reading, self._resume_reading, now_ms),
+            channels.config.limits.unconfirmed_bytes,
+            services.call_after_flush,
+        )
         self._services = services
         self._connections = services.connections
         self._wheel = services.wheel
         self._unfinished = services.unfinished
         self._view = channels.catalog.view
         self._limits = channels.config.limits
-        self.call_after_flush = services.call_after_flush
-        self.machine = amqp_connection.AmqpConnection(
-            amqp_config.Role.SERVER, config, self._wheel.now_ms()
-        )
         self.sessions: dict[int, Session] = {}
-        self.user = self.vhost = ""
-        self.tags: tuple[str, ...] = ()
-        self.identity = Identity("")
-        self.access = Access(self._view, "", "")
         self.tls = tls
         self._login = ClientLogin(services.authenticator, tls)
-        self._token = TokenLife(self, self._login)
-        self.peer = self.sock = ("?", 0)
+        self._token = TokenLife(self, self._login, self.sessions)
         self.connected_ms = services.clock_ms()
-        self.uid = channels.identity.next_uid()
-        self.is_open = False
-        #: An exclusive queue was asked for: the catalog is told when this connection ends.
-        self.has_exclusive = False
-        self.gate = ReadGate(self._pause_reading, self._resume_reading, self._wheel.now_ms)
-        self.throttle = Throttle(self, services)
-        #: Published bytes of all channels whose queues have not answered.
-        self.unconfirmed = ByteBudget(self.gate, "unconfirmed", self._limits.unconfirmed_bytes)
+        self.throttle = Throttle(self, services, self.sessions)
         self._transport: asyncio.Transport | None = None
         self._tasks = Tasks(self._task_ended)
         self._flush_scheduled = False
@@ -92,7 +89,6 @@ class ClientConnection(asyncio.Protocol):
         self._goodbye: events.ConnectionClosed | None = None
         #: The client has sent connection.close.
         self._took_leave = False
-        self.write_paused_ms: int | None = None
         #: The machine's phase when its deadline was last entered; None: it must be entered again.
         self._watched_phase: object = None
         #: What the socket had not taken when it was last looked at.
@@ -174,11 +170,6 @@ class ClientConnection(asyncio.Protocol):
     def held_bytes(self) -> int:
         """Return the bytes of what has not come whole, and of what the client has not taken."""
         return self.machine.held_bytes + self._buffered()
-
-    @property
-    def name(self) -> str:
-        """Return RabbitMQ's form of a connection name."""
-        return f"{self.peer[0]}:{self.peer[1]} -> {self.sock[0]}:{self.sock[1]}"
 
     @property
     def author(self) -> Author:
@@ -316,6 +307,10 @@ class ClientConnection(asyncio.Protocol):
         if session is not None:
             session.ended()
         self.machine.send(channel, methods.ChannelCloseOk())
+
+    def channel_failed(self, channel: int) -> None:
+        """A session has closed its channel for an error."""
+        self.sessions.pop(channel, None)
 
     def channel_ended(self, channel: int) -> None:
         """A channel is gone, for whatever reason."""

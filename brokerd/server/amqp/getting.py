@@ -17,11 +17,11 @@ from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.amqp import session_consumers
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.messages.delivery import Got
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.ports import Readable
-    from brokerd.server.amqp.session import Session
 
 
 def message_of(queues: Readable, uid: int, reply: bytes) -> Got | Refused | None:
@@ -62,7 +62,7 @@ class Getting:
         "_timeout_s",
     )
 
-    def __init__(self, session: Session, queue: Queue, no_ack: bool) -> None:
+    def __init__(self, session: ChannelPublishes, queue: Queue, no_ack: bool) -> None:
         services = session.services
         identity = services.identity
         self._session = session

@@ -14,17 +14,17 @@ from brokerd.core.catalog import policy
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
 from brokerd.server.catalog import topology
 from brokerd.server.messages.publishing import UNNUMBERED
 
 if TYPE_CHECKING:
-    from brokerd.server.amqp.session import Session
     from brokerd.server.messages.pipeline import Target
 
 
 async def publish(
-    session: Session, target: Target, items: list[tuple[bytes, bytes, bytes]]
+    session: ChannelPublishes, target: Target, items: list[tuple[bytes, bytes, bytes]]
 ) -> None:
     """Publish a run of messages, one after the other."""
     for _, header, body in items:
@@ -42,7 +42,7 @@ async def publish(
 
 
 def _send(
-    session: Session,
+    session: ChannelPublishes,
     target: Target,
     result: RouteResult,
     content: Content,
@@ -58,7 +58,7 @@ def _send(
     session.send_out(target, result, [content], number, replies, tracker, is_refused=is_refused)
 
 
-async def _ready(session: Session, result: RouteResult) -> RouteResult:
+async def _ready(session: ChannelPublishes, result: RouteResult) -> RouteResult:
     """Return the route without the queues that have no consumer with room."""
     takers = []
     for queue in result.queues:
@@ -69,7 +69,7 @@ async def _ready(session: Session, result: RouteResult) -> RouteResult:
 
 
 async def _alternate(
-    session: Session, target: Target, refused: RouteResult, header: bytes
+    session: ChannelPublishes, target: Target, refused: RouteResult, header: bytes
 ) -> RouteResult:
     """All queues have refused: the alternate exchange is asked, if the exchange has one."""
     exchange = refused.exchange

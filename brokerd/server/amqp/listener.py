@@ -58,7 +58,7 @@ class AmqpListener:
 
     def __init__(
         self,
-        services: ConnectionServices,
+        services: ConnectionServices[ClientConnection],
         variables: Variables,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         certificate_files: list[CertificateFiles[ssl.SSLContext]],

@@ -28,7 +28,7 @@ class OwnConnection(ClientConnection):
 
     def __init__(
         self,
-        services: ConnectionServices,
+        services: ConnectionServices[ClientConnection],
         config: amqp_config.ConnectionConfig,
         identity: Identity,
         author: Author | None,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol
 
+from brokerd.server.access.connections import ClientT, Connections
 from brokerd.server.catalog import ports
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from brokerd.core.queue.effects import Run
     from brokerd.server.access.admission import Admission
     from brokerd.server.access.authentication import Authenticator
-    from brokerd.server.access.connections import Connections
-    from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.messages.delivery import DeliveryHub
     from brokerd.server.messages.ports import Process, Routing
     from brokerd.server.messages.publishing import OnWayLimits
@@ -93,11 +92,11 @@ class ChannelServices:
 
 
 @dataclass(slots=True, frozen=True)
-class ConnectionServices:
+class ConnectionServices(Generic[ClientT]):
     """What all connections share."""
 
     channels: ChannelServices
-    connections: Connections[ClientConnection]
+    connections: Connections[ClientT]
     authenticator: Authenticator
     admission: Admission
     wheel: DeadlineWheel

@@ -1,4 +1,4 @@
-"""The AMQP methods of a channel that are about consuming: qos, consume, cancel, get.
+"""The AMQP methods of a channel that are about consuming: qos, consume, cancel.
 
 As session_methods.py, whose table names these functions: each answers at once and returns None, or
 returns the coroutine that does.
@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerd.amqp import errors, methods, values
 from brokerd.core.catalog import declare, names
@@ -19,14 +19,12 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.shared_prefetch import SharedPrefetch
 from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.messages import message_checks, reply_to
 from brokerd.server.messages.delivery import LocalConsumer
-
-if TYPE_CHECKING:
-    from brokerd.server.amqp.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ def random_name(prefix: str) -> str:
 # ---- prefetch -----------------------------------------------------------------------------------
 
 
-def qos(session: Session, method: methods.BasicQos) -> None:
+def qos(session: ChannelPublishes, method: methods.BasicQos) -> None:
     """basic.qos (R-QOS-1..3)."""
     if method.prefetch_size:
         raise errors.NotImplementedByServer(f"prefetch_size!=0 ({method.prefetch_size})")
@@ -55,7 +53,7 @@ def qos(session: Session, method: methods.BasicQos) -> None:
         _share(session, method.prefetch_count)
 
 
-def _share(session: Session, limit: int) -> None:
+def _share(session: ChannelPublishes, limit: int) -> None:
     """Set the channel's limit; 0 lifts it."""
     shared = None
     if limit:
@@ -74,7 +72,7 @@ def _share(session: Session, limit: int) -> None:
             session.services.queues.send_to_queue(consumer.uid, _checkout(session, consumer))
 
 
-def _queue_prefetch(session: Session, consumer: LocalConsumer) -> int:
+def _queue_prefetch(session: ChannelPublishes, consumer: LocalConsumer) -> int:
     """Return how much the queue may hand out: no more than the channel could ever pass on."""
     own, shared = consumer.prefetch, session.shared
     if shared is None or consumer.no_ack or consumer.has_counts:
@@ -85,7 +83,7 @@ def _queue_prefetch(session: Session, consumer: LocalConsumer) -> int:
 # ---- consume and cancel -------------------------------------------------------------------------
 
 
-def consume(session: Session, method: methods.BasicConsume) -> Work | None:
+def consume(session: ChannelPublishes, method: methods.BasicConsume) -> Work | None:
     """basic.consume (R-CS-1, R-CS-5, R-DRT-1)."""
     tag = method.consumer_tag or random_name("amq.ctag-")
     reply = session.reply_consumer
@@ -154,7 +152,7 @@ def _wrong_type(argument: str, resource: str, value: Any) -> errors.Precondition
     )
 
 
-def _own_timeout_ms(session: Session, table: values.Table, queue: Queue) -> int | None:
+def _own_timeout_ms(session: ChannelPublishes, table: values.Table, queue: Queue) -> int | None:
     """R-QQ-22, R-CS-5: quorum queues, where the queue watches over the time."""
     timeout_ms = table.get("x-consumer-timeout")
     if timeout_ms is None or session.services.profile.consumer_timeout_scope != "queue":
@@ -173,7 +171,7 @@ def _own_timeout_ms(session: Session, table: values.Table, queue: Queue) -> int 
     return timeout_ms
 
 
-def _await_replies(session: Session, method: methods.BasicConsume, tag: str) -> None:
+def _await_replies(session: ChannelPublishes, method: methods.BasicConsume, tag: str) -> None:
     """R-DRT-1."""
     if not method.no_ack:
         raise errors.PreconditionFailed("reply consumer cannot acknowledge")
@@ -185,7 +183,9 @@ def _await_replies(session: Session, method: methods.BasicConsume, tag: str) -> 
         session.send(methods.BasicConsumeOk(tag))
 
 
-def _checkout(session: Session, consumer: LocalConsumer, timeout_ms: int | None = None) -> bytes:
+def _checkout(
+    session: ChannelPublishes, consumer: LocalConsumer, timeout_ms: int | None = None
+) -> bytes:
     return queue_commands.encode_checkout(
         queue_commands.Checkout(
             consumer=consumer.id,
@@ -200,7 +200,7 @@ def _checkout(session: Session, consumer: LocalConsumer, timeout_ms: int | None 
 
 
 async def _consuming(
-    session: Session, consumer: LocalConsumer, nowait: bool, timeout_ms: int | None
+    session: ChannelPublishes, consumer: LocalConsumer, nowait: bool, timeout_ms: int | None
 ) -> None:
     tag = consumer.id.tag
     try:
@@ -235,7 +235,7 @@ def machine_refusal(fields: dict[str, Any], resource: str) -> errors.ProtocolErr
     return message_checks.refuse(Refused(code, f"{subject} {text}", code >= 500))
 
 
-def cancel(session: Session, method: methods.BasicCancel) -> Work | None:
+def cancel(session: ChannelPublishes, method: methods.BasicCancel) -> Work | None:
     """basic.cancel (R-CS-3)."""
     tag = method.consumer_tag
     answer = None if method.nowait else methods.BasicCancelOk(tag)
@@ -251,7 +251,7 @@ def cancel(session: Session, method: methods.BasicCancel) -> Work | None:
 
 
 async def cancelled(
-    session: Session, consumer: LocalConsumer, answer: methods.Method | None
+    session: ChannelPublishes, consumer: LocalConsumer, answer: methods.Method | None
 ) -> None:
     """Let a queue forget a consumer; what it has not been sent goes back."""
     await topology.ask(
@@ -270,11 +270,11 @@ async def cancelled(
 # ---- rights that are taken away -----------------------------------------------------------------
 
 
-def _read_refused(session: Session, consumer: LocalConsumer) -> Refused | None:
+def _read_refused(session: ChannelPublishes, consumer: LocalConsumer) -> Refused | None:
     return session.connection.access.check("read", "queue", consumer.queue)
 
 
-def check_rights(session: Session) -> None:
+def check_rights(session: ChannelPublishes) -> None:
     """End the consumers that their user may not read with any more (revocation.py).
 
     A client that can be told is sent basic.cancel, and may settle what it holds; one that cannot
@@ -296,7 +296,7 @@ def check_rights(session: Session) -> None:
     _check_replies(session, can_be_told)
 
 
-def _check_replies(session: Session, can_be_told: bool) -> None:
+def _check_replies(session: ChannelPublishes, can_be_told: bool) -> None:
     """Replies need no right but that to the vhost (R-DRT-1)."""
     connection, reply = session.connection, session.reply_consumer
     if reply is None or session.has_ended:
@@ -312,7 +312,7 @@ def _check_replies(session: Session, can_be_told: bool) -> None:
     session.send(methods.BasicCancel(reply.tag, True))
 
 
-async def _taken_away(session: Session, consumer: LocalConsumer, refused: Refused) -> None:
+async def _taken_away(session: ChannelPublishes, consumer: LocalConsumer, refused: Refused) -> None:
     tag, services = consumer.id.tag, session.services
     try:
         await topology.ask(
@@ -339,7 +339,7 @@ async def _taken_away(session: Session, consumer: LocalConsumer, refused: Refuse
 # ---- queues -------------------------------------------------------------------------------------
 
 
-def named(session: Session, name: str) -> str:
+def named(session: ChannelPublishes, name: str) -> str:
     """R-CH-10: the empty name is the queue last declared on this channel."""
     if name:
         return name
@@ -348,7 +348,7 @@ def named(session: Session, name: str) -> str:
     return session.last_queue
 
 
-def use_queue(session: Session, name: str) -> Queue:
+def use_queue(session: ChannelPublishes, name: str) -> Queue:
     """Return a queue that this connection may read from (R-ERR-2, R-Q-9)."""
     services, connection = session.services, session.connection
     found = declare.use_queue(
@@ -363,8 +363,3 @@ def use_queue(session: Session, name: str) -> Queue:
         # Before anything is sent that the queue would have to be told the end of.
         raise errors.NotFound(refusal)
     return found
-
-
-def get(session: Session, method: methods.BasicGet) -> None:
-    """basic.get (R-CS-8)."""
-    session.get(method.queue or named(session, ""), method.no_ack)

@@ -1,4 +1,4 @@
-"""The AMQP methods of a channel other than publish and ack: one function each.
+"""The AMQP methods of a channel other than publish, ack and get: one function each.
 
 A function answers at once and returns None, or returns the coroutine that does; the session then
 lets later events of the channel wait.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from brokerd.amqp import errors, methods, values
 from brokerd.core import confirms
@@ -16,12 +16,10 @@ from brokerd.core.catalog import arguments, catalog_commands, declare
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
-from brokerd.server.amqp import session_consumers, transactions
+from brokerd.server.amqp import session_consumers, session_transactions
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.catalog import audit, topology
 from brokerd.server.messages import message_checks, reply_to
-
-if TYPE_CHECKING:
-    from brokerd.server.amqp.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +31,11 @@ def _json(table: values.Table) -> dict[str, Any]:
     return converted
 
 
-def _cause(session: Session) -> str:
+def _cause(session: ChannelPublishes) -> str:
     return f"amqp:{session.connection.user}"
 
 
-async def _write(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
+async def _write(session: ChannelPublishes, operation: dict[str, Any]) -> dict[str, Any]:
     """Propose to the catalog; what it refuses closes the channel as AMQP says."""
     reply = await session.objects.write(operation)
     _check_reply(reply)
@@ -54,7 +52,7 @@ def _check_reply(reply: dict[str, Any]) -> None:
 # ---- exchanges ----------------------------------------------------------------------------------
 
 
-def _exchange_declare(session: Session, method: methods.ExchangeDeclare) -> Work | None:
+def _exchange_declare(session: ChannelPublishes, method: methods.ExchangeDeclare) -> Work | None:
     services, connection = session.services, session.connection
     plan = declare.declare_exchange(
         services.catalog.view,
@@ -75,7 +73,7 @@ def _exchange_declare(session: Session, method: methods.ExchangeDeclare) -> Work
 
 
 def _do(
-    session: Session,
+    session: ChannelPublishes,
     plan: declare.Exists | declare.Create | declare.Delete,
     answer: methods.Method | None,
 ) -> Work | None:
@@ -88,7 +86,7 @@ def _do(
 
 
 async def _do_write(
-    session: Session, plan: declare.Create | declare.Delete, answer: methods.Method | None
+    session: ChannelPublishes, plan: declare.Create | declare.Delete, answer: methods.Method | None
 ) -> None:
     cause = _cause(session)
     if isinstance(plan, declare.Create):
@@ -108,7 +106,7 @@ async def _do_write(
         session.send(answer)
 
 
-def _exchange_delete(session: Session, method: methods.ExchangeDelete) -> Work | None:
+def _exchange_delete(session: ChannelPublishes, method: methods.ExchangeDelete) -> Work | None:
     plan = declare.delete_exchange(
         session.catalog.view,
         session.connection.access,
@@ -127,7 +125,7 @@ def _exchange_delete(session: Session, method: methods.ExchangeDelete) -> Work |
 
 
 def _bind(
-    session: Session,
+    session: ChannelPublishes,
     source: str,
     kind: str,
     destination: str,
@@ -153,7 +151,7 @@ def _bind(
 
 
 def _unbind(
-    session: Session,
+    session: ChannelPublishes,
     source: str,
     kind: str,
     destination: str,
@@ -177,7 +175,7 @@ def _unbind(
     return _do(session, plan, answer)
 
 
-def _exchange_bind(session: Session, method: methods.ExchangeBind) -> Work | None:
+def _exchange_bind(session: ChannelPublishes, method: methods.ExchangeBind) -> Work | None:
     answer = None if method.nowait else methods.ExchangeBindOk()
     return _bind(
         session,
@@ -190,7 +188,7 @@ def _exchange_bind(session: Session, method: methods.ExchangeBind) -> Work | Non
     )
 
 
-def _exchange_unbind(session: Session, method: methods.ExchangeUnbind) -> Work | None:
+def _exchange_unbind(session: ChannelPublishes, method: methods.ExchangeUnbind) -> Work | None:
     answer = None if method.nowait else methods.ExchangeUnbindOk()
     return _unbind(
         session,
@@ -206,7 +204,7 @@ def _exchange_unbind(session: Session, method: methods.ExchangeUnbind) -> Work |
 # ---- queues -------------------------------------------------------------------------------------
 
 
-def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
+def _queue_declare(session: ChannelPublishes, method: methods.QueueDeclare) -> Work:
     if method.queue.startswith(reply_to.PSEUDO_QUEUE):
         return _reply_queue_declared(session, method)
     services, connection = session.services, session.connection
@@ -231,7 +229,7 @@ def _queue_declare(session: Session, method: methods.QueueDeclare) -> Work:
 
 
 async def _queue_declared(
-    session: Session, plan: declare.Exists | declare.Create, method: methods.QueueDeclare
+    session: ChannelPublishes, plan: declare.Exists | declare.Create, method: methods.QueueDeclare
 ) -> None:
     services = session.services
     if isinstance(plan, declare.Create):
@@ -267,7 +265,7 @@ async def _queue_declared(
         session.send(methods.QueueDeclareOk(name, *(found or (0, 0))))
 
 
-async def _reply_queue_declared(session: Session, method: methods.QueueDeclare) -> None:
+async def _reply_queue_declared(session: ChannelPublishes, method: methods.QueueDeclare) -> None:
     """R-DRT-3: it says whether someone is there, passive or not."""
     name, vhost = method.queue, session.connection.vhost
     if name != reply_to.PSEUDO_QUEUE and not await session.services.replies.exists(vhost, name):
@@ -276,7 +274,7 @@ async def _reply_queue_declared(session: Session, method: methods.QueueDeclare) 
         session.send(methods.QueueDeclareOk(name, 0, 1))
 
 
-def _queue_bind(session: Session, method: methods.QueueBind) -> Work | None:
+def _queue_bind(session: ChannelPublishes, method: methods.QueueBind) -> Work | None:
     queue, key = session_consumers.named(session, method.queue), method.routing_key
     if not method.queue and not key:
         key = queue
@@ -284,7 +282,7 @@ def _queue_bind(session: Session, method: methods.QueueBind) -> Work | None:
     return _bind(session, method.exchange, "queue", queue, key, method.arguments, answer)
 
 
-def _queue_unbind(session: Session, method: methods.QueueUnbind) -> Work | None:
+def _queue_unbind(session: ChannelPublishes, method: methods.QueueUnbind) -> Work | None:
     queue, key = session_consumers.named(session, method.queue), method.routing_key
     if not method.queue and not key:
         key = queue
@@ -292,7 +290,7 @@ def _queue_unbind(session: Session, method: methods.QueueUnbind) -> Work | None:
     return _unbind(session, method.exchange, "queue", queue, key, method.arguments, answer)
 
 
-def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
+def _queue_delete(session: ChannelPublishes, method: methods.QueueDelete) -> Work | None:
     services, connection = session.services, session.connection
     name = session_consumers.named(session, method.queue)
     plan = declare.delete_queue(
@@ -313,7 +311,9 @@ def _queue_delete(session: Session, method: methods.QueueDelete) -> Work | None:
     return _queue_deleted(session, plan.record, method)
 
 
-async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDelete) -> None:
+async def _queue_deleted(
+    session: ChannelPublishes, queue: Queue, method: methods.QueueDelete
+) -> None:
     with session.cancels_later():
         outcome = await topology.delete_queue(
             session.objects,
@@ -332,11 +332,11 @@ async def _queue_deleted(session: Session, queue: Queue, method: methods.QueueDe
             session.send(methods.QueueDeleteOk(outcome.messages))
 
 
-def _queue_purge(session: Session, method: methods.QueuePurge) -> Work:
+def _queue_purge(session: ChannelPublishes, method: methods.QueuePurge) -> Work:
     return _purged(session, session_consumers.use_queue(session, method.queue), method.nowait)
 
 
-async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
+async def _purged(session: ChannelPublishes, queue: Queue, nowait: bool) -> None:
     count = await topology.purge_queue(session.objects, queue)
     session.objects.note(audit.purge(queue, count))
     if not nowait:
@@ -346,7 +346,7 @@ async def _purged(session: Session, queue: Queue, nowait: bool) -> None:
 # ---- settlements and modes ----------------------------------------------------------------------
 
 
-def _basic_nack(session: Session, method: methods.BasicNack) -> None:
+def _basic_nack(session: ChannelPublishes, method: methods.BasicNack) -> None:
     if method.requeue:
         cause = queue_commands.ReturnCause.NACK
         session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, method.multiple, cause)
@@ -354,7 +354,7 @@ def _basic_nack(session: Session, method: methods.BasicNack) -> None:
         session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, method.multiple)
 
 
-def _basic_reject(session: Session, method: methods.BasicReject) -> None:
+def _basic_reject(session: ChannelPublishes, method: methods.BasicReject) -> None:
     cause = queue_commands.ReturnCause.REJECT
     if method.requeue:
         session.settle_tag(queue_commands.Kind.RETURN, method.delivery_tag, False, cause)
@@ -362,20 +362,20 @@ def _basic_reject(session: Session, method: methods.BasicReject) -> None:
         session.settle_tag(queue_commands.Kind.DISCARD, method.delivery_tag, False, cause)
 
 
-def _basic_recover(session: Session, method: methods.BasicRecover) -> None:
+def _basic_recover(session: ChannelPublishes, method: methods.BasicRecover) -> None:
     if not method.requeue:
         raise errors.NotImplementedByServer("requeue=false")
     session.recover()
     session.send(methods.BasicRecoverOk())
 
 
-def _basic_recover_async(session: Session, method: methods.BasicRecoverAsync) -> None:
+def _basic_recover_async(session: ChannelPublishes, method: methods.BasicRecoverAsync) -> None:
     if not method.requeue:
         raise errors.NotImplementedByServer("requeue=false")
     session.recover()
 
 
-def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
+def _confirm_select(session: ChannelPublishes, method: methods.ConfirmSelect) -> None:
     if session.tx is not None:
         # R-CH-8
         raise errors.PreconditionFailed("cannot switch from tx to confirm mode")
@@ -388,25 +388,25 @@ def _confirm_select(session: Session, method: methods.ConfirmSelect) -> None:
         session.send(methods.ConfirmSelectOk())
 
 
-def _channel_flow(session: Session, method: methods.ChannelFlow) -> None:
+def _channel_flow(session: ChannelPublishes, method: methods.ChannelFlow) -> None:
     if not method.active:
         raise errors.NotImplementedByServer("active=false")
     session.send(methods.ChannelFlowOk(True))
 
 
-def _access_request(session: Session, _: methods.AccessRequest) -> None:
+def _access_request(session: ChannelPublishes, _: methods.AccessRequest) -> None:
     session.send(methods.AccessRequestOk(1))
 
 
-def _answer_of_client(_: Session, __: methods.Method) -> None:
+def _answer_of_client(_: ChannelPublishes, __: methods.Method) -> None:
     """flow-ok and cancel-ok need nothing."""
 
 
-def _unexpected(_: Session, method: methods.Method) -> None:
+def _unexpected(_: ChannelPublishes, method: methods.Method) -> None:
     raise errors.CommandInvalid(f"method {method.NAME} is not for a server")
 
 
-HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
+HANDLERS: dict[type[methods.Method], Callable[[ChannelPublishes, Any], Work | None]] = {
     methods.ExchangeDeclare: _exchange_declare,
     methods.ExchangeDelete: _exchange_delete,
     methods.ExchangeBind: _exchange_bind,
@@ -419,7 +419,6 @@ HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
     methods.BasicQos: session_consumers.qos,
     methods.BasicConsume: session_consumers.consume,
     methods.BasicCancel: session_consumers.cancel,
-    methods.BasicGet: session_consumers.get,
     methods.BasicNack: _basic_nack,
     methods.BasicReject: _basic_reject,
     methods.BasicRecover: _basic_recover,
@@ -429,12 +428,12 @@ HANDLERS: dict[type[methods.Method], Callable[[Session, Any], Work | None]] = {
     methods.ChannelFlowOk: _answer_of_client,
     methods.BasicCancelOk: _answer_of_client,
     methods.AccessRequest: _access_request,
-    methods.TxSelect: transactions.select,
-    methods.TxCommit: transactions.commit,
-    methods.TxRollback: transactions.roll_back,
+    methods.TxSelect: session_transactions.select,
+    methods.TxCommit: session_transactions.commit,
+    methods.TxRollback: session_transactions.roll_back,
 }
 
 
-def handler_of(kind: type[methods.Method]) -> Callable[[Session, Any], Work | None]:
+def handler_of(kind: type[methods.Method]) -> Callable[[ChannelPublishes, Any], Work | None]:
     """Return what handles a method; a client must not send the others."""
     return HANDLERS.get(kind, _unexpected)

@@ -6,16 +6,18 @@ Carries out what core/channel_flow.py and the AMQP machine decide, and says who 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import errors, methods
 from brokerd.core import channel_flow
 from brokerd.core.alarms import resources_in
 from brokerd.core.channel_flow import Action, ChannelFlows
+from brokerd.server.access.connections import ClientT
+from brokerd.server.amqp.channel_connection import ChannelConnection
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 
 if TYPE_CHECKING:
-    from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.amqp.ports import ConnectionServices
 
 #: The reason under which reading waits for an alarm.
@@ -27,10 +29,19 @@ class Throttle:
     or one of its channels was told to stop (R-OLD-1), until no alarm is on or it has ended.
     """
 
-    def __init__(self, connection: ClientConnection, services: ConnectionServices) -> None:
+    def __init__(
+        self,
+        connection: ChannelConnection,
+        services: ConnectionServices[ClientT],
+        sessions: Mapping[int, ChannelPublishes],
+    ) -> None:
+        """sessions: the connection's, by channel."""
         profile = services.channels.profile
         self._connection = connection
-        self._services = services
+        self._sessions = sessions
+        self._blocking_reason = services.blocking_reason
+        self._clock_ms = services.clock_ms
+        self._wheel = services.wheel
         self._counters = services.channels.counters
         self._blocked = services.connections.blocked
         self._holds = profile.throttle_mode != "channel_flow"
@@ -75,14 +86,13 @@ class Throttle:
 
     def _publishing(self) -> list[int]:
         """Return the channels that an alarm stops (R-OLD-3)."""
-        sessions = self._connection.sessions
-        return [number for number, it in sessions.items() if it.published or self._stops_all]
+        return [number for number, it in self._sessions.items() if it.published or self._stops_all]
 
     def publish_held(self) -> None:
         """R-ALM-2, -5: the first content that arrives during an alarm makes it blocked."""
         connection = self._connection
         connection.gate.hold(ALARM)
-        reason = self._services.blocking_reason()
+        reason = self._blocking_reason()
         if reason and not self._is_told and connection.machine.client_has("connection.blocked"):
             self._is_told = True
             connection.machine.send(0, methods.ConnectionBlocked(reason))
@@ -90,10 +100,10 @@ class Throttle:
 
     def _is_blocked(self) -> None:
         if self._blocked_since_us is None:
-            reason = self._services.blocking_reason()
+            reason = self._blocking_reason()
             self._blocked_since_us = self._counters.clock_us()
             self._resources.update(resources_in(reason))
-            self._blocked.add(self._connection, self._services.clock_ms(), reason)
+            self._blocked.add(self._connection, self._clock_ms(), reason)
 
     def _unblocked(self) -> None:
         """Tell telemetry how long the alarm held this connection (event `throttle`)."""
@@ -160,7 +170,7 @@ class Throttle:
         self._act(self._flows.tick(now_ms))
 
     def _now_ms(self) -> int:
-        return self._services.wheel.now_ms()
+        return self._wheel.now_ms()
 
     # ---- what is to be done -----------------------------------------------------------------
 
@@ -175,7 +185,7 @@ class Throttle:
                 case channel_flow.Hold():
                     connection.machine.hold_publishes = True
                 case channel_flow.Late(channel, text):
-                    session = connection.sessions.get(channel)
+                    session = self._sessions.get(channel)
                     if session is not None:
                         session.fail(errors.PreconditionFailed(text), 0, 0)
                 case channel_flow.Broken(text, method):

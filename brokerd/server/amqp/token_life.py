@@ -8,13 +8,15 @@ by connection.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from brokerd.amqp import events, methods
+from brokerd.server.amqp.channel_connection import ChannelConnection
+from brokerd.server.amqp.channel_publishes import ChannelPublishes
 
 if TYPE_CHECKING:
     from brokerd.server.amqp.client_login import ClientLogin
-    from brokerd.server.amqp.connection import ClientConnection
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +26,15 @@ REFUSED = "New secret was refused by one of the backends"
 class TokenLife:
     """State: whether an update-secret is being looked at; the token's is the connection's."""
 
-    def __init__(self, connection: ClientConnection, login: ClientLogin) -> None:
+    def __init__(
+        self,
+        connection: ChannelConnection,
+        login: ClientLogin,
+        sessions: Mapping[int, ChannelPublishes],
+    ) -> None:
+        """sessions: the connection's, by channel."""
         self._connection = connection
+        self._sessions = sessions
         self._login = login
         self._is_renewing = False
 
@@ -73,7 +82,7 @@ class TokenLife:
             connection.close(530, REFUSED)
             return
         connection.become(found)
-        for session in connection.sessions.values():
+        for session in self._sessions.values():
             # What was allowed by the old one is asked for again.
             for target in session.targets.values():
                 # A transaction may hold it, too.

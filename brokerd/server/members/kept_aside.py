@@ -368,15 +368,12 @@ class KeptAside:
             log.error("to be done by hand: %s", remark)
         await self.save(kept)
         if kept.progress.is_redrive:
-            self._redrive_orphans()
+            for orphan in list(self._keeper.kept.values()):
+                if orphan.description.kind == "orphan" and orphan.progress.phase == "kept":
+                    orphan.progress.is_redrive = True
+                    self.begin_redrive(orphan)
         if not remarks:
             self.act(kept.id, DROP)
-
-    def _redrive_orphans(self) -> None:
-        for orphan in list(self._keeper.kept.values()):
-            if orphan.description.kind == "orphan" and orphan.progress.phase == "kept":
-                orphan.progress.is_redrive = True
-                self.begin_redrive(orphan)
 
     # ---- what has gone its way ------------------------------------------------------------------
 

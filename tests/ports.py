@@ -48,7 +48,8 @@ def free_ports(count: int) -> list[int]:
 
     They lie below those that the system gives to outgoing connections, of which a test makes
     thousands: one of them could take the port of a member that is away for a moment.  So could a
-    test run beside this one, which draws ports for members of its own (`make test LANES=2`).
+    test run beside this one, of which there are several, each with members of its own (the lanes of
+    `make test`).
     """
     found: list[int] = []
     with contextlib.ExitStack() as held:

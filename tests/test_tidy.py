@@ -205,6 +205,13 @@ def test_fakes_have_types() -> None:
     assert found == []
 
 
+def test_nothing_in_the_simulator_is_hidden_from_the_type_checker() -> None:
+    """The real classes run there: what stands beside them fits, or a seed shows what is not so."""
+    hidden = "type: " + "ignore"
+    files = (ROOT / "tests" / "simulation").rglob("*.py")
+    assert [relative(path) for path in files if hidden in path.read_text()] == []
+
+
 def test_every_module_says_what_it_is_for() -> None:
     silent = [
         relative(path)

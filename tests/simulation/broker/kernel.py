@@ -12,10 +12,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Any
+from typing import Any, Protocol, cast
 
 #: More events than this in one run is a message storm.
 EVENTS_MAX = 2_000_000
+
+
+class _Unfinished(Protocol):
+    """A task that may go before it has ended: asyncio complains of one unless this is False."""
+
+    _log_destroy_pending: bool
 
 
 class Kernel:
@@ -156,7 +162,7 @@ class MemberLoop:
         """See asyncio."""
         task = asyncio.Task(coro, loop=self._self, name=name)
         # A crash leaves them pending; that is what a crash does.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        cast(_Unfinished, task)._log_destroy_pending = False
         if self.is_dead:
             coro.close()
         else:

@@ -19,6 +19,8 @@ from itertools import accumulate, chain
 from operator import add
 from typing import Any
 
+import orjson
+
 from brokerd.core.message import Content, Range, Route
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue_options import QueueOptions
@@ -27,6 +29,9 @@ VERSION = 1
 
 #: Commands of basic.get that are kept as bytes: each channel that gets repeats the same one.
 GETS_KEPT = 256
+#: Consumers whose part of a settlement is kept, as bytes and as what they mean: each settles again
+#: and again.
+CONSUMERS_KEPT = 1024
 
 
 class Kind(IntEnum):
@@ -83,6 +88,8 @@ _HEAD = struct.Struct("<BB")
 _ENQUEUE = struct.Struct("<BBBBHIQQQ")
 _PAIR_COUNT = struct.Struct("<I")
 _U64x2 = struct.Struct("<QQ")
+#: The most frequent settlement: one range.
+_ONE_PAIR = struct.Struct("<IQQ")
 
 #: Enqueue flags: arrays that are present.
 _HAS_ROUTE_INDEXES = 1
@@ -370,33 +377,41 @@ def encode_ranges(
     kind: Kind, consumer: ConsumerId, ranges: Sequence[Range], cause: int = 0
 ) -> bytes:
     """Encode SETTLE, RETURN (with a ReturnCause) or DISCARD of number ranges [low, high)."""
-    node, tag = consumer.node.encode(), consumer.tag.encode("utf-8", "surrogateescape")
+    head = _ranges_head(kind, consumer, cause)
+    if len(ranges) == 1:
+        low, high = ranges[0]
+        return head + _ONE_PAIR.pack(1, low, high)
     flat = [number for pair in ranges for number in pair]
-    return b"".join(
-        (
-            _HEAD.pack(VERSION, kind),
-            bytes((cause, len(node), len(tag))),
-            node,
-            tag,
-            _U64x2.pack(consumer.incarnation, consumer.channel),
-            _PAIR_COUNT.pack(len(ranges)),
-            struct.pack(f"<{len(flat)}Q", *flat),
-        )
-    )
+    return head + struct.pack(f"<I{len(flat)}Q", len(ranges), *flat)
+
+
+@lru_cache(CONSUMERS_KEPT)
+def _ranges_head(kind: Kind, consumer: ConsumerId, cause: int) -> bytes:
+    node, tag = consumer.node.encode(), consumer.tag.encode("utf-8", "surrogateescape")
+    sizes = bytes((cause, len(node), len(tag)))
+    numbers = _U64x2.pack(consumer.incarnation, consumer.channel)
+    return b"".join((_HEAD.pack(VERSION, kind), sizes, node, tag, numbers))
 
 
 def decode_ranges(data: bytes) -> tuple[ConsumerId, list[Range], int]:
     """Decode what encode_ranges made: consumer, ranges, cause."""
     cause, node_size, tag_size = data[2], data[3], data[4]
-    at = 5 + node_size
-    node = data[5:at].decode()
-    tag = data[at : at + tag_size].decode("utf-8", "surrogateescape")
-    at += tag_size
-    incarnation, channel = _U64x2.unpack_from(data, at)
-    (pairs,) = _PAIR_COUNT.unpack_from(data, at + 16)
-    flat = struct.unpack_from(f"<{2 * pairs}Q", data, at + 20)
-    ranges = list(zip(flat[::2], flat[1::2], strict=True))
-    return ConsumerId(node, incarnation, channel, tag), ranges, cause
+    tag_at = 5 + node_size
+    at = tag_at + tag_size + _U64x2.size
+    consumer = _consumer_of(data[5:at], node_size)
+    (pairs,) = _PAIR_COUNT.unpack_from(data, at)
+    if pairs == 1:
+        return consumer, [_U64x2.unpack_from(data, at + 4)], cause
+    flat = struct.unpack_from(f"<{2 * pairs}Q", data, at + 4)
+    return consumer, list(zip(flat[::2], flat[1::2], strict=True)), cause
+
+
+@lru_cache(CONSUMERS_KEPT)
+def _consumer_of(data: bytes, node_size: int) -> ConsumerId:
+    numbers_at = len(data) - _U64x2.size
+    incarnation, channel = _U64x2.unpack_from(data, numbers_at)
+    tag = data[node_size:numbers_at].decode("utf-8", "surrogateescape")
+    return ConsumerId(data[:node_size].decode(), incarnation, channel, tag)
 
 
 def _json(kind: Kind, fields: dict[str, Any]) -> bytes:
@@ -433,18 +448,16 @@ _GET_REPLY = b'{"run":['
 
 def encode_get_reply(run: Run | None, ready: int) -> bytes:
     """Answer GET: what was taken, and how many are left."""
-    if run is None:
-        return b'{"run":null,"ready":%d}' % ready
-    return b'{"run":[%d,%d,%d,%d,%d,%d],"ready":%d}' % (*run, ready)
+    return orjson.dumps({"run": run and list(run), "ready": ready})
 
 
 def decode_get_reply(data: bytes) -> tuple[Run, int] | None:
     """Return what GET took and how many are left; None: nothing, or refused (see decode_reply)."""
     if not data.startswith(_GET_REPLY):
         return None
-    # Not by the json module: it takes as long as all that the queue does for a get.
-    numbers, _, ready = data[len(_GET_REPLY) : -1].partition(b'],"ready":')
-    return Run(*map(int, numbers.split(b","))), int(ready)
+    # The standard library takes as long as all that the queue does for a get.
+    fields = orjson.loads(data)
+    return Run(*fields["run"]), fields["ready"]
 
 
 def encode_purge() -> bytes:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import processes
-from brokerd import __version__
+from brokerd import __version__, compiled
 
 PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692, "management": 15672}
 ALL_PORTS = (5671, *PORTS.values())
@@ -52,12 +52,15 @@ class BrokerdCluster:
         environment: dict[str, str] | None = None,
     ) -> None:
         """environment: settings of all members."""
-        self.title = f"brokerd {__version__}"
+        # The members run the form that this process runs: their environment is ours.
+        self.title = f"brokerd {__version__}, {compiled.form()}"
         self._size = size
         #: The module that is run, and its first arguments.
         self._program = program
         self._settings = environment or {}
         self.amqp_ports: list[int] = []
+        #: Of the gRPC services for clients.
+        self.rpc_ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._offsets: list[int] = []
         self._env: dict[str, str] = {}
@@ -69,6 +72,7 @@ class BrokerdCluster:
         first = free_offset(self._size)
         self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]
         self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
+        self.rpc_ports = [PORTS["rpc"] + offset for offset in offsets]
         self._env = (
             os.environ
             | {

@@ -33,7 +33,7 @@ from bench.rows import Point, measured
 from bench.run import cell, machine, number, say
 
 #: Messages of the run that tells how many the measured one shall have.
-PILOT_MESSAGES = {"publish-1": 100, "own-bench": 20_000}
+PILOT_MESSAGES = {"publish-1": 100, "publishers-200": 600, "own-bench": 20_000}
 PILOT_DEFAULT = 2_000
 MESSAGES_MAX = 200_000
 PUBLISHERS = 200

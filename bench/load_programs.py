@@ -75,8 +75,25 @@ def costed(
     command: list[str], pids: list[int], timeout_s: float = RUN_TIMEOUT_S
 ) -> dict[str, float]:
     """The figures that a load program prints, and what a message cost the brokers with these pids,
-    in microseconds of CPU (`broker_cpu_us`): from where the program's steady state begins, which it
-    says by a line, so without connecting and declaring, to its result.  After timeout_s it ends.
+    in microseconds of CPU (`broker_cpu_us`).
+    """
+    spent: list[float] = []
+
+    def note() -> None:
+        spent.append(processes.cpu_seconds(pids))
+
+    figures = announced(command, note, note, timeout_s)
+    return figures | {"broker_cpu_us": (spent[1] - spent[0]) * 1e6 / figures["messages"]}
+
+
+def announced(
+    command: list[str],
+    at_begin: Callable[[], None],
+    at_end: Callable[[], None],
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> dict[str, float]:
+    """Run a load program and call one where its steady state begins, which it says by a line, so
+    after connecting and declaring, and the other where its figures come.  After timeout_s it ends.
     """
     program = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     watchdog = threading.Timer(timeout_s, program.kill)
@@ -84,9 +101,9 @@ def costed(
     try:
         assert program.stdout is not None
         program.stdout.readline()
-        before = processes.cpu_seconds(pids)
+        at_begin()
         line = program.stdout.readline()
-        spent = processes.cpu_seconds(pids) - before
+        at_end()
         _, errors = program.communicate()
     finally:
         watchdog.cancel()
@@ -98,7 +115,7 @@ def costed(
     figures: dict[str, float] = json.loads(line)
     if figures.get("nacked"):
         raise BenchError(f"{command[1]}: {figures['nacked']:.0f} publishes were refused")
-    return figures | {"broker_cpu_us": spent * 1e6 / figures["messages"]}
+    return figures
 
 
 def amqpload_command(verb: str, port: int | str, **options: object) -> list[str]:

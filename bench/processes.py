@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-bench"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
 ANSWER_TIMEOUT_S = 20.0
 

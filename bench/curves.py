@@ -107,7 +107,8 @@ def measure(curve: Curve, side: str, at_most: int) -> tuple[str, list[tuple[int,
             for point in measure_cluster(curve, cluster, at_most):
                 points.append(point)  # at once: a later one may fail
         except BenchError as error:
-            say(f"{cluster.title}: {curve.key}: ended early: {error}")
+            why = "\n".join([str(error), *getattr(error, "__notes__", [])])
+            say(f"{cluster.title}: {curve.key}: ended early: {why}")
         finally:
             cluster.stop()
     return title, points

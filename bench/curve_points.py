@@ -28,9 +28,12 @@ IDLE_S = 5.0
 #: After something was created: a moment for what the brokers do behind it.
 SETTLE_S = 2.0
 RESTART_TIMEOUT_S = 600
-#: Of the curve over members: more publishers and queues than members, a multiple of each number.
-SPREAD_PUBLISHERS = 90
-SPREAD_QUEUES = 90
+#: What fewer new things take is lost in what a member's memory does of itself.
+GROWN_MIN = 90
+#: Of the curve over members, for each member: with a fixed number of publishers in all, more
+#: members would mean smaller batches at each, and the batch would be measured.
+PUBLISHERS_PER_MEMBER = 30
+QUEUES_PER_MEMBER = 30
 SPREAD_SECONDS = 8
 CONSUME_SECONDS_MAX = 60
 Measure = Callable[[Cluster, int], Iterator[tuple[int, Point]]]
@@ -122,7 +125,8 @@ def by_queues(kind: str, last: int) -> Measure:
             took = time.monotonic() - started
             figures = idle(cluster)
             grown = processes.resident_mib(cluster.pids()) - before
-            figures["KiB per new queue, all members"] = grown * 1024 / (point - made)
+            if point - made >= GROWN_MIN:
+                figures["KiB per new queue, all members"] = grown * 1024 / (point - made)
             made = point
             queue = new_queue()
             figures |= publish(cluster, queue=queue)
@@ -158,8 +162,8 @@ def by_members(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
         1.0,
         queue=new_queue(),
         seconds=SPREAD_SECONDS,
-        connections=SPREAD_PUBLISHERS,
-        queues=SPREAD_QUEUES,
+        connections=PUBLISHERS_PER_MEMBER * len(ports),
+        queues=QUEUES_PER_MEMBER * len(ports),
     )
     figures |= {"1 in flight/s": point["rate"], "1 in flight CPU µs": point["broker_cpu_us"]}
     queue = new_queue()
@@ -200,7 +204,8 @@ def by_vhosts(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
         took = time.monotonic() - started
         figures = idle(cluster)
         grown = processes.resident_mib(cluster.pids()) - before
-        figures["KiB per new vhost, all members"] = grown * 1024 / (point - made)
+        if point - made >= GROWN_MIN:
+            figures["KiB per new vhost, all members"] = grown * 1024 / (point - made)
         made = point
         queue = new_queue()
         figures |= publish(cluster, queue=queue)
@@ -214,7 +219,8 @@ def by_connections(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]
         with idle_connections(cluster.amqp_ports, point):
             figures = idle(cluster)
             grown = processes.resident_mib(cluster.pids()) - before
-            figures["KiB per connection"] = grown * 1024 / point
+            if point >= GROWN_MIN:
+                figures["KiB per connection"] = grown * 1024 / point
             queue = new_queue()
             figures |= publish(cluster, queue=queue)
             drop(cluster.amqp_ports[0], queue)

@@ -86,7 +86,7 @@ CURVES = (
     # RabbitMQ's quorum queues have five members where there are as many, ours have three.
     Curve(
         "members",
-        "Members of the cluster, 90 publishers with 1 in flight each, 90 queues",
+        "Members, for each 30 publishers with 1 in flight each and 30 queues",
         "members",
         by_members,
         sizes=(3, 5, 9, 15),

@@ -9,7 +9,7 @@ as a whole; Kafka by a small program with its own client and by its own bench; t
 amqpload as in bench.run, with a write per message.  The sides take turns in going first.
 
 Before each row a small run tells how many messages take --seconds: a round of all six sides takes
-about 7 minutes with the default of 8 seconds, and no program runs for more than 5.  The first run
+some 10 minutes with the default of 8 seconds, and no program runs for more than 5.  The first run
 fetches and builds NATS and Kafka (10 minutes).  Prints a Markdown table.
 """
 

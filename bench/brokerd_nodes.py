@@ -20,16 +20,20 @@ PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692, "management": 1
 ALL_PORTS = (5671, *PORTS.values())
 #: Members differ by this in every port; no two of the ports above lie this far apart.
 OFFSET_STEP = 100
-FIRST_OFFSET = 20000
+#: With these offsets all ports lie below 32768, from where the system takes ports of clients.
+FIRST_OFFSET, LAST_OFFSET = 10000, 17000
 
 
 def free_offset(count: int) -> int:
     """The first offset at which no port of `count` members is taken."""
-    for offset in range(FIRST_OFFSET, 30000, count * OFFSET_STEP):
+    candidates = range(FIRST_OFFSET, LAST_OFFSET - count * OFFSET_STEP, count * OFFSET_STEP)
+    # Benches that start at the same moment begin to look at different places.
+    first = os.getpid() % len(candidates)
+    for offset in (*candidates[first:], *candidates[:first]):
         wanted = [port + offset + OFFSET_STEP * n for n in range(count) for port in ALL_PORTS]
         if all(_is_free(port) for port in wanted):
             return offset
-    raise processes.BenchError("no free range of ports for three members of brokerd")
+    raise processes.BenchError(f"no free range of ports for {count} members of brokerd")
 
 
 def _is_free(port: int) -> bool:

@@ -149,8 +149,7 @@ class BrokerdCluster:
         return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
 
     def stop(self) -> None:
-        for process in self._processes:
-            processes.end_session(process)
+        processes.end_sessions(self._processes)
         self._processes.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

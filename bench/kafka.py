@@ -188,11 +188,7 @@ class KafkaCluster:
         return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
 
     def stop(self) -> None:
-        # Each waits for the others to take its partitions over, so all are told at once.
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            processes.end_session(process)
+        processes.end_sessions(self._processes)
         self._processes.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -101,6 +101,17 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)  # what a shell script left in its session
 
 
+def end_sessions(sessions: list[subprocess.Popen[bytes]]) -> None:
+    """All are told at once; a bench that is told to end meanwhile ends all of them first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for process in sessions:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in sessions:
+        end_session(process)
+    end_with_sigterm()
+
+
 def kill_session(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to every process of the session, and wait for their end.
 

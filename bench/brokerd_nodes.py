@@ -14,22 +14,26 @@ from functools import partial
 from pathlib import Path
 
 from bench import processes
-from brokerd import __version__
+from brokerd import __version__, compiled
 
 PORTS = {"amqp": 5672, "rpc": 5680, "peer": 5690, "http": 15692, "management": 15672}
 ALL_PORTS = (5671, *PORTS.values())
 #: Members differ by this in every port; no two of the ports above lie this far apart.
 OFFSET_STEP = 100
-FIRST_OFFSET = 20000
+#: With these offsets all ports lie below 32768, from where the system takes ports of clients.
+FIRST_OFFSET, LAST_OFFSET = 10000, 17000
 
 
 def free_offset(count: int) -> int:
     """The first offset at which no port of `count` members is taken."""
-    for offset in range(FIRST_OFFSET, 30000, count * OFFSET_STEP):
+    candidates = range(FIRST_OFFSET, LAST_OFFSET - count * OFFSET_STEP, count * OFFSET_STEP)
+    # Benches that start at the same moment begin to look at different places.
+    first = os.getpid() % len(candidates)
+    for offset in (*candidates[first:], *candidates[:first]):
         wanted = [port + offset + OFFSET_STEP * n for n in range(count) for port in ALL_PORTS]
         if all(_is_free(port) for port in wanted):
             return offset
-    raise processes.BenchError("no free range of ports for three members of brokerd")
+    raise processes.BenchError(f"no free range of ports for {count} members of brokerd")
 
 
 def _is_free(port: int) -> bool:
@@ -52,12 +56,15 @@ class BrokerdCluster:
         environment: dict[str, str] | None = None,
     ) -> None:
         """environment: settings of all members."""
-        self.title = f"brokerd {__version__}"
+        # The members run the form that this process runs: their environment is ours.
+        self.title = f"brokerd {__version__}, {compiled.form()}"
         self._size = size
         #: The module that is run, and its first arguments.
         self._program = program
         self._settings = environment or {}
         self.amqp_ports: list[int] = []
+        #: Of the gRPC services for clients.
+        self.rpc_ports: list[int] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._offsets: list[int] = []
         self._env: dict[str, str] = {}
@@ -69,6 +76,7 @@ class BrokerdCluster:
         first = free_offset(self._size)
         self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]
         self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
+        self.rpc_ports = [PORTS["rpc"] + offset for offset in offsets]
         self._env = (
             os.environ
             | {
@@ -141,8 +149,7 @@ class BrokerdCluster:
         return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
 
     def stop(self) -> None:
-        for process in self._processes:
-            processes.end_session(process)
+        processes.end_sessions(self._processes)
         self._processes.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -6,6 +6,7 @@ else.  For bench.curves.
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
 from collections.abc import Iterator
@@ -77,6 +78,8 @@ def _open(port: int) -> socket.socket:
 @contextmanager
 def idle_connections(ports: list[int], count: int) -> Iterator[None]:
     """Hold `count` open connections, spread over the members' ports."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     held: list[socket.socket] = []
     try:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Does the cost of a message stay flat? Curves over depth, bindings, queues, connections and size.
+"""Does the cost of a message stay flat? Curves over depth, bindings, queues, members and more.
 
     python -m bench.curves [--curves KEY,…] [--only brokerd|rabbitmq] [--at-most N] [--out FILE]
 
@@ -6,215 +6,47 @@ For each curve a cluster of three is started anew for each broker; at each point
 one publisher (1,000 in flight, confirms, 1 KiB, a quorum queue of three, unless the curve says
 otherwise) is measured: messages per second, and microseconds of CPU per message over all members,
 which says more than the rate on a machine that load programs and members share. Prints a Markdown
-table per curve.
+table per curve. A curve takes some 5 minutes for both brokers, those of queues up to an hour, since
+creating many takes it (--at-most 10000: 10 minutes); no single step takes more than half an hour.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import load_programs, processes
+from bench import load_programs
 from bench.brokerd_nodes import BrokerdCluster
-from bench.connections import idle_connections
+from bench.curve_points import (
+    WARM_UP_MESSAGES,
+    Measure,
+    by_bindings,
+    by_connections,
+    by_consumers,
+    by_depth,
+    by_members,
+    by_queues,
+    by_size,
+    by_vhosts,
+)
 from bench.processes import BenchError, Cluster
 from bench.rabbitmq import RabbitCluster
-from bench.rows import drop, new_queue
+from bench.rows import Point, drop, new_queue
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {"brokerd": BrokerdCluster, "rabbitmq": RabbitCluster}
-MESSAGES = 30_000
-WARM_UP_MESSAGES = 20_000
-#: How long an idle cluster is watched.
-IDLE_S = 5.0
-#: After something was created: a moment for what the brokers do behind it.
-SETTLE_S = 2.0
-EXCHANGE = "curve"
-#: {column: figure}
-Point = dict[str, float]
-Measure = Callable[[Cluster, int], Iterator[tuple[int, Point]]]
+CLUSTERS: dict[str, Callable[[int], Cluster]] = {
+    "brokerd": BrokerdCluster,
+    "rabbitmq": RabbitCluster,
+}
 
 
 def say(text: str) -> None:
     print(f"curves: {text}", file=sys.stderr, flush=True)
-
-
-def publish(cluster: Cluster, count: int = MESSAGES, **options: object) -> Point:
-    """One measured run of amqpload; the queue must have been declared if options say so."""
-    cpu = processes.cpu_seconds(cluster.pids())
-    options = {"in_flight": 1000, "size": 1024} | options
-    result = load_programs.run_amqpload("publish", cluster.amqp_ports[0], count=count, **options)
-    spent = processes.cpu_seconds(cluster.pids()) - cpu
-    return {"publish/s": result["rate"], "publish CPU µs": spent * 1e6 / count}
-
-
-def consume(cluster: Cluster, queue: str, count: int) -> Point:
-    cpu = processes.cpu_seconds(cluster.pids())
-    result = load_programs.run_amqpload(
-        "consume", cluster.amqp_ports[0], queue=queue, prefetch=1000, count=count
-    )
-    spent = processes.cpu_seconds(cluster.pids()) - cpu
-    return {"consume/s": result["rate"], "consume CPU µs": spent * 1e6 / count}
-
-
-def idle(cluster: Cluster) -> Point:
-    """What the cluster costs while nobody uses it."""
-    time.sleep(SETTLE_S)
-    cpu = processes.cpu_seconds(cluster.pids())
-    time.sleep(IDLE_S)
-    spent = processes.cpu_seconds(cluster.pids()) - cpu
-    return {"idle CPU %": 100 * spent / IDLE_S}
-
-
-def powers(first: int, last: int, at_most: int) -> list[int]:
-    """1, 10, 100 … from first to last, none above at_most."""
-    points = [first]
-    while points[-1] * 10 <= last:
-        points.append(points[-1] * 10)
-    if points[-1] != last:
-        points.append(last)
-    return [point for point in points if point <= at_most]
-
-
-def by_depth(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-    queue, depth = new_queue(), 0
-    before = processes.resident_mib(cluster.pids())
-    for point in powers(1_000, 1_000_000, at_most):
-        load_programs.run_amqpload(
-            "publish", cluster.amqp_ports[0], queue=queue, in_flight=1000, count=point - depth
-        )
-        figures = publish(cluster, queue=queue)
-        figures |= consume(cluster, queue, MESSAGES)
-        grown = processes.resident_mib(cluster.pids()) - before
-        figures["bytes per message and member"] = grown * 2**20 / point / len(cluster.amqp_ports)
-        depth = point
-        yield point, figures
-
-
-def by_bindings(kind: str) -> Measure:
-    """Bindings of other keys at the exchange that is published to."""
-
-    def measure(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-        queue, made = "curve-bound", 0
-        load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=queue, count=1)
-        for point in powers(10, 100_000, at_most):
-            keys = [f"k{number}.other.*" for number in range(made, point - 1)]
-            started = time.monotonic()
-            with definitions(kind, queue, [*keys, "wanted.key"]) as file:
-                import_definitions(cluster, file)
-            took = time.monotonic() - started
-            made = point - 1
-            figures = publish(
-                cluster, queue=queue, exchange=EXCHANGE, key="wanted.key", no_declare=True
-            )
-            yield point, figures | {"import s": took}
-
-    return measure
-
-
-def import_definitions(cluster: Cluster, file: Path) -> None:
-    cluster.control("import_definitions", "-t", "1800", str(file))
-
-
-@contextmanager
-def definitions(kind: str, queue: str, keys: list[str]) -> Iterator[Path]:
-    exchange = {"name": EXCHANGE, "vhost": "/", "type": kind, "durable": True}
-    exchange |= {"auto_delete": False, "internal": False, "arguments": {}}
-    bindings = [
-        {
-            "source": EXCHANGE,
-            "vhost": "/",
-            "destination": queue,
-            "destination_type": "queue",
-            "routing_key": key,
-            "arguments": {},
-        }
-        for key in keys
-    ]
-    with written({"exchanges": [exchange], "bindings": bindings}) as file:
-        yield file
-
-
-@contextmanager
-def queue_definitions(kind: str, numbers: range, vhost: str = "/") -> Iterator[Path]:
-    queues = [
-        {
-            "name": f"idle-{number}",
-            "vhost": vhost,
-            "durable": True,
-            "auto_delete": False,
-            "arguments": {"x-queue-type": kind},
-        }
-        for number in numbers
-    ]
-    with written({"queues": queues}) as file:
-        yield file
-
-
-@contextmanager
-def written(definitions: dict[str, object]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="bench-curves-") as folder:
-        file = Path(folder) / "definitions.json"
-        file.write_text(json.dumps(definitions))
-        yield file
-
-
-def by_queues(kind: str, last: int) -> Measure:
-    """Idle queues beside the one that is used."""
-
-    def measure(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-        made = 0
-        for point in powers(1, last, at_most):
-            before = processes.resident_mib(cluster.pids())
-            started = time.monotonic()
-            with queue_definitions(kind, range(made, point)) as file:
-                import_definitions(cluster, file)
-            took = time.monotonic() - started
-            figures = idle(cluster)
-            grown = processes.resident_mib(cluster.pids()) - before
-            figures["KiB per new queue, all members"] = grown * 1024 / (point - made)
-            made = point
-            queue = new_queue()
-            figures |= publish(cluster, queue=queue)
-            drop(cluster.amqp_ports[0], queue)
-            yield point, figures | {"import s": took}
-
-    return measure
-
-
-def by_connections(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-    for point in powers(1, 5_000, at_most):
-        before = processes.resident_mib(cluster.pids())
-        with idle_connections(cluster.amqp_ports, point):
-            figures = idle(cluster)
-            grown = processes.resident_mib(cluster.pids()) - before
-            figures["KiB per connection"] = grown * 1024 / point
-            queue = new_queue()
-            figures |= publish(cluster, queue=queue)
-            drop(cluster.amqp_ports[0], queue)
-        yield point, figures
-
-
-def by_size(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-    for point in (16, 128, 1024, 8192, 65_536, 1_048_576):
-        if point > at_most:
-            break
-        queue = new_queue()
-        count = max(300, min(MESSAGES, (256 << 20) // point))
-        # As many bytes as 100 messages of 64 KiB at most: a megabyte each would be a gigabyte.
-        in_flight = max(10, min(1000, (64 << 20) // point))
-        figures = publish(cluster, count, queue=queue, size=point, in_flight=in_flight)
-        figures["MiB/s"] = figures["publish/s"] * point / 2**20
-        drop(cluster.amqp_ports[0], queue)
-        yield point, figures
 
 
 @dataclass(slots=True, frozen=True)
@@ -223,40 +55,77 @@ class Curve:
     title: str
     axis: str
     measure: Measure
+    #: A cluster of each size is started anew.
+    sizes: tuple[int, ...] = (3,)
+    #: RabbitMQ is not taken further than this: it would take hours.
+    theirs_at_most: int = 1 << 30
 
 
 CURVES = (
     Curve("depth", "Ready messages in the queue", "ready", by_depth),
     Curve("bindings-direct", "Bindings of the exchange, direct", "bindings", by_bindings("direct")),
     Curve("bindings-topic", "Bindings of the exchange, topic", "bindings", by_bindings("topic")),
-    Curve("queues-quorum", "Idle quorum queues beside it", "queues", by_queues("quorum", 10_000)),
     Curve(
-        "queues-classic", "Idle classic queues beside it", "queues", by_queues("classic", 10_000)
+        "queues-quorum",
+        "Idle quorum queues beside it",
+        "queues",
+        by_queues("quorum", 100_000),
+        theirs_at_most=1_000,
+    ),
+    Curve(
+        "queues-classic",
+        "Idle classic queues beside it",
+        "queues",
+        by_queues("classic", 100_000),
+        theirs_at_most=10_000,
     ),
     Curve("connections", "Idle connections beside it", "connections", by_connections),
+    Curve("consumers", "Consumers of one queue", "consumers", by_consumers),
+    Curve("vhosts", "Vhosts beside it", "vhosts", by_vhosts),
     Curve("size", "Bytes of a message", "bytes", by_size),
+    # RabbitMQ's quorum queues have five members where there are as many, ours have three.
+    Curve(
+        "members",
+        "Members, for each 30 publishers with 1 in flight each and 30 queues",
+        "members",
+        by_members,
+        sizes=(3, 5, 9, 15),
+        theirs_at_most=3,
+    ),
 )
 
 
 def measure(curve: Curve, side: str, at_most: int) -> tuple[str, list[tuple[int, Point]]]:
-    cluster = CLUSTERS[side]()
     points: list[tuple[int, Point]] = []
-    try:
-        cluster.start()
-        queue = new_queue()
-        load_programs.run_amqpload(
-            "publish", cluster.amqp_ports[0], queue=queue, count=WARM_UP_MESSAGES
-        )
-        drop(cluster.amqp_ports[0], queue)
-        for where, figures in curve.measure(cluster, at_most):
-            points.append((where, figures))
-            shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
-            say(f"{cluster.title}: {curve.key} {where:,}: {shown}")
-    except BenchError as error:
-        say(f"{cluster.title}: {curve.key}: ended early: {error}")
-    finally:
-        cluster.stop()
-    return cluster.title, points
+    title = side
+    if side != "brokerd":
+        at_most = min(at_most, curve.theirs_at_most)
+    for size in curve.sizes:
+        cluster = CLUSTERS[side](size)
+        title = cluster.title
+        try:
+            for point in measure_cluster(curve, cluster, at_most):
+                points.append(point)  # at once: a later one may fail
+        except BenchError as error:
+            why = "\n".join([str(error), *getattr(error, "__notes__", [])])
+            say(f"{cluster.title}: {curve.key}: ended early: {why}")
+        finally:
+            cluster.stop()
+    return title, points
+
+
+def measure_cluster(curve: Curve, cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
+    """Start the cluster and yield its points; whoever takes them stops it."""
+    cluster.start()
+    queue = new_queue()
+    load_programs.run_amqpload(
+        "publish", cluster.amqp_ports[0], queue=queue, count=WARM_UP_MESSAGES
+    )
+    drop(cluster.amqp_ports[0], queue)
+    for where, figures in curve.measure(cluster, at_most):
+        shown = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
+        say(f"{cluster.title}: {curve.key} {where:,}: {shown}")
+        yield where, figures
 
 
 def table(curve: Curve, sides: list[tuple[str, list[tuple[int, Point]]]]) -> str:

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 
-from bench import curves, load_programs
+from bench import curves, definitions, load_programs
 from bench.processes import BenchError, Cluster
 
 RATE = 500
@@ -33,8 +33,8 @@ QUEUE = "failover"
 def one_round(cluster: Cluster, queues: int) -> float:
     """Return the longest wait for a confirm, in seconds."""
     if queues:
-        with curves.queue_definitions("quorum", range(queues)) as file:
-            curves.import_definitions(cluster, file)
+        with definitions.queue_definitions("quorum", range(queues)) as file:
+            definitions.import_definitions(cluster, file)
         time.sleep(SETTLE_S)
     seconds = SECONDS + queues // QUEUES_PER_S
     load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=QUEUE, count=1000)
@@ -65,7 +65,7 @@ def main() -> int:
     try:
         for number in range(args.rounds):
             for side in [args.only] if args.only else sorted(curves.CLUSTERS):
-                cluster = curves.CLUSTERS[side]()
+                cluster = curves.CLUSTERS[side](3)
                 cluster.start()
                 try:
                     waits.setdefault(cluster.title, []).append(one_round(cluster, args.queues))

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from bench import load_programs, processes
 from bench.brokerd_nodes import PORTS, BrokerdCluster
 from bench.connections import idle_connections
-from bench.curves import import_definitions, queue_definitions
+from bench.definitions import import_definitions, queue_definitions
 from bench.processes import BenchError
 
 #: Answers are shared for a second (management/figures.py): each round is to make its own.

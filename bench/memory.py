@@ -24,7 +24,7 @@ import pika
 from bench import load_programs, processes
 from bench.brokerd_nodes import PORTS, BrokerdCluster
 from bench.connections import idle_connections
-from bench.curves import import_definitions, queue_definitions
+from bench.definitions import import_definitions, queue_definitions
 from bench.rows import drop
 
 MIB = 1 << 20

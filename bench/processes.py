@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-bench"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
 ANSWER_TIMEOUT_S = 20.0
 
@@ -99,6 +99,17 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
             continue
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what a shell script left in its session
+
+
+def end_sessions(sessions: list[subprocess.Popen[bytes]]) -> None:
+    """All are told at once; a bench that is told to end meanwhile ends all of them first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for process in sessions:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in sessions:
+        end_session(process)
+    end_with_sigterm()
 
 
 def kill_session(process: subprocess.Popen[bytes]) -> None:

@@ -1,12 +1,16 @@
 """Where the microseconds of a message go, member by member and stage by stage.
 
-    python -m bench.profile [--work publish|single|consume|both|get] [--in-flight N] [--count N]
-                            [--type quorum|classic] [--via leader|follower] [--places N]
+    python -m bench.profile [--work publish|single|consume|both|get|publishers|consumers|rpc]
+                            [--in-flight N] [--count N] [--seconds N] [--places N]
+                            [--type quorum|classic] [--via leader|follower]
 
 Three members run under bench.sampler; the queue's leader is the first of them, the client is
 there too or, with --via follower, at the second.  Figures are CPU time, not wall-clock, so they
 hold on a busy machine as well: of each thread as the kernel counted it, and the main thread's
 divided by where it was seen.  --places N: the N most frequent places of each member besides.
+publishers: 200 with one in flight each; consumers: 200 with a prefetch of 1; rpc: 100 callers and
+10 servers; all on one queue, for --seconds.  Connecting and declaring count nowhere.  For plain
+Python: compiled functions leave no frames to see.  A run takes less than a minute.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ from bench.processes import notes_of
 
 WARM_UP_MESSAGES = 20_000
 QUEUE = "profile"
+#: Works of many clients, all at one member and on one queue: options of amqpload.
+MANY: dict[str, dict[str, object]] = {
+    "publishers": {"connections": 200},
+    "consumers": {"connections": 200, "prefetch": 1},
+    "rpc": {"connections": 100, "servers": 10, "prefetch": 10},
+}
 #: Which stage a file belongs to: the longest matching beginning counts.
 STAGES = {
     "brokerd/amqp/": "AMQP: parse and frame",
@@ -93,21 +103,33 @@ def measure(pid: int, folder: Path, before: dict[str, float], switches: int) -> 
     return use
 
 
-def run_load(args: argparse.Namespace, ports: list[int], count: int) -> float:
-    """One load on the queue that the first member leads; return its rate."""
+def command_of(args: argparse.Namespace, ports: list[int]) -> list[str]:
+    """The load on the queue that the first member leads; what it needs is there afterwards."""
     port = ports[1] if args.via == "follower" else ports[0]
-    options: dict[str, object] = {"queue": QUEUE, "count": count, "no_declare": True}
-    if args.work == "get":
-        # The messages lie there already: their publishes are not counted.
-        options["ack"] = "auto"
-    elif args.work == "consume":
+    options: dict[str, object] = {"queue": QUEUE, "count": args.count, "no_declare": True}
+    if args.work in MANY:
+        options |= MANY[args.work] | {"seconds": args.seconds, "type": args.type}
+        if args.work == "consumers":
+            load_programs.run_amqpload(
+                "publish", ports[0], queue=f"{QUEUE}-0", count=args.count, type=args.type
+            )
+        else:
+            # Whoever declares a queue makes its member the leader.
+            options.pop("count")
+            load_programs.run_amqpload(
+                "publish", ports[0], queue=f"{QUEUE}-0", count=1, type=args.type
+            )
+        return load_programs.amqpload_command(args.work, port, announce=True, **options)
+    if args.work in ("get", "consume"):
         load_programs.run_amqpload("publish", port, **options)
-    else:
+    if args.work == "get":
+        options["ack"] = "auto"
+    elif args.work != "consume":
         options["in_flight"] = args.in_flight
     if args.work == "single":
         options["per_write"] = 1
     verb = {"single": "publish"}.get(args.work, args.work)
-    return load_programs.run_amqpload(verb, port, **options)["rate"]
+    return load_programs.amqpload_command(verb, port, announce=True, **options)
 
 
 def table(uses: list[Use], titles: list[str], count: int) -> str:
@@ -132,46 +154,63 @@ def table(uses: list[Use], titles: list[str], count: int) -> str:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    works = ("publish", "single", "consume", "both", "get")
+    works = ("publish", "single", "consume", "both", "get", *MANY)
     parser.add_argument("--work", choices=works, default="publish")
     parser.add_argument("--in-flight", type=int, default=1000)
     parser.add_argument("--count", type=int, default=200_000)
+    parser.add_argument("--seconds", type=int, default=15, help="of many clients")
     parser.add_argument("--type", choices=("quorum", "classic"), default="quorum")
     parser.add_argument("--via", choices=("leader", "follower"), default="leader")
     parser.add_argument("--places", type=int, default=0)
     return parser.parse_args()
 
 
+def profile(
+    args: argparse.Namespace, cluster: BrokerdCluster, folder: Path
+) -> tuple[dict[str, float], list[Use]]:
+    """Run the load; return its figures and what each member used for it."""
+    pids, ports = cluster.pids(), cluster.amqp_ports
+    queue: dict[str, object] = {"queue": QUEUE, "type": args.type}
+    warm_up = queue | {"count": min(WARM_UP_MESSAGES, args.count)}
+    load_programs.run_amqpload("publish", ports[0], **warm_up)
+    load_programs.run_amqpload("consume", ports[0], **warm_up)
+    command = command_of(args, ports)
+    switches: list[int] = []
+    before: list[dict[str, float]] = []
+    uses: list[Use] = []
+
+    def begin() -> None:
+        switches.extend(int(str(notes_of(pid, folder)["switches"])) for pid in pids)
+        before.extend(thread_seconds(pid) for pid in pids)
+
+    def end() -> None:
+        uses.extend(measure(pid, folder, before[n], switches[n]) for n, pid in enumerate(pids))
+
+    return load_programs.announced(command, begin, end), uses
+
+
 def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory(prefix="bench-profile-") as name:
-        folder = Path(name)
         cluster = BrokerdCluster(program=("bench.sampler", name))
         cluster.start()
         try:
-            pids = cluster.pids()
-            ports = cluster.amqp_ports
-            queue: dict[str, object] = {"queue": QUEUE, "type": args.type}
-            warm_up = queue | {"count": min(WARM_UP_MESSAGES, args.count)}
-            load_programs.run_amqpload("publish", ports[0], **warm_up)
-            load_programs.run_amqpload("consume", ports[0], **warm_up)
-            if args.work == "get":
-                load_programs.run_amqpload("publish", ports[0], **queue, count=args.count)
-            switches = [int(str(notes_of(pid, folder)["switches"])) for pid in pids]
-            before = [thread_seconds(pid) for pid in pids]
-            rate = run_load(args, ports, args.count)
-            uses = [measure(pid, folder, before[n], switches[n]) for n, pid in enumerate(pids)]
+            figures, uses = profile(args, cluster, Path(name))
         finally:
             cluster.stop()
     has_client = args.via == "leader"
     titles = ["leader, client" if has_client else "leader"]
     titles += ["follower" if has_client else "follower, client", "follower"]
-    in_flight = 1 if args.work == "get" else args.in_flight
-    print(f"{args.work}, {in_flight} in flight, {args.count} messages: {rate:,.0f} per second")
-    print(table(uses, titles, args.count))
+    in_flight = 1 if args.work == "get" or args.work in MANY else args.in_flight
+    count = int(figures["messages"])
+    print(
+        f"{args.work}, {in_flight} in flight, {count} messages: {figures['rate']:,.0f} per second, "
+        f"{cluster.title}, client {figures['client_cpu_us']:.2f} µs of CPU per message"
+    )
+    print(table(uses, titles, count))
     for title, use in zip(titles, uses, strict=True):
         for place, seconds in use.places[: args.places]:
-            print(f"{title}: {seconds * 1e6 / args.count:.3f} {place}")
+            print(f"{title}: {seconds * 1e6 / count:.3f} {place}")
 
 
 if __name__ == "__main__":

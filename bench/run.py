@@ -2,6 +2,7 @@
 
     python -m bench.run [--rounds N] [--quick] [--rows KEY,…] [--only brokerd|rabbitmq] [--out FILE]
 
+A round of all rows takes about 7 minutes on a quiet machine; no single run more than 5.
 Per round each broker is started as three members on loopback, runs all rows, and is ended; the two
 take turns in going first, so that neither always meets the warmer machine. Quorum queues of three
 with 1 KiB messages unless the row says otherwise. Prints a Markdown table; --out writes it as well.
@@ -20,16 +21,20 @@ from pathlib import Path
 
 from bench import load_programs, processes
 from bench.brokerd_nodes import BrokerdCluster
+from bench.many_rows import MANY_ROWS
 from bench.processes import BenchError, Cluster
 from bench.rabbitmq import RabbitCluster
-from bench.rows import ROWS, Row, new_queue
+from bench.rows import ROWS as FEW_ROWS
+from bench.rows import Aim, Point, Row, new_queue
+
+ROWS = (*FEW_ROWS, *MANY_ROWS)
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {"brokerd": BrokerdCluster, "rabbitmq": RabbitCluster}
 #: A quick run sends this part of the messages and is good for a look only.
 QUICK_SCALE = 0.2
 WARM_UP_MESSAGES = 20_000
-#: {side: {row key: [figure per round]}}
-Figures = dict[str, dict[str, list[float]]]
+#: {side: {row key: [figures per round]}}
+Figures = dict[str, dict[str, list[Point]]]
 
 
 def say(text: str) -> None:
@@ -84,55 +89,100 @@ def measure_side(side: str, rows: list[Row], scale: float, figures: Figures) -> 
 
 
 def measure_row(side: str, cluster: Cluster, row: Row, scale: float, figures: Figures) -> None:
-    cpu = processes.cpu_seconds(cluster.pids())
+    if row.beside and side != "brokerd":
+        return
     try:
-        figure = row.measure(cluster.amqp_ports, scale)
+        point = row.measure(cluster, scale)
     except BenchError as error:
         say(f"{cluster.title}: {row.key}: FAILED: {error}")
         return
-    figures.setdefault(side, {}).setdefault(row.key, []).append(figure)
-    pids = cluster.pids()
-    cost = (
-        f"cpu {processes.cpu_seconds(pids) - cpu:.1f} s, rss {processes.resident_mib(pids):.0f} MiB"
-    )
-    say(f"{cluster.title}: {row.key}: {figure:,.0f} {row.unit} ({cost})")
+    figures.setdefault(side, {}).setdefault(row.key, []).append(point)
+    shown = ", ".join(f"{number(point[aim.figure])} {aim.unit}" for aim in row.aims)
+    memory = processes.resident_mib(cluster.pids())
+    cost = f"CPU {number(point['broker_cpu_us'])} µs" if "broker_cpu_us" in point else "CPU unknown"
+    say(f"{cluster.title}: {row.key}: {shown} ({cost}, rss {memory:.0f} MiB)")
+
+
+def number(value: float) -> str:
+    """Three figures, or all before the point."""
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
 def cell(values: list[float]) -> str:
     if not values:
         return "-"
-    middle = f"**{statistics.median(values):,.0f}**"
-    return middle if len(values) == 1 else f"{middle} ({min(values):,.0f}-{max(values):,.0f})"
+    middle = f"**{number(statistics.median(values))}**"
+    return middle if len(values) == 1 else f"{middle} ({number(min(values))}-{number(max(values))})"
+
+
+def values_of(figures: Figures, side: str, key: str, figure: str) -> list[float]:
+    points = figures.get(side, {}).get(key, [])
+    return [point[figure] for point in points if figure in point]
+
+
+def ratio_cell(row: Row, aim: Aim, figures: Figures) -> str:
+    ours = values_of(figures, "brokerd", row.key, aim.figure)
+    if row.beside:
+        theirs = values_of(figures, "brokerd", row.beside, aim.figure)
+    else:
+        theirs = values_of(figures, "rabbitmq", row.key, aim.figure)
+    if not ours or not theirs or not statistics.median(theirs):
+        return "-"
+    value = statistics.median(ours) / statistics.median(theirs)
+    verdict = "" if aim.target is None else " met" if aim.is_met_by(value) else " missed"
+    return f"{value:.2f}{verdict}"
+
+
+def cost_cell(row: Row, figures: Figures, side: str) -> str:
+    """What a message cost this broker, and the client that drove it."""
+    brokers = values_of(figures, side, row.key, "broker_cpu_us")
+    clients = values_of(figures, side, row.key, "client_cpu_us")
+    if not brokers or not clients:
+        return "-"
+    return f"{number(statistics.median(brokers))} + {number(statistics.median(clients))}"
 
 
 def table(rows: list[Row], titles: dict[str, str], figures: Figures) -> str:
+    """A line for each figure of a row; CPU stands beside the first."""
     left, right = titles.get("brokerd", "brokerd"), titles.get("rabbitmq", "RabbitMQ")
     lines = [
-        f"| work | unit | {left} | {right} | ratio | target |",
-        "|---|---|---|---|---|---|",
+        f"| work | figure | {left} | {right} | ratio | target "
+        "| CPU per message, members + client, µs | the same, RabbitMQ |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        ours = figures.get("brokerd", {}).get(row.key, [])
-        theirs = figures.get("rabbitmq", {}).get(row.key, [])
-        ratio = "-"
-        if ours and theirs:
-            value = statistics.median(ours) / statistics.median(theirs)
-            ratio = f"{value:.2f} {'met' if row.is_met_by(value) else 'missed'}"
-        aim = f"{'≤' if row.lower_is_better else '≥'} {row.target:g}"
-        lines.append(
-            f"| {row.title} | {row.unit} | {cell(ours)} | {cell(theirs)} | {ratio} | {aim} |"
-        )
+        costs = [cost_cell(row, figures, side) for side in ("brokerd", "rabbitmq")]
+        for place, aim in enumerate(row.aims):
+            ours, theirs = (
+                cell(values_of(figures, side, row.key, aim.figure))
+                for side in ("brokerd", "rabbitmq")
+            )
+            sign = "≤" if aim.lower_is_better else "≥"
+            target = "-" if aim.target is None else f"{sign} {aim.target:g}"
+            title, (own_cost, other_cost) = (row.title, costs) if not place else ("", ("", ""))
+            lines.append(
+                f"| {title} | {aim.unit} | {ours} | {theirs} | {ratio_cell(row, aim, figures)} "
+                f"| {target} | {own_cost} | {other_cost} |"
+            )
     return "\n".join(lines)
 
 
-def heading(args: argparse.Namespace) -> str:
+def machine() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"Medians of {args.rounds} alternating rounds (lowest-highest) of `python -m bench.run "
-        f"{' '.join(sys.argv[1:])}` on {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
+        f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, "
         f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}, "
-        f"{time.strftime('%Y-%m-%d')}. Three members on loopback, 1 KiB messages, quorum queue of "
-        "three unless the row says otherwise; publishes with confirms but for the classic row."
+        f"{time.strftime('%Y-%m-%d')}"
+    )
+
+
+def heading(args: argparse.Namespace) -> str:
+    return (
+        f"Medians of {args.rounds} alternating rounds (lowest-highest) of `python -m bench.run "
+        f"{' '.join(sys.argv[1:])}` on {machine()}. Three members on loopback, 1 KiB messages, "
+        "quorum queue of three unless the row says otherwise; publishes with confirms but for the "
+        "classic row."
     )
 
 
@@ -159,7 +209,10 @@ def main() -> int:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(text)
     complete = all(
-        len(figures.get(s, {}).get(r.key, [])) == args.rounds for s in sides for r in rows
+        len(figures.get(side, {}).get(row.key, [])) == args.rounds
+        for side in sides
+        for row in rows
+        if side == "brokerd" or not row.beside
     )
     return 0 if complete else 1
 

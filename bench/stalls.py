@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench import curves, load_programs
+from bench import curve_points, curves, definitions, load_programs
 from bench.processes import BenchError, Cluster
 
 RATE = 200
@@ -54,8 +54,8 @@ def delete_other(cluster: Cluster) -> None:
 def bindings_go(cluster: Cluster, count: int) -> float:
     load_programs.run_amqpload("publish", cluster.amqp_ports[0], queue=OTHER_QUEUE, count=1)
     keys = [f"k{number}.other.*" for number in range(count)]
-    with curves.definitions("topic", OTHER_QUEUE, keys) as file:
-        curves.import_definitions(cluster, file)
+    with definitions.binding_definitions("topic", OTHER_QUEUE, keys) as file:
+        definitions.import_definitions(cluster, file)
     return longest_wait(cluster, BEHIND_S, lambda: delete_other(cluster))
 
 
@@ -68,8 +68,8 @@ def messages_go(cluster: Cluster, count: int) -> float:
 
 def beside_queues(cluster: Cluster, count: int) -> float:
     cluster.control("add_vhost", VHOST)
-    with curves.queue_definitions("quorum", range(count), VHOST) as file:
-        curves.import_definitions(cluster, file)
+    with definitions.queue_definitions("quorum", range(count), VHOST) as file:
+        definitions.import_definitions(cluster, file)
     return longest_wait(cluster, WATCHED_S)
 
 
@@ -82,7 +82,7 @@ def vhost_goes(cluster: Cluster) -> float:
 
 
 def measure(side: str, args: argparse.Namespace) -> tuple[str, dict[str, float]]:
-    cluster = curves.CLUSTERS[side]()
+    cluster = curves.CLUSTERS[side](3)
     waits: dict[str, float] = {}
 
     def row(title: str, wait_ms: float) -> None:
@@ -92,7 +92,7 @@ def measure(side: str, args: argparse.Namespace) -> tuple[str, dict[str, float]]
     try:
         cluster.start()
         load_programs.run_amqpload(
-            "publish", cluster.amqp_ports[0], queue=OWN_QUEUE, count=curves.WARM_UP_MESSAGES
+            "publish", cluster.amqp_ports[0], queue=OWN_QUEUE, count=curve_points.WARM_UP_MESSAGES
         )
         row("nothing else", longest_wait(cluster, BEHIND_S))
         title = f"a queue with {args.bindings:,} bindings is deleted"

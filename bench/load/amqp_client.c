@@ -192,8 +192,7 @@ static int connect_to(const char *role, const char *host, const char *port) {
     return fd;
 }
 
-void amqp_open(struct amqp *c, const char *role, const char *host, const char *port,
-               const char *user, const char *password, const char *vhost, int timeout_s) {
+void amqp_connect(struct amqp *c, const char *role, const char *host, const char *port, int timeout_s) {
     memset(c, 0, sizeof *c);
     c->role = role;
     c->timeout_s = timeout_s;
@@ -202,7 +201,11 @@ void amqp_open(struct amqp *c, const char *role, const char *host, const char *p
     c->in = malloc(c->in_room);
     if (!c->in) die(1, "out of memory");
     c->fd = connect_to(role, host, port);
+}
 
+void amqp_open(struct amqp *c, const char *role, const char *host, const char *port,
+               const char *user, const char *password, const char *vhost, int timeout_s) {
+    amqp_connect(c, role, host, port, timeout_s);
     put_raw(&c->out, "AMQP\0\0\x09\x01", 8);
     amqp_call(c, CONNECTION_START);
     size_t start = method_begin(&c->out, 0, 0x000A000B); /* start-ok */
@@ -252,6 +255,9 @@ void amqp_close(struct amqp *c) {
             if (frame.type == FRAME_METHOD && frame.size >= 4 &&
                 get_u32(frame.payload) == CONNECTION_CLOSE_OK) {
                 close(c->fd);
+                free(c->in);
+                free(c->out.at);
+                memset(&c->out, 0, sizeof c->out);
                 return;
             }
         bool waiting = c->sent < c->out.size;

@@ -84,6 +84,8 @@ size_t frame_begin(struct bytes *b, uint8_t type, uint16_t channel);
 void frame_end(struct bytes *b, size_t start);
 size_t method_begin(struct bytes *b, uint16_t channel, uint32_t method);
 
+/* Connect and no more: for another protocol; the socket is non-blocking afterwards. */
+void amqp_connect(struct amqp *c, const char *role, const char *host, const char *port, int timeout_s);
 /* Connect, log in, open vhost and channel 1; the socket is non-blocking afterwards. */
 void amqp_open(struct amqp *c, const char *role, const char *host, const char *port,
                const char *user, const char *password, const char *vhost, int timeout_s);

@@ -5,53 +5,66 @@
  *   amqpload both      the two at once, on two connections
  *   amqpload get       take COUNT messages with basic.get, one after the other; --ack none keeps them
  *   amqpload delete    delete the queue
+ *   amqpload publishers|paced|consumers|rpc|churn   many connections: see many.c
+ *   amqpload grpc      publish over the gRPC service Messages: see grpcload.c
  *
  * Messages go out up to 256 KiB per write; --per-write 1 makes it one write per message, as most client
  * libraries do. One thread, one connection per role, frames encoded beforehand. Prints one line of JSON; rates are
  * messages per second, times in microseconds: `publish` measures publish to confirm, `both` also
  * publish to delivery. Exit status: 0, 2 the broker refused, 3 no progress, 64 wrong usage.
  */
-#include "amqp_client.h"
+#include "load.h"
 
 #include <getopt.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define COUNT_MAX 50000000ul
+#define COUNT_DEFAULT 10000ul /* of many connections: until their time is over */
 #define SIZE_MAX_BYTES (16ul << 20)
 #define IN_FLIGHT_MAX 1000000ul
+#define CONNECTIONS_MAX 20000ul
 #define WRITES_PER_TURN 1024     /* then confirms are read */
 #define BLOCK_BYTES (256u << 10) /* pre-encoded messages handed to the socket at once */
 
-struct options {
-    const char *host, *port, *consume_port, *user, *password, *vhost;
-    const char *queue, *type, *exchange, *key, *ack;
-    unsigned long count, size, in_flight, prefetch, timeout, rate, per_write;
-    bool transient, no_declare, purge, no_confirm;
-};
-
-static uint64_t now_us(void) {
+uint64_t now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
 }
 
-/* ---- latencies ---- */
+static double cpu_us_before;
 
-struct samples {
-    uint32_t *us;
-    size_t count;
-};
+static double used_us(void) {
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1e6 +
+           (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
+}
+
+void steady_begin(const struct options *o) {
+    if (o->announce) {
+        printf("begin\n");
+        fflush(stdout);
+    }
+    cpu_us_before = used_us();
+}
+
+double steady_cpu_us(void) { return used_us() - cpu_us_before; }
+
+/* ---- latencies ---- */
 
 static int by_value(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
 }
 
-static void print_samples(const char *prefix, struct samples *s) {
+void print_samples(const char *prefix, struct samples *s) {
     if (!s->count) return;
     qsort(s->us, s->count, sizeof *s->us, by_value);
     double sum = 0;
@@ -61,10 +74,19 @@ static void print_samples(const char *prefix, struct samples *s) {
            s->us[(size_t)((double)s->count * 0.99)], prefix, s->us[s->count - 1]);
 }
 
-static void *zeroed(size_t count, size_t size) {
+void *zeroed(size_t count, size_t size) {
     void *at = calloc(count ? count : 1, size);
     if (!at) die(1, "out of memory");
     return at;
+}
+
+void add_sample(struct samples *s, uint64_t us) {
+    if (s->count == s->room) {
+        s->room = s->room * 2 + 4096;
+        s->us = realloc(s->us, s->room * sizeof *s->us);
+        if (!s->us) die(1, "out of memory");
+    }
+    s->us[s->count++] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
 /* ---- publishing ---- */
@@ -82,19 +104,21 @@ struct publisher {
     uint64_t begin_us;
 };
 
-static void encode_message(struct bytes *b, const struct options *o, uint32_t frame_max, size_t *stamp_at) {
+void encode_message(struct bytes *b, const struct options *o, const char *key, const char *reply_to,
+                    uint32_t frame_max, size_t *stamp_at) {
     size_t start = method_begin(b, 1, 0x003C0028); /* basic.publish */
     put_u16(b, 0);
     put_shortstr(b, o->exchange);
-    put_shortstr(b, o->key);
+    put_shortstr(b, key);
     put_u8(b, 0);
     frame_end(b, start);
     start = frame_begin(b, FRAME_HEADER, 1);
     put_u16(b, 60);
     put_u16(b, 0);
     put_u64(b, o->size);
-    put_u16(b, 0x1000); /* delivery-mode */
+    put_u16(b, reply_to ? 0x1200 : 0x1000); /* delivery-mode, reply-to */
     put_u8(b, o->transient ? 1 : 2);
+    if (reply_to) put_shortstr(b, reply_to);
     frame_end(b, start);
     *stamp_at = b->size + 7;
     for (unsigned long left = o->size; left;) {
@@ -112,10 +136,17 @@ static void encode_message(struct bytes *b, const struct options *o, uint32_t fr
     }
 }
 
+void select_confirms(struct amqp *c) {
+    size_t start = method_begin(&c->out, 1, 0x0055000A); /* confirm.select */
+    put_u8(&c->out, 0);
+    frame_end(&c->out, start);
+    amqp_call(c, CONFIRM_SELECT_OK);
+}
+
 static void publisher_prepare(struct publisher *p, const struct options *o) {
     struct bytes one = {0}, all = {0};
     p->o = o;
-    encode_message(&one, o, p->c.frame_max, &p->stamp_at);
+    encode_message(&one, o, o->key, NULL, p->c.frame_max, &p->stamp_at);
     p->message_bytes = one.size;
     p->block_messages = BLOCK_BYTES / one.size ? BLOCK_BYTES / one.size : 1;
     for (size_t i = 0; i < p->block_messages; i++) put_raw(&all, one.at, one.size);
@@ -125,11 +156,7 @@ static void publisher_prepare(struct publisher *p, const struct options *o) {
     p->is_confirmed = zeroed(o->count + 2, 1);
     p->latency.us = zeroed(o->count, sizeof *p->latency.us);
     p->lowest = 1;
-    if (o->no_confirm) return;
-    size_t start = method_begin(&p->c.out, 1, 0x0055000A); /* confirm.select */
-    put_u8(&p->c.out, 0);
-    frame_end(&p->c.out, start);
-    amqp_call(&p->c, CONFIRM_SELECT_OK);
+    if (!o->no_confirm) select_confirms(&p->c);
 }
 
 static void confirm_one(struct publisher *p, uint64_t tag, uint64_t now, bool nack) {
@@ -294,6 +321,7 @@ static struct frame next_frame(struct amqp *c) {
 /* Each get waits for its message; an ack is a write of its own, as in most client libraries. */
 static void get_all(struct amqp *c, const struct options *o) {
     bool is_auto = !strcmp(o->ack, "auto"), is_kept = !strcmp(o->ack, "none");
+    steady_begin(o);
     uint64_t begin = now_us();
     for (unsigned long n = 0; n < o->count; n++) {
         size_t start = method_begin(&c->out, 1, 0x003C0046); /* basic.get */
@@ -318,16 +346,18 @@ static void get_all(struct amqp *c, const struct options *o) {
         amqp_pump(c, false, true);
     }
     double seconds = (double)(now_us() - begin) / 1e6;
-    printf("{\"messages\": %lu, \"seconds\": %.4f, \"rate\": %.1f}\n", o->count, seconds, (double)o->count / seconds);
+    printf("{\"messages\": %lu, \"seconds\": %.4f, \"rate\": %.1f, \"client_cpu_us\": %.3f}\n", o->count, seconds,
+           (double)o->count / seconds, steady_cpu_us() / (double)o->count);
+    fflush(stdout);
 }
 
 /* ---- topology ---- */
 
-static void declare(struct amqp *c, const struct options *o) {
+void declare_queue(struct amqp *c, const struct options *o, const char *queue) {
     bool quorum = strcmp(o->type, "quorum") == 0;
     size_t start = method_begin(&c->out, 1, 0x0032000A); /* queue.declare */
     put_u16(&c->out, 0);
-    put_shortstr(&c->out, o->queue);
+    put_shortstr(&c->out, queue);
     put_u8(&c->out, quorum || !o->transient ? 2 : 0); /* durable */
     put_u32(&c->out, (uint32_t)(1 + 12 + 1 + 4 + strlen(o->type)));
     put_shortstr(&c->out, "x-queue-type");
@@ -336,6 +366,11 @@ static void declare(struct amqp *c, const struct options *o) {
     put_raw(&c->out, o->type, strlen(o->type));
     frame_end(&c->out, start);
     amqp_call(c, QUEUE_DECLARE_OK);
+}
+
+static void declare(struct amqp *c, const struct options *o) {
+    size_t start;
+    declare_queue(c, o, o->queue);
     if (o->purge) {
         start = method_begin(&c->out, 1, 0x0032001E);
         put_u16(&c->out, 0);
@@ -377,6 +412,7 @@ static void delete_queue(struct amqp *c, const struct options *o) {
 /* ---- the runs ---- */
 
 static void run(struct publisher *p, struct consumer *k, const struct options *o) {
+    steady_begin(o);
     uint64_t begin = now_us(), published_at = 0, consumed_at = 0;
     int wait_ms = 0; /* deliveries may have come with consume-ok */
     struct frame f;
@@ -426,7 +462,8 @@ static void run(struct publisher *p, struct consumer *k, const struct options *o
     }
     uint64_t end = published_at > consumed_at ? published_at : consumed_at;
     double seconds = (double)(end - begin) / 1e6;
-    printf("{\"messages\": %lu, \"seconds\": %.4f, \"rate\": %.1f", o->count, seconds, (double)o->count / seconds);
+    printf("{\"messages\": %lu, \"seconds\": %.4f, \"rate\": %.1f, \"client_cpu_us\": %.3f", o->count, seconds,
+           (double)o->count / seconds, steady_cpu_us() / (double)o->count);
     if (p && !o->no_confirm) {
         printf(", \"nacked\": %lu", p->nacked);
         p->latency.count = p->done;
@@ -435,6 +472,7 @@ static void run(struct publisher *p, struct consumer *k, const struct options *o
     if (k) printf(", \"redelivered\": %lu", k->redelivered);
     if (p && k) print_samples("delivery_", &k->latency);
     printf("}\n");
+    fflush(stdout);
 }
 
 static unsigned long number(const char *name, const char *text, unsigned long max) {
@@ -451,12 +489,14 @@ static const struct option LONG[] = {
     {"exchange", 1, 0, 'e'}, {"key", 1, 0, 'k'}, {"ack", 1, 0, 'a'}, {"count", 1, 0, 'c'},
     {"size", 1, 0, 's'}, {"in-flight", 1, 0, 'i'}, {"prefetch", 1, 0, 'f'}, {"timeout", 1, 0, 'T'},
     {"rate", 1, 0, 'r'}, {"per-write", 1, 0, 'W'}, {"transient", 0, 0, 'n'}, {"no-declare", 0, 0, 'd'}, {"purge", 0, 0, 'g'},
-    {"no-confirm", 0, 0, 'N'}, {0, 0, 0, 0}};
+    {"no-confirm", 0, 0, 'N'}, {"announce", 0, 0, 'A'}, {"connections", 1, 0, 'C'}, {"queues", 1, 0, 'Q'},
+    {"servers", 1, 0, 'S'}, {"seconds", 1, 0, 'x'}, {"warm-up", 1, 0, 'y'}, {0, 0, 0, 0}};
 
 static struct options parse(int argc, char **argv) {
     struct options o = {.host = "127.0.0.1", .port = "5672", .user = "guest", .password = "guest",
         .vhost = "/", .queue = "amqpload", .type = "quorum", .exchange = "", .ack = "each",
-        .count = 10000, .size = 1024, .in_flight = 1000, .prefetch = 1000, .timeout = 30};
+        .count = ULONG_MAX, .size = 1024, .in_flight = 1000, .prefetch = 1000, .timeout = 30,
+        .connections = 1, .queues = 1, .servers = 1, .seconds = 10, .warm_up = 1};
     int c;
     while ((c = getopt_long(argc, argv, "", LONG, NULL)) != -1) switch (c) {
         case 'h': o.host = optarg; break;
@@ -481,11 +521,19 @@ static struct options parse(int argc, char **argv) {
         case 'd': o.no_declare = true; break;
         case 'g': o.purge = true; break;
         case 'N': o.no_confirm = true; break;
+        case 'A': o.announce = true; break;
+        case 'C': o.connections = number("connections", optarg, CONNECTIONS_MAX); break;
+        case 'Q': o.queues = number("queues", optarg, CONNECTIONS_MAX); break;
+        case 'S': o.servers = number("servers", optarg, CONNECTIONS_MAX); break;
+        case 'x': o.seconds = number("seconds", optarg, 3600); break;
+        case 'y': o.warm_up = number("warm-up", optarg, 3600); break;
         default: die(EXIT_USAGE, "the options are listed in amqpload.c");
     }
     if (!o.key) o.key = o.queue;
     if (!o.consume_port) o.consume_port = o.port;
     if (!o.count || !o.in_flight || !o.timeout) die(EXIT_USAGE, "count, in-flight and timeout are at least 1");
+    if (!o.connections || !o.queues || !o.servers || !o.seconds)
+        die(EXIT_USAGE, "connections, queues, servers and seconds are at least 1");
     if (strcmp(o.ack, "each") && strcmp(o.ack, "auto") && strcmp(o.ack, "none") &&
         (strncmp(o.ack, "multiple:", 9) || !number("ack", o.ack + 9, 65535)))
         die(EXIT_USAGE, "--ack takes each, auto, none or multiple:K, not '%s'", o.ack);
@@ -500,9 +548,17 @@ int main(int argc, char **argv) {
     const char *verb = argc > 1 ? argv[1] : "";
     bool both = !strcmp(verb, "both"), publish = both || !strcmp(verb, "publish"),
          consume = both || !strcmp(verb, "consume"), get = !strcmp(verb, "get"), remove = !strcmp(verb, "delete");
-    if (!publish && !consume && !get && !remove)
-        die(EXIT_USAGE, "usage: amqpload publish|consume|both|get|delete [--queue Q] [--count N] ...");
+    bool grpc = !strcmp(verb, "grpc"), many = many_has(verb);
+    if (!publish && !consume && !get && !remove && !grpc && !many)
+        die(EXIT_USAGE, "usage: amqpload publish|consume|both|get|delete|publishers|paced|consumers|rpc|churn|grpc "
+                        "[--queue Q] [--count N] ...");
     struct options o = parse(argc - 1, argv + 1);
+    if (o.count == ULONG_MAX) o.count = many ? COUNT_MAX : COUNT_DEFAULT;
+    if (grpc || many) {
+        if (grpc) grpc_run(&o);
+        else many_run(verb, &o);
+        return 0;
+    }
     if (!get && !strcmp(o.ack, "none")) die(EXIT_USAGE, "--ack none is for get");
     int timeout = (int)o.timeout;
     if (publish || get || remove) amqp_open(&p.c, "publisher", o.host, o.port, o.user, o.password, o.vhost, timeout);

@@ -81,6 +81,17 @@ def read_methods(connection: socket.socket, head: bytes, count: int) -> int:
     return seen.count(head)
 
 
+def receive_until(connection: socket.socket, heads: tuple[bytes, ...]) -> bytes:
+    """Read until one of these methods has come, and return all of it."""
+    seen = b""
+    while not any(head in seen for head in heads):
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionError
+        seen += data
+    return seen
+
+
 def sends(*data: bytes) -> Script:
     def script(connection: socket.socket) -> None:
         connection.sendall(b"".join(data))
@@ -162,6 +173,95 @@ def test_window_is_never_exceeded() -> None:
     assert together == [1] * 30
 
 
+CONSUMING = method(60, 11, channel=1) + method(60, 21, b"\x04load", channel=1)
+
+
+def test_each_of_many_publishers_awaits_its_confirm() -> None:
+    together: list[int] = []
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(START + TUNE + OPENED + CONFIRMING)
+        # The last publish and the close may come in one read.
+        while CLOSE not in (data := receive_until(connection, (PUBLISH, CLOSE))):
+            together.append(data.count(PUBLISH))
+            ack = struct.pack(">QB", len(together), 0)
+            connection.sendall(method(60, 80, ack, channel=1))
+        connection.sendall(CLOSED)
+
+    with broker(script) as port:
+        options = ("--no-declare", "--warm-up", "0", "--count", "29", "--size", "10")
+        done = load(port, "publishers", *options)
+    assert done.returncode == 0, done.stderr
+    assert set(together) == {1}
+    assert '"messages": 29,' in done.stdout
+
+
+def test_a_confirm_of_many_publishers_that_cannot_be_is_named() -> None:
+    def script(connection: socket.socket) -> None:
+        connection.sendall(START + TUNE + OPENED + CONFIRMING)
+        read_methods(connection, PUBLISH, 1)
+        connection.sendall(method(60, 80, struct.pack(">QB", 9, 0), channel=1))
+
+    with broker(script) as port:
+        done = load(port, "publishers", "--no-declare", "--warm-up", "0")
+    assert done.returncode == BROKER
+    assert "confirm of tag 9, never sent" in done.stderr
+
+
+def test_what_lies_in_a_queue_is_taken_until_it_is_dry() -> None:
+    """A delivery, its ack, the next: a consumer with a prefetch of 1."""
+    acks: list[int] = []
+
+    def delivery(tag: int) -> bytes:
+        arguments = b"\x04load" + struct.pack(">QB", tag, 0) + b"\0\x01q"
+        header = frame(struct.pack(">HHQH", 60, 0, 10, 0), 1, 2)
+        return method(60, 60, arguments, channel=1) + header + frame(b"x" * 10, 1, 3)
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(START + TUNE + OPENED + CONSUMING)
+        for tag in range(1, 20):
+            connection.sendall(delivery(tag))
+            acks.append(read_methods(connection, struct.pack(">HHQ", 60, 80, tag), 1))
+        connection.sendall(delivery(20))
+        read_methods(connection, CLOSE, 1)
+        connection.sendall(CLOSED)
+
+    with broker(script) as port:
+        options = ("--no-declare", "--warm-up", "0", "--count", "20", "--prefetch", "1")
+        done = load(port, "consumers", *options)
+    assert (done.returncode, acks) == (0, [1] * 19), done.stderr
+
+
+def http2_frame(kind: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, 0, stream) + payload
+
+
+def test_a_call_that_the_broker_ends_is_named() -> None:
+    payload = struct.pack(">II", 0, 11) + b"go elsewhere"
+    goaway = http2_frame(7, 0, payload)
+
+    with broker(sends(goaway)) as port:
+        done = load(port, "grpc", "--count", "1")
+    assert done.returncode == BROKER
+    assert "the broker ended the connection: go elsewhere" in done.stderr
+
+
+def test_more_grpc_confirms_than_messages_are_named() -> None:
+    """A response with one range, 1 to 9, of one message sent."""
+    response = b"\x0a\x04\x08\x01\x10\x09"
+    payload = struct.pack(">BI", 0, len(response)) + response
+    data = http2_frame(0, 1, payload)
+
+    def script(connection: socket.socket) -> None:
+        read_methods(connection, b"amqpload", 1)  # the routing key of the first message
+        connection.sendall(data)
+
+    with broker(script) as port:
+        done = load(port, "grpc", "--count", "1")
+    assert done.returncode == BROKER
+    assert "confirm of 1 to 9, of 1 sent" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
@@ -238,6 +338,9 @@ def test_no_broker_is_named_with_host_and_port() -> None:
         (("consume", "--ack", "none"), "--ack none is for get"),
         (("consume", "--ack", "multiple:500", "--prefetch", "100"), "would wait for ever"),
         (("publish", "--nonsense"), "the options are listed"),
+        (("paced", "--no-declare", "--rate", "0"), "--rate is messages per second"),
+        (("publishers", "--connections", "0"), "connections, queues, servers and seconds"),
+        (("publishers", "--connections", "20001"), "a number from 0 to 20000"),
     ],
 )
 def test_wrong_usage_is_refused(args: tuple[str, ...], said: str) -> None:

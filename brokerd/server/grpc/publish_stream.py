@@ -169,7 +169,8 @@ class PublishStream:
                 return error
             finally:
                 self._finish_run()
-                self._publisher.flush()
+                # Small requests join in one batch while those before them are on their way.
+                self._publisher.offer()
                 self._due.set()
         return None
 

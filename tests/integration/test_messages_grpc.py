@@ -91,6 +91,18 @@ def test_every_sequence_comes_back_in_exactly_one_range(client: Client, channel:
             assert channel.basic_get(queue, auto_ack=True)[2] == b"x" * n
 
 
+def test_small_requests_that_come_together_are_one_batch(client: Client, channel: Any) -> None:
+    """hot-path.md rule 1: what a request costs must not be what an entry of the log costs."""
+    with queue_of(channel, "small") as queue:
+        before = _last_index(client, queue)
+        call = client.publish()
+        for sequence in range(1, 1001):
+            call.send(batch(publication(sequence, queue)))
+        assert sorted(numbers(call.rest(), "confirmed")) == [*range(1, 1001)]
+        assert _last_index(client, queue) - before < 500
+        assert ready(channel, queue) == 1000
+
+
 def test_refused_messages_are_rejected_and_the_others_confirmed(
     client: Client, channel: Any
 ) -> None:
@@ -423,6 +435,11 @@ def _blocked_count(member: Member) -> int:
 
 def _admin(client: Client) -> Any:
     return admin_pb2_grpc.AdminStub(client.channel)  # type: ignore[no-untyped-call]
+
+
+def _last_index(client: Client, queue: str) -> int:
+    request = admin_pb2.QuorumStatusRequest(vhost="/", name=queue)
+    return int(_admin(client).QuorumStatus(request, metadata=metadata()).members[0].last_index)
 
 
 def _set_watermark(client: Client, value: str) -> None:

@@ -114,6 +114,7 @@ class PublishStream:
         self._room = asyncio.Event()
         self._reading_done = False
         self._run: _Run | None = None
+        self._is_offer_due = False
         self._revision = 0
         self._targets: dict[Key, Target] = {}
         self._publisher = Publisher(
@@ -151,6 +152,7 @@ class PublishStream:
             await rpc_errors.abort(self._context, problem)
 
     def _end(self) -> None:
+        self._finish_run()
         identity = self._services.identity
         command = queue_commands.encode_channel_down(identity.node, identity.incarnation, self._uid)
         self._publisher.leave(command)
@@ -166,13 +168,21 @@ class PublishStream:
             try:
                 self._publish(request.publications)
             except (errors.AmqpError, rpc_errors.CallRefused) as error:
+                self._offer()
                 return error
-            finally:
-                self._finish_run()
-                # Small requests join in one batch while those before them are on their way.
-                self._publisher.offer()
-                self._due.set()
+            if not self._is_offer_due:
+                # Requests that are there at once do not let others run between: they are one batch.
+                self._is_offer_due = True
+                asyncio.get_running_loop().call_soon(self._offer)
+        self._offer()
         return None
+
+    def _offer(self) -> None:
+        """Send what was read, or let it wait while enough is on its way (publishing.py)."""
+        self._is_offer_due = False
+        self._finish_run()
+        self._publisher.offer()
+        self._due.set()
 
     async def _wait_for_room(self) -> None:
         """Hold the client back: alarms (R-ALM-2), and what is on its way (hot-path.md rule 7)."""

@@ -1,7 +1,7 @@
 """basic.get: one message for a client that waits for it.
 
 The only slow method without a task of its own: a task, a future and their turns of the loop cost
-more than all that the queue does for a get.  Used by session_consumers.py.
+more than all that the queue does for a get.  Used by session.py.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ async def _ask(call: Call, path: str, query: Mapping[str, str] | None = None) ->
     return (await _HANDLERS[path](replace(call, query=query or {}))).value
 
 
-def _page(call: Call, template: str, **values: Any) -> Answer:
-    return rendering.page(template, user=call.caller.user, node=call.services.node, **values)
+async def _page(call: Call, template: str, **values: Any) -> Answer:
+    return await rendering.page(template, user=call.caller.user, node=call.services.node, **values)
 
 
 # ---- the overview -------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ async def _overview(call: Call) -> Answer:
         verdict = problems[0]
     else:
         verdict = f"{problems[0]} {_more(len(problems) - 1)} a look, see below."
-    return _page(
+    return await _page(
         call,
         "overview.html",
         cluster=identity.name_of(call),
@@ -216,9 +216,9 @@ async def _queue(call: Call) -> Answer:
         if error.status != 404:
             raise
         text = f"There is no queue '{call.parts['name']}' in vhost '{call.vhost}'."
-        answer = _page(call, "problem.html", title="No such queue", text=text)
+        answer = await _page(call, "problem.html", title="No such queue", text=text)
         return replace(answer, status=404)
-    return _page(
+    return await _page(
         call,
         "queue.html",
         row=row,
@@ -334,7 +334,7 @@ async def _report(call: Call) -> Answer:
     file = call.services.config.data_dir / "results" / "report.html"
     text = await asyncio.to_thread(_read, file)
     if text is None:
-        answer = _page(
+        answer = await _page(
             call,
             "problem.html",
             title="No report yet",

@@ -1,12 +1,14 @@
 """What do the HTTP API, the page and /metrics cost with many queues and connections?
 
-    python -m bench.management [--queues N] [--connections N] [--seconds N] [--rounds N]
+    python -m bench.management [--queues N] [--connections N] [--seconds N] [--rounds N] [--turns]
 
 Three members with many quorum queues and idle connections; the first is asked.  For each request:
 the median and the worst time on the clock, CPU of the member asked and of the others, the answer's
 size, and the longest that a confirm took (asked again, with a publisher of 200/s beside it).
 Then one publisher's p50 and p99 alone, and with three pollers that each ask every POLL_S: what an
-autoscaler, an exporter and a Prometheus ask for.
+autoscaler, an exporter and a Prometheus ask for.  With --turns only the latter, and what of the
+member asked takes long: the longest turns of its loop in CPU time, which a busy machine changes
+little, with where it was seen (bench.turns).
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import base64
 import http.client
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench import load_programs, processes
 from bench.brokerd_nodes import PORTS, BrokerdCluster
@@ -35,6 +39,9 @@ REST_S = 10.0
 RATE = 200
 OWN_QUEUE = "management-own"
 TIMEOUT_S = 60
+#: With --turns: how many are shown, and what of a stack.
+TURNS = 12
+PLACES, FRAMES = 3, 4
 METRICS = "metrics"
 #: Title, path; of METRICS the other listener.
 REQUESTS = (
@@ -205,13 +212,31 @@ def requests(cluster: BrokerdCluster, rounds: int) -> None:
     say(f"\nResident now: {', '.join(f'{size:.0f} MiB' for size in memory)}.\n")
 
 
-def polled(cluster: BrokerdCluster, seconds: float) -> None:
-    """Turn about, so that both meet the same disturbance."""
+def say_turns(cluster: BrokerdCluster, folder: Path) -> None:
+    """Tell what took long at the first member since this was told last."""
+    found = processes.notes_of(cluster.pids()[0], folder)
+    collections = ", ".join(
+        f"generation {generation}: {each['count']}, the longest {each['longest'][0] * 1e3:.1f} ms "
+        f"for {each['longest'][1]} objects"
+        for generation, each in found["collections"].items()
+    )
+    say(f"\nTurns over 2 ms: {found['long_turns']}.  Collections: {collections}.")
+    for took, places in found["turns"][:TURNS]:
+        seen = "; ".join(" < ".join(place.split(" ")[:FRAMES]) for place in list(places)[:PLACES])
+        say(f"- {took * 1e3:.1f} ms: {seen}")
+
+
+def polled(cluster: BrokerdCluster, seconds: float, turns: Path | None) -> None:
+    """Turn about, so that both meet the same disturbance.  turns: where the member notes them."""
     say("| publishing 200/s | p50 ms | p99 ms | longest ms |\n|---|---|---|---|")
+    if turns is not None:
+        say_turns(cluster, turns)
 
     def row(title: str, found: dict[str, float]) -> None:
         cells = (f"{found[name] / 1e3:.2f}" for name in ("p50_us", "p99_us", "max_us"))
         say(f"| {title} | {' | '.join(cells)} |")
+        if turns is not None:
+            say_turns(cluster, turns)
 
     for _ in range(2):
         row("alone", publishing(cluster, seconds))
@@ -220,7 +245,7 @@ def polled(cluster: BrokerdCluster, seconds: float) -> None:
     say(f"\nA poller's round took {max(rounds) * 1e3:,.0f} ms at most.\n")
 
 
-def measure(cluster: BrokerdCluster, args: argparse.Namespace) -> None:
+def measure(cluster: BrokerdCluster, args: argparse.Namespace, folder: Path) -> None:
     with queue_definitions("quorum", range(args.queues)) as file:
         import_definitions(cluster, file)
     cluster.rebalance()
@@ -231,8 +256,9 @@ def measure(cluster: BrokerdCluster, args: argparse.Namespace) -> None:
     say(f"{args.queues:,} quorum queues on three members, {args.connections:,} idle connections.")
     say(f"Resident before: {', '.join(f'{size:.0f} MiB' for size in memory)}.")
     with idle_connections(cluster.amqp_ports, args.connections):
-        requests(cluster, args.rounds)
-        polled(cluster, args.seconds)
+        if not args.turns:
+            requests(cluster, args.rounds)
+        polled(cluster, args.seconds, folder if args.turns else None)
 
 
 def main() -> int:
@@ -241,16 +267,19 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turns", action="store_true")
     args = parser.parse_args()
-    cluster = BrokerdCluster()
-    try:
-        cluster.start()
-        measure(cluster, args)
-    except BenchError as error:
-        print(f"management: {error}", file=sys.stderr)
-        return 1
-    finally:
-        cluster.stop()
+    with tempfile.TemporaryDirectory(prefix="bench-turns-") as folder:
+        program = ("bench.turns", folder) if args.turns else ("brokerd",)
+        cluster = BrokerdCluster(program=program)
+        try:
+            cluster.start()
+            measure(cluster, args, Path(folder))
+        except BenchError as error:
+            print(f"management: {error}", file=sys.stderr)
+            return 1
+        finally:
+            cluster.stop()
     return 0
 
 

@@ -2,8 +2,8 @@
 
 A timer of the main thread's own CPU clock sends SIGPROF; the handler notes where that thread is.
 So idle time costs and counts nothing, and other threads do not disturb.  SIGUSR2 writes what was
-noted to FOLDER/PID.json and begins anew.  The product knows nothing of this; bench.profile is the
-only user.
+noted to FOLDER/PID.json and begins anew.  The product knows nothing of this; for bench.profile,
+and what it is made of for bench.turns.
 """
 
 from __future__ import annotations
@@ -50,23 +50,15 @@ class Sampler:
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{os.getpid()}.json"
         self._places: Counter[str] = Counter()
-        self._timer = ctypes.c_void_p()
 
     def start(self) -> None:
         """Begin; call it in the main thread."""
         signal.signal(signal.SIGPROF, self._sample)
         signal.signal(signal.SIGUSR2, self._write)
-        libc = ctypes.CDLL(None, use_errno=True)
-        event = _SigEvent(0, signal.SIGPROF, SIGEV_THREAD_ID, threading.get_native_id())
-        clock = CLOCK_THREAD_CPUTIME_ID
-        if libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self._timer)):
-            raise OSError(ctypes.get_errno(), "timer_create")
-        spec = _TimerSpec((0, INTERVAL_NS, 0, INTERVAL_NS))
-        if libc.timer_settime(self._timer, 0, ctypes.byref(spec), None):
-            raise OSError(ctypes.get_errno(), "timer_settime")
+        start_timer(INTERVAL_NS)
 
     def _sample(self, _: int, frame: FrameType | None) -> None:
-        self._places[_place(frame)] += 1
+        self._places[place(frame)] += 1
         if len(self._places) > PLACES_MAX:
             self._places.clear()
 
@@ -84,7 +76,19 @@ class Sampler:
         new.rename(self._path)
 
 
-def _place(frame: FrameType | None) -> str:
+def start_timer(interval_ns: int) -> None:
+    """Have SIGPROF sent to the calling thread whenever it has used so much CPU."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    event = _SigEvent(0, signal.SIGPROF, SIGEV_THREAD_ID, threading.get_native_id())
+    timer = ctypes.c_void_p()
+    if libc.timer_create(CLOCK_THREAD_CPUTIME_ID, ctypes.byref(event), ctypes.byref(timer)):
+        raise OSError(ctypes.get_errno(), "timer_create")
+    spec = _TimerSpec((0, interval_ns, 0, interval_ns))
+    if libc.timer_settime(timer, 0, ctypes.byref(spec), None):
+        raise OSError(ctypes.get_errno(), "timer_settime")
+
+
+def place(frame: FrameType | None) -> str:
     """Return the stack's own frames, innermost first, as file:function separated by spaces."""
     names = []
     outermost = None

@@ -16,6 +16,7 @@ from brokerd.core import alarms
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
 from brokerd.server import memory_breakdown, memory_monitor, memory_release
+from brokerd.server.garbage import Garbage
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,9 @@ class AlarmMonitor:
             profile.memory_cgroup_aware if aware is None else aware,
             alarms.parse_bytes(override) if override else None,
         )
-        self._release = memory_release.MemoryRelease()
+        self._release = memory_release.MemoryRelease(
+            Garbage(lambda: len(holders.queues.queue_uids()))
+        )
         self._watermark = alarms.WatermarkMachine(profile)
         self._disk = alarms.DiskAlarm()
         #: None: nothing yet.

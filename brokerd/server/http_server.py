@@ -14,11 +14,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, cast
 
-from aiohttp import http_exceptions, web
+from aiohttp import http_exceptions, web, web_response
 
 from brokerd.core.strangers import Strangers
 
 log = logging.getLogger(__name__)
+
+# No versions for strangers, whose requests cannot be read among them: aiohttp answers those by
+# itself, and has no setting for it.
+vars(web_response)["SERVER_SOFTWARE"] = "brokerd"
 
 #: From one request head to the next: the answer and the idle time together.  Longer than
 #: Prometheus' interval of one minute.

@@ -1,7 +1,7 @@
 """Gives memory that is no longer used back to the system, so that an alarm ends with its cause.
 
 glibc keeps what was freed below the top of its arenas for later, and Python's collector looks at
-old objects so seldom that cycles which lived long stay.  Measured against jemalloc
+old objects so seldom that cycles which lived long stay (garbage.py).  Measured against jemalloc
 (docs/operations.md): malloc_trim gives back as much as the best, needs nothing in the image, and
 costs a few milliseconds when there is something to give.  It leaves the tops of all arenas but the
 first as they are, so there is only that one (`settle_allocator`).
@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import time
 from collections.abc import Callable
+
+from brokerd.server.garbage import Garbage
 
 #: Releases are this far apart, and sooner while memory is short.
 EVERY_S = 10.0
 SHORT_EVERY_S = 1.0
-#: Neither may take more than this share of the time.  Trimming goes on beside the event loop, but
-#: who needs memory waits for it; looking for cycles stops the loop.
+#: Trimming may take this share of the time.  It goes on beside the event loop, but who needs memory
+#: waits for it.
 TRIM_SHARE = 0.01
-COLLECT_SHARE = 0.05
-#: While memory is not short nobody shall notice it: so small a share, and not at all in a member
-#: where it takes longer than this, which has some thousand queues.
-QUIET_COLLECT_SHARE = 0.001
-QUIET_COLLECT_S = 0.05
 
 #: malloc.h's names for mallopt.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -68,17 +64,15 @@ class MemoryRelease:
 
     def __init__(
         self,
+        garbage: Garbage,
         trim: Callable[[int], int] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
-        collect: Callable[[], object] = gc.collect,
     ) -> None:
+        self._garbage = garbage
         self._trim = trim or _find_trim()
         self._clock_s = clock_s
-        self._collect = collect
-        self._collect_took_s = 0.0
         self._trimmed_s = 0.0
         self._trim_from_s = 0.0
-        self._collected_s = 0.0
         self._running: asyncio.Future[None] | None = None
 
     def memory_seen(self, is_short: bool) -> None:
@@ -88,17 +82,10 @@ class MemoryRelease:
             return
         if now < max(self._trim_from_s, self._trimmed_s + (SHORT_EVERY_S if is_short else EVERY_S)):
             return
-        if is_short or self._collect_took_s <= QUIET_COLLECT_S:
-            self._look_for_cycles(now, COLLECT_SHARE if is_short else QUIET_COLLECT_SHARE)
+        self._garbage.look(is_short=is_short)
         self._trimmed_s = now
         if self._trim is not None:
             self._running = asyncio.get_running_loop().run_in_executor(None, self._run, self._trim)
-
-    def _look_for_cycles(self, now: float, share: float) -> None:
-        if now >= self._collected_s + self._collect_took_s / share:
-            self._collect()
-            self._collected_s = self._clock_s()
-            self._collect_took_s = self._collected_s - now
 
     def _run(self, trim: Callable[[int], int]) -> None:
         began = self._clock_s()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -25,6 +25,7 @@ from brokerd.server.catalog import cluster_name
 from brokerd.server.members import kept_aside
 from brokerd.server.metric_figures import Figures, Sources
 from brokerd.server.metrics_rabbitmq import counter, gauge
+from brokerd.server.slices import in_turns
 
 if TYPE_CHECKING:
     from brokerd.cluster.peer.certificate_files import CertificateFiles
@@ -71,10 +72,19 @@ async def render(sources: Sources) -> bytes:
     """Return the exposition text (format 0.0.4)."""
     figures = Figures(sources)
     await figures.add_up()
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(figures))
-    registry.register(metrics_rabbitmq.Families(figures))
-    return generate_latest(registry)
+    families = chain(_Figures(figures).collect(), metrics_rabbitmq.Families(figures).collect())
+    return b"".join([generate_latest(_One(family)) async for family in in_turns(families)])
+
+
+class _One(Collector):
+    """A family by itself: all two hundred at once take 10 ms."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """Return it."""
+        return (self._family,)
 
 
 class _Figures(Collector):

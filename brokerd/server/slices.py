@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,3 +37,15 @@ async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Seque
             count = max(min(SLICE_MIN, size), int(count * TURN_S / took))
         elif took < TURN_S / 2:
             count = min(size, 2 * count)
+
+
+async def in_turns(made: Iterable[T]) -> AsyncIterator[T]:
+    """Yield what is made one by one, with turns of the loop between: parts of a page, families of
+    metrics.  A list that may change meanwhile is not to be walked by it.
+    """
+    began = time.thread_time()
+    for each in made:
+        yield each
+        if time.thread_time() - began > TURN_S:
+            await asyncio.sleep(0)
+            began = time.thread_time()

@@ -7,6 +7,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, urljoin, urlparse
@@ -137,6 +138,13 @@ def test_the_page_says_whether_all_is_well_and_finds_sorts_and_pages(
     assert names.findall(browser.page("/?name=Y-5")[0]) == [f"many-{n}" for n in range(50, 60)]
     text, _ = browser.page("/pages/queues/%2F/many-41")
     assert "messages wait, and nobody consumes them" in text
+    channel.queue_declare("lossy", arguments={"x-dead-letter-exchange": "gone"})
+    text, _ = browser.page("/pages/queues/%2F/lossy")
+    assert "There is no exchange 'gone' in this vhost" in unescape(text)
+    channel.exchange_declare("gone")
+    assert "There is no exchange" not in browser.page("/pages/queues/%2F/lossy")[0]
+    channel.exchange_delete("gone")
+    channel.queue_delete("lossy")
     for number in range(60):
         channel.queue_delete(f"many-{number:02}")
     connection.close()

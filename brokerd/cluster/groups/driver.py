@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from brokerd.cluster.groups.trust import Trust
+from brokerd.cluster.groups.trust import Action, Event, Trust
 from brokerd.raft import inputs
 from brokerd.raft import replica as raft
 from brokerd.raft.machine import Machine
@@ -67,12 +67,25 @@ class Ports(Protocol):
         """Who puts aside what a leader contradicts."""
         ...
 
+    @property
+    def refilling(self) -> Refilling:
+        """Who looks after replicas that have lost something."""
+        ...
+
 
 class Keeping(Protocol):
     """Implemented by keeping.py."""
 
     def contradicted(self, driver: Driver, found: Contradiction) -> None:
         """The replica has stopped, since a leader contradicts its log: keep that safe."""
+        ...
+
+
+class Refilling(Protocol):
+    """Implemented by refilling.py."""
+
+    def damaged(self, driver: Driver) -> None:
+        """The replica has no vote; told at each event until it has one again."""
         ...
 
 
@@ -139,7 +152,7 @@ class Driver:
         #: A tick is among the inputs.
         self.has_tick = False
         self.is_closed = False
-        #: What is lost here, and whether the replica may vote (G8).
+        #: What is lost here, and whether the replica may vote (G8); it learns by `learn`.
         self.trust = Trust()
         #: A broken invariant stopped this replica; the group goes on elsewhere.
         self.error: Exception | None = None
@@ -166,6 +179,13 @@ class Driver:
     def is_contradicted(self) -> bool:
         """A leader lacks what is committed here; the log stays as it is (keeping.py)."""
         return self.replica.contradiction is not None
+
+    def learn(self, event: Event) -> Action | None:
+        """Tell the replica's Trust what has happened; return what is to be done."""
+        action = self.trust.handle(event)
+        if not self.trust.may_vote:
+            self._ports.refilling.damaged(self)
+        return action
 
     # ---- inputs ---------------------------------------------------------------------------------
 

@@ -195,7 +195,7 @@ class Host:
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
             elif not replica.configuration.voters:
-                driver.trust.handle(trust.Doubted())
+                driver.learn(trust.Doubted())
             self.keeper.opened(driver)
         self._drivers[uid] = driver
         # Messages that an earlier life's snapshot refers to may leave the queue before the next.
@@ -583,7 +583,7 @@ class Host:
             self._inbox.expire()
             self.leader_transfer.remind()
             self.refilling.lacking()
-            self.keeper.look_again(self._drivers.values())
+            self.keeper.look_again(self.refilling.without_vote())
             self.remembrance.look()
             self._cleaning.collect(self._drivers)
             self._memory.clean()

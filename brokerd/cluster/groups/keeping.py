@@ -103,15 +103,15 @@ class Keeper:
         """A group was opened: one whose log is contradicted, or has begun anew, does not vote."""
         kept = None if driver.is_volatile else self.of_log(driver.log_uid)
         if not driver.is_volatile and self.is_removed(driver.log_uid):
-            driver.trust.handle(trust.LogForgotten())
+            driver.learn(trust.LogForgotten())
         if kept is None:
             return
         if not driver.is_contradicted:
-            driver.trust.handle(trust.Doubted())
+            driver.learn(trust.Doubted())
         elif kept.progress.phase in RELEASED:
-            driver.trust.handle(trust.Released())
+            driver.learn(trust.Released())
         else:
-            driver.trust.handle(trust.Contradicted())
+            driver.learn(trust.Contradicted())
 
     def is_removed(self, log_uid: int) -> bool:
         """Whether the log has forgotten this group for good: there is nothing to keep."""
@@ -119,7 +119,7 @@ class Keeper:
 
     def contradicted(self, driver: Driver, found: Contradiction) -> None:
         """A replica has stopped just now."""
-        driver.trust.handle(trust.Contradicted())
+        driver.learn(trust.Contradicted())
         kind, vhost, name, _ = self._names(driver.uid)
         logger.error(
             "%s '%s' in vhost '%s': the leader %s (term %d) lacks entries from %d on, which are "
@@ -131,7 +131,7 @@ class Keeper:
         self._begin(driver, kind, found)
 
     def look_again(self, drivers: Iterable[Driver]) -> None:
-        """Try again what a full disk prevented; called every few seconds."""
+        """Try again what a full disk prevented, of those without a vote; called now and then."""
         for driver in drivers:
             found = driver.replica.contradiction
             if found is None or self.is_removed(driver.log_uid):

@@ -27,17 +27,16 @@ class Replicas(Protocol):
         """Return this node's name."""
         ...
 
-    def drivers(self) -> list[Driver]:
-        """Return the drivers of all replicas here."""
-        ...
-
     def driver_of(self, uid: int) -> Driver | None:
         """Return a group's driver, None if no replica is here."""
         ...
 
 
 class Refilling:
-    """State: none of its own; each driver has its Trust."""
+    """State: the damaged replicas among ten thousand; each has its Trust.
+
+    Invariant: all are there that are open and have no vote, and perhaps some that had none.
+    """
 
     def __init__(
         self,
@@ -51,6 +50,17 @@ class Refilling:
         self._renew = renew
         self._wal = wal
         self._queue = queue
+        self._damaged: dict[Driver, None] = {}
+
+    def damaged(self, driver: Driver) -> None:
+        """A replica has learned something and has no vote."""
+        self._damaged[driver] = None
+
+    def without_vote(self) -> list[Driver]:
+        """Return the open replicas here that have no vote."""
+        for driver in [each for each in self._damaged if each.is_closed or each.trust.may_vote]:
+            del self._damaged[driver]
+        return list(self._damaged)
 
     def heard(self, driver: Driver, message: Message) -> None:
         """A message is on its way to a damaged replica."""
@@ -80,7 +90,7 @@ class Refilling:
         """
         lacking = [
             driver
-            for driver in self._host.drivers()
+            for driver in self.without_vote()
             if driver.trust.needs_repair and driver.error is None
         ]
         for driver in lacking:
@@ -91,14 +101,13 @@ class Refilling:
         """Return the groups whose replica here has no vote until their leader says something."""
         return [
             driver.uid
-            for driver in self._host.drivers()
-            if not (driver.trust.may_vote or driver.trust.needs_repair or driver.is_contradicted)
-            and driver.error is None
+            for driver in self.without_vote()
+            if not (driver.trust.needs_repair or driver.is_contradicted) and driver.error is None
         ]
 
     def contradicted(self) -> list[int]:
         """Return the groups whose replica here has stopped, since a leader contradicts it."""
-        return [driver.uid for driver in self._host.drivers() if driver.is_contradicted]
+        return [driver.uid for driver in self.without_vote() if driver.is_contradicted]
 
     def doubt(self, uid: int) -> bool:
         """The disk here is new and the group is not; False: no such group, or it has no past."""
@@ -116,7 +125,7 @@ class Refilling:
 
     def tell(self, driver: Driver, event: trust.Event) -> None:
         """Tell a replica's Trust, and do what it asks."""
-        action = driver.trust.handle(event)
+        action = driver.learn(event)
         if action is Action.COMPARE_LIVE:
             self._compare_live(driver)
         elif action is Action.RECORD_REFILL:

@@ -73,7 +73,7 @@ class TrustStep:
 
     places: list[int]
     #: Asked afterwards: groups may be opened meanwhile.
-    drivers: Callable[[], list[Driver]]
+    without_vote: Callable[[], list[Driver]]
 
     def run(self, wal: WriteAheadLog) -> None:
         wal.doubts.write_end(self.places)
@@ -83,9 +83,8 @@ class TrustStep:
         ended = trust.DoubtsEnded
         trusted = [
             driver
-            for driver in self.drivers()
-            if not driver.trust.may_vote
-            and driver.trust.handle(ended(wal.log(driver.log_uid).damaged)) is trust.Action.RUN
+            for driver in self.without_vote()
+            if driver.learn(ended(wal.log(driver.log_uid).damaged)) is trust.Action.RUN
         ]
         for driver in trusted:
             if len(driver.replica.configuration.voters) == 1:
@@ -214,7 +213,7 @@ class Remembrance:
         log = self._wal.log(driver.log_uid)
         if is_new and catalog is not None and catalog.trust.may_vote:
             self._wal.doubts.pass_over(driver.log_uid)
-        driver.trust.handle(trust.LogOpened(log.damaged))
+        driver.learn(trust.LogOpened(log.damaged))
 
     # ---- what follows ---------------------------------------------------------------------------
 
@@ -268,7 +267,7 @@ class Remembrance:
 
     def _end(self, places: Iterable[int]) -> None:
         self._is_ending = True
-        self._queue.add(TrustStep(list(places), self._host.drivers))
+        self._queue.add(TrustStep(list(places), self._refilling.without_vote))
         self._host.schedule_flush()
 
     def tick(self, now_ms: int) -> None:
@@ -289,8 +288,8 @@ class Remembrance:
             self._is_ending = False
             return
         self._look_at_copy()
-        is_quiet = not any(self._wal.log(uid).damaged for uid in self._wal.groups()) and not any(
-            not driver.trust.may_vote for driver in self._host.drivers()
+        is_quiet = not self._refilling.without_vote() and not any(
+            self._wal.log(uid).damaged for uid in self._wal.groups()
         )
         self._quiet_looks = self._quiet_looks + 1 if is_quiet else 0
         if self._quiet_looks >= QUIET_LOOKS and not self._is_ending:

@@ -93,7 +93,7 @@ class InstallStep:
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.snapshot_installed(self.driver.log_uid, self.snapshot, self.hard_state)
         is_damaged = wal.log(self.driver.log_uid).damaged
-        self.driver.trust.handle(trust.SnapshotInstalled(is_damaged))
+        self.driver.learn(trust.SnapshotInstalled(is_damaged))
         self.driver.persisted(self.token, [])
         return [self.driver]
 
@@ -166,7 +166,7 @@ class RefillStep:
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
         wal.refilled(self.driver.log_uid)
-        self.driver.trust.handle(trust.RefillRecorded())
+        self.driver.learn(trust.RefillRecorded())
         return [self.driver]
 
 

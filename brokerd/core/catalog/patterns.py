@@ -25,18 +25,25 @@ def matches(pattern: str, name: str) -> bool:
 
     No, where it does not compile or takes too long: an attack must not gain what it attacks.
     """
-    if pattern in _compiled:
-        compiled = _compiled[pattern]
-    else:
-        if len(_compiled) >= CACHE_SIZE_MAX:
-            _compiled.clear()
-        compiled = _compiled[pattern] = _compile(pattern)
+    return found(pattern, name, MATCH_TIMEOUT_S) is True
+
+
+def found(pattern: str, name: str, timeout_s: float) -> bool | None:
+    """Say whether the pattern is found in the name; None: it takes longer than that."""
+    compiled = _compiled[pattern] if pattern in _compiled else _remember(pattern, _compile(pattern))
     if compiled is None:
         return False
     try:
-        return compiled.search(name, timeout=MATCH_TIMEOUT_S) is not None
+        return compiled.search(name, timeout=timeout_s) is not None
     except TimeoutError:
-        return False
+        return None
+
+
+def _remember(pattern: str, compiled: _Compiled | None) -> _Compiled | None:
+    if len(_compiled) >= CACHE_SIZE_MAX:
+        _compiled.clear()
+    _compiled[pattern] = compiled
+    return compiled
 
 
 def _compile(pattern: str) -> _Compiled | None:
@@ -49,7 +56,7 @@ def _compile(pattern: str) -> _Compiled | None:
 def error(pattern: str) -> str | None:
     """Return why a pattern is refused, None if it compiles."""
     try:
-        regex.compile(pattern)
+        _remember(pattern, regex.compile(pattern, cache_pattern=False))
     except (regex.error, RecursionError, OverflowError) as fault:
         return f"invalid regular expression: {fault}"
     return None

@@ -45,8 +45,6 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
     "Vary": "Authorization, Origin",
-    # No versions for strangers.
-    "Server": "brokerd",
 }
 #: Answers up to this size are written at once.
 WRITE_BYTES = 256 * 1024

@@ -199,7 +199,7 @@ async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Seq
     keys: list[Sequence[Any]] = []
     if len(columns) == 1 and columns[0] in queue_figures.ORDERS:
         values = await queue_figures.column_of_all(call.services, queues, columns[0])
-        return listing.by_values(queues, [(value,) for value in values], call.query)
+        return listing.by_value(queues, values, call.query)
     maker = Maker(call.services, [column.split(".") for column in columns])
     found: dict[int, Figures] = {}
     if not _PLAIN.issuperset(columns):

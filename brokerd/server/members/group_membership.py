@@ -22,6 +22,7 @@ from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.members import ports
 from brokerd.server.members.replica_changes import Outcome, grow_member, shrink_member
+from brokerd.server.slices import in_slices
 
 __all__ = ["GroupMembership", "Outcome", "grow_member", "shrink_member"]
 
@@ -70,6 +71,8 @@ class GroupMembership:
         self._small: dict[int, None] = {}
         self._growing: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
+        #: All are to be looked at, and somebody does.
+        self._wants_all = self._is_walking = False
 
     # ---- what wakes it ----------------------------------------------------------------------
 
@@ -93,10 +96,25 @@ class GroupMembership:
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Look at all queues that are led here."""
-        for uid in self._member.queue_uids():
-            if self._member.leads(uid):
-                self.wake(uid)
+        """Look at all queues that are led here, some in each turn of the loop.
+
+        A member that comes back often, since it has too little time, must not cost the others
+        theirs: ten thousand queues take a tenth of a second.
+        """
+        self._wants_all = True
+        if not self._is_walking:
+            self._is_walking = True
+            self._spawn(self._wake_all())
+
+    async def _wake_all(self) -> None:
+        try:
+            while self._wants_all:
+                self._wants_all = False
+                async for uids in in_slices(self._member.queue_uids()):
+                    for uid in filter(self._member.leads, uids):
+                        self.wake(uid)
+        finally:
+            self._is_walking = False
 
     def close(self) -> None:
         """The broker ends."""

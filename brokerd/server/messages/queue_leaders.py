@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Protocol
 
-from brokerd.cluster.groups.host_events import GroupStatus
+from brokerd.cluster.groups.host_events import Progress
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.config import QueueConfig
 from brokerd.core.catalog import catalog_commands, policy
@@ -51,8 +51,8 @@ class Replicas(ports.Members, Protocol):
         """Tell whether a group has a replica here."""
         ...
 
-    def status_of(self, uid: int) -> GroupStatus:
-        """Return a replica's state; KeyError if it is not here."""
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far a replica is; KeyError if it is not here."""
         ...
 
     def term_of(self, uid: int) -> int | None:
@@ -298,8 +298,8 @@ class QueueLeaders:
     def _is_behind(self, uid: int) -> bool:
         if not self._replicas.has_group(uid):
             return False
-        status = self._replicas.status_of(uid)
-        return status.applied < status.last
+        progress = self._replicas.progress_of(uid)
+        return progress.applied < progress.last
 
     def heard(self, uid: int, term: int, is_announced: bool) -> None:
         """A leader of a group without replica here has sent something."""

@@ -105,6 +105,12 @@ class WatchedHost(Host):
         self.member.uids.discard(uid)
         super().close_group(uid, forget=forget)
 
+    def flush(self) -> None:
+        """See Host: nobody looks through all drivers for those without a vote."""
+        super().flush()
+        damaged = {driver for driver in self.drivers() if not driver.trust.may_vote}
+        assert damaged == set(self.refilling.without_vote())
+
     def forget_logs(self, kept: Any) -> None:
         """See Host."""
         opened = {driver.log_uid for driver in self.drivers()}

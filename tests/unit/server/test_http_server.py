@@ -82,3 +82,21 @@ async def test_of_a_stranger_little_is_held_however_much_it_sends() -> None:
         writer.close()
     finally:
         await server.cleanup()
+
+
+@pytest.mark.parametrize(
+    "request_head", [b"GET / HTTP/1.1\nHost: a\n\n", b"GET / HTTP/1.1\r\n\r\n"]
+)
+async def test_no_answer_tells_strangers_what_runs_here(request_head: bytes) -> None:
+    """Not the one to a request that cannot be read, either: no handler sees it."""
+    server = HttpServer(web.Application())
+    (port,) = free_ports(1)
+    await server.start("127.0.0.1", port)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_head)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+        assert b"\r\nServer: brokerd\r\n" in answer
+        writer.close()
+    finally:
+        await server.cleanup()

@@ -5,14 +5,8 @@ from __future__ import annotations
 import asyncio
 import ctypes
 
-from brokerd.server.memory_release import (
-    EVERY_S,
-    QUIET_COLLECT_S,
-    QUIET_COLLECT_SHARE,
-    SHORT_EVERY_S,
-    TRIM_SHARE,
-    MemoryRelease,
-)
+from brokerd.server.garbage import Garbage
+from brokerd.server.memory_release import EVERY_S, SHORT_EVERY_S, TRIM_SHARE, MemoryRelease
 
 
 class Clock:
@@ -27,6 +21,10 @@ class Clock:
         return 1
 
 
+def nobody() -> Garbage:
+    return Garbage(lambda: 0)
+
+
 async def seen(release: MemoryRelease, is_short: bool) -> None:
     release.memory_seen(is_short)
     if release._running is not None:
@@ -36,7 +34,7 @@ async def seen(release: MemoryRelease, is_short: bool) -> None:
 def test_it_is_given_back_now_and_then_and_soon_when_it_is_short() -> None:
     async def run() -> None:
         clock = Clock()
-        release = MemoryRelease(clock.trim, lambda: clock.now_s)
+        release = MemoryRelease(nobody(), clock.trim, lambda: clock.now_s)
         for _ in range(3):
             await seen(release, False)
         assert clock.trims == 1
@@ -56,7 +54,7 @@ def test_it_takes_a_small_share_of_the_time() -> None:
     async def run() -> None:
         clock = Clock()
         clock.trim_takes_s = 1.0
-        release = MemoryRelease(clock.trim, lambda: clock.now_s)
+        release = MemoryRelease(nobody(), clock.trim, lambda: clock.now_s)
         await seen(release, True)
         clock.now_s += 1.0 / TRIM_SHARE - 1
         await seen(release, True)
@@ -68,39 +66,7 @@ def test_it_takes_a_small_share_of_the_time() -> None:
     asyncio.run(run())
 
 
-def test_cycles_are_looked_for_where_nobody_notices_or_where_memory_is_short() -> None:
-    async def run() -> None:
-        clock = Clock()
-        took_s, collected = QUIET_COLLECT_S, 0
-
-        def collect() -> None:
-            nonlocal collected
-            collected += 1
-            clock.now_s += took_s
-
-        release = MemoryRelease(clock.trim, lambda: clock.now_s, collect)
-        await seen(release, False)
-        assert collected == 1
-        clock.now_s += QUIET_COLLECT_S / QUIET_COLLECT_SHARE - 1
-        await seen(release, False)
-        assert collected == 1
-        took_s = 0.3
-        clock.now_s += EVERY_S
-        await seen(release, False)
-        assert collected == 2
-        # It has many queues now: a stop of this length is noticed.
-        clock.now_s += 1000 * EVERY_S
-        await seen(release, False)
-        assert collected == 2
-        await seen(release, True)
-        clock.now_s += SHORT_EVERY_S
-        await seen(release, True)
-        assert collected == 3
-
-    asyncio.run(run())
-
-
 def test_the_system_has_such_a_call() -> None:
     """With glibc, which the image has; elsewhere nothing is done."""
     if hasattr(ctypes.CDLL(None), "malloc_trim"):
-        assert MemoryRelease()._trim is not None
+        assert MemoryRelease(nobody())._trim is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -45,3 +46,22 @@ async def test_no_slice_is_longer_than_its_caller_says(monkeypatch: pytest.Monke
     assert await walk(clock, 10, 0.0, size=4) == [4, 4, 2]
     assert await walk(clock, 10, 1.0, size=4) == [4, 4, 2]
     assert await walk(clock, 0, 1.0) == []
+
+
+async def test_others_have_their_turn_when_what_is_made_took_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    seen: list[object] = []
+
+    async def walk_turns() -> None:
+        async for each in slices.in_turns(iter(range(6))):
+            seen.append(each)
+            clock.now += slices.TURN_S * 0.6
+
+    walking = asyncio.create_task(walk_turns())
+    while not walking.done():
+        await asyncio.sleep(0)
+        seen.append("others")
+    await walking
+    assert seen == [0, 1, "others", 2, 3, "others", 4, 5, "others", "others"]

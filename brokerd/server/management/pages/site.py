@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from brokerd.core.catalog.catalog_state import VhostTopology
 from brokerd.server.management import bindings, identity, listing, nodes, queues
 from brokerd.server.management.call import Answer, Call, Handler, HttpError, Json
 from brokerd.server.management.pages import rendering
@@ -51,8 +52,8 @@ async def _ask(call: Call, path: str, query: Mapping[str, str] | None = None) ->
     return (await _HANDLERS[path](replace(call, query=query or {}))).value
 
 
-def _page(call: Call, template: str, **values: Any) -> Answer:
-    return rendering.page(template, user=call.caller.user, node=call.services.node, **values)
+async def _page(call: Call, template: str, **values: Any) -> Answer:
+    return await rendering.page(template, user=call.caller.user, node=call.services.node, **values)
 
 
 # ---- the overview -------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ async def _overview(call: Call) -> Answer:
         verdict = problems[0]
     else:
         verdict = f"{problems[0]} {_more(len(problems) - 1)} a look, see below."
-    return _page(
+    return await _page(
         call,
         "overview.html",
         cluster=identity.name_of(call),
@@ -216,13 +217,15 @@ async def _queue(call: Call) -> Answer:
         if error.status != 404:
             raise
         text = f"There is no queue '{call.parts['name']}' in vhost '{call.vhost}'."
-        answer = _page(call, "problem.html", title="No such queue", text=text)
+        answer = await _page(call, "problem.html", title="No such queue", text=text)
         return replace(answer, status=404)
-    return _page(
+    problem = _problem(row, _dead_letters_to(row), call.services.catalog.view.vhosts)
+    return await _page(
         call,
         "queue.html",
         row=row,
-        verdict=_said(row),
+        problem=problem,
+        verdict=problem or _said(row),
         tiles=[
             ("Type", row["type"]),
             ("Leader", row["node"] or "–"),
@@ -237,9 +240,18 @@ async def _queue(call: Call) -> Answer:
     )
 
 
-def _said(row: Json) -> str:
+def _problem(row: Json, target: str | None, vhosts: Mapping[str, VhostTopology]) -> str:
+    """Return what is wrong with a queue, "" if nothing is."""
     if row["state"] != "running":
         return f"This queue is in the state {row['state']}: no leader takes or hands out messages."
+    vhost = vhosts.get(row["vhost"])
+    if target and vhost is not None and target not in vhost.exchanges:
+        # R-DLX-4: nobody is told of it when it happens.
+        return f"There is no exchange '{target}' in this vhost, where dead letters are to go."
+    return ""
+
+
+def _said(row: Json) -> str:
     if row.get("messages_ready") and not row.get("consumers"):
         return "This queue runs; messages wait, and nobody consumes them."
     return "This queue runs."
@@ -298,10 +310,21 @@ def _tables(row: Json, bound: list[Json]) -> list[tuple[str, tuple[str, ...], li
     ]
 
 
+def _settings(row: Json) -> Json:
+    """Return what holds for a queue: an argument counts before a policy (R-POL)."""
+    own = {name.removeprefix("x-"): value for name, value in row["arguments"].items()}
+    return {**row["effective_policy_definition"], **own}
+
+
+def _dead_letters_to(row: Json) -> str | None:
+    """Return the exchange, None if they are dropped."""
+    exchange: str | None = _settings(row).get("dead-letter-exchange")
+    return exchange
+
+
 def _dead_letters(row: Json) -> list[tuple[str, str]]:
-    """Return where they go: an argument counts before a policy (R-POL)."""
-    settings = {**row["effective_policy_definition"]}
-    settings |= {name.removeprefix("x-"): value for name, value in row["arguments"].items()}
+    """Return where they go."""
+    settings = _settings(row)
     if "dead-letter-exchange" not in settings:
         return []
     lines = [
@@ -334,7 +357,7 @@ async def _report(call: Call) -> Answer:
     file = call.services.config.data_dir / "results" / "report.html"
     text = await asyncio.to_thread(_read, file)
     if text is None:
-        answer = _page(
+        answer = await _page(
             call,
             "problem.html",
             title="No report yet",

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from brokerd.cluster.groups import keeping
+from brokerd.cluster.groups import keeping, trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.cluster.groups.trust import Trust
@@ -53,6 +53,9 @@ class FakeDriver:
     machine: FakeMachine = field(default_factory=FakeMachine)
     is_volatile: bool = False
     trust: Trust = field(default_factory=Trust)
+
+    def learn(self, event: trust.Event) -> trust.Action | None:
+        return self.trust.handle(event)
 
     @property
     def is_contradicted(self) -> bool:

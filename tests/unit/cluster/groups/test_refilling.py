@@ -47,7 +47,7 @@ class FakeMachine:
         return self.live
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeDriver:
     log: GroupLog
     replica: FakeReplica
@@ -59,6 +59,13 @@ class FakeDriver:
     is_volatile: bool = False
     is_contradicted: bool = False
     error: Exception | None = None
+    refilling: Any = None
+
+    def learn(self, event: trust.Event) -> trust.Action | None:
+        action = self.trust.handle(event)
+        if not self.trust.may_vote:
+            self.refilling.damaged(self)
+        return action
 
     def catch_up(self) -> None:
         """All is applied that is known to be committed."""
@@ -95,9 +102,10 @@ class Bed:
         self.refilling = Refilling(self.host, wal, cast(WriteQueue, self.host), self.host.renew)
         self.machine = FakeMachine([(3, 4)])
         self.trust = Trust()
-        self.trust.handle(trust.LogOpened(is_damaged=True))
-        self.trust.target = self.trust.heard = target
         self.driver = FakeDriver(wal.log(UID), FakeReplica(applied_index), self.trust, self.machine)
+        self.driver.refilling = self.refilling
+        self.driver.learn(trust.LogOpened(is_damaged=True))
+        self.trust.target = self.trust.heard = target
         self.host.replicas[UID] = self.driver
 
     def heard(self, message: Message) -> None:
@@ -255,7 +263,7 @@ def test_a_group_that_is_closed_meanwhile_lacks_nothing(wal: WriteAheadLog) -> N
     bed = Bed(wal, applied_index=8, target=8)
     assert bed.look_again() == []
     assert bed.trust.needs_repair
-    bed.host.replicas.clear()
+    bed.driver.is_closed = True
     assert bed.refilling.lacking() == []
 
 
@@ -266,7 +274,7 @@ def test_a_replica_that_only_another_log_helps_is_named_for_repair(
     """Whatever it holds by now; its leader's word counts no more."""
     bed = Bed(wal, applied_index=8, target=8)
     bed.machine.live = []
-    bed.trust.handle(event)
+    bed.driver.learn(event)
     assert bed.refilling.lacking() == [UID]
     assert bed.host.steps == []
     bed.driver.error = OSError("stopped")
@@ -282,9 +290,11 @@ def test_a_replica_that_its_leader_can_refill_waits_for_it(wal: WriteAheadLog) -
     bed.driver.error = OSError("stopped")
     assert bed.refilling.waiting() == []
     bed.driver.error = None
-    bed.trust.handle(trust.RefillRecorded())
+    bed.driver.learn(trust.RefillRecorded())
     assert bed.refilling.waiting() == [], "it votes"
-    bed.trust.handle(trust.LogForgotten())
+    assert bed.refilling.without_vote() == []
+    bed.driver.learn(trust.LogForgotten())
+    assert bed.refilling.without_vote() == [bed.driver]
     assert bed.refilling.waiting() == [], "only another log helps"
 
 

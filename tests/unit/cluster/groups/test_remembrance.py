@@ -31,7 +31,7 @@ class FakeReplica:
     configuration: Configuration = THREE
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeDriver:
     log: Any
     replica: FakeReplica = field(default_factory=FakeReplica)
@@ -42,6 +42,13 @@ class FakeDriver:
     is_closed: bool = False
     trust: Trust = field(default_factory=Trust)
     inputs: list[Any] = field(default_factory=list)
+    refilling: Any = None
+
+    def learn(self, event: trust.Event) -> trust.Action | None:
+        action = self.trust.handle(event)
+        if not self.trust.may_vote:
+            self.refilling.damaged(self)
+        return action
 
 
 class FakeHost:
@@ -96,11 +103,15 @@ class Rig:
         self.host = FakeHost(self.wal)
         self.queue = FakeQueue(self.wal)
         queue = cast(WriteQueue, self.queue)
-        refilling = Refilling(self.host, self.wal, queue, self.host.renew)
+        refilling = self.refilling = Refilling(self.host, self.wal, queue, self.host.renew)
         self.liveness = Liveness(1_500, 500)
         self.liveness.set_nodes(self.others, 0)
         self.remembrance = Remembrance(self.host, self.wal, queue, self.liveness, refilling)
         self.driver = self.host.all[0]
+        self.driver.refilling = refilling
+
+    def fake(self, uid: int) -> FakeDriver:
+        return FakeDriver(self.wal.log(uid), uid=uid, log_uid=uid, refilling=self.refilling)
 
     def restart(self) -> None:
         self.wal.close()
@@ -157,7 +168,7 @@ def test_a_member_that_is_put_back_loses_its_vote_and_admits_it(pair: tuple[Rig,
     assert other.says(A).remembered != remembered
     mine.wal.mark_refilled(UID)
     mine.wal.refilled(UID)
-    mine.driver.trust.handle(trust.RefillRecorded())
+    mine.driver.learn(trust.RefillRecorded())
     exchange(mine, other, A, B)
     assert mine.driver.trust.may_vote, "it is not held against it twice"
     for _ in range(QUIET_LOOKS):
@@ -241,7 +252,7 @@ def test_a_copy_is_trusted_when_all_others_have_spoken(tmp_path: Path) -> None:
         (mine.directory / path.name).write_bytes(path.read_bytes())
     mine.others = (B,)
     mine.start()
-    mine.driver.trust.handle(trust.LogOpened(mine.wal.log(UID).damaged))
+    mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
     assert not mine.driver.trust.may_vote
     for node in (B, C):
         mine.remembrance.look()
@@ -264,11 +275,11 @@ def test_a_lone_member_trusts_its_copy(tmp_path: Path) -> None:
         (mine.directory / path.name).write_bytes(path.read_bytes())
     mine.start()
     mine.liveness.set_nodes([], 0)
-    mine.driver.trust.handle(trust.LogOpened(mine.wal.log(UID).damaged))
+    mine.driver.learn(trust.LogOpened(mine.wal.log(UID).damaged))
     mine.driver.replica.configuration = alone
     mine.remembrance.look()
     # One is opened while that is on its way to the disk.
-    late: Any = FakeDriver(mine.wal.log(30), uid=30, log_uid=30)
+    late: Any = mine.fake(30)
     mine.remembrance.opens(late, is_new=False)
     assert not late.trust.may_vote
     mine.host.all = [*mine.host.all, late]
@@ -285,15 +296,15 @@ def test_a_queue_that_comes_after_the_catalog_is_whole_is_not_doubted(tmp_path: 
     mine.wal.doubts.write(where, mine.wal.doubts.promises())
 
     def opened(uid: int, *, is_new: bool) -> bool:
-        driver: Any = FakeDriver(mine.wal.log(uid), uid=uid, log_uid=uid)
+        driver: Any = mine.fake(uid)
         mine.remembrance.opens(driver, is_new=is_new)
         return not driver.trust.may_vote
 
     assert opened(20, is_new=True), "no catalog yet"
-    mine.host.catalog = FakeDriver(mine.wal.log(CATALOG_GROUP))
-    mine.host.catalog.trust.handle(trust.LogOpened(is_damaged=True))
+    mine.host.catalog = mine.fake(CATALOG_GROUP)
+    mine.host.catalog.learn(trust.LogOpened(is_damaged=True))
     assert opened(21, is_new=True), "it may be an old one"
-    mine.host.catalog.trust.handle(trust.RefillRecorded())
+    mine.host.catalog.learn(trust.RefillRecorded())
     assert opened(UID, is_new=False)
     assert not opened(22, is_new=True)
     mine.wal.bootstrap([(21, THREE), (22, THREE)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.core.catalog import patterns
 from brokerd.server.management import listing
 from brokerd.server.management.call import HttpError
 
@@ -76,6 +77,37 @@ def test_a_pattern_that_takes_too_long_over_all_names_is_refused(
     rows = [{"name": "a" * 200 + "!"} for _ in range(1000)]
     with pytest.raises(HttpError, match=re.escape("takes too long")):
         answered({"page": "1", "use_regex": "true", "name": "(a|aa)+$"}, rows)
+    # Each name by itself is done soon.
+    rows = [{"name": "a" * 20 + str(number)} for number in range(10_000)]
+    with pytest.raises(HttpError, match=re.escape("takes too long")):
+        answered({"page": "1", "use_regex": "true", "name": "(a|aa)+$"}, rows)
+
+
+def test_a_pattern_that_takes_long_for_one_name_is_tried_on_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SEC-19: ten names of 50 ms each held the loop for half a second."""
+    tried: list[float] = []
+    real = patterns.found
+
+    def found(pattern: str, name: str, timeout_s: float) -> bool | None:
+        tried.append(timeout_s)
+        return real(pattern, name, timeout_s)
+
+    monkeypatch.setattr(patterns, "found", found)
+    rows = [{"name": "a" * 200 + "!"} for _ in range(1000)]
+    with pytest.raises(HttpError, match=re.escape("takes too long")):
+        answered({"page": "1", "use_regex": "true", "name": "(a|aa)+$"}, rows)
+    assert tried == [listing.NAME_S]
+
+
+def test_a_long_pattern_is_compiled_beside_the_loop() -> None:
+    wanted = "|".join(f"queue-{number}-x" for number in range(1000))
+    rows = [{"name": "queue-7-x"}, {"name": "other"}]
+    found = answered({"page": "1", "use_regex": "true", "name": wanted}, rows)
+    assert names(found["items"]) == "queue-7-x"
+    long = {"page": "1", "use_regex": "true", "name": "(" * 1000}
+    assert refused(long).error == "bad_request"
 
 
 def test_order_is_by_columns_and_may_be_reversed() -> None:

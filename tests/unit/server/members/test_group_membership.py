@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 from brokerd.core.catalog.catalog_effects import TopologyChanged
@@ -35,19 +36,38 @@ class Rig:
         return uid < self.count
 
 
-def test_members_and_settings_wake_every_group_led_here() -> None:
+async def test_members_and_settings_wake_every_group_led_here() -> None:
     """A policy wakes those of its vhost, by their leaders."""
     rig = Rig(4)
-    membership = GroupMembership(rig, Tasks().spawn, lambda: False)
+    tasks = Tasks()
+    membership = GroupMembership(rig, tasks.spawn, lambda: False)
     cast(Any, membership).wake = rig.woken.append
     for kind, vhost in (("policy", "v"), ("vhost", ""), ("exchange", "v")):
         membership.topology_changed(TopologyChanged(kind, vhost, "x", False, 7, "admin"))
     assert rig.woken == []
     for kind in ("member", "setting"):
         membership.topology_changed(TopologyChanged(kind, "", "x", False, 7, "admin"))
+        await tasks.wait()
         assert rig.woken == [0, 1, 2, 3]
         rig.woken.clear()
     queue = TopologyChanged("queue", "v", "q", False, 7, "admin")
     queue.uid = 3
     membership.topology_changed(queue)
     assert rig.woken == [3]
+
+
+async def test_of_many_groups_some_are_looked_at_in_each_turn_and_none_is_left_out() -> None:
+    """Whoever wakes them meanwhile may know something new of those that were looked at before."""
+    rig = Rig(1000)
+    tasks = Tasks()
+    membership = GroupMembership(rig, tasks.spawn, lambda: False)
+    cast(Any, membership).wake = rig.woken.append
+    membership.wake_all()
+    await asyncio.sleep(0)
+    assert 0 < len(rig.woken) < 1000
+    membership.wake_all()
+    await tasks.wait()
+    assert rig.woken == [*range(1000), *range(1000)]
+    membership.wake_all()
+    await tasks.wait()
+    assert len(rig.woken) == 3000

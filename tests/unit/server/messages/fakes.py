@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.cluster.groups.host_events import GroupStatus
+from brokerd.cluster.groups.host_events import GroupStatus, Progress
 from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import Queue
@@ -112,9 +112,13 @@ class Replicas:
     def has_group(self, uid: int) -> bool:
         return self.status is not None
 
-    def status_of(self, uid: int) -> GroupStatus:
-        assert self.status is not None
-        return self.status
+    def progress_of(self, uid: int) -> Progress:
+        found = self.status
+        assert found is not None
+        return Progress(
+            *(found.leader, found.is_leader, found.term, found.commit, found.applied),
+            *(found.last, found.snapshot, found.is_damaged),
+        )
 
     def term_of(self, uid: int) -> int | None:
         return None if self.status is None else self.status.term

@@ -197,7 +197,7 @@ def _raw(cluster: str | None, raw: str) -> sources.Source:
         return sources.Source(cluster, place=objects.Place(raw))
     if not Path(raw).is_dir():
         raise click.UsageError(f"--raw: there is no directory '{raw}'")
-    return sources.Source(cluster, directory=Path(raw))
+    return sources.Source(cluster, directory=Path(raw).resolve())
 
 
 def _access(
@@ -270,7 +270,14 @@ def report(out_dir: Path) -> None:
         raise click.ClickException(f"there are no tables in {out_dir} yet: use `run` first")
     live = sinks.Live(out_dir, manifest)
     base = str(out_dir.resolve())
-    for name, data in publish.render(live, base, live.names("silver")).items():
+    try:
+        files = publish.render(live, base, live.names("silver"))
+    except FileNotFoundError as error:
+        raise click.ClickException(
+            f"{error.filename} is not here: if the tables live in a store, "
+            "its publish/report.html is the report"
+        ) from error
+    for name, data in files.items():
         commit.write_durably(out_dir / "publish" / name, data)
     click.echo(out_dir / "publish" / "report.html")
 

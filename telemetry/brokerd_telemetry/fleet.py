@@ -59,7 +59,8 @@ def _source(entry: Any, folder: Path) -> Source:
         raise ValueError("`raw` must be a directory or s3://BUCKET/PREFIX")
     if raw.startswith("s3://"):
         return Source(cluster, place=objects.Place(raw))
-    return Source(cluster, directory=folder / raw)
+    # Whole: a stream is told of files by their whole paths.
+    return Source(cluster, directory=(folder / raw).resolve())
 
 
 def _access(entry: dict[str, Any], folder: Path) -> Access:

@@ -23,9 +23,11 @@ from brokerd_telemetry import (
     sources,
 )
 from brokerd_telemetry import fleet as of_a_fleet
+from brokerd_telemetry.commands import telemetry
 from brokerd_telemetry.commit import Ledger, Manifest
 from brokerd_telemetry.objects import Place
 from brokerd_telemetry.sources import SourceError
+from click.testing import CliRunner
 
 from brokerd.rpc.v1 import telemetry_pb2_grpc
 from tests.telemetry import fleet
@@ -229,6 +231,32 @@ def views_of_the_disk(out: Path) -> None:
     views.write_text("\n".join(lines).replace(base, str(out)))
 
 
+def test_segments_are_shipped_once_and_leave_the_member_unless_they_are_to_stay(
+    world: World,
+) -> None:
+    """A shipment that was cut off before the release is repeated, and does no harm."""
+    world.tell(PULLED, 5)
+    segments = dict(world.member.segments)
+    address = of_a_fleet.read(world.file)[2].access
+    assert address is not None
+    arguments = ["ship", "--pull", *address.addresses, "--to", f"s3://{BUCKET}/raw"]
+
+    def ship(*more: str) -> str:
+        done = CliRunner().invoke(telemetry, [*arguments, *more])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "2 segments shipped" in ship("--keep")
+    assert world.member.segments == segments
+    assert ship().count("was there already") == 2
+    assert world.member.segments == {}
+    place = Place(f"s3://{BUCKET}/raw")
+    for path, data in segments.items():
+        assert (place.get(f"raw/v1/{path}") or (b"",))[0] == data
+    # It lists nothing.
+    assert world.storage.listings() == []
+
+
 SOUND = {"cluster": "a/b", "pull": ["h:1"]}
 
 
@@ -331,3 +359,23 @@ def test_what_is_late_is_decided_by_the_clusters_own_hours() -> None:
     assert collect.late_from(manifest, "a") == "2026-11-17T04"
     assert collect.late_from(manifest, "b") == "2026-11-17T23"
     assert collect.late_from(manifest, "never") is None
+
+
+def test_files_that_arrived_are_of_the_source_whose_folder_they_lie_in(tmp_path: Path) -> None:
+    """A stream over several directories has one list; one that is gone again is left out."""
+    found = {}
+    for name in ("a", "b"):
+        path = tmp_path / name / "raw/v1" / f"cluster=x+{name}" / "n" / "s.jsonl.gz"
+        path.parent.mkdir(parents=True)
+        path.touch()
+        found[name] = path
+    arrived = (*found.values(), found["a"].with_name("gone.jsonl.gz"))
+    own = tmp_path / "own"
+    for name, other in (("a", "b"), ("b", "a")):
+        there = sources.Source(f"x/{name}", directory=tmp_path / name)
+        raw_dir = tmp_path / name / "raw/v1"
+        assert collect.of(there, own, arrived) == collect.Found(
+            raw_dir, [f"cluster=x+{name}/n/s.jsonl.gz"]
+        )
+        wrong = sources.Source(f"x/{other}", directory=tmp_path / name)
+        assert collect.of(wrong, own, arrived).paths == []

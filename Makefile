@@ -47,9 +47,9 @@ $(STAMP): requirements/dev.txt pyproject.toml
 lock: ## renew the lock files in requirements/ from pyproject.toml
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv==$(UV_VERSION)
 	$(BIN)/uv pip compile pyproject.toml --extra operator --extra telemetry --group dev --generate-hashes --no-annotate --no-header -q -o requirements/dev.txt
-	$(BIN)/uv pip compile pyproject.toml --generate-hashes --no-annotate --no-header -q -o requirements/broker.txt
-	$(BIN)/uv pip compile pyproject.toml --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
-	$(BIN)/uv pip compile pyproject.toml --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
+	$(BIN)/uv pip compile pyproject.toml -c requirements/dev.txt --generate-hashes --no-annotate --no-header -q -o requirements/broker.txt
+	$(BIN)/uv pip compile pyproject.toml -c requirements/dev.txt --extra operator --generate-hashes --no-annotate --no-header -q -o requirements/operator.txt
+	$(BIN)/uv pip compile pyproject.toml -c requirements/dev.txt --extra telemetry --generate-hashes --no-annotate --no-header -q -o requirements/telemetry.txt
 	$(BIN)/uv pip compile --group release --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/release.txt
 	printf '%s\n' hatchling==1.27.0 $$(grep -oE '^(mypy|setuptools)==[^ ]+' requirements/dev.txt) | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --no-annotate --no-header -q -o requirements/build.txt
 

@@ -1,4 +1,4 @@
-"""`brokerctl telemetry run|serve|report|tables`; also the command line of the job's image.
+"""`brokerctl telemetry …`; also the command line of the job's image.
 
 Imports Spark only when a run needs it, for `brokerctl` loads this module to show its help.
 """
@@ -8,15 +8,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from brokerd_telemetry import commit, job, session, sources
+from brokerd_telemetry import commit, job, objects, session, sources
+from brokerd_telemetry import fleet as of_a_fleet
+
+#: What ends a command with its text.
+_TOLD = (
+    commit.LedgerError, sources.SourceError, objects.ObjectError, session.SparkUnavailable,
+)  # fmt: skip
 
 _OUT = click.option(
     "--out", "out_dir", required=True, type=click.Path(file_okay=False, path_type=Path),
@@ -29,43 +36,53 @@ def telemetry() -> None:
     """Tables and a report of what the members counted."""
 
 
+_PULL = click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma.")
+_ACCESS_OPTIONS = (
+    click.option("--user", default="guest", show_default=True, help="A user with a reader's tag."),
+    click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
+    click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this."),
+)  # fmt: skip
 _RUN_OPTIONS = (
     click.option("--cluster", help="namespace/name; without it, every cluster that is found."),
-    click.option("--pull", "addresses", help="host:port of each member's gRPC port, by comma."),
-    click.option("--raw", "raw_dir", help="Directory of segments, instead of --pull.",
-                 type=click.Path(exists=True, file_okay=False, path_type=Path)),
+    _PULL,
+    click.option("--raw", help="Directory or s3://BUCKET/PREFIX of segments, instead of --pull."),
+    click.option("--fleet", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="List of many clusters' sources, instead of --pull and --raw."),
     _OUT,
+    click.option("--store", help="s3://BUCKET/PREFIX where the tables live; --out is then only "
+                                 "where the run works, and may be lost."),
     click.option("--master", default="local[*]", show_default=True, help="local[N] or k8s://URL."),
     click.option("--executors", default=2, show_default=True, type=click.IntRange(1, 1000)),
     click.option("--image", help="Image of executor pods."),
     click.option("--pod-template", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                  help="Template of executor pods."),
-    click.option("--user", default="guest", show_default=True, help="A user with a reader's tag."),
-    click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
-    click.option("--ca-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 envvar="BROKERD_CA_FILE", help="Speak TLS, trusting this."),
+    *_ACCESS_OPTIONS,
     click.option("--release", is_flag=True, help="Let members delete what has been taken over."),
 )  # fmt: skip
 
 
-def _with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_RUN_OPTIONS):
-        command = option(command)
-    return command
+def _with(options: Sequence[Callable[..., Any]]) -> Callable[[Callable[..., None]], Any]:
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give
 
 
 @telemetry.command()
-@_with_run_options
+@_with(_RUN_OPTIONS)
 def run(**options: Any) -> None:
     """Take over new segments and bring tables and report up to date."""
     try:
         _tell(job.run(_job_options(**options), _say), options["out_dir"])
-    except (commit.LedgerError, sources.SourceError, session.SparkUnavailable) as error:
+    except _TOLD as error:
         raise click.ClickException(str(error)) from error
 
 
 @telemetry.command()
-@_with_run_options
+@_with(_RUN_OPTIONS)
 @click.option("--every", "every_s", default=300, show_default=True, type=click.IntRange(1, 86_400),
               help="Seconds from one run's start to the next.")  # fmt: skip
 def serve(every_s: int, **options: Any) -> None:
@@ -85,7 +102,7 @@ def serve(every_s: int, **options: Any) -> None:
             began = time.monotonic()
             try:
                 _tell(job.run(asked, _say, spark), options["out_dir"])
-            except (commit.LedgerError, sources.SourceError) as error:
+            except (commit.LedgerError, sources.SourceError, objects.ObjectError) as error:
                 _say(f"this run failed: {error}")
             time.sleep(max(0.0, began + every_s - time.monotonic()))
     except KeyboardInterrupt:
@@ -97,8 +114,10 @@ def serve(every_s: int, **options: Any) -> None:
 def _job_options(
     cluster: str | None,
     addresses: str | None,
-    raw_dir: Path | None,
+    raw: str | None,
+    fleet: Path | None,
     out_dir: Path,
+    store: str | None,
     master: str,
     executors: int,
     image: str | None,
@@ -108,24 +127,88 @@ def _job_options(
     ca_file: Path | None,
     release: bool,
 ) -> job.Options:
-    if (addresses is None) == (raw_dir is None):
-        raise click.UsageError("give either --pull or --raw")
-    access = None
-    if addresses is not None:
-        if password_file is not None:
-            password = password_file.read_text().strip()
+    if sum(given is not None for given in (addresses, raw, fleet)) != 1:
+        raise click.UsageError("give one of --pull, --raw and --fleet")
+    try:
+        if fleet is not None:
+            if cluster is not None:
+                raise click.UsageError("--cluster goes with --pull or --raw; the list names them")
+            found = of_a_fleet.read(fleet)
+        elif addresses is not None:
+            access = _access(addresses, user, password_file, ca_file)
+            found = (sources.Source(cluster, access=access),)
         else:
-            password = os.environ.get("BROKERD_PASSWORD", "guest")
-        hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
-        access = sources.Access(hosts, user, password, ca_file)
+            assert raw is not None
+            found = (_raw(cluster, raw),)
+        place = None if store is None else objects.Place(store)
+    except _TOLD as error:
+        raise click.ClickException(str(error)) from error
     return job.Options(
-        cluster=cluster,
+        sources=found,
         out_dir=out_dir.resolve(),
         spark=session.SparkSettings(master, executors, image, pod_template),
-        access=access,
-        raw_dir=raw_dir,
+        place=place,
         release=release,
     )
+
+
+@telemetry.command()
+@_with(_RUN_OPTIONS)
+@click.option(
+    "--every",
+    "every_s",
+    default=60,
+    show_default=True,
+    type=click.IntRange(1, 86_400),
+    help="Seconds from one batch to the next.",
+)
+@click.option("--once", is_flag=True, help="Take what there is, and end.")
+def stream(every_s: int, once: bool, **options: Any) -> None:
+    """Take over segments as they arrive, by Structured Streaming; ends on Ctrl-C.
+
+    Tables are those of `run`, whatever is killed on the way. A batch that fails is told and tried
+    again.
+    """
+    from brokerd_telemetry.stream import Stream
+
+    asked = _job_options(**options)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        spark = session.start(replace(asked.spark, is_warm=True))
+        try:
+            stream = Stream(asked, spark, lambda done: _tell(done, options["out_dir"]), _say)
+            _say("Spark runs; " + ("once" if once else f"a batch every {every_s} s"))
+            if once:
+                stream.once()
+            else:
+                stream.forever(every_s, ended)
+        except KeyboardInterrupt:
+            _say("ends")
+        finally:
+            ended.set()
+            spark.stop()
+    except _TOLD as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _raw(cluster: str | None, raw: str) -> sources.Source:
+    if raw.startswith("s3://"):
+        return sources.Source(cluster, place=objects.Place(raw))
+    if not Path(raw).is_dir():
+        raise click.UsageError(f"--raw: there is no directory '{raw}'")
+    return sources.Source(cluster, directory=Path(raw).resolve())
+
+
+def _access(
+    addresses: str, user: str, password_file: Path | None, ca_file: Path | None
+) -> sources.Access:
+    if password_file is not None:
+        password = password_file.read_text().strip()
+    else:
+        password = os.environ.get("BROKERD_PASSWORD", "guest")
+    hosts = tuple(part.strip() for part in addresses.split(",") if part.strip())
+    return sources.Access(hosts, user, password, ca_file)
 
 
 def _tell(result: job.Result, out_dir: Path) -> None:
@@ -139,10 +222,45 @@ def _tell(result: job.Result, out_dir: Path) -> None:
 
 
 @telemetry.command()
+@_PULL
+@click.option("--to", "url", required=True, help="s3://BUCKET/PREFIX")
+@_with(_ACCESS_OPTIONS)
+@click.option("--keep", is_flag=True, help="Let the members keep what has been taken.")
+def ship(
+    addresses: str,
+    url: str,
+    user: str,
+    password_file: Path | None,
+    ca_file: Path | None,
+    keep: bool,
+) -> None:
+    """Bring the members' segments to object storage, for a run over many clusters; no Spark."""
+    from brokerd_telemetry import bucket_segments
+
+    access = _access(addresses, user, password_file, ca_file)
+    taken: set[str] = set()
+    try:
+        place = objects.Place(url)
+
+        def take(path: str, read: Callable[[], bytes]) -> int:
+            data = read()
+            bucket_segments.ship(place, path, data, _say)
+            taken.add(path)
+            return len(data)
+
+        shipped = sources.each_segment(access, take, _say)
+        if not keep:
+            sources.release(access, taken, _say)
+    except _TOLD as error:
+        raise click.ClickException(str(error)) from error
+    _say(f"{shipped.segments} segments shipped, {shipped.size_bytes / 1024:,.0f} KiB")
+
+
+@telemetry.command()
 @_OUT
 def report(out_dir: Path) -> None:
     """Write the report anew from the tables as they are, and say where it is."""
-    from brokerd_telemetry import publish
+    from brokerd_telemetry import publish, sinks
 
     try:
         manifest = commit.Ledger(out_dir).load()
@@ -150,7 +268,16 @@ def report(out_dir: Path) -> None:
         raise click.ClickException(str(error)) from error
     if not manifest.run_id:
         raise click.ClickException(f"there are no tables in {out_dir} yet: use `run` first")
-    for name, data in publish.render(out_dir, manifest).items():
+    live = sinks.Live(out_dir, manifest)
+    base = str(out_dir.resolve())
+    try:
+        files = publish.render(live, base, live.names("silver"))
+    except FileNotFoundError as error:
+        raise click.ClickException(
+            f"{error.filename} is not here: if the tables live in a store, "
+            "its publish/report.html is the report"
+        ) from error
+    for name, data in files.items():
         commit.write_durably(out_dir / "publish" / name, data)
     click.echo(out_dir / "publish" / "report.html")
 

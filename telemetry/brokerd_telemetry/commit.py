@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,17 +46,29 @@ class Manifest:
     cluster: str = ""
     #: Ingested segments by identity `boot.stream.seg`: {path, sha256, seq0, seq1, rows, hour, …}.
     segments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    #: Table name -> hour -> files: {path, rows, bytes}.  Silver is the table "silver".
+    #: Table name -> hour -> files: {path, rows, bytes, cluster}.  Silver is the table "silver"; a
+    #: file holds rows of one cluster.
     tables: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     #: Boots of members: {node, first_us, last_us, has_ended, interval_us}.
     boots: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: What this run did, for the report and for people.
     run: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def as_of_us(self) -> int:
-        """Return the end of what members had told; 0 if they never did."""
-        return max((boot["last_us"] for boot in self.boots.values()), default=0)
+    def as_of_us(self, clusters: Collection[str] | None = None) -> int:
+        """Return the end of what members (of these clusters) had told; 0 if they never did."""
+        return max(
+            (
+                boot["last_us"]
+                for boot in self.boots.values()
+                if clusters is None or boot["cluster"] in clusters
+            ),
+            default=0,
+        )
+
+    def clusters(self, table: str = "silver") -> list[str]:
+        """Return the clusters that a table has files of."""
+        hours = self.tables.get(table, {}).values()
+        return sorted({item["cluster"] for items in hours for item in items})
 
     def to_json(self) -> bytes:
         """Return it as it is stored."""
@@ -70,27 +82,73 @@ class Manifest:
             fields = json.loads(data)
             if fields.pop("v") != 1:
                 raise LedgerError("the ledger is of a newer version")
-            return cls(**fields)
+            manifest = cls(**fields)
+            manifest._name_clusters()
+            return manifest
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise LedgerError(f"a manifest is damaged: {error}") from error
 
-    def replace_hours(
-        self, table: str, hours: list[str], files: Mapping[str, list[dict[str, Any]]]
-    ) -> None:
-        """Let these hours of a table consist of these files, and of nothing else."""
-        kept = {
-            hour: entry for hour, entry in self.tables.get(table, {}).items() if hour not in hours
-        }
-        self.tables[table] = kept | {hour: files[hour] for hour in hours if files.get(hour)}
+    def _name_clusters(self) -> None:
+        """Say of the files of an earlier version, which did not, whose they are."""
+        clusters = {boot["cluster"] for boot in self.boots.values()}
+        for table in self.tables.values():
+            for item in (item for items in table.values() for item in items):
+                if "cluster" not in item and len(clusters) > 1:
+                    raise LedgerError(
+                        "these tables are of an earlier version, which mixed clusters in one file: "
+                        "let the job begin anew in an empty directory"
+                    )
+                item.setdefault("cluster", next(iter(clusters), ""))
 
-    def paths(self, table: str, hours: list[str] | None = None) -> list[str]:
+    def replace_hours(
+        self,
+        table: str,
+        hours: Collection[str],
+        files: Mapping[str, list[dict[str, Any]]],
+        clusters: Collection[str] | None = None,
+    ) -> None:
+        """Let these hours of a table consist of these files, and of nothing else.
+
+        clusters: only what is theirs; None: of all.
+        """
+        entries = dict(self.tables.get(table, {}))
+        for hour in hours:
+            others = [
+                item
+                for item in entries.pop(hour, [])
+                if clusters is not None and item["cluster"] not in clusters
+            ]
+            if others or files.get(hour):
+                entries[hour] = others + list(files.get(hour, ()))
+        self.tables[table] = entries
+
+    def hours(self, table: str, clusters: Collection[str] | None = None) -> list[str]:
+        """Return the hours in which a table has files (of these clusters), in order."""
+        return [hour for hour, _ in self._items(table, None, clusters)]
+
+    def paths(
+        self,
+        table: str,
+        hours: Collection[str] | None = None,
+        clusters: Collection[str] | None = None,
+    ) -> list[str]:
         """Return a table's relative paths, of all or of some hours, in order of the hours."""
+        return [item["path"] for _, items in self._items(table, hours, clusters) for item in items]
+
+    def _items(
+        self, table: str, hours: Collection[str] | None, clusters: Collection[str] | None
+    ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         entries = self.tables.get(table, {})
-        return [
-            item["path"]
-            for hour in sorted(entries if hours is None else set(hours) & set(entries))
-            for item in entries[hour]
-        ]
+        for hour in sorted(entries if hours is None else set(hours) & set(entries)):
+            items = [
+                item for item in entries[hour] if clusters is None or item["cluster"] in clusters
+            ]
+            if items:
+                yield hour, items
+
+    def all_paths(self) -> set[str]:
+        """Return the paths of all live files."""
+        return {path for table in self.tables for path in self.paths(table)}
 
 
 class Ledger:
@@ -99,6 +157,8 @@ class Ledger:
     def __init__(self, out_dir: Path) -> None:
         self.out_dir = out_dir
         self._dir = out_dir / "ledger"
+        #: The files of the manifest that was loaded, which need no second look.
+        self._known: set[str] = set()
 
     @property
     def _current(self) -> Path:
@@ -113,17 +173,25 @@ class Ledger:
         if "/" in name or not name.endswith(".json"):
             raise LedgerError(f"{self._current} does not name a manifest")
         try:
-            return Manifest.from_json((self._dir / "manifests" / name).read_bytes())
+            manifest = Manifest.from_json((self._dir / "manifests" / name).read_bytes())
         except FileNotFoundError as error:
             raise LedgerError(f"CURRENT names {name}, which does not exist") from error
+        self._known = manifest.all_paths()
+        return manifest
+
+    def added(self, manifest: Manifest) -> list[str]:
+        """Return the files of a manifest that were not in the loaded one; LedgerError if one of
+        them does not exist.
+        """
+        paths = sorted(manifest.all_paths() - self._known)
+        for path in paths:
+            if not (self.out_dir / path).is_file():
+                raise LedgerError(f"{path} is to be committed and does not exist")
+        return paths
 
     def commit(self, manifest: Manifest) -> None:
         """Make a manifest the current one, all or nothing."""
-        for table in manifest.tables.values():
-            for files in table.values():
-                for item in files:
-                    if not (self.out_dir / item["path"]).is_file():
-                        raise LedgerError(f"{item['path']} is to be committed and does not exist")
+        self.added(manifest)
         name = f"{manifest.run_id}.json"
         write_durably(self._dir / "manifests" / name, manifest.to_json())
         write_durably(self._current, f"{name}\n".encode())
@@ -191,9 +259,7 @@ class Ledger:
             path.unlink(missing_ok=True)
         live: set[str] = set()
         for path in manifests[-MANIFESTS_KEPT:]:
-            manifest = Manifest.from_json(path.read_bytes())
-            for table in manifest.tables:
-                live.update(manifest.paths(table))
+            live |= Manifest.from_json(path.read_bytes()).all_paths()
         removed = 0
         oldest_s = time.time() - ORPHAN_AGE_S
         for folder in ("silver", "gold"):

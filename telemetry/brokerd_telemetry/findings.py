@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import rules, schema, sinks
+from brokerd_telemetry import rules, schema
 from brokerd_telemetry.rules import Facts, Hit
 
 if TYPE_CHECKING:
-    from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.sinks import Live
 
 RAISE_WINDOWS = 2
 CLEAR_WINDOWS = 3
@@ -68,21 +67,21 @@ def step(before: Standing | None, hit: Hit | None, at_once: bool, hour_us: int) 
     return Standing(status, before.since_us, before.hit, 0, quiet)
 
 
-def evaluate(out_dir: Path, manifest: Manifest, hours: list[str]) -> list[Row]:
+def evaluate(live: Live, hours: list[str]) -> list[Row]:
     """Return the findings of the touched hours, one line per finding and hour."""
-    standing = _before(out_dir, manifest, hours[0])
+    standing = _before(live, hours[0])
     lines: list[Row] = []
     for hour in hours:
         hour_us = schema.hour_start_us(hour)
         told = {
-            row["cluster"] for row in sinks.read_rows(out_dir, manifest, "data_quality_1h", [hour])
+            cluster for cluster in live.names("data_quality_1h") if _has_told(live, cluster, hour)
         }
         facts = Facts(
-            _letter_boxes(out_dir, manifest, hour),
-            _forecast_error(out_dir, manifest, hour),
+            _letter_boxes(live, hour),
+            _forecast_error(live, hour),
             set(standing),
         )
-        hits = _hits(out_dir, manifest, hour, facts)
+        hits = _hits(live, hour, facts)
         # A cluster that told nothing of an hour is neither better nor worse in it.
         for key in sorted({*standing, *hits}):
             if key[0] not in told:
@@ -95,7 +94,7 @@ def evaluate(out_dir: Path, manifest: Manifest, hours: list[str]) -> list[Row]:
     return _bounded(lines)
 
 
-def _hits(out_dir: Path, manifest: Manifest, hour: str, facts: Facts) -> dict[Key, Hit]:
+def _hits(live: Live, hour: str, facts: Facts) -> dict[Key, Hit]:
     """Return what the rules find in an hour, of several rows of one object the worst."""
     found: dict[Key, Hit] = {}
     tables: dict[str, list[Row]] = {}
@@ -103,7 +102,7 @@ def _hits(out_dir: Path, manifest: Manifest, hour: str, facts: Facts) -> dict[Ke
         if rule.table not in tables:
             # A table of days stands with its first hour.
             within = f"{hour[:10]}T00" if rule.table.endswith("_1d") else hour
-            tables[rule.table] = sinks.read_rows(out_dir, manifest, rule.table, [within])
+            tables[rule.table] = live.rows(rule.table, [within])
         for row in tables[rule.table]:
             for hit in rule.check(row, facts):
                 key = (row["cluster"], rule.id, hit.object_type, hit.vhost, hit.name)
@@ -113,46 +112,46 @@ def _hits(out_dir: Path, manifest: Manifest, hour: str, facts: Facts) -> dict[Ke
     return found
 
 
-def _letter_boxes(out_dir: Path, manifest: Manifest, hour: str) -> set[tuple[str, str, str]]:
+def _letter_boxes(live: Live, hour: str) -> set[tuple[str, str, str]]:
     first = schema.hour_of(schema.hour_start_us(hour) - LETTER_HOURS * schema.HOUR_US)
-    wanted = [each for each in manifest.tables.get("dlx_graph_1h", {}) if first <= each <= hour]
+    wanted = [each for each in live.hours("dlx_graph_1h") if first <= each <= hour]
     return {
         (row["cluster"], row["vhost"], row["target"])
-        for row in sinks.read_rows(out_dir, manifest, "dlx_graph_1h", wanted)
+        for row in live.rows("dlx_graph_1h", wanted)
         if row["target"] != row["queue"]
     }
 
 
-def _forecast_error(out_dir: Path, manifest: Manifest, hour: str) -> dict[str, float]:
+def _forecast_error(live: Live, hour: str) -> dict[str, float]:
     """Return by cluster how far the forecasts of the day up to an hour were off."""
     first = schema.hour_of(schema.hour_start_us(hour) - LETTER_HOURS * schema.HOUR_US)
-    wanted = [at for at in manifest.tables.get("forecast_score_1h", {}) if first <= at <= hour]
+    wanted = [at for at in live.hours("forecast_score_1h") if first <= at <= hour]
     errors: dict[str, list[float]] = {}
-    for row in sinks.read_rows(out_dir, manifest, "forecast_score_1h", wanted):
+    for row in live.rows("forecast_score_1h", wanted):
         errors.setdefault(row["cluster"], []).append(abs(row["error"]))
     return {cluster: median(values) for cluster, values in errors.items()}
 
 
-def latest(out_dir: Path, manifest: Manifest, until: str | None = None) -> list[Row]:
+def latest(live: Live, until: str | None = None) -> list[Row]:
     """Return the findings of each cluster's last hour that is known; until: hours before this."""
-    known = sorted(manifest.tables.get("data_quality_1h", {}))
-    known = [hour for hour in known if until is None or hour < until][-MEMORY_HOURS:]
-    last: dict[str, str] = {}
-    for hour in known:
-        for row in sinks.read_rows(out_dir, manifest, "data_quality_1h", [hour]):
-            last[row["cluster"]] = hour
-    return [
-        row
-        for hour in sorted(set(last.values()))
-        for row in sinks.read_rows(out_dir, manifest, "findings", [hour])
-        if last.get(row["cluster"]) == hour
-    ]
+    known = [hour for hour in live.hours("data_quality_1h") if until is None or hour < until]
+    recent = known[-MEMORY_HOURS:]
+    rows: list[Row] = []
+    for cluster in live.names("data_quality_1h"):
+        told = [hour for hour in recent if _has_told(live, cluster, hour)]
+        rows += live.of([cluster]).rows("findings", told[-1:])
+    return rows
 
 
-def _before(out_dir: Path, manifest: Manifest, hour: str) -> dict[Key, Standing]:
+def _has_told(live: Live, cluster: str, hour: str) -> bool:
+    """Say whether members of a cluster told of an hour; each has a line there for it."""
+    return bool(live.of([cluster]).paths("data_quality_1h", [hour]))
+
+
+def _before(live: Live, hour: str) -> dict[Key, Standing]:
     """Return what stood when an hour began."""
     found: dict[Key, Standing] = {}
-    for row in latest(out_dir, manifest, hour):
+    for row in latest(live, hour):
         if row["rule"] not in rules.BY_ID:
             continue
         key = (row["cluster"], row["rule"], row["object_type"], row["vhost"], row["object"])

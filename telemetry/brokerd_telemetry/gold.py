@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
@@ -30,7 +29,7 @@ from brokerd_telemetry.tables.inputs import Inputs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.sinks import Live
 
 LAST_ROWS = "queue_last_1h"
 
@@ -127,62 +126,70 @@ FINDINGS_SCHEMA = pyarrow.schema(
 
 def prepare(
     spark: SparkSession,
-    out_dir: Path,
-    manifest: Manifest,
+    live: Live,
     hours: list[str],
-    rows: DataFrame,
+    paths: list[str],
     coverage: list[dict[str, Any]],
 ) -> Inputs:
-    """Return what the tables of these hours are made of."""
+    """Return what the tables of these hours are made of; paths: their silver files."""
 
-    def load(table: str, wanted: list[str]) -> DataFrame | None:
-        paths = [str(out_dir / path) for path in manifest.paths(table, wanted)]
+    def loaded(paths: list[str]) -> DataFrame | None:
         return spark.read.parquet(*paths) if paths else None
 
-    before = [hour for hour in sorted(manifest.tables.get(LAST_ROWS, {})) if hour < hours[0]]
-    carry = load(LAST_ROWS, before[-1:])
+    def load(table: str, wanted: list[str]) -> DataFrame | None:
+        return loaded(live.files(table, wanted))
+
     days = {hour[:10] for hour in hours}
-    others = [
-        hour
-        for hour in manifest.tables.get("usage_1h", {})
-        if hour[:10] in days and hour not in hours
-    ]
+    others = [hour for hour in live.hours("usage_1h") if hour[:10] in days and hour not in hours]
     week_us = (
         schema.hour_start_us(f"{hours[0][:10]}T00") - (capacity.DAYS - 1) * 24 * schema.HOUR_US
     )
     members = [
         hour
-        for hour in manifest.tables.get("member_5m", {})
+        for hour in live.hours("member_5m")
         if hour >= schema.hour_of(week_us) and hour not in hours
     ]
     hour_before = schema.hour_of(schema.hour_start_us(hours[0]) - schema.HOUR_US)
     first_us = schema.hour_start_us(hours[0])
     alarm_hours = [
         hour
-        for hour in manifest.tables["silver"]
+        for hour in live.hours("silver")
         if schema.hour_start_us(hour) >= first_us - ALARM_HOURS * schema.HOUR_US
     ]
     alarm_paths = [
         path
-        for path in manifest.paths("silver", alarm_hours)
-        if "/kind_of=wm/" in path or "/kind_of=throttle/" in path
+        for path in live.paths("silver", alarm_hours)
+        if any(f"/{ingest.KIND}={kind}/" in path for kind in ("wm", "throttle"))
     ]
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
+    carry = loaded(_last_files(live, hours[0]))
     # Most tables are made of it.
-    chained = steps.queue_steps(rows, carry).persist()
+    rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
+    chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
+        nothing=nothing,
         steps=chained,
         lasts=steps.last_rows(chained, carry, starts_us).persist(),
         coverage=covered,
-        alarms=ingest.read_silver(spark, out_dir, alarm_paths),
+        alarms=ingest.read_silver(spark, live.here(alarm_paths)),
         usage_before=load("usage_1h", others),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
+
+
+def _last_files(live: Live, first_hour: str) -> list[str]:
+    """Return the last rows of each cluster's last hour before one: clusters fall silent apart."""
+    found: list[str] = []
+    for cluster in live.names(LAST_ROWS):
+        own = live.of([cluster])
+        before = [hour for hour in own.hours(LAST_ROWS) if hour < first_hour]
+        found += own.files(LAST_ROWS, before[-1:])
+    return found
 
 
 def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:

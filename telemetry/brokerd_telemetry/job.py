@@ -8,30 +8,36 @@ were.  What a run says goes through `say`, in plain words.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from brokerd_telemetry import commit, freshness, schema, session, sources, verify
+from brokerd_telemetry import (
+    collect,
+    commit,
+    freshness,
+    objects,
+    schema,
+    session,
+    sources,
+    verify,
+)
+from brokerd_telemetry.sinks import Live
+from brokerd_telemetry.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from brokerd_telemetry.quality import NodeHour
-    from brokerd_telemetry.tables.inputs import Inputs
+    from brokerd_telemetry import recompute
 
-#: Later rows do not change tables any more (design/telemetry.md §10).
-LATE_HOURS = 72
 #: Rows of a file of silver, and of a task that writes one: below, a core less is faster.
 FILE_ROWS = 500_000
 TASK_ROWS_MIN = 20_000
-#: Tables are made beside each other: much of each one's time is the driver's planning.
-TABLES_AT_ONCE = 3
 
 Say = Callable[[str], None]
 
@@ -40,14 +46,21 @@ Say = Callable[[str], None]
 class Options:
     """What a run is asked to do."""
 
-    cluster: str | None
+    sources: tuple[sources.Source, ...]
     out_dir: Path
     spark: session.SparkSettings
-    access: sources.Access | None = None
-    raw_dir: Path | None = None
+    #: Where the tables live; None: in out_dir.
+    place: objects.Place | None = None
     release: bool = False
+    #: Take these segments, and ask nobody; None: ask the sources.
+    arrived: tuple[Path, ...] | None = None
     #: The time, for tests; None: the clock's.
     now_us: int | None = None
+
+    @property
+    def own_raw(self) -> Path:
+        """Return where segments are kept that come from elsewhere."""
+        return self.out_dir / "raw" / "v1"
 
 
 @dataclass(slots=True)
@@ -106,7 +119,11 @@ class Run:
         self.ledger = ledger
         self.run_id = run_id
         self.say = say
-        self.manifest = ledger.load()
+        self.store = None if options.place is None else Store(options.place, options.out_dir, say)
+        #: Clusters with something new.
+        self.touched: set[str] = set()
+        #: What could not be asked, and why.
+        self.failed: dict[str, str] = {}
         self.now_us = options.now_us or time.time_ns() // 1000
         self.began = time.monotonic()
         self.result = Result(run_id)
@@ -114,7 +131,13 @@ class Run:
     def go(self) -> Result:
         """Run through; return early when there is nothing new."""
         with self._timed("pull and verify"):
-            raw_dir, verdicts = self._plan()
+            if self.store is not None:
+                self.store.begin()
+            self.manifest = self.ledger.load()
+            self.live = Live(
+                self.out_dir, self.manifest, fetch=None if self.store is None else self.store.fetch
+            )
+            verdicts = self._plan()
         if not verdicts.fresh:
             self.say("no new telemetry; the tables stay as they are")
             return self.result
@@ -124,9 +147,9 @@ class Run:
         self.say(f"{len(verdicts.fresh)} new segments with {rows:,} rows{starts}")
         with self._spark(rows) as spark:
             with self._timed("rows"):
-                hours = self._ingest(spark, raw_dir, verdicts)
+                since, batch = self._ingest(spark, verdicts)
             with self._timed("tables"):
-                self._tables(spark, hours, verdicts)
+                self._tables(spark, since, batch)
         with self._timed("commit and report"):
             self._commit(verdicts)
             self._publish()
@@ -156,142 +179,103 @@ class Run:
 
     # ---- plan and verify --------------------------------------------------------------------
 
-    def _plan(self) -> tuple[Path, verify.Verdicts]:
-        known = self.manifest.segments
-        if self.options.access is not None:
-            raw_dir = self.out_dir / "raw" / "v1"
-            self.say(f"asking {len(self.options.access.addresses)} members for their telemetry")
-            paths = {entry["path"] for entry in known.values()}
-            pulled = sources.pull(self.options.access, raw_dir, paths, self.say)
-            self.say(f"{pulled.segments} segments pulled, {pulled.size_bytes / 1024:,.0f} KiB")
-        else:
-            assert self.options.raw_dir is not None
-            raw_dir = sources.raw_root(self.options.raw_dir)
-        clusters = None if self.options.cluster is None else {self.options.cluster}
+    def _plan(self) -> verify.Verdicts:
+        """Bring new segments here and judge them, source by source."""
+        verdicts = verify.Verdicts()
+        known = dict(self.manifest.segments)
         rejected = set(self.manifest.run.get("rejected", ()))
-        found = [path for path in sources.listed(raw_dir) if path not in rejected]
-        verdicts = verify.judge(raw_dir, found, known, clusters)
-        for path, reason in verdicts.quarantined:
-            self.say(f"segment {path} goes to quarantine: {reason}")
-            target = self.out_dir / "quarantine" / "segments" / f"{Path(path).name}.{reason}"
-            commit.write_durably(target, (raw_dir / path).read_bytes())
+        for source, found in zip(self.options.sources, self._collect(), strict=True):
+            if found is None:
+                continue
+            clusters = None if source.cluster is None else {source.cluster}
+            new = [path for path in found.paths if path not in rejected]
+            judged = verify.judge(found.raw_dir, new, known, clusters)
+            known |= {segment.identity: segment.entry() for segment in judged.fresh}
+            for path, reason in judged.quarantined:
+                self.say(f"segment {path} goes to quarantine: {reason}")
+                target = self.out_dir / "quarantine" / "segments" / f"{Path(path).name}.{reason}"
+                commit.write_durably(target, (found.raw_dir / path).read_bytes())
+            verdicts.add(judged)
         self.result.quarantined = len(verdicts.quarantined)
-        return raw_dir, verdicts
+        return verdicts
 
-    # ---- silver -----------------------------------------------------------------------------
+    def _collect(self) -> list[collect.Found | None]:
+        """Ask all sources; one that fails is told of, SourceError if all of them do."""
+        own_raw, arrived = self.options.own_raw, self.options.arrived
+        if arrived is not None:
+            return [collect.of(source, own_raw, arrived) for source in self.options.sources]
+        asked = collect.Asked(self.manifest, own_raw, self.say)
+        found: list[collect.Found | None] = []
+        for source, answer in zip(
+            self.options.sources, collect.ask(self.options.sources, asked), strict=True
+        ):
+            if isinstance(answer, collect.Found):
+                found.append(answer)
+                continue
+            found.append(None)
+            self.failed[str(source)] = str(answer)
+            if len(self.options.sources) > 1:
+                self.say(f"{source}: {answer}")
+        if all(item is None for item in found):
+            raise sources.SourceError("; ".join(self.failed.values()))
+        return found
 
-    def _ingest(self, spark: SparkSession, raw_dir: Path, verdicts: verify.Verdicts) -> list[str]:
-        """Write silver; return the hours whose tables must be made anew."""
-        from brokerd_telemetry import ingest
+    # ---- silver and gold --------------------------------------------------------------------
 
-        known_hours = sorted(self.manifest.tables.get("silver", {}))
-        oldest_us = 0
-        if known_hours:
-            # Relative to what is known, so that an old directory can be evaluated at all.
-            oldest_us = schema.hour_start_us(known_hours[-1]) - LATE_HOURS * schema.HOUR_US
-        frame = ingest.rows_of(spark, raw_dir, verdicts.fresh, self.now_us, oldest_us)
+    def _ingest(
+        self, spark: SparkSession, verdicts: verify.Verdicts
+    ) -> tuple[dict[str, str], recompute.Batch]:
+        """Write silver; return since when each cluster's tables must be made anew."""
+        from brokerd_telemetry import ingest, recompute
+
+        # Relative to what is known of each, so that an old directory can be evaluated at all.
+        oldest_us = {
+            cluster: schema.hour_start_us(first)
+            for cluster in self.manifest.clusters()
+            if (first := collect.late_from(self.manifest, cluster)) is not None
+        }
+        frame = ingest.rows_of(spark, verdicts.fresh, self.now_us, oldest_us)
         fresh = sum(segment.rows for segment in verdicts.fresh)
         cores = min(spark.sparkContext.defaultParallelism, fresh // TASK_ROWS_MIN)
         parts = max(1, cores, fresh // FILE_ROWS)
-        files = ingest.write_silver(frame, self.out_dir, self.run_id, parts)
+        files, bad = ingest.write_silver(frame, self.out_dir, self.run_id, parts)
         silver = self.manifest.tables.setdefault("silver", {})
+        since: dict[str, str] = {}
         for hour, entries in files.items():
             silver[hour] = silver.get(hour, []) + entries
+            for entry in entries:
+                first = since.setdefault(entry["cluster"], hour)
+                since[entry["cluster"]] = min(first, hour)
         self.result.rows = sum(item["rows"] for items in files.values() for item in items)
-        bad = self._bad_rows()
-        self.result.bad_rows = sum(bad.values())
-        self._bad = bad
+        bad_rows = ingest.count_bad(self.out_dir, bad)
+        self.result.bad_rows = sum(bad_rows.values())
         self.say(
             f"{self.result.rows:,} rows read"
-            + (f", {self.result.bad_rows:,} quarantined" if bad else "")
+            + (f", {self.result.bad_rows:,} quarantined" if bad_rows else "")
         )
-        # All later hours too: what a queue did in an hour is counted from the hour before.
-        return [hour for hour in sorted(silver) if files and hour >= min(files)]
+        return since, recompute.Batch(self.run_id, verdicts, bad_rows)
 
-    def _bad_rows(self) -> dict[tuple[str, str, int], int]:
-        import pyarrow.parquet
+    def _tables(self, spark: SparkSession, since: dict[str, str], batch: recompute.Batch) -> None:
+        from brokerd_telemetry import recompute
 
-        counts: dict[tuple[str, str, int], int] = {}
-        folder = self.out_dir / "quarantine" / "rows"
-        for path in folder.rglob("*.parquet"):
-            if f"run={self.run_id}" not in path.parts:
-                continue
-            values = dict(part.split("=", 1) for part in path.parts if "=" in part)
-            hour_us = schema.hour_start_us(f"{values['dt']}T{values['hh']}")
-            with pyarrow.parquet.ParquetFile(path) as file:
-                for row in file.read(["cluster", "node"]).to_pylist():
-                    key = (row["cluster"], row["node"], hour_us)
-                    counts[key] = counts.get(key, 0) + 1
-        return counts
-
-    # ---- gold -------------------------------------------------------------------------------
-
-    def _tables(self, spark: SparkSession, hours: list[str], verdicts: verify.Verdicts) -> None:
-        from brokerd_telemetry import gold, ingest, quality
-
-        self.result.hours = len(hours)
-        if not hours:
-            return
-        self.say(f"making the tables of {len(hours)} hour{'s' if len(hours) > 1 else ''} anew")
-        rows = ingest.read_silver(spark, self.out_dir, self.manifest.paths("silver", hours))
-        observed = quality.observe(rows)
-        quality.note_boots(self.manifest.boots, observed, verdicts.fresh)
-        quality.judge(observed, self.manifest.boots)
-        inputs = gold.prepare(
-            spark, self.out_dir, self.manifest, hours, rows, quality.coverage(observed)
-        )
-        names = list(gold.TABLES)
-        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-            files = list(pool.map(lambda name: self._table(inputs, hours, name), names))
-        for name, written in zip(names, files, strict=True):
-            self.manifest.replace_hours(name, gold.hours_of(name, hours), written)
-        self._driver_tables(observed, hours, verdicts)
-
-    def _table(self, inputs: Inputs, hours: list[str], name: str) -> Any:
-        from brokerd_telemetry import gold, sinks
-
-        frame = gold.make(name, inputs, hours)
-        return sinks.write_table(frame, self.out_dir, name, self.run_id, 1)
-
-    def _driver_tables(
-        self, observed: list[NodeHour], hours: list[str], verdicts: verify.Verdicts
-    ) -> None:
-        from brokerd_telemetry import findings, gold, quality, rings, sinks
-
-        counts = {
-            "quarantined": len(verdicts.quarantined),
-            "duplicates": verdicts.duplicates,
-            "overlapping": verdicts.overlapping_rows,
-        }
-        lines = quality.table(observed, verdicts.fresh, counts, self._bad)
-        written = sinks.write_rows(
-            lines, gold.QUALITY_SCHEMA, self.out_dir, "data_quality_1h", self.run_id
-        )
-        self.manifest.replace_hours("data_quality_1h", hours, written)
-        cycles = rings.rows(
-            sinks.read_rows(self.out_dir, self.manifest, "dlx_graph_1h", hours),
-            sinks.read_rows(self.out_dir, self.manifest, "queue_1h", hours),
-        )
-        written = sinks.write_rows(
-            cycles, gold.CYCLES_SCHEMA, self.out_dir, "dlx_cycle_1h", self.run_id
-        )
-        self.manifest.replace_hours("dlx_cycle_1h", hours, written)
-        found = findings.evaluate(self.out_dir, self.manifest, hours)
-        written = sinks.write_rows(
-            found, gold.FINDINGS_SCHEMA, self.out_dir, "findings", self.run_id
-        )
-        self.manifest.replace_hours("findings", hours, written)
-        self.result.findings = sum(
-            item["status"] == "RAISED" and item["hour_us"] == schema.hour_start_us(hours[-1])
-            for item in found
-        )
+        self.touched = set(since)
+        groups = recompute.touched(self.live, since)
+        self.result.hours = len({hour for _, hours in groups for hour in hours})
+        for clusters, hours in groups:
+            of = f" of {len(clusters):,} clusters" if len(self.options.sources) > 1 else ""
+            count = f"{len(hours)} hour{'s' if len(hours) > 1 else ''}"
+            self.say(f"making the tables of {count}{of} anew")
+            recompute.recompute(spark, self.live.of(clusters), hours, batch)
+            newest = self.live.of(clusters).rows("findings", hours[-1:])
+            self.result.findings += sum(row["status"] == "RAISED" for row in newest)
 
     # ---- commit and publish -----------------------------------------------------------------
 
     def _commit(self, verdicts: verify.Verdicts) -> None:
         manifest = self.manifest
         manifest.parent, manifest.run_id = manifest.run_id, self.run_id
-        manifest.cluster = self.options.cluster or ""
+        named = {source.cluster or "" for source in self.options.sources}
+        manifest.cluster = named.pop() if len(named) == 1 else ""
         for segment in verdicts.fresh:
             manifest.segments[segment.identity] = segment.entry()
         rejected = set(manifest.run.get("rejected", ()))
@@ -305,15 +289,22 @@ class Run:
             "quarantined": self.result.quarantined,
             "duplicates": verdicts.duplicates,
             "rejected": sorted(rejected | {path for path, _ in verdicts.quarantined}),
-            "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us),
+            "ends_us": freshness.noted(manifest.run.get("ends_us", ()), manifest.as_of_us()),
+            "failed": self.failed,
         }
         self._forget_old()
+        added = self.ledger.added(manifest)
+        if self.store is not None:
+            # First there: a crash before the disk's own commit is made good by the next begin.
+            self.store.commit(manifest, added)
+            self.store.vacuum()
         self.ledger.commit(manifest)
+        shutil.rmtree(self.out_dir / "work", ignore_errors=True)
         self.ledger.vacuum()
 
     def _forget_old(self) -> None:
         """design/telemetry.md §11: raw 7 days, silver and minutes 30 days, the rest 400 days."""
-        hours = sorted(self.manifest.tables.get("silver", {}))
+        hours = self.manifest.hours("silver")
         if not hours:
             return
         newest_us = schema.hour_start_us(hours[-1])
@@ -322,26 +313,37 @@ class Run:
             oldest = schema.hour_of(newest_us - days * 24 * schema.HOUR_US)
             for hour in [hour for hour in table if hour < oldest]:
                 del table[hour]
+        if all(source.directory is not None for source in self.options.sources):
+            # Their files stay where they are, so they must be known.
+            return
         oldest = schema.hour_of(newest_us - commit.RAW_DAYS * 24 * schema.HOUR_US)
+        reads_in_place = any(source.directory is not None for source in self.options.sources)
         segments = self.manifest.segments
         for identity in [key for key, entry in segments.items() if entry["hour"] < oldest]:
-            if self.options.access is not None:
-                (self.out_dir / "raw" / "v1" / segments[identity]["path"]).unlink(missing_ok=True)
+            own = self.options.own_raw / segments[identity]["path"]
+            if own.exists() or not reads_in_place:
+                own.unlink(missing_ok=True)
                 del segments[identity]
 
     def _publish(self) -> None:
         """Write report, metrics, findings and views; hand them to the members."""
         from brokerd_telemetry import publish
 
-        files = publish.render(self.out_dir, self.manifest)
-        folder = self.out_dir / "publish"
+        base = str(self.out_dir.resolve()) if self.store is None else self.store.place.url
+        files = publish.render(self.live, base, self.touched)
         for name, data in files.items():
-            commit.write_durably(folder / name, data)
-        access = self.options.access
-        if access is None:
-            return
-        served = {name: files[name] for name in publish.SERVED}
-        sources.put_results(access, served, self.say)
-        if self.options.release:
-            taken = {entry["path"] for entry in self.manifest.segments.values()}
-            sources.release(access, taken, self.say)
+            commit.write_durably(self.out_dir / "publish" / name, data)
+        if self.store is not None:
+            self.store.publish(files)
+        for source in self.options.sources:
+            if source.access is None or str(source) in self.failed:
+                continue
+            folder = publish.folder_of(self.manifest, source.cluster)
+            if folder is None or f"{folder}report.html" not in files:
+                # Nothing of it was ever read, or nothing new.
+                continue
+            served = {name: files[folder + name] for name in publish.SERVED}
+            sources.put_results(source.access, served, self.say)
+            if self.options.release:
+                taken = {entry["path"] for entry in self.manifest.segments.values()}
+                sources.release(source.access, taken, self.say)

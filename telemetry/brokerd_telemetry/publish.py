@@ -6,15 +6,16 @@ design/telemetry.md §9.
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from brokerd_telemetry import findings, freshness, report, sinks
+from brokerd_telemetry import findings, fleet_report, freshness, report, sinks
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.sinks import Live
 
 #: What members serve.
 SERVED = ("report.html", "metrics.prom", "findings.json")
@@ -29,31 +30,65 @@ _TOLD = (
 )  # fmt: skip
 
 
-def render(out_dir: Path, manifest: Manifest) -> dict[str, bytes]:
-    """Return all published files by name."""
-    hours = sorted(manifest.tables.get("silver", {}))
-    found = sorted(
-        findings.latest(out_dir, manifest),
+def folder_of(manifest: Manifest, cluster: str | None) -> str | None:
+    """Return where what is published of a cluster stands below `publish/`; None: nothing is known
+    of it.  Of a single cluster, and of all together, that is `publish/` itself.
+    """
+    known = manifest.clusters()
+    if cluster is not None and cluster not in known:
+        return None
+    return "" if cluster is None or len(known) == 1 else f"{fleet_report.folder_of(cluster)}/"
+
+
+def render(live: Live, base: str, touched: Collection[str]) -> dict[str, bytes]:
+    """Return all published files by name.
+
+    base: what the tables' paths lie below.  touched: clusters whose pages must be made anew; those
+    of others stay as they are, if they are there.
+    """
+    known = live.names("silver")
+    found = _sorted(findings.latest(live))
+    files = {
+        "metrics.prom": _metrics(live, found),
+        "findings.json": _findings(live, found),
+        "views.sql": sinks.views_sql(base, live.manifest),
+    }
+    if len(known) < 2:
+        return {"report.html": report.render(live, found), **files}
+    lines = []
+    for cluster in known:
+        own, raised = live.of([cluster]), [item for item in found if item["cluster"] == cluster]
+        lines.append(fleet_report.line(own, cluster, raised, report.HOURS_SHOWN))
+        folder = fleet_report.folder_of(cluster)
+        if cluster in touched or not (live.out_dir / "publish" / folder / "report.html").exists():
+            files[f"{folder}/report.html"] = report.render(own, raised)
+            files[f"{folder}/metrics.prom"] = _metrics(own, raised)
+            files[f"{folder}/findings.json"] = _findings(own, raised)
+    files["report.html"] = fleet_report.render(
+        lines, found, live.manifest.run.get("failed", {}), live.manifest.run_id
+    )
+    return files
+
+
+def _sorted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return findings, the worst first."""
+    return sorted(
+        found,
         key=lambda item: (
             _STATES[item["status"]], _SEVERITIES[item["severity"]], item["rule"], item["id"],
         ),
     )  # fmt: skip
-    return {
-        "report.html": report.render(out_dir, manifest, found),
-        "metrics.prom": _metrics(out_dir, manifest, found, hours),
-        "findings.json": _findings(manifest, found),
-        "views.sql": sinks.views_sql(out_dir, manifest),
-    }
 
 
-def _findings(manifest: Manifest, found: list[dict[str, Any]]) -> bytes:
+def _findings(live: Live, found: list[dict[str, Any]]) -> bytes:
     """Return what stands; `as_of_us` is the end of what the members had told, `fresh_until_us` when
     whoever has heard nothing newer is to take it for old.
     """
+    manifest, as_of_us = live.manifest, live.manifest.as_of_us(live.clusters)
     document = {
         "run_id": manifest.run_id,
-        "as_of_us": manifest.as_of_us,
-        "fresh_until_us": freshness.until_us(manifest.run.get("ends_us", ()), manifest.as_of_us),
+        "as_of_us": as_of_us,
+        "fresh_until_us": freshness.until_us(manifest.run.get("ends_us", ()), as_of_us),
         "findings": [
             {
                 name: f"{item[name]:%Y-%m-%dT%H:%M:%SZ}" if name == "since" else item.get(name)
@@ -66,11 +101,9 @@ def _findings(manifest: Manifest, found: list[dict[str, Any]]) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
-def _metrics(
-    out_dir: Path, manifest: Manifest, found: list[dict[str, Any]], hours: list[str]
-) -> bytes:
+def _metrics(live: Live, found: list[dict[str, Any]]) -> bytes:
     """Low-cardinality results as a Prometheus text file."""
-    run = manifest.run
+    run = live.manifest.run
     registry = CollectorRegistry()
     raised = Gauge(
         "broker_tele_finding", "Findings that are raised, by rule.", ["rule", "severity"],
@@ -79,7 +112,7 @@ def _metrics(
     for item in found:
         if item["status"] == "RAISED":
             raised.labels(item["rule"], item["severity"]).inc()
-    audit = sinks.read_rows(out_dir, manifest, "audit_1h", hours[-1:])
+    audit = live.rows("audit_1h", live.hours("silver")[-1:])
     for name, text, value in (
         ("audit_residual", "Messages by which the books of the last hour do not balance.",
          sum(abs(row["residual"] or 0) for row in audit)),

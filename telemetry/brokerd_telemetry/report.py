@@ -6,33 +6,32 @@ usage and the data's own quality.  Everything that came from outside is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import charts, pictures, report_head, schema, sinks
+from brokerd_telemetry import charts, page, pictures, report_head, schema
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.sinks import Live
 
 Row = dict[str, Any]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
-ROWS_SHOWN = 25
-_STYLE = Path(__file__).with_name("report.css")
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 
 
-def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
+def render(live: Live, findings: list[Row]) -> bytes:
     """Return the page."""
-    hours = sorted(manifest.tables.get("silver", {}))[-HOURS_SHOWN:]
+    manifest = live.manifest
+    hours = live.hours("silver")[-HOURS_SHOWN:]
 
     def rows(table: str) -> list[Row]:
-        return sinks.read_rows(out_dir, manifest, table, hours)
+        return live.rows(table, hours)
 
     queues, minutes = rows("queue_1h"), rows("queue_1m")
     audit, quality = rows("audit_1h"), rows("data_quality_1h")
@@ -50,7 +49,7 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
         ("memory", "Memory episodes", _memory(rows("memory_episode"))),
         ("blocked", "Who was blocked", _blocked(rows("blocked_1h"))),
         ("parts", "What memory is used for", _memory_parts(rows("memory_parts_5m"))),
-        ("capacity", "Capacity", _capacity(out_dir, manifest, hours)),
+        ("capacity", "Capacity", _capacity(live, hours)),
         ("links", "Federation", _links(rows("federation_5m"))),
         ("shovels", "Shovels", _shovels(rows("shovel_5m"))),
         ("usage", "Usage", _usage(usage)),
@@ -59,39 +58,25 @@ def render(out_dir: Path, manifest: Manifest, findings: list[Row]) -> bytes:
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
     fates = report_head.fates(usage, unroutable, letters)
     head = report_head.head(", ".join(clusters), hours, findings, fates, audit, quality)
-    links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in sections)
-    body = "".join(
-        f'<section id="{key}"><h2>{escape(title)}</h2>{content}</section>'
-        for key, title, content in sections
-    )
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>brokerd telemetry: {escape(', '.join(clusters))}</title>"
-        f"<style>{_STYLE.read_text()}</style></head><body>{head}<nav>{links}</nav>"
-        f"<main>{body}</main><footer>run {escape(manifest.run_id)}, made by the brokerd telemetry "
-        "job; the same figures are in the Parquet tables that ledger/CURRENT names.</footer>"
-        "</body></html>"
-    )
-    return page.encode()
+    return page.document(", ".join(clusters), head, sections, manifest.run_id)
 
 
 def _findings(findings: list[Row]) -> str:
     ordered = sorted(findings, key=lambda item: (_ORDER[item["severity"]], item["rule"]))
     now = [item for item in ordered if item["status"] != "CLEAR"]
     over = [item for item in ordered if item["status"] == "CLEAR"]
-    text = "".join(map(_card, now[:ROWS_SHOWN])) or _nothing(
+    text = "".join(map(card, now[: page.ROWS_SHOWN])) or page.nothing(
         "Nothing is raised now." if over else "Nothing to report."
     )
-    if len(now) > ROWS_SHOWN:
-        text += f'<p class="more">and {len(now) - ROWS_SHOWN:,} more in the table</p>'
+    if len(now) > page.ROWS_SHOWN:
+        text += f'<p class="more">and {len(now) - page.ROWS_SHOWN:,} more in the table</p>'
     if over:
-        cards = "".join(map(_card, over[:ROWS_SHOWN]))
+        cards = "".join(map(card, over[: page.ROWS_SHOWN]))
         text += f"<details><summary>{len(over):,} clear again</summary>{cards}</details>"
     return text
 
 
-def _card(item: Row) -> str:
+def card(item: Row) -> str:
     return (
         f'<article class="finding {escape(item["severity"])} {escape(item["status"].lower())}">'
         f"<h3><code>{escape(item['rule'])}</code> {escape(_place(item))}"
@@ -131,14 +116,18 @@ def _books(audit: list[Row]) -> str:
         rows = [row for row in audit if row["equation"] == equation]
         judged = [row for row in rows if row["judged"]]
         off = sum(abs(row["residual"] or 0) for row in judged)
-        verdict = _badge("balanced", "good") if judged and not off else _badge("not judged", "dim")
+        verdict = (
+            page.badge("balanced", "good")
+            if judged and not off
+            else page.badge("not judged", "dim")
+        )
         if off:
-            verdict = _badge(f"off by {off:,}", "bad")
+            verdict = page.badge(f"off by {off:,}", "bad")
         counted = sum(row["counted"] for row in rows)
         lines.append((equation, meaning, f"{len(judged)} of {len(rows)}", f"{counted:,}", verdict))
         details.append(_book(equation, rows))
     heads = ("equation", "what must hold", "judged", "counted", "")
-    return _table(heads, lines, raw=(4,), right=(2, 3)) + "".join(details)
+    return page.table(heads, lines, raw=(4,), right=(2, 3)) + "".join(details)
 
 
 def _book(equation: str, rows: list[Row]) -> str:
@@ -157,25 +146,25 @@ def _book(equation: str, rows: list[Row]) -> str:
         for row in ordered
     ]  # fmt: skip
     heads = ("object", "vhost", "hour", "expected", "counted", "residual")
-    table = _table(heads, lines, right=(3, 4, 5))
+    table = page.table(heads, lines, right=(3, 4, 5))
     return f"<details><summary>{escape(equation)}: {len(rows):,} rows</summary>{table}</details>"
 
 
 def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     if not hours:
-        return _nothing("Nothing was told.")
+        return page.nothing("Nothing was told.")
     found = pictures.lanes(rows("memory_episode"), rows("blocked_1h"), rows("federation_5m"))
     start_s = schema.hour_start_us(hours[0]) / 1e6
     end_s = (schema.hour_start_us(hours[-1]) + schema.HOUR_US) / 1e6
     drawn = pictures.bands(found, start_s, end_s)
-    return drawn or _nothing("No alarm, no blocked client; there is no federation link.")
+    return drawn or page.nothing("No alarm, no blocked client; there is no federation link.")
 
 
 def _limits(minutes: list[Row], rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     forecasts, scores = rows("queue_forecast_1h"), rows("forecast_score_1h")
     until_us = schema.hour_start_us(hours[-1]) + schema.HOUR_US if hours else 0
     drawn = pictures.depths(minutes, forecasts, until_us / 1e6)
-    drawn = drawn or _nothing("No queue with a limit will be full within two days.")
+    drawn = drawn or page.nothing("No queue with a limit will be full within two days.")
     if not scores:
         return f"{drawn}<p>No forecast is old enough to be graded.</p>"
     off = median(abs(row["error"]) for row in scores)
@@ -192,7 +181,7 @@ def _limits(minutes: list[Row], rows: Callable[[str], list[Row]], hours: list[st
 
 def _consumers(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("No queue had a consumer.")
+        return page.nothing("No queue had a consumer.")
     newest = max(row["window_start"] for row in rows)
     last = [row for row in rows if row["window_start"] == newest]
     lines = [
@@ -211,12 +200,12 @@ def _consumers(rows: list[Row]) -> str:
         f"<p>{newest:%Y-%m-%d %H}h: capacity is the share of the time in which no message waited "
         "for its consumers.</p>"
     )
-    return note + _table(heads, lines, raw=(3,), right=(2, 4, 5, 6, 7))
+    return note + page.table(heads, lines, raw=(3,), right=(2, 4, 5, 6, 7))
 
 
 def _blocked(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("Nobody was blocked.")
+        return page.nothing("Nobody was blocked.")
     sums: dict[tuple[str, str, str, str], list[float]] = {}
     for row in rows:
         key = (row["user"], row["vhost"] or "", row["cause"] or "", row["mode"] or "")
@@ -233,14 +222,14 @@ def _blocked(rows: list[Row]) -> str:
         )
     ]  # fmt: skip
     heads = ("user", "vhost", "for", "how", "times", "altogether", "", "longest")
-    return _table(heads, lines, raw=(6,), right=(4, 5, 7))
+    return page.table(heads, lines, raw=(6,), right=(4, 5, 7))
 
 
-def _capacity(out_dir: Path, manifest: Manifest, hours: list[str]) -> str:
+def _capacity(live: Live, hours: list[str]) -> str:
     days = sorted({f"{hour[:10]}T00" for hour in hours})[-1:]
-    rows = sinks.read_rows(out_dir, manifest, "capacity_1d", days)
+    rows = live.rows("capacity_1d", days)
     if not rows:
-        return _nothing("Members have not said how much memory they have.")
+        return page.nothing("Members have not said how much memory they have.")
     kinds = {"ok": "good", "grow": "bad", "shrink": "dim", "not_enough_data": "dim"}
 
     def size(value: float | None) -> str:
@@ -250,7 +239,7 @@ def _capacity(out_dir: Path, manifest: Manifest, hours: list[str]) -> str:
         (
             row["node"], size(row["memory_limit"]), size(row["memory_p95"]),
             size(row["memory_peak"]), size(row["memory_target"]), row["capped_by"] or "",
-            _badge(row["verdict"].replace("_", " "), kinds[row["verdict"]]),
+            page.badge(row["verdict"].replace("_", " "), kinds[row["verdict"]]),
             "–" if row["disk_days_left"] is None else f"{row['disk_days_left']:.1f} days",
             f"{row['days']}",
         )
@@ -258,12 +247,12 @@ def _capacity(out_dir: Path, manifest: Manifest, hours: list[str]) -> str:
     ]  # fmt: skip
     heads = ("member", "memory", "95 % under", "peak", "recommended", "held by", "", "disk lasts",
              "days seen")  # fmt: skip
-    return _table(heads, lines, raw=(6,), right=(1, 2, 3, 4, 7, 8))
+    return page.table(heads, lines, raw=(6,), right=(1, 2, 3, 4, 7, 8))
 
 
 def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
     if not queues:
-        return _nothing("No queue has said anything.")
+        return page.nothing("No queue has said anything.")
     per_queue: dict[tuple[str, str], dict[Any, int]] = {}
     for row in minutes:
         depths = per_queue.setdefault((row["vhost"], row["queue"]), {})
@@ -295,12 +284,12 @@ def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
     ]  # fmt: skip
     heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "ready now",
              "unacked now", "ready, by minute")  # fmt: skip
-    return chart + _table(heads, lines, raw=(8,), right=range(2, 8))
+    return chart + page.table(heads, lines, raw=(8,), right=range(2, 8))
 
 
 def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
     if not rows:
-        return _nothing("No message was dead-lettered or dropped by a queue.")
+        return page.nothing("No message was dead-lettered or dropped by a queue.")
     sums: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
         key = (row["queue"], row["reason"], row["outcome"], row["dlx"] or "–")
@@ -313,14 +302,14 @@ def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
         for key, (n, lost) in sorted(sums.items(), key=lambda item: -item[1][0])
     ]
     heads = ("queue", "reason", "outcome", "dead letter exchange", "messages", "", "lost")
-    return pictures.sankey(pictures.flows(rows, graph)) + _table(
+    return pictures.sankey(pictures.flows(rows, graph)) + page.table(
         heads, lines, raw=(5,), right=(4, 6)
     )
 
 
 def _unroutable(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("Every message found a queue by its exchange's own bindings.")
+        return page.nothing("Every message found a queue by its exchange's own bindings.")
     keys: dict[tuple[str, str, str, str], int] = {}
     exchanges: dict[str, list[int]] = {}
     for row in rows:
@@ -332,19 +321,21 @@ def _unroutable(rows: list[Row]) -> str:
         else:
             key = (_exchange(row["exchange"]), row["rk"], row["user"] or "", row["outcome"])
             keys[key] = keys.get(key, 0) + row["n"]
-    summary = _table(
+    summary = page.table(
         ("exchange", "in", "caught by an alternate exchange", "found no queue"),
         [(name, *(f"{n:,}" for n in counts)) for name, counts in sorted(exchanges.items())],
         right=(1, 2, 3),
     )
     lines = [(*key, f"{n:,}") for key, n in sorted(keys.items(), key=lambda item: -item[1])]
-    detail = _table(("exchange", "routing key", "user", "outcome", "messages"), lines, right=(4,))
+    detail = page.table(
+        ("exchange", "routing key", "user", "outcome", "messages"), lines, right=(4,)
+    )
     return summary + (detail if lines else "")
 
 
 def _confirms(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("Nobody published with confirms.")
+        return page.nothing("Nobody published with confirms.")
     top = max(row["p99_us"] or 0 for row in rows) or 1
     lines = [
         (
@@ -357,12 +348,12 @@ def _confirms(rows: list[Row]) -> str:
         for row in sorted(rows, key=lambda row: (row["window_start"], -row["n"]), reverse=True)
     ]  # fmt: skip
     heads = ("exchange", "user", "hour", "confirms", "p50", "p95", "p99", "p99.9", "max", "p99")
-    return _table(heads, lines, raw=(9,), right=range(3, 9))
+    return page.table(heads, lines, raw=(9,), right=range(3, 9))
 
 
 def _memory(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("No member was short of memory.")
+        return page.nothing("No member was short of memory.")
     lines = [
         (
             row["node"], f"{datetime.fromtimestamp(row['start_us'] / 1e6, UTC):%m-%d %H:%M:%S}",
@@ -375,13 +366,13 @@ def _memory(rows: list[Row]) -> str:
     ]  # fmt: skip
     heads = ("member", "from", "for", "used", "limit", "connections blocked", "who was blocked",
              "who sent most before")  # fmt: skip
-    return _table(heads, lines, right=(2, 3, 4, 5))
+    return page.table(heads, lines, right=(2, 3, 4, 5))
 
 
 def _memory_parts(rows: list[Row]) -> str:
     """Return a line per member, a column per part: the newest figure, and the highest."""
     if not rows:
-        return _nothing("No member has said what its memory is used for.")
+        return page.nothing("No member has said what its memory is used for.")
     last: dict[tuple[str, str], int] = {}
     highest: dict[tuple[str, str], int] = {}
     for row in sorted(rows, key=lambda row: row["window_start"]):
@@ -406,12 +397,12 @@ def _memory_parts(rows: list[Row]) -> str:
         for node in members
     ]
     heads = ("member", "used", *(part.replace("_", " ") for part in parts))
-    return _table(heads, lines, right=range(1, len(heads)))
+    return page.table(heads, lines, right=range(1, len(heads)))
 
 
 def _links(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("No federation link has said anything.")
+        return page.nothing("No federation link has said anything.")
     last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
     lines = [
         (
@@ -425,7 +416,7 @@ def _links(rows: list[Row]) -> str:
     ]  # fmt: skip
     heads = ("link", "upstream", "state", "messages", "backlog", "behind", "running",
              "reconnects", "error")  # fmt: skip
-    return _table(heads, lines, right=(3, 4, 5, 6, 7))
+    return page.table(heads, lines, right=(3, 4, 5, 6, 7))
 
 
 def _lag(row: Row) -> str:
@@ -439,7 +430,7 @@ def _lag(row: Row) -> str:
 
 def _shovels(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("No shovel has said anything.")
+        return page.nothing("No shovel has said anything.")
     last = {row["link"]: row for row in sorted(rows, key=lambda row: row["window_start"])}
 
     def end(uri: str | None, queue: str | None, exchange: str | None) -> str:
@@ -458,12 +449,12 @@ def _shovels(rows: list[Row]) -> str:
     ]  # fmt: skip
     heads = ("shovel", "vhost", "from", "to", "state", "moved", "refused", "running",
              "reconnects", "error")  # fmt: skip
-    return _table(heads, lines, right=(5, 6, 7, 8))
+    return page.table(heads, lines, right=(5, 6, 7, 8))
 
 
 def _usage(rows: list[Row]) -> str:
     if not rows:
-        return _nothing("Nobody has used anything.")
+        return page.nothing("Nobody has used anything.")
     names = ("in", "in_bytes", "out", "out_bytes", "confirmed", "redlv", "blocked_ms")
     sums: dict[tuple[str, str], dict[str, int]] = {}
     for row in rows:
@@ -481,7 +472,7 @@ def _usage(rows: list[Row]) -> str:
     ]  # fmt: skip
     heads = ("user", "vhost", "in", "bytes in", "out", "bytes out", "confirmed", "redelivered",
              "blocked")  # fmt: skip
-    return _table(heads, lines, right=range(2, 9))
+    return page.table(heads, lines, right=range(2, 9))
 
 
 def _quality(rows: list[Row], manifest: Manifest) -> str:
@@ -500,40 +491,7 @@ def _quality(rows: list[Row], manifest: Manifest) -> str:
         f"<p>This run: {run.get('segments', 0):,} segments, {run.get('rows', 0):,} rows, "
         f"{run.get('quarantined', 0)} segments and {run.get('bad_rows', 0)} rows quarantined.</p>"
     )
-    return last + _table(heads, lines, raw=(7,), right=(3, 4, 5, 6, 8))
-
-
-def _table(
-    heads: Sequence[str],
-    lines: Sequence[Sequence[str]],
-    raw: Sequence[int] = (),
-    right: Sequence[int] = (),
-) -> str:
-    """Return a table; raw: columns that are HTML of ours; right: columns of numbers."""
-
-    def cell(index: int, text: str, tag: str) -> str:
-        kind = ' class="n"' if index in right else ""
-        is_ours = tag == "td" and index in raw
-        # Where there is little room, each cell bears its column's name (report.css).
-        name = f' data-h="{escape(heads[index])}"' if tag == "td" else ""
-        return f"<{tag}{kind}{name}>{text if is_ours else escape(text)}</{tag}>"
-
-    top = "".join(cell(index, text, "th") for index, text in enumerate(heads))
-    body = "".join(
-        "<tr>" + "".join(cell(index, text, "td") for index, text in enumerate(line)) + "</tr>"
-        for line in lines[:ROWS_SHOWN]
-    )
-    more = len(lines) - ROWS_SHOWN
-    note = f'<p class="more">and {more:,} more in the table</p>' if more > 0 else ""
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead>{body}</table></div>{note}'
-
-
-def _badge(text: str, kind: str) -> str:
-    return f'<span class="badge {kind}">{escape(text)}</span>'
-
-
-def _nothing(text: str) -> str:
-    return f'<p class="calm">{escape(text)}</p>'
+    return last + page.table(heads, lines, raw=(7,), right=(3, 4, 5, 6, 8))
 
 
 def _milliseconds(value_us: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
 
@@ -44,6 +44,26 @@ def fates(usage: Iterable[Row], unroutable: Iterable[Row], letters: Iterable[Row
     )
 
 
+def added(several: Iterable[Fates]) -> Fates:
+    """Return the fates of several clusters' messages together."""
+    total = [0] * len(fields(Fates))
+    for one in several:
+        total = [
+            before + getattr(one, field.name)
+            for before, field in zip(total, fields(one), strict=True)
+        ]
+    return Fates(*total)
+
+
+def tiles(found: Iterable[tuple[str, str, str]]) -> str:
+    """Return figures side by side: what it is, the figure, and good, warn or bad."""
+    cells = "".join(
+        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
+        for name, value, kind in found
+    )
+    return f'<div class="tiles">{cells}</div>'
+
+
 def head(
     clusters: str, hours: list[str], findings: list[Row], found: Fates, audit: list[Row],
     quality: list[Row],
@@ -53,7 +73,7 @@ def head(
     unbalanced = sum(1 for row in audit if row["residual"])
     judged = sum(1 for row in audit if row["judged"])
     completeness = min((row["completeness"] for row in quality), default=1.0)
-    tiles = [
+    figures = [
         ("published by clients", f"{found.published:,}", ""),
         ("delivered", f"{found.delivered:,}", ""),
         ("lost", f"{found.lost:,}", "bad" if found.lost else "good"),
@@ -65,10 +85,6 @@ def head(
         ),
         ("completeness", f"{completeness:.1%}", "good" if completeness >= 0.95 else "warn"),
     ]
-    cells = "".join(
-        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
-        for name, value, kind in tiles
-    )
     span = (
         f"{hours[0].replace('T', ' ')}:00 – {hours[-1].replace('T', ' ')}:59 UTC" if hours else ""
     )
@@ -76,7 +92,7 @@ def head(
     return (
         f"<header><h1>{escape(clusters)}</h1>{verdict}"
         f"<p>{escape(in_words(found))} {escape(span)}</p>"
-        f'<div class="tiles">{cells}</div></header>'
+        f"{tiles(figures)}</header>"
     )
 
 

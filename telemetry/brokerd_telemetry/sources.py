@@ -1,4 +1,6 @@
-"""Where segments come from: the members' gRPC service, or a directory (design/telemetry.md §6.4).
+"""Where segments come from: the members' gRPC service, a directory, or object storage.
+
+design/telemetry.md §6.4.
 
 A pulled segment is kept below `raw/v1/` once its size and sha256 are what the member said; the job
 tells segments apart by their names, so pulling twice does no harm.  Results go back the same way.
@@ -9,16 +11,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from brokerd.rpc.v1 import telemetry_pb2, telemetry_pb2_grpc
 from brokerd_telemetry import verify
 from brokerd_telemetry.commit import write_durably
+
+if TYPE_CHECKING:
+    from brokerd_telemetry.objects import Place
 
 SEAL_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 60.0
@@ -29,7 +35,7 @@ CHUNK_BYTES = 256 * 1024
 
 
 class SourceError(Exception):
-    """No member could be asked."""
+    """A source could not be asked."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,6 +61,23 @@ class Access:
         return grpc.insecure_channel(address, options)
 
 
+@dataclass(slots=True, frozen=True)
+class Source:
+    """Where the segments of a cluster come from: exactly one of access, directory and place."""
+
+    #: namespace/name; None: every cluster that is found there.
+    cluster: str | None = None
+    access: Access | None = None
+    directory: Path | None = None
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        if self.cluster is not None:
+            return self.cluster
+        where = self.directory if self.place is None else self.place.url
+        return str(where) if self.access is None else ", ".join(self.access.addresses)
+
+
 @dataclass(slots=True)
 class Pulled:
     """What came."""
@@ -65,14 +88,42 @@ class Pulled:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
-def pull(access: Access, raw_dir: Path, known: set[str], say: Callable[[str], None]) -> Pulled:
-    """Fetch what each member has and this directory has not; SourceError if none answers."""
+def pull(
+    access: Access,
+    raw_dir: Path,
+    known: Collection[str],
+    say: Callable[[str], None],
+    cluster: str | None = None,
+) -> Pulled:
+    """Fetch what each member has and this directory has not; SourceError if none answers.
+
+    cluster: whose members they are; what they say of others is left where it is.
+    """
+    folder = "" if cluster is None else f"{verify.cluster_folder(cluster)}/"
+
+    def keep(path: str, read: Callable[[], bytes]) -> int:
+        target = raw_dir / path
+        if path in known or not path.startswith(folder) or target.exists():
+            return 0
+        data = read()
+        write_durably(target, data)
+        return len(data)
+
+    return each_segment(access, keep, say)
+
+
+def each_segment(
+    access: Access, take: Callable[[str, Callable[[], bytes]], int], say: Callable[[str], None]
+) -> Pulled:
+    """Offer each member's segments: take gets a path and what reads it, and returns the octets that
+    it took; SourceError if no member answers.
+    """
     pulled = Pulled()
     for address in access.addresses:
         try:
             with access.channel(address) as channel:
                 stub = _stub(channel)
-                _pull_member(stub, access, raw_dir, known, pulled)
+                _offer_member(stub, access, take, pulled)
         except (grpc.RpcError, OSError, ValueError) as error:
             text = error.details() if isinstance(error, grpc.RpcError) else str(error)
             say(f"member {address} cannot be asked: {text}")
@@ -89,7 +140,9 @@ def _stub(channel: grpc.Channel) -> Any:
     return telemetry_pb2_grpc.TelemetryStub(channel)  # type: ignore[no-untyped-call]
 
 
-def _pull_member(stub: Any, access: Access, raw_dir: Path, known: set[str], pulled: Pulled) -> None:
+def _offer_member(
+    stub: Any, access: Access, take: Callable[[str, Callable[[], bytes]], int], pulled: Pulled
+) -> None:
     metadata = access.metadata()
     # Everything up to this moment, not up to the last rotation.
     sealed = stub.Seal(telemetry_pb2.SealRequest(), metadata=metadata, timeout=SEAL_TIMEOUT_S)
@@ -98,11 +151,9 @@ def _pull_member(stub: Any, access: Access, raw_dir: Path, known: set[str], pull
     for item in sealed.segments:
         if verify.SEGMENT_PATH.fullmatch(item.path) is None:
             raise ValueError(f"it lists a segment named '{item.path[:200]}'")
-        target = raw_dir / item.path
-        if item.path not in known and not target.exists():
-            write_durably(target, _read(stub, metadata, item))
-            pulled.segments += 1
-            pulled.size_bytes += item.size
+        taken = take(item.path, partial(_read, stub, metadata, item))
+        pulled.segments += taken > 0
+        pulled.size_bytes += taken
 
 
 def _read(stub: Any, metadata: Any, item: Any) -> bytes:
@@ -157,10 +208,11 @@ def _chunks(files: dict[str, bytes]) -> Iterator[Any]:
             yield telemetry_pb2.ResultChunk(name=name, data=data[start : start + CHUNK_BYTES])
 
 
-def listed(raw_dir: Path) -> list[str]:
-    """Return the segments in a directory, as paths below it."""
+def listed(raw_dir: Path, cluster: str | None = None) -> list[str]:
+    """Return the segments in a directory (of one cluster), as paths below it."""
     found = []
-    for folder, _, names in os.walk(raw_dir):
+    top = raw_dir if cluster is None else raw_dir / verify.cluster_folder(cluster)
+    for folder, _, names in os.walk(top):
         found += [
             Path(folder, name).relative_to(raw_dir).as_posix()
             for name in names

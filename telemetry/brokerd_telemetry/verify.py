@@ -15,6 +15,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 #: The path below raw/v1; the same pattern as the members use.
 SEGMENT_PATH = re.compile(
@@ -48,11 +49,14 @@ class Segment:
     interval_us: int
     is_recovered: bool
     hour: str
+    #: Where it lies now.
+    file: str = ""
     first_seq: int = 0
 
     def entry(self) -> dict[str, Any]:
         """Return it for the ledger."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "identity"}
+        left_out = ("identity", "file")
+        return {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
 
 
 @dataclass(slots=True)
@@ -64,6 +68,18 @@ class Verdicts:
     quarantined: list[tuple[str, str]] = field(default_factory=list)
     duplicates: int = 0
     overlapping_rows: int = 0
+
+    def add(self, other: Verdicts) -> None:
+        """Take those of another source too."""
+        self.fresh += other.fresh
+        self.quarantined += other.quarantined
+        self.duplicates += other.duplicates
+        self.overlapping_rows += other.overlapping_rows
+
+
+def cluster_folder(cluster: str) -> str:
+    """Return the directory of a cluster's segments, as the members name it."""
+    return f"cluster={quote(cluster.replace('/', '+'), safe='+@')}"
 
 
 def judge(
@@ -130,13 +146,18 @@ def verify(file: Path, path: str, identity: str) -> Segment:
         raise BadSegment("row count")
     if (header.get("boot"), header.get("stream")) != (match["boot"], match["stream"]):
         raise BadSegment("header does not fit the name")
-    if not isinstance(header.get("cluster"), str) or not isinstance(header.get("node"), str):
+    cluster = header.get("cluster")
+    if not isinstance(cluster, str) or not cluster or not isinstance(header.get("node"), str):
         raise BadSegment("header without cluster or node")
+    # Who may write for a cluster is decided by the path: nobody speaks for another one.
+    if not path.startswith(f"{cluster_folder(cluster)}/"):
+        raise BadSegment("header does not fit the name")
     interval_ms = header.get("interval_ms")
     return Segment(
         identity=identity,
         path=path,
-        cluster=header["cluster"],
+        file=str(file),
+        cluster=cluster,
         node=header["node"],
         boot=match["boot"],
         stream=match["stream"],

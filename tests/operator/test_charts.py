@@ -52,6 +52,17 @@ ALL_ON = {
     "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     "serviceAccount": {"annotations": {"e": "f"}},
     "networkPolicy": {"enabled": True},
+    "telemetryFleet": {
+        "sources": [
+            {"cluster": "eu/shop", "pull": ["shop-0.shop.eu:5680"], "credentialsSecret": "login"},
+            {"cluster": "us/shop", "raw": "s3://telemetry/us"},
+        ],
+        "store": "s3://telemetry/tables",
+        "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+        "envFrom": [{"secretRef": {"name": "bucket"}}],
+        "serviceAccountName": "bucket",
+        "storage": {"className": "fast"},
+    },
     "monitoring": {
         "podMonitor": {"enabled": True},
         "serviceMonitor": {"enabled": True},

@@ -65,6 +65,7 @@ class Tables:
     def __init__(self, out_dir: Path) -> None:
         self.out_dir = out_dir
         self.manifest = Manifest()
+        self.live = sinks.Live(out_dir, self.manifest)
 
     def put(self, table: str, hour: str, shape: pyarrow.Schema, *rows: dict[str, Any]) -> None:
         lines = [{"hour_us": schema.hour_start_us(hour), **row} for row in rows]
@@ -83,7 +84,7 @@ class Tables:
 
     def run(self, *hours: str) -> list[tuple[Any, ...]]:
         """Evaluate these hours anew, as a run does; return (hour, object, status, since)."""
-        lines = findings.evaluate(self.out_dir, self.manifest, list(hours))
+        lines = findings.evaluate(self.live, list(hours))
         for hour in hours:
             own = [line for line in lines if line["hour_us"] == schema.hour_start_us(hour)]
             self.put("findings", hour, gold.FINDINGS_SCHEMA, *own)
@@ -105,7 +106,7 @@ def test_a_finding_is_remembered_from_run_to_run(tmp_path: Path) -> None:
         ("01", "q", "RAISED", "01"), ("02", "q", "RAISED", "01"), ("03", "q", "RAISED", "01"),
         ("04", "q", "RAISED", "01"), ("05", "q", "CLEAR", "01"),
     ]  # fmt: skip
-    latest = findings.latest(tmp_path, tables.manifest, HOURS[3])
+    latest = findings.latest(tables.live, HOURS[3])
     assert [(row["object"], row["status"]) for row in latest] == [("q", "RAISED")]
 
 

@@ -27,11 +27,11 @@ def test_a_line_is_parsed_once_and_rows_that_were_known_are_left_out(tmp_path: P
     try:
         spark.conf.set("spark.sql.debug.maxToStringFields", "10000")
         now_us = fleet.BEGIN_US + fleet.HOUR_US
-        whole = ingest.rows_of(spark, raw, [segment], now_us, 0)
+        whole = ingest.rows_of(spark, [segment], now_us, {})
         plan = whole._jdf.queryExecution().optimizedPlan().toString()
         assert plan.count("from_json(") == 1
         assert [row.error for row in whole.collect()] == [None] * segment.rows
-        later = ingest.rows_of(spark, raw, [cut], now_us, 0).collect()
+        later = ingest.rows_of(spark, [cut], now_us, {}).collect()
         assert sorted(row.seq for row in later) == list(range(segment.seq0 + 1, segment.seq1 + 1))
     finally:
         spark.stop()

@@ -42,8 +42,17 @@ def environment() -> dict[str, str]:
 
 def run(raw: Path, out: Path) -> str:
     """Run the job to its end; return what it said."""
+    return run_command("run", "--raw", str(raw), "--out", str(out))
+
+
+def run_command(*arguments: str) -> str:
+    """Run one of the commands to its end; return what it said."""
     done = subprocess.run(
-        command(raw, out), env=environment(), capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "brokerd_telemetry", *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -462,6 +471,50 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
         sql = f"SELECT {columns} FROM {table}"
         assert close(query(out, sql), query(done.out, sql)), table
     assert "no new telemetry" in run(raw, out)
+
+
+def test_a_stream_that_is_killed_twice_makes_the_tables_of_one_whole_run(
+    done: Done, tmp_path: Path
+) -> None:
+    """Within a batch, and after its commit before Spark knows of it; then what is left, at once."""
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    source = done.raw / "raw" / "v1"
+    late = sorted(path for path in source.rglob("*.gz") if "hh=15" in path.parts[-2])
+    for path in sorted(path for path in source.rglob("*.gz") if path not in late):
+        place(path, source, raw)
+    arguments = ["stream" if part == "run" else part for part in command(raw, out)]
+    assert killed_at("making the tables", *arguments, "--every", "1").count("done in") == 0
+    assert not (out / "ledger" / "CURRENT").exists()
+    said = killed_at("done in", *arguments, "--every", "1")
+    committed = commit.Ledger(out).load()
+    assert committed.run["rows"] > 0
+    for path in late:
+        place(path, source, raw)
+    said = run_command("stream", "--raw", str(raw), "--out", str(out), "--once")
+    # The batch that Spark did not know to be done was offered again, and nothing of it counted.
+    assert said.index("no new telemetry") < said.index("done in")
+    columns = "COLUMNS(lambda c: c NOT IN ('run_id', 'completeness'))"
+    for table in TABLES:
+        sql = f"SELECT {columns} FROM {table}"
+        assert close(query(out, sql), query(done.out, sql)), table
+    last = commit.Ledger(out).load()
+    assert len(last.segments) == len(commit.Ledger(done.out).load().segments)
+    assert len(list((out / "ledger" / "manifests").iterdir())) == 2
+
+
+def killed_at(mark: str, *arguments: str) -> str:
+    """Start a command and kill it as soon as it says something; return what it said till then."""
+    said = ""
+    with subprocess.Popen(
+        arguments, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said += line
+            if mark in line:
+                process.send_signal(signal.SIGKILL)
+                return said
+    raise AssertionError(said)
 
 
 def place(path: Path, source: Path, raw: Path) -> None:

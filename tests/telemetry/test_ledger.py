@@ -129,6 +129,30 @@ def test_replaced_hours_forget_their_old_files(tmp_path: Path) -> None:
     assert manifest.paths("t") == ["b"]
 
 
+def test_tables_of_an_earlier_version_are_of_the_one_cluster_that_they_knew() -> None:
+    """Files did not say whose they are; those of several clusters cannot be told apart."""
+    file = {"path": "silver/x.parquet", "rows": 1, "bytes": 1}
+    tables = {"silver": {"2026-11-20T14": [file]}}
+    boots = {"b1": {"cluster": "a/b", "node": "n0"}}
+    one = Manifest(run_id="r", tables=tables, boots=boots)
+    assert Manifest.from_json(one.to_json()).clusters() == ["a/b"]
+    two = Manifest(run_id="r", tables=tables, boots={**boots, "b2": {"cluster": "a/c"}})
+    with pytest.raises(LedgerError, match="begin anew in an empty directory"):
+        Manifest.from_json(two.to_json())
+
+
+def test_hours_of_some_clusters_are_replaced_and_those_of_others_stay() -> None:
+    entries = [{"path": name, "cluster": name} for name in ("a", "b")]
+    manifest = Manifest(tables={"t": {"2026-11-20T14": entries}})
+    new = {"2026-11-20T14": [{"path": "a2", "cluster": "a"}]}
+    manifest.replace_hours("t", ["2026-11-20T14"], new, ["a"])
+    assert manifest.paths("t") == ["b", "a2"]
+    manifest.replace_hours("t", ["2026-11-20T14"], {}, ["a"])
+    assert manifest.paths("t") == manifest.paths("t", None, ["b"]) == ["b"]
+    manifest.replace_hours("t", ["2026-11-20T14"], {}, ["b"])
+    assert manifest.tables["t"] == {}
+
+
 def test_vacuum_removes_only_old_orphans(tmp_path: Path) -> None:
     live = entry(tmp_path, "live.parquet")
     entry(tmp_path, "young.parquet")

@@ -65,7 +65,7 @@ def test_missing_java_is_noticed_before_anything_is_pulled(
 
     monkeypatch.setattr(sources, "pull", pull)
     access = sources.Access(("127.0.0.1:1",), "guest", "guest")
-    options = job.Options(None, tmp_path / "out", SparkSettings(), access)
+    options = job.Options((sources.Source(access=access),), tmp_path / "out", SparkSettings())
     with pytest.raises(SparkUnavailable, match="there is none"):
         job.run(options, print)
     assert not (tmp_path / "out").exists()

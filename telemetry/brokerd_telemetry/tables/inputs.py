@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ HOUR_US = 3_600_000_000
 class Inputs:
     """One run's input; every DataFrame covers whole hours."""
 
-    #: Silver rows of the touched hours (schema.SILVER).
-    rows: DataFrame
+    #: Silver rows of the touched hours (schema.SILVER) by kind; what nobody told of is not there.
+    rows: Mapping[str, DataFrame]
+    #: No row, known to be none: what is made of it costs next to nothing.
+    nothing: DataFrame
     #: steps.queue_steps of the touched hours.
     steps: DataFrame
     #: One row per cluster and hour: completeness, seconds, start_us, end_us.
@@ -36,7 +39,7 @@ class Inputs:
 
     def kind(self, name: str) -> DataFrame:
         """Return the rows of one kind."""
-        return self.rows.where(f.col("k") == name)
+        return self.rows.get(name, self.nothing)
 
 
 def window(time_us: str, size_us: int) -> Column:

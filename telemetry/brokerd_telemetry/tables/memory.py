@@ -78,7 +78,7 @@ def build_episodes(inputs: Inputs) -> DataFrame:
     inflow = (
         episodes.alias("e")
         .join(
-            inputs.rows.where(f.col("k") == "principal").alias("p"),
+            inputs.kind("principal").alias("p"),
             (f.col("e.cluster") == f.col("p.cluster"))
             & (f.col("p.t1") > f.col("e.start_us") - MINUTE_US)
             & (f.col("p.t0") <= f.col("e.start_us")),

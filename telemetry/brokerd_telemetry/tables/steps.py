@@ -38,7 +38,7 @@ def order() -> list[Column]:
 
 def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     """Return the queue rows, with the last ones of earlier hours marked as carried."""
-    own = rows.where(f.col("k") == "queue").select(
+    own = rows.select(
         *CARRIED,
         *QUEUE_COUNTERS,
         "max_len",

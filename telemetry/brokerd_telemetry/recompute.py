@@ -1,0 +1,92 @@
+"""The tables of some clusters and hours, made anew from silver (design/telemetry.md §7.1, step 5).
+
+Changes the manifest of the run and nothing else that anybody reads; `job` decides what is touched,
+and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from brokerd_telemetry import findings, gold, ingest, quality, rings, sinks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from brokerd_telemetry.quality import NodeHour
+    from brokerd_telemetry.sinks import Live
+    from brokerd_telemetry.verify import Verdicts
+
+#: Tables are made beside each other: much of each one's time is the driver's planning.
+TABLES_AT_ONCE = 3
+
+
+@dataclass(slots=True, frozen=True)
+class Batch:
+    """What a run has read."""
+
+    run_id: str
+    verdicts: Verdicts
+    #: Lines that are no rows, by cluster, member and hour.
+    bad_rows: Mapping[tuple[str, str, int], int]
+
+
+def touched(live: Live, since: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
+    """Return which clusters' which hours must be made anew, those of the same first hour together.
+
+    since: by cluster, the first hour that it told something new of.  All its later hours too: what
+    a queue did in an hour is counted from the hour before.
+    """
+    groups: dict[str, list[str]] = {}
+    for cluster, first in sorted(since.items()):
+        groups.setdefault(first, []).append(cluster)
+    return [
+        (clusters, [hour for hour in live.of(clusters).hours("silver") if hour >= first])
+        for first, clusters in sorted(groups.items())
+    ]
+
+
+def recompute(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -> None:
+    """Make all tables of these clusters and hours, and let the manifest say so."""
+    manifest = live.manifest
+    silver = live.files("silver", hours)
+    observed = quality.observe(ingest.read_silver(spark, silver))
+    quality.note_boots(manifest.boots, observed, batch.verdicts.fresh)
+    quality.judge(observed, manifest.boots)
+    inputs = gold.prepare(spark, live, hours, silver, quality.coverage(observed))
+
+    def write(name: str) -> sinks.Files:
+        frame = gold.make(name, inputs, hours)
+        return sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
+
+    names = list(gold.TABLES)
+    with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+        files = list(pool.map(write, names))
+    for name, written in zip(names, files, strict=True):
+        manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
+    inputs.steps.unpersist()
+    inputs.lasts.unpersist()
+    _driver_tables(live, observed, hours, batch)
+
+
+def _driver_tables(live: Live, observed: list[NodeHour], hours: list[str], batch: Batch) -> None:
+    """Make the small tables that the driver computes itself, each from those before it."""
+
+    def put(table: str, lines: list[findings.Row], schema: object) -> None:
+        written = sinks.write_rows(lines, schema, live.out_dir, table, batch.run_id)
+        live.manifest.replace_hours(table, hours, written, live.clusters)
+
+    verdicts = batch.verdicts
+    counts = {
+        "quarantined": len(verdicts.quarantined),
+        "duplicates": verdicts.duplicates,
+        "overlapping": verdicts.overlapping_rows,
+    }
+    lines = quality.table(observed, verdicts.fresh, counts, batch.bad_rows)
+    put("data_quality_1h", lines, gold.QUALITY_SCHEMA)
+    cycles = rings.rows(live.rows("dlx_graph_1h", hours), live.rows("queue_1h", hours))
+    put("dlx_cycle_1h", cycles, gold.CYCLES_SCHEMA)
+    put("findings", findings.evaluate(live, hours), gold.FINDINGS_SCHEMA)

@@ -154,7 +154,7 @@ class BeyondWorld(BrokerWorld):
         return self._leader(uid) is member
 
     def _committed_at(self, member: SimMember, uid: int) -> dict[int, int]:
-        commit = member.host.driver_of(uid).replica.commit_index  # type: ignore[union-attr]
+        commit = member.host.status_of(uid).commit
         entries = self._entries_at(member, uid)
         return {index: data for index, data in entries.items() if index <= commit}
 

@@ -46,8 +46,6 @@ ASK_TIMEOUT_MS = 3_000
 AGAIN_MS = 300
 #: So long may it take until a member is out of a group, or the wish has failed.
 TAKES_OUT_MS = 25_000
-#: No group has fewer voters, and no cluster fewer members.
-VOTERS_MIN = 3
 #: What people ask for at rest takes at most so long.
 EXAM_MS = 20_000
 
@@ -205,9 +203,8 @@ class ClusterWorld(BrokerWorld):
         self.start_later(member, 500)
 
     def on_written(self, process: Process, reply: dict[str, Any], took_ms: int) -> None:
-        """A change of the catalog was answered: whoever asked sees it, and so do all others, unless
-        one of them has a slow disk and all the time that there is for it was waited.
-        """
+        """A change of the catalog was answered: whoever asked sees it, and so do all others, but
+        for one with a slow disk for which all the time that there is was waited."""
         revision = reply.get("revision") or 0
         self.oracle.require(
             process.view.revision >= revision,
@@ -308,7 +305,7 @@ class ClusterWorld(BrokerWorld):
         if process is None or self.leaving:
             return
         members = sorted(process.view.members())
-        if len(members) <= VOTERS_MIN:
+        if len(members) <= rest.VOTERS_MIN:
             return
         node = NodeId(self.rng.choice(members))
         self.leaving.add(node)
@@ -375,7 +372,7 @@ class ClusterWorld(BrokerWorld):
             leader = self._leader(uid)
             if leader is None:
                 return False
-            if len(leader.host.driver_of(uid).replica.configuration.voters) < VOTERS_MIN:
+            if len(leader.host.driver_of(uid).replica.configuration.voters) < rest.VOTERS_MIN:
                 return False
         return True
 
@@ -557,7 +554,7 @@ class ClusterWorld(BrokerWorld):
         self._do(process, administration.declare_passing(process, uid))
         members = process.queue_of(uid).members
         self.oracle.require(members[0] != node, f"a new queue is for {node} to lead, which rests")
-        self.oracle.require(len(members) >= VOTERS_MIN, f"a new queue has only {members}")
+        self.oracle.require(len(members) >= rest.VOTERS_MIN, f"a new queue has only {members}")
         self._do(process, administration.set_maintenance(process, node, is_on=False))
         # What it was told to give away it may still be giving.
         self._run_until(self.kernel.now_ms + 1_500)

@@ -129,6 +129,7 @@ class QueueGroups:
                 volatile=volatile,
                 log_uid=log_uid,
                 is_made_now=self._is_loaded,
+                is_first=node not in membership.joined,
             )
             since = queue_membership.since(membership, node)
             self._listeners.opened(uid, len(members), since)

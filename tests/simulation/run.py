@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 from tests.simulation import mutants
 from tests.simulation.broker import mutants as broker_mutants
+from tests.simulation.broker.beyond import BeyondWorld
 from tests.simulation.broker.world import BrokerWorld
 from tests.simulation.cluster import mutants as cluster_mutants
 from tests.simulation.cluster.world import ClusterWorld
@@ -25,6 +26,7 @@ from tests.simulation.world import World
 WORLDS: dict[str, Callable[..., World | BrokerWorld]] = {
     "core": World,
     "broker": BrokerWorld,
+    "beyond": BeyondWorld,
     "cluster": ClusterWorld,
 }
 #: The machine that this runs on is shared: more workers would only be in the way.

@@ -18,6 +18,15 @@ def test_five_hundred_seeds_of_the_broker_pass(capsys: pytest.CaptureFixture[str
     assert main(arguments) == 0, capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_two_of_three_forget_the_third_does_not_lose_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """G8, beyond what is promised: what is known to be committed stays and is told of."""
+    assert main(["--world", "beyond", "--seeds", "20"]) == 0, capsys.readouterr().out
+
+
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_each_profile_does_what_it_is_for(profile: str) -> None:
     world = run_seed(7, world="broker", profile=profile)

@@ -163,14 +163,14 @@ class Host:
         volatile: bool = False,
         log_uid: int = 0,
         is_made_now: bool = False,
+        is_first: bool = False,
     ) -> None:
         """Start this node's replica of a group.
 
         members: the group's first voters, the same on all; they count only while the log here knows
-        none.  Empty: a member that is added later votes when it has caught up.
+        none.  Empty: nobody knows them now, and who is not one (is_first) votes when it caught up.
         log_uid: what the log calls the group, 0: its uid; one that comes back needs another log.
-        volatile: in memory here alone.  is_made_now: all that were there before it are open here.
-        """
+        volatile: in memory only.  is_made_now: all that were there before it are open here."""
         if uid in self._drivers:
             raise ValueError(f"group {uid:x} is open")
         configuration = Configuration(tuple(sorted(members)))
@@ -194,7 +194,7 @@ class Host:
             self.remembrance.opens(driver, is_new=is_new and is_made_now)
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
-            elif not replica.configuration.voters:
+            elif not (replica.configuration.voters or is_first):
                 driver.learn(trust.Doubted())
             self.keeper.opened(driver)
         self._drivers[uid] = driver

@@ -62,7 +62,7 @@ class GroupView:
     #: entry of its own term (Raft thesis §4.1).
     may_change: bool
     alive: frozenset[NodeId]
-    #: Index of the entry that brought the configuration in force, and of the last entry.
+    #: Index of the entry that brought the configuration in force (0: not known), and of the last.
     configuration_index: int = 0
     last_index: int = 0
     #: Up to which index each other member is known to hold the log.
@@ -108,7 +108,8 @@ def _towards(view: GroupView, node: NodeId) -> Step | None:
     if view.voters_max is not None and not _has_place(view, view.voters_max):
         return None
     match = view.match.get(node, 0)
-    if match < view.configuration_index or view.last_index - match > LAG_MAX:
+    # A leader that has restarted does not know the index any more.
+    if match < max(1, view.configuration_index) or view.last_index - match > LAG_MAX:
         behind = view.last_index - match
         return Step(StepKind.WAIT, node, f"member '{node}' is {behind} entries behind")
     return Step(StepKind.PROMOTE, node)

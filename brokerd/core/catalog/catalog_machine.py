@@ -296,7 +296,7 @@ class CatalogMachine:
     def _forget_node(self, node: str) -> None:
         """A member of the same name that comes later is another one."""
         for queue in self.state.queues():
-            queue_membership.without_node(queue.membership, node)
+            queue_membership.without_node(queue.membership, queue.members, node)
         self.state.understood_features.pop(node, None)
 
     def _check_exchange_delete(self, exchange: Exchange, operation: Json) -> Refused | None:

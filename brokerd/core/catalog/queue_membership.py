@@ -144,11 +144,17 @@ def after_change(
     )
 
 
-def without_node(membership: Membership, node: str) -> None:
-    """A node leaves the cluster: one of the same name that comes later is another one."""
+def without_node(membership: Membership, members: Sequence[str], node: str) -> None:
+    """A node leaves the cluster: one of the same name that comes later is another one, and nobody
+    can bring about that it gets a replica.
+    """
     for remembered in (membership.excluded, membership.returning):
         if node in remembered:
             remembered.remove(node)
+    wanted = membership.wanted
+    if wanted is not None and node not in members:
+        wanted = [name for name in wanted if name != node]
+        membership.wanted = None if set(wanted) == set(members) else wanted
 
 
 def since(membership: Membership, node: str) -> int:

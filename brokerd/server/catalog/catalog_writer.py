@@ -68,7 +68,7 @@ class CatalogWriter:
     async def _applied_everywhere(self, revision: int) -> None:
         """Wait for the other members that are up, so that a client finds there what it declared
         here.  Bounded: a member that does not answer is as good as down."""
-        others = self._host.alive() - {self._host.node}
+        others = self._others()
         if not others:
             return
         self._last_sync += 1
@@ -78,7 +78,7 @@ class CatalogWriter:
         payload = delivery_codec.encode_sync(token, revision)
         try:
             async with asyncio.timeout(SYNC_S):
-                while not future.done() and (others := self._syncs[token][0] & self._host.alive()):
+                while not future.done() and (others := self._syncs[token][0] & self._others()):
                     for node in sorted(others):
                         self._host.send_delivery(
                             node, CATALOG_GROUP, 0, delivery_codec.DeliveryKind.SYNC, payload
@@ -88,6 +88,13 @@ class CatalogWriter:
             log.warning("members %s lag behind revision %d", self._syncs[token][0], revision)
         finally:
             del self._syncs[token]
+
+    def _others(self) -> set[NodeId]:
+        """Return the other members that are up.  Who was taken out may be heard until it ends, and
+        comes to no revision any more.
+        """
+        members = self._view.members()
+        return {node for node in self._host.alive() if node in members} - {self._host.node}
 
     async def sync(self, sender: NodeId, token: int, revision: int) -> None:
         """Another member wants to know when this one has applied a revision."""

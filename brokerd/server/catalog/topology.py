@@ -45,8 +45,10 @@ class Placement:
         resting = member_states.resting(view)
         leaving = {node for node in resting if member_states.is_leaving(view, node)}
         self._nodes = {NodeId(node) for node in view.members()} - leaving or {here}
-        # Who is in maintenance counts as one that is down: it fills up a group, and leads none.
-        self._running = (cluster.host.alive() | {here}) - resting
+        # Who is in maintenance counts as one that is down: it fills up a group, and leads none.  So
+        # does who has never started: with its new disk it will have no vote until it is refilled.
+        started = {NodeId(node) for node in view.incarnations}
+        self._running = (cluster.host.alive() & started | {here}) - resting
         self._queue_count = sum(len(vhost.queues) for vhost in view.vhosts.values())
         self._replicas: Counter[NodeId] = Counter()
         self._leaders: Counter[NodeId] = Counter()

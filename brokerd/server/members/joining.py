@@ -15,6 +15,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from brokerd.cluster.config import HostConfig
@@ -187,7 +188,8 @@ class Joining:
                 self._refill.begin(self._kept.joined_at)
             # Nothing may have been founded before the crash: then the founders go on with that.
             self.may_found = not self._kept.cluster_uid and self._node in self._founders
-            self._open([])
+            # They count only where the log here has lost them.
+            self._open([NodeId(name) for name in self._kept.voters])
 
     def _open(self, voters: Sequence[NodeId]) -> None:
         self._groups.set_members(CATALOG_GROUP, list(self.peers()))
@@ -205,17 +207,19 @@ class Joining:
             if course is Course.FOUND:
                 log.info("founding a cluster with %s", ", ".join(self._founders))
                 self.may_found = True
+                self._keep(replace(self._kept, voters=[*map(str, self._founders)]))
                 self._open(self._founders)
-                return
+                break
             if course is Course.REFILL:
                 await self._join(answers)
-                # Somebody may remove it before it has started.
-                self.watch()
-                return
+                break
             self._check(course, answers)
             self._wait_for("the cluster: no member of it answers yet")
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 1.5, ROUND_MAX_S)
+        # Somebody may remove it before it has started, a founder too whom the others went on
+        # without.
+        self.watch()
 
     async def _join(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
         """Take part without a vote until refilled: the disk is new, the cluster is not."""
@@ -224,17 +228,21 @@ class Joining:
         # Each of them was true after the question, and so after this disk was new.
         joined_at = min(answer.revision for answer in sure)
         log.info("joining the cluster of %s with an empty disk", ", ".join(sorted(best.members)))
-        # Remembered first: a crash from here on must not make this disk a trusted one.
-        self._kept = cluster_file.Remembered(
-            best.cluster_uid, dict(sorted(best.members.items())), True, joined_at
-        )
-        cluster_file.save(self._config.data_dir, self._kept)
-        self._refill.begin(joined_at)
-        await self._host.set_peers(self.peers())
-        voters = [NodeId(name) for name in best.voters]
         # A newcomer learns the configuration from the log; one that comes back may not find it
         # there, since the founders' is in no entry.
-        self._open(sorted(voters) if self._node in voters else [])
+        voters = sorted(NodeId(name) for name in best.voters) if self._node in best.voters else []
+        # Remembered first: a crash from here on must not make this disk a trusted one.
+        members = dict(sorted(best.members.items()))
+        self._keep(
+            cluster_file.Remembered(best.cluster_uid, members, True, joined_at, [*map(str, voters)])
+        )
+        self._refill.begin(joined_at)
+        await self._host.set_peers(self.peers())
+        self._open(voters)
+
+    def _keep(self, remembered: cluster_file.Remembered) -> None:
+        self._kept = remembered
+        cluster_file.save(self._config.data_dir, remembered)
 
     def _wait_for(self, what: str) -> None:
         self._lifecycle.waits_for(what)
@@ -300,6 +308,8 @@ class Joining:
         while True:
             await asyncio.sleep(delay_s)
             delay_s = LEADERLESS_S
+            # That a member votes changes nothing in the catalog.
+            self.remember()
             if self._host.leader_of(CATALOG_GROUP) is not None and not member_states.is_leaving(
                 self._catalog.view, self._node
             ):
@@ -372,13 +382,20 @@ class Joining:
         view = self._catalog.view
         if not view.cluster_id:
             return
-        members = view.members()
-        if (self._kept.cluster_uid, self._kept.members) == (view.cluster_id, members):
+        kept, known = self._kept, (view.cluster_id, view.members(), self._voters())
+        if (kept.cluster_uid, kept.members, kept.voters) == known:
             return
         with contextlib.suppress(OSError):
-            self._kept = cluster_file.load(self._config.data_dir)
-            self._kept = self._kept.with_members(view.cluster_id, members)
-            cluster_file.save(self._config.data_dir, self._kept)
+            self._keep(cluster_file.load(self._config.data_dir).with_members(*known))
+
+    def _voters(self) -> list[str]:
+        """Return the catalog's voters, once that is settled and this member is one of them; until
+        then those that were.
+        """
+        status = self._host.status_of(CATALOG_GROUP)
+        voters = [str(name) for name in status.members.voters]
+        is_settled = status.members_index <= status.commit
+        return voters if is_settled and self._node in voters else self._kept.voters
 
     # ---- other members ------------------------------------------------------------------------
 

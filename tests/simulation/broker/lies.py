@@ -86,7 +86,7 @@ class Lies:
 
     def _spoil_now(self, last: SimMember | None) -> None:
         victim, rng = self._victim, self.rng
-        if not victim.is_up or not self._world.is_chaotic:
+        if not (victim.is_up and self._world.is_chaotic and self._world.may_damage()):
             return
         wal = victim.wal
         assert wal is not None
@@ -142,7 +142,7 @@ class Lies:
             return
         knowing = [other for other in self._others() if _knows(other, victim, copy.batches)]
         wanted = 1 if self.kind == "copied" else len(self._others())
-        if not victim.is_up or len(knowing) < wanted:
+        if not (victim.is_up and world.may_damage()) or len(knowing) < wanted:
             world.kernel.after(LOOK_MS, self._put_back)
             return
         self._kill(victim, self.rng.choice((50, 300)))

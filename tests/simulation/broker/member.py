@@ -294,10 +294,18 @@ class SimMember:
         return uid if driver is None else driver.log_uid
 
     def on_vote(self, uid: int) -> None:
-        """A vote leaves."""
-        self.world.oracle.require(
-            not self.is_damaged(uid), f"damaged {self.id} votes in queue {uid} (G8)"
-        )
+        """A vote leaves: whoever gets it has said before what it remembers of this log."""
+        require = self.world.oracle.require
+        require(not self.is_damaged(uid), f"damaged {self.id} votes in queue {uid} (G8)")
+        log_uid = self.log_of(uid)
+        if log_uid in self._unnoticed:
+            found = self.host.driver_of(uid).replica.last_index
+            wanted = self._committed(log_uid, *self._unnoticed[log_uid][:2])
+            require(
+                found >= wanted,
+                f"{self.id} votes in queue {uid} with {found} entries of an older directory, "
+                f"{wanted} were committed here (G8)",
+            )
 
     def enter(self, function: Any, *arguments: Any) -> None:
         """Call a function on the member's loop, soon."""
@@ -398,11 +406,12 @@ class SimMember:
         """White box: a log that counts as whole again holds what was lost."""
         if self._unnoticed and wal.doubts.places():
             for uid, (base, terms, _) in self._unnoticed.items():
-                if wal.log(uid).damaged:
-                    self._owed[uid] = self._committed(uid, base, terms)
+                self._owed[uid] = self._committed(uid, base, terms)
             self._unnoticed = {}
+        known = set(wal.groups())
         for uid, wanted in list(self._owed.items()):
-            if not wal.log(uid).damaged:
+            # An older directory may not know a group; it is looked at when it is opened.
+            if uid in known and not wal.log(uid).damaged:
                 del self._owed[uid]
                 found = wal.log(uid).last_index()
                 self.world.oracle.require(
@@ -469,9 +478,13 @@ class SimMember:
 
     def forget_unnoticed(self) -> None:
         """The directory is an older one, and recovery cannot see it: what was promised is owed from
-        the moment on in which the member hears of it.
+        the moment on in which the member hears of it, and what was owed already is so again.
         """
         self._unnoticed, self._promised = self._promised, {}
+        for uid, wanted in self._owed.items():
+            base, terms, state = self._unnoticed.get(uid, (0, {}, HardState()))
+            self._unnoticed[uid] = (max(base, wanted), terms, state)
+        self._owed = {}
 
     def crash(self, *, cuts_power: bool = True) -> None:
         """The process stops at once, and the machine under it."""

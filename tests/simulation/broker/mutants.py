@@ -22,7 +22,8 @@ from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.raft import membership
-from brokerd.raft.messages import Configuration
+from brokerd.raft.following import Following
+from brokerd.raft.messages import Configuration, Message
 from brokerd.raft.node import RaftNode
 from brokerd.server.messages import queue_leaders
 from brokerd.server.messages.delivery import DeliveryHub
@@ -33,6 +34,7 @@ from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
 from brokerd.storage.promises import Promise, Promises
 from brokerd.storage.writer import GroupWrite, LogWriter
+from tests.simulation.broker.beyond import BeyondWorld
 from tests.simulation.broker.disk import SimDisk
 from tests.simulation.broker.world import BrokerWorld
 
@@ -247,7 +249,13 @@ def _never_behind(promises: Promises, promise: Promise) -> bool:
     return False
 
 
-#: Name -> what is replaced, the profile in which it shows soonest, and how many seeds it may take.
+def _never_contradicts(following: Following, message: Message) -> bool:
+    """What is known here to be committed gives way to what any leader says."""
+    return False
+
+
+#: Name -> what is replaced, the profile in which it shows soonest ("beyond": beyond.py), and how
+#: many seeds it may take.
 MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "log-acknowledges-before-sync": ([(SimDisk, "data_sync", _no_sync)], "power", 10),
     "log-passes-over-damage": ([(recovery, "_damage", _never_damage)], "decay", 60),
@@ -311,6 +319,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "decay",
         100,
     ),
+    "committed-gives-way": ([(Following, "_contradicts", _never_contradicts)], "beyond", 20),
     "put-back-member-votes": (
         [(Trust._HANDLERS, trust.FellBehind, _pass_over)],
         "lies",
@@ -328,6 +337,7 @@ CI = {
     "delivery-count-reset",
     "repeats-applied",
     "options-among-the-rest",
+    "committed-gives-way",
 }
 
 
@@ -336,7 +346,8 @@ def hunt(name: str) -> tuple[int, str] | None:
 
     A seed that fails without the bug as well has found something else, and does not count.
     """
-    return hunt_in(BrokerWorld, MUTANTS[name])
+    mutant = MUTANTS[name]
+    return hunt_in(BeyondWorld if mutant[1] == "beyond" else BrokerWorld, mutant)
 
 
 def hunt_in(

@@ -82,6 +82,7 @@ class WatchedHost(Host):
         volatile: bool = False,
         log_uid: int = 0,
         is_made_now: bool = False,
+        is_first: bool = False,
     ) -> None:
         """See Host."""
         world = self.member.world
@@ -92,7 +93,11 @@ class WatchedHost(Host):
         elif isinstance(machine, CatalogMachine):
             machine = WatchedCatalog(machine, world.oracle, self.node)
         super().open_group(
-            *(uid, members, machine), volatile=volatile, log_uid=log_uid, is_made_now=is_made_now
+            *(uid, members, machine),
+            volatile=volatile,
+            log_uid=log_uid,
+            is_made_now=is_made_now,
+            is_first=is_first,
         )
         self.member.uids.add(uid)
         self._loop.call_soon(self.member.look_at_opened, uid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
 
 PEER_PORT = 5690
+
+
+#: See SimMember: what others were told is on a disk.
+Promised: TypeAlias = tuple[int, dict[int, int | None], HardState]
 
 
 def address_of(node: str) -> str:
@@ -53,7 +57,7 @@ class ClusterMember(SimMember):
         )
         #: What earlier disks of this member acknowledged, by log: until its group lets go of it, no
         #: vote may leave that does not know it (G8).
-        self._lost: dict[int, tuple[int, dict[int, int | None], HardState]] = {}
+        self._lost: dict[int, Promised] = {}
         #: It was taken out of the cluster once, and may hear of it late.
         self.was_removed = False
         #: It has let clients in with this disk.
@@ -112,12 +116,17 @@ class ClusterMember(SimMember):
     def lose_disk(self) -> None:
         """The process has ended and the disk is gone: the next one finds an empty directory."""
         self.is_victim = True
-        for log_uid, promised in self._promised.items():
-            base, terms, state = promised
-            known = self._lost.get(log_uid, (0, {}, state))
-            self._lost[log_uid] = (max(base, known[0]), known[1] | terms, state)
+        self._lost = _joined(self._lost, self._promised)
         self._promised = {}
         self.empty_disk()
+
+    def forget_unnoticed(self) -> None:
+        """See SimMember: a directory of before its disk was lost comes without the doubts that the
+        new one had.
+        """
+        super().forget_unnoticed()
+        self._unnoticed = _joined(self._lost, self._unnoticed)
+        self._lost = {}
 
     def empty_disk(self) -> None:
         """Remove all files."""
@@ -179,3 +188,12 @@ class ClusterMember(SimMember):
         )
         if found >= wanted and self.host.driver_of(uid).trust.may_vote:
             del self._lost[log_uid]
+
+
+def _joined(earlier: dict[int, Promised], later: dict[int, Promised]) -> dict[int, Promised]:
+    """Return what a member is bound to by two of its disks."""
+    found = dict(earlier)
+    for log_uid, (base, terms, state) in later.items():
+        known = earlier.get(log_uid, (0, {}, state))
+        found[log_uid] = (max(base, known[0]), known[1] | terms, state)
+    return found

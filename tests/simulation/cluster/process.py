@@ -137,8 +137,10 @@ class Process:
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose an operation; return the catalog's reply."""
+        kernel = self.world.kernel
+        asked_ms = kernel.now_ms
         reply = await self.built.base.catalog.write(operation)
-        self.world.on_written(self, reply)
+        self.world.on_written(self, reply, kernel.now_ms - asked_ms)
         return reply
 
     def _task_ended(self, error: BaseException | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.raft.quorum import majority
 from brokerd.rpc.v1 import peer_pb2
+from brokerd.server.catalog.catalog_writer import SYNC_S
 from brokerd.server.members import quorum_calls
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
@@ -45,8 +46,6 @@ ASK_TIMEOUT_MS = 3_000
 AGAIN_MS = 300
 #: So long may it take until a member is out of a group, or the wish has failed.
 TAKES_OUT_MS = 25_000
-#: No group has fewer voters, and no cluster fewer members.
-VOTERS_MIN = 3
 #: What people ask for at rest takes at most so long.
 EXAM_MS = 20_000
 
@@ -195,20 +194,25 @@ class ClusterWorld(BrokerWorld):
             return
         was_to = member.id in self.leaving or member.was_removed
         self.oracle.require(was_to, f"{member.id} ends, and nobody has removed it: {removed}")
+        # Whoever took it out may see so later than it comes back as a new member.
+        self.leaving.discard(member.id)
+        member.was_removed = True
         member.crash(cuts_power=False)
         member.leave()
         member.empty_disk()
         self.start_later(member, 500)
 
-    def on_written(self, process: Process, reply: dict[str, Any]) -> None:
-        """A change of the catalog was answered: whoever asked sees it, and so do all others."""
+    def on_written(self, process: Process, reply: dict[str, Any], took_ms: int) -> None:
+        """A change of the catalog was answered: whoever asked sees it, and so do all others, but
+        for one with a slow disk for which all the time that there is was waited."""
         revision = reply.get("revision") or 0
         self.oracle.require(
             process.view.revision >= revision,
             f"{process.node} was answered with revision {revision} and sees "
             f"{process.view.revision}",
         )
-        if not self._is_fair:
+        is_given_up = self.scenario.slow_disks and took_ms >= 1000 * SYNC_S
+        if is_given_up or not self._is_fair:
             return
         for node in sorted(process.host.alive()):
             other = self.members[node].broker
@@ -301,7 +305,7 @@ class ClusterWorld(BrokerWorld):
         if process is None or self.leaving:
             return
         members = sorted(process.view.members())
-        if len(members) <= VOTERS_MIN:
+        if len(members) <= rest.VOTERS_MIN:
             return
         node = NodeId(self.rng.choice(members))
         self.leaving.add(node)
@@ -352,10 +356,15 @@ class ClusterWorld(BrokerWorld):
     def may_damage(self) -> bool:
         """See BrokerWorld.  A founder that came when the others had founded has a disk that is as
         new as one that was lost, and no vote until it is filled: with the victim's it would be more
-        than a minority of what is promised (G8).
+        than a minority of what is promised (G8), of the catalog or of a queue.
         """
-        others = [self.members[node] for node in self.founders if node != self.victim]
-        return sum(member.is_filled for member in others) >= majority(len(self.founders))
+        self._follow()
+        groups = [self.founders, *(queue.members for queue in self.queues.values())]
+        return all(self._are_enough_filled(names) for names in groups if self.victim in names)
+
+    def _are_enough_filled(self, names: Sequence[str]) -> bool:
+        others = [self.members[NodeId(name)] for name in names if name != self.victim]
+        return sum(member.is_filled for member in others) >= majority(len(names))
 
     def _is_strong(self) -> bool:
         """Tell whether each group has three voters, so that two others know what one knows."""
@@ -363,7 +372,7 @@ class ClusterWorld(BrokerWorld):
             leader = self._leader(uid)
             if leader is None:
                 return False
-            if len(leader.host.driver_of(uid).replica.configuration.voters) < VOTERS_MIN:
+            if len(leader.host.driver_of(uid).replica.configuration.voters) < rest.VOTERS_MIN:
                 return False
         return True
 
@@ -545,16 +554,17 @@ class ClusterWorld(BrokerWorld):
         self._do(process, administration.declare_passing(process, uid))
         members = process.queue_of(uid).members
         self.oracle.require(members[0] != node, f"a new queue is for {node} to lead, which rests")
-        self.oracle.require(len(members) >= VOTERS_MIN, f"a new queue has only {members}")
+        self.oracle.require(len(members) >= rest.VOTERS_MIN, f"a new queue has only {members}")
         self._do(process, administration.set_maintenance(process, node, is_on=False))
         # What it was told to give away it may still be giving.
         self._run_until(self.kernel.now_ms + 1_500)
         moved, left = self._do(process, self._rebalanced(process))
         self.oracle.require(left == 0, f"{left} leaders did not move, {moved} did")
         counts = dict.fromkeys(sorted(process.view.members()), 0)
-        for each in self.queues:
-            leader = self._leader(each)
-            self.oracle.require(leader is not None, f"queue {each} has no leader after that")
+        # Also of queues whose declaration nobody was answered.
+        for queue in process.view.queues():
+            leader = self._leader(queue.uid)
+            self.oracle.require(leader is not None, f"{queue.name} has no leader after that")
             counts[leader.id] += 1
         can_lead = {name for queue in process.view.queues() for name in queue.members}
         spread = [count for name, count in counts.items() if name in can_lead]

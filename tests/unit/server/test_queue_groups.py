@@ -49,6 +49,8 @@ class FakeHost:
         self.is_catalog_damaged = False
         #: Of these the host was told that nothing of them can have been here before.
         self.made_now: set[int] = set()
+        #: Of these that this member is one of the first.
+        self.first: set[int] = set()
 
     def has_group(self, uid: int) -> bool:
         return uid in self.machines
@@ -65,9 +67,12 @@ class FakeHost:
         volatile: bool,
         log_uid: int,
         is_made_now: bool,
+        is_first: bool,
     ) -> None:
         if is_made_now:
             self.made_now.add(uid)
+        if is_first:
+            self.first.add(uid)
         self.machines[uid], self.log_uids[uid] = machine, log_uid
         self.said.append(f"open {uid} of {','.join(members)}" + " in memory" * volatile)
 
@@ -185,6 +190,17 @@ def test_the_first_member_of_a_new_queue_leads_it() -> None:
         "n1 leads 7",
     ]
     assert Member().change(record("n0", "n1")) == ["open 7 of n0,n1", "opened 7 of 2"]
+
+
+def test_one_of_the_first_members_that_opens_late_is_one_of_them_still() -> None:
+    """A change was wanted meanwhile, so that nobody says who the others were; but what it holds is
+    all that it ever held.
+    """
+    for joined in ({}, {"n1": 9}):
+        member, queue = Member(), record("n0", "n1")
+        queue.membership.is_founding, queue.membership.joined = False, joined
+        assert member.change(queue)[0] == "open 7 of "
+        assert member.host.first == (set() if joined else {UID})
 
 
 def test_a_transient_queue_is_in_memory() -> None:

@@ -42,6 +42,14 @@ def test_nothing_is_to_be_done_when_the_members_are_the_wanted_ones() -> None:
     assert membership_steps.next_step(view("abc", "cab", "abc")) == Step(StepKind.DONE)
 
 
+def test_who_has_answered_nothing_does_not_vote() -> None:
+    """A leader that has restarted does not know where the learner's entry is (seed 17000281)."""
+    now = replace(view("ab", "ab", "a", "b"), configuration_index=0, last_index=9)
+    wait = Step(StepKind.WAIT, B, "member 'b' is 9 entries behind")
+    assert membership_steps.next_step(now) == wait
+    assert membership_steps.next_step(replace(now, match={B: 2})) == Step(StepKind.PROMOTE, B)
+
+
 @pytest.mark.parametrize(
     ("now", "expected"),
     [

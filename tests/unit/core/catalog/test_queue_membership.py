@@ -110,6 +110,17 @@ def test_what_was_taken_out_by_hand_is_remembered(catalog: CatalogDriver) -> Non
     assert queue(catalog).membership.excluded == []
 
 
+def test_who_leaves_the_cluster_is_not_wanted_any_more(catalog: CatalogDriver) -> None:
+    """R-QQ-23: the group would wait for it for ever, and come to nothing else (seed 17000863)."""
+    want(catalog, add=("n3",))
+    catalog.do(catalog_commands.remove_member("n3"))
+    assert queue(catalog).membership.wanted is None
+    assert queue(catalog).wanted_members == ["n1", "n2"]
+    want(catalog, remove=("n2",))
+    catalog.do(catalog_commands.remove_member("n2"))
+    assert queue(catalog).wanted_members == ["n1"], "its replica is still to go"
+
+
 def test_what_a_target_size_asks_for_excludes_nobody(catalog: CatalogDriver) -> None:
     operation = catalog_commands.want_queue_members(
         "/", "q", 5, add=["n3"], remove=["n2"], is_automatic=True

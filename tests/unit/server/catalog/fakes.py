@@ -25,9 +25,10 @@ class Groups:
 
     def __init__(self) -> None:
         self.may_be_counted = True
+        self.heard = {NodeId(name) for name in MEMBERS}
 
     def alive(self) -> set[NodeId]:
-        return {NodeId(name) for name in MEMBERS}
+        return self.heard
 
     def leader_of(self, uid: int) -> NodeId | None:
         assert self.may_be_counted, "leaders are counted"
@@ -66,6 +67,7 @@ class Member:
         self.node = MEMBERS[0]
         for name in MEMBERS:
             self.driver.do(catalog_commands.put_member(name, f"{name}:5690"))
+            self.driver.do(catalog_commands.node_started(name, 1))
         self.config = BrokerConfig()
         self.host = Groups()
         self.random = random.Random(1)

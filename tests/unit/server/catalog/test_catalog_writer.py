@@ -11,10 +11,11 @@ from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.cluster.peer import deliveries
 from brokerd.config import LimitConfig
 from brokerd.core.catalog import catalog_commands
-from brokerd.core.catalog.catalog_state import CatalogState
+from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.server.catalog import catalog_writer
 from brokerd.server.catalog.catalog_writer import CatalogWriter
+from tests.unit.core.catalog_driver import StepMeta
 from tests.unit.server.members.fakes import status
 
 HERE, NEAR, FAR = NodeId("here"), NodeId("near"), NodeId("far")
@@ -32,7 +33,10 @@ class Network:
         self.answered: list[NodeId] = []
         #: The catalog's group is open here.
         self.has_catalog = False
-        self.view = CatalogState()
+        machine = CatalogMachine()
+        self.view = machine.state
+        members = [catalog_commands.put_member(node, f"{node}:1") for node in self.up]
+        machine.apply(StepMeta(1), catalog_commands.encode_batch(members))
         self.writer = CatalogWriter(self, self, self.view, LimitConfig())  # type: ignore[arg-type]
 
     def alive(self) -> set[NodeId]:
@@ -88,6 +92,14 @@ async def test_a_member_that_is_down_is_not_waited_for(
     assert not caplog.records
 
 
+async def test_who_is_a_member_no_more_is_not_waited_for() -> None:
+    """It is heard until it knows, and each change would take SYNC_S (seed 17003050)."""
+    network = Network(near=0)
+    network.up.add(FAR)
+    await write(network)
+    assert network.asked == [NEAR]
+
+
 async def test_a_member_that_never_answers_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,10 +128,11 @@ async def test_whoever_asks_waits_for_a_member_that_has_not_applied_a_revision(
 ) -> None:
     network = Network()
     network.has_catalog = True
-    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision=1))
+    revision = network.view.revision + 1
+    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision))
     await asyncio.sleep(0)
     assert network.answered == []
-    network.view.revision = 1
+    network.view.revision = revision
     network.writer.applied()
     await waiting
     assert network.answered == [NEAR]
@@ -129,8 +142,9 @@ async def test_a_revision_that_came_with_a_snapshot_is_noticed() -> None:
     """Nothing tells of it: whoever started meanwhile waited for the next change (seed 12000540)."""
     network = Network()
     network.has_catalog = True
-    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision=1))
+    revision = network.view.revision + 1
+    waiting = asyncio.create_task(network.writer.sync(NEAR, 1, revision))
     await asyncio.sleep(0)
-    network.view.revision = 1
+    network.view.revision = revision
     await waiting
     assert network.answered == [NEAR]

@@ -10,9 +10,10 @@ import pytest
 
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.profiles import profile
+from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import topology_batch
-from tests.unit.server.catalog.fakes import Json, Member
+from tests.unit.server.catalog.fakes import MEMBERS, Json, Member
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
 QUORUM = {"type": "quorum"}
@@ -182,6 +183,23 @@ async def test_the_same_object_twice_finds_what_was_made() -> None:
     # The second password was compared with the first one's hash, which the run had to store.
     assert member.checker.hashed == ["pw"]
     assert member.view.user("u").password_hash == "hash of pw"  # type: ignore[union-attr]
+
+
+async def test_who_has_never_started_gets_no_replica_while_others_have() -> None:
+    """Its disk may be new: until it is refilled it has no vote, and two such ones are a majority of
+    a queue's members that nobody could refill (seed 17003714).
+    """
+    member = Member()
+    for name in ("m0", "m1"):
+        member.driver.do(catalog_commands.put_member(name, f"{name}:5690"))
+        member.host.heard.add(NodeId(name))
+    names = [f"q{number}" for number in range(8)]
+    await member.apply(*(put("queue", name, QUORUM) for name in names))
+    held = [member.view.queue("/", name).members for name in names]
+    assert {frozenset(members) for members in held} == {frozenset(MEMBERS)}
+    member.driver.do(catalog_commands.node_started("m0", 1))
+    await member.apply(put("queue", "later", QUORUM))
+    assert "m0" in member.view.queue("/", "later").members
 
 
 async def test_new_queues_are_made_when_their_leaders_work() -> None:

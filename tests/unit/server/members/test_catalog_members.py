@@ -115,8 +115,9 @@ async def test_in_a_large_cluster_voters_are_spread_over_zones_and_the_others_le
     host = fakes.Replicas(*names)
     now = Configuration((names[0],), tuple(names[1:]))
     while True:
-        status = fakes.status(*now.voters, is_leader=True, may_change=True)
-        host.by_uid[CATALOG_GROUP] = replace(status, members=now)
+        status = fakes.status(*now.voters, last=5, is_leader=True, may_change=True)
+        known = dict.fromkeys(names[1:], 0)
+        host.by_uid[CATALOG_GROUP] = replace(status, members=now, lag=known)
         members = CatalogMembers(catalog, host, _nobody_to_hand_over)
         step = members._next_step()
         assert step is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.peer import join_request
 from brokerd.config import BrokerConfig
+from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_machine import CatalogMachine
-from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
 from brokerd.rpc.v1 import peer_pb2
 from brokerd.server.lifecycle import Lifecycle
 from brokerd.server.members import cluster_file, joining
 from brokerd.server.members.joining import Ask, Joining, Removed
+from tests.unit.core.catalog_driver import StepMeta
 
 NEW = NodeId("new")
 Standing = peer_pb2.Description.Standing
@@ -49,6 +52,15 @@ class Refill:
         self.opened_here.append((uid, member_count))
 
 
+@dataclass
+class Status:
+    """Of the catalog's group."""
+
+    members: Configuration = field(default_factory=lambda: Configuration(()))
+    members_index: int = 0
+    commit: int = 0
+
+
 class Host:
     """The replicas here: no leader is known."""
 
@@ -59,6 +71,7 @@ class Host:
     def __init__(self) -> None:
         self.peers: dict[NodeId, str] = {}
         self.voters: list[NodeId] | None = None
+        self.status = Status()
 
     async def set_peers(self, peers: dict[NodeId, str]) -> None:
         self.peers = dict(peers)
@@ -69,6 +82,9 @@ class Host:
 
     def leader_of(self, _uid: int) -> NodeId | None:
         return None
+
+    def status_of(self, _uid: int) -> Status:
+        return self.status
 
 
 class Catalog:
@@ -82,20 +98,21 @@ class Catalog:
 class Member:
     """A member that starts."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, founders: str = "a=a:1,b=b:1") -> None:
         self.host = Host()
         self.config = BrokerConfig.model_validate(
             {
                 "node": {"name": "new", "data_dir": str(data_dir)},
-                "cluster": {"members": "a=a:1,b=b:1", "address": "new:1", "secret": "s"},
+                "cluster": {"members": founders, "address": "new:1", "secret": "s"},
             }
         )
         self.lifecycle = Lifecycle()
         self.refill = Refill()
+        self.catalog = Catalog()
         self.tasks: list[asyncio.Task[None]] = []
 
     def joining(self, ask: Ask) -> Joining:
-        parts: Any = (self.config, self.host, Groups(), Catalog(), self.refill, self.lifecycle)
+        parts: Any = (self.config, self.host, Groups(), self.catalog, self.refill, self.lifecycle)
         return Joining(*parts, self.spawn, ask)
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
@@ -172,6 +189,21 @@ async def test_a_member_that_is_removed_while_it_joins_hears_of_it(
     await member.end()
 
 
+async def test_a_founder_that_the_others_went_on_without_hears_that_it_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it had heard anything of what it had founded with them (seed 17004758)."""
+    monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
+    member, cluster = Member(tmp_path, "a=a:1,b=b:1,new=new:1"), Cluster()
+    cluster.answers[False] = peer_pb2.Description(standing=Standing.UNFOUNDED)
+    await member.joining(cluster.ask).settle()
+    cluster.answers[True] = described(Standing.REMOVED)
+    async with asyncio.timeout(10):
+        await member.lifecycle.stopping.wait()
+    assert isinstance(member.lifecycle.removal, Removed)
+    await member.end()
+
+
 async def test_a_member_that_joins_never_asks_again_as_one_without_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,3 +242,58 @@ async def test_a_disk_is_as_old_as_the_earliest_catalog_that_was_current_after_i
     assert again.refill.joined_at == 5
     for each in (member, other, again):
         await each.end()
+
+
+async def test_a_founder_whose_log_has_lost_the_founders_knows_them(tmp_path: Path) -> None:
+    """They stand in no entry that a leader could send: without them it would never stand for
+    election (seed 17001082).
+    """
+    listed = "a=a:1,b=b:1,new=new:1"
+    member, cluster = Member(tmp_path, listed), Cluster()
+    for peer in ("a", "b"):
+        cluster.answers_of[peer] = peer_pb2.Description(standing=Standing.UNFOUNDED)
+    await member.joining(cluster.ask).settle()
+    founders = [NodeId("a"), NodeId("b"), NEW]
+    assert member.host.voters == founders
+    again = Member(tmp_path, listed)
+    await again.joining(cluster.ask).open_if_data(has_data=True)
+    assert again.host.voters == founders
+    assert again.refill.opened_here == [(CATALOG_GROUP, 3)]
+    for each in (member, again):
+        await each.end()
+
+
+async def test_one_that_came_back_with_an_empty_disk_knows_them_too(tmp_path: Path) -> None:
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = described(Standing.MEMBER)
+    cluster.answers[False].voters.append("new")
+    await member.joining(cluster.ask).settle()
+    again = Member(tmp_path)
+    await again.joining(cluster.ask).open_if_data(has_data=True)
+    assert again.host.voters == member.host.voters == [NodeId("a"), NodeId("b"), NEW]
+    for each in (member, again):
+        await each.end()
+
+
+async def test_voters_are_remembered_once_their_change_is_settled(tmp_path: Path) -> None:
+    """One that is not committed may be taken back; of a group in which this member only learns, it
+    hears by the log.
+    """
+    member, cluster = Member(tmp_path), Cluster()
+    finding = member.joining(cluster.ask)
+    await finding.open_if_data(has_data=True)
+    first = [catalog_commands.bootstrap("uid", "of the test")]
+    first += [catalog_commands.put_member(node, f"{node}:1") for node in ("a", "b", "new")]
+    member.catalog.machine.apply(StepMeta(1), catalog_commands.encode_batch(first))
+
+    def remembered(index: int, commit: int, *voters: str) -> list[str]:
+        found = Configuration(tuple(NodeId(name) for name in voters))
+        member.host.status = Status(found, index, commit)
+        finding.remember()
+        return cluster_file.load(tmp_path).voters
+
+    assert remembered(0, 5, "a", "b") == []
+    assert remembered(7, 5, "a", "b", "new") == []
+    assert remembered(7, 7, "a", "b", "new") == ["a", "b", "new"]
+    assert remembered(9, 9, "a", "b") == ["a", "b", "new"]
+    await member.end()

@@ -1,0 +1,32 @@
+"""What a replica is trusted with when its group is opened (cluster/groups/host.py)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from brokerd.cluster.config import HostConfig
+from brokerd.cluster.groups.host import Host
+from brokerd.core.catalog.catalog_machine import CatalogMachine
+from brokerd.raft.messages import NodeId
+from brokerd.storage.wal import WalConfig, WriteAheadLog
+
+A, B, C = (NodeId(name) for name in "abc")
+UID = 7
+
+
+async def test_who_votes_in_a_group_whose_members_are_not_known(tmp_path: Path) -> None:
+    """G8: a second life may have forgotten its first; one of the first members has no other life,
+    and without its vote one more that is damaged would be one too many (seed 17000223).
+    """
+    tmp_path.joinpath("wal").mkdir()
+    wal = WriteAheadLog.open(tmp_path / "wal", WalConfig(node_id="a"), lambda _: None)
+    host = Host(A, 1, wal, HostConfig(), random.Random(1))
+    host.open_group(UID, [A, B, C], CatalogMachine())
+    host.open_group(UID + 1, [], CatalogMachine())
+    host.open_group(UID + 2, [], CatalogMachine(), is_first=True)
+    found = [host.status_of(UID + number) for number in range(3)]
+    assert [status.is_doubted for status in found] == [False, True, False]
+    assert [status.members.voters for status in found] == [(A, B, C), (), ()]
+    await host.stop()
+    wal.close()

@@ -173,7 +173,15 @@ def prepare(
         rows=rows,
         nothing=nothing,
         steps=chained,
-        lasts=steps.last_rows(chained, carry, starts_us).persist(),
+        # Only of hours that a cluster told of: those of others are not its own, so that it does not
+        # matter which clusters are made in one pass.
+        lasts=steps.last_rows(chained, carry, starts_us)
+        .join(
+            f.broadcast(covered.select("cluster", "window_start")),
+            ["cluster", "window_start"],
+            "left_semi",
+        )
+        .persist(),
         coverage=covered,
         alarms=ingest.read_silver(spark, live.here(alarm_paths)),
         usage_before=load("usage_1h", others),

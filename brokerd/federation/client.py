@@ -36,6 +36,14 @@ HEARTBEAT_S = 10
 HEARTBEAT_S_MAX = 65_535
 CHANNELS_MAX = 64
 
+#: What to do about an ssl.SSLError, by its reason.
+_TLS_HINTS = {
+    "WRONG_VERSION_NUMBER": ": no TLS is spoken there, where the URI must begin with amqp://",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "; an authority that the system does not know is named in ca-certificates or ?cacertfile="
+    ),
+}
+
 OnDelivery = Callable[[methods.BasicDeliver, bytes, bytes], None]
 
 
@@ -273,7 +281,7 @@ class Connection(asyncio.Protocol):
             raise ConnectionLost(f"{address.shown}: no connection in {timeout_ms} ms") from None
         except OSError as error:
             _abort(made)
-            raise ConnectionLost(f"{address.shown}: {error.strerror or error}") from error
+            raise _unreached(address, error) from error
         except BaseException:
             _abort(made)
             raise
@@ -494,6 +502,11 @@ class Connection(asyncio.Protocol):
         for channel in channels:
             channel.end(error)
         self._ended.set()
+
+
+def _unreached(address: Address, error: OSError) -> ConnectionLost:
+    hint = _TLS_HINTS.get(error.reason, "") if isinstance(error, ssl.SSLError) else ""
+    return ConnectionLost(f"{address.shown}: {error.strerror or error}{hint}")
 
 
 def _abort(made: list[Connection]) -> None:

@@ -6,6 +6,12 @@ reached or said no.  Texts never hold credentials: they end in listings and logs
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+#: Of a key that nobody knows, in a text.
+KEY_CHARACTERS_MAX = 64
+
 
 class FederationError(Exception):
     """Base class of the room's errors."""
@@ -33,3 +39,11 @@ class ChannelClosed(ClientError):
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
         self.code = code
+
+
+def unknown_key(key: str, known: Iterable[str]) -> UpstreamError:
+    """Return the error for a key that means nothing; it names the one that may be meant."""
+    key, known = key[:KEY_CHARACTERS_MAX], sorted(known)
+    meant = difflib.get_close_matches(key, known, 1)
+    hint = f"is '{meant[0]}' meant?" if meant else f"known are {', '.join(known)}"
+    return UpstreamError(f"unknown key '{key}': {hint}")

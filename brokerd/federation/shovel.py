@@ -16,7 +16,7 @@ from brokerd.amqp import properties
 from brokerd.amqp.values import Table, Value
 from brokerd.core.catalog import names
 from brokerd.federation import upstream
-from brokerd.federation.errors import UpstreamError
+from brokerd.federation.errors import UpstreamError, unknown_key
 from brokerd.federation.upstream import Address
 
 COMPONENT = "shovel"
@@ -152,7 +152,7 @@ def parse(vhost: str, name: str, value: Any) -> Shovel:
     for key, item in value.items():
         reader = _READERS.get(key)
         if reader is None:
-            raise UpstreamError(f"unknown key '{_short(key)}'")
+            raise unknown_key(_short(key), _READERS)
         try:
             known = None if item is None else reader[1](item)
         except UpstreamError as error:
@@ -305,7 +305,7 @@ def _properties(value: Any) -> Mapping[str, str | int]:
     for key, item in value.items():
         shape = _PROPERTIES.get(key)
         if shape is None:
-            raise UpstreamError(f"unknown key '{_short(key)}'")
+            raise unknown_key(_short(key), _PROPERTIES)
         if shape is str:
             if not isinstance(item, str) or names.is_too_long(item):
                 raise UpstreamError(f"{key} must be a text of at most 255 bytes")

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from brokerd.amqp.values import Table
 from brokerd.core.catalog import federation_type, names, patterns
-from brokerd.federation.errors import UpstreamError
+from brokerd.federation.errors import UpstreamError, unknown_key
 
 #: Every (re)connect takes one of them at random (R-FED-2).
 URIS_MAX = 64
@@ -284,7 +284,7 @@ def _fields(value: Mapping[str, Any], allowed: frozenset[str] | None = None) -> 
             continue
         reader = _READERS.get(key)
         if reader is None or (allowed is not None and key not in allowed):
-            raise UpstreamError(f"unknown key '{key[:64]}'")
+            raise unknown_key(key, _READERS.keys() if allowed is None else allowed)
         try:
             fields[reader[0]] = reader[1](item)
         except UpstreamError as error:

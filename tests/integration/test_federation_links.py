@@ -283,6 +283,7 @@ def test_a_change_that_needs_another_queue_is_confirmed(pair: Pair) -> None:
     refused = brokerctl(pair.down, *words, status=69)
     assert "with another expires the link of exchange 'stock'" in refused
     assert "would be lost" in refused
+    assert "brokerctl set_parameter --force" in refused
     assert "arguments" not in str(pair.downstream.wait_link("stock")["error"])
     brokerctl(pair.down, *words[:1], "--force", *words[1:])
 

@@ -40,6 +40,9 @@ _BODY = itemgetter(2)
 
 #: Deliveries of this size are not collected for one write with the next.
 FLUSH_BYTES = 512 * 1024
+#: After so many bytes the loop turns before the channel delivers more.  A client that reads as fast
+#: as it is written to would otherwise have all that waits for it in one turn, gigabytes perhaps.
+TURN_BYTES = 4 << 20
 #: Prepared deliver prefixes per consumer; a topic exchange may bring any number of routing keys.
 ENCODERS_MAX = 256
 #: Auto-acknowledged deliveries are settled once the socket has taken them; so many may be under
@@ -98,6 +101,9 @@ class ChannelDeliveries:
         self._late_cancels: list[methods.Method] | None = None
         self._ended = False
         self._backlog = Backlog(services.queues)
+        #: Delivered since the channel has last rested, which lasts until the loop has turned.
+        self._turn_bytes = 0
+        self._is_resting = False
         #: Deliveries that were made to auto-acknowledging consumers and not settled yet.
         self._auto_acks: dict[Holder, list[Range]] = {}
         #: Acks of what basic.get has taken, not sent yet; their timer, and whether they are younger
@@ -131,18 +137,23 @@ class ChannelDeliveries:
             self._backlog.add(consumer, parts)
             self._drain()
             return
-        if consumer.is_held or self._backlog or self.connection.write_paused_ms is not None:
+        if consumer.is_held or self._backlog or self._is_held_up:
             self._backlog.add(consumer, parts)
             return
         self._deliver(consumer, parts)
 
     def defer(self, consumer: LocalConsumer, runs: Sequence[Run]) -> bool:
         """Keep numbers only where `deliver` would do nothing but put them into the backlog."""
-        is_waiting = self._backlog or self.connection.write_paused_ms is not None
+        is_waiting = self._backlog or self._is_held_up
         if self.shared is not None or not (consumer.is_held or is_waiting):
             return False
         self._backlog.add_numbers(consumer, runs)
         return True
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Say whether nothing may go out for now."""
+        return self._is_resting or self.connection.write_paused_ms is not None
 
     def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
         machine = self.connection.machine
@@ -192,6 +203,15 @@ class ChannelDeliveries:
             self.connection.flush_now()
         else:
             self.connection.flush_soon()
+        self._turn_bytes += total_bytes
+        if self._turn_bytes >= TURN_BYTES:
+            self._turn_bytes = 0
+            self._is_resting = True
+            asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._is_resting = False
+        self._drain()
 
     def _encoder(self, consumer: LocalConsumer, route: tuple[str, str]) -> DeliverEncoder:
         if len(consumer.encoders) >= ENCODERS_MAX:
@@ -225,8 +245,10 @@ class ChannelDeliveries:
         self._drain()
 
     def _drain(self) -> None:
-        """Write what waited, until it is all, the socket is full or the shared limit reached."""
-        while self._backlog and self.connection.write_paused_ms is None and not self._ended:
+        """Write what waited, until it is all, the socket is full, the shared limit is reached or
+        the channel has had its turn.
+        """
+        while self._backlog and not self._is_held_up and not self._ended:
             room = None if self.shared is None else self.shared.room(self)
             found = self._backlog.take(room)
             if found is None:

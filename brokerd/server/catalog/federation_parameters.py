@@ -103,7 +103,8 @@ def check_loss(room: Room, vhost: str, parameter: str, value: Any) -> None:
     raise NeedsConfirmation(
         f"{parameter}: with another {', '.join(first.keys)} the link of exchange "
         f"'{first.exchange}' to '{first.upstream}'{more} needs another upstream queue, and what "
-        "waits in the present one would be lost"
+        "waits in the present one would be lost: let its backlog fall to 0, then confirm the "
+        "change (brokerctl set_parameter --force)"
     )
 
 

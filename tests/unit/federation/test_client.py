@@ -201,8 +201,14 @@ async def test_tls_verifies_the_upstream_unless_told_otherwise(tmp_path: Path) -
             connection = await Connection.open(upstream.parse_uri(base + query), "/", "a test")
             assert await connection.open_channel()
             await connection.close()
-        with pytest.raises(ConnectionLost, match="certificate verify failed"):
+        with pytest.raises(ConnectionLost, match=r"verify failed.*named in ca-certificates or"):
             await Connection.open(upstream.parse_uri(base), "/", "a test")
+
+
+async def test_a_port_without_tls_is_known_as_one() -> None:
+    async with serving(polite) as port:
+        with pytest.raises(ConnectionLost, match=r"no TLS is spoken there.*amqp://"):
+            await Connection.open(upstream.parse_uri(f"amqps://127.0.0.1:{port}"), "/", "a test")
 
 
 async def test_authorities_of_the_definition_are_trusted_and_no_others(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from brokerd.federation.upstream import SEALED, UPSTREAMS_OF_EXCHANGE_MAX, Choic
     ("value", "said"),
     [
         ({"uri": "http://u:secret@x"}, "uri must begin with amqp:// or amqps://"),
-        ({"url": "amqp://u:secret@x"}, "unknown key 'url'"),
+        ({"url": "amqp://u:secret@x"}, "unknown key 'url': is 'uri' meant?"),
         ({"uri": "amqp://x", "ack-mode": "on_confirm"}, "ack-mode must be one of"),
         ({"uri": "amqp://x", "max-hops": 0}, "max-hops must be a number"),
         ({}, "uri is missing"),

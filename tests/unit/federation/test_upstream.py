@@ -134,7 +134,9 @@ def test_every_key_of_a_definition_is_read() -> None:
         ({"reconnect-delay": -1}, "reconnect-delay must"),
         ({"ack-mode": "never"}, "ack-mode must be one of on-confirm, on-publish, no-ack"),
         ({"exchange": "x" * 256}, "exchange must be a name"),
-        ({"maxhops": 1}, "unknown key 'maxhops'"),
+        ({"maxhops": 1}, "unknown key 'maxhops': is 'max-hops' meant?"),
+        ({"zork": 1}, "unknown key 'zork': known are ack-mode, "),
+        ({"x" * 9999: 1}, f"unknown key '{'x' * 64}': known"),
         ({"ca-certificates": "/tls/ca.pem"}, "ca-certificates holds no certificate"),
         ({"ca-certificates": PEM + "-----BEGIN EC PRIVATE KEY-----"}, "holds a private key"),
         ({"ca-certificates": PEM + "x" * 65_536}, "at most 65536 characters"),
@@ -202,7 +204,7 @@ def test_a_set_may_not_override_the_uri() -> None:
     sets = {"s": [{"upstream": "a", "uri": "amqp://elsewhere"}]}
     found, problems = upstream.select(Choice(upstream_set="s"), UPSTREAMS, sets)
     assert not found
-    assert problems[0].text == "unknown key 'uri'"
+    assert problems[0].text.startswith("unknown key 'uri': known are ack-mode, ")
 
 
 def test_one_name_and_a_pattern_choose_upstreams() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from brokerd_operator.engine.cache import ResourceCache
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Key, key_of
 from brokerd_operator.engine.versions import Version, Versions, number_of, version_of
-from brokerd_operator.sources.api import ApiError
+from brokerd_operator.sources.api import ApiError, Page
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.listing import Listing
 from brokerd_operator.specs import registry
@@ -70,14 +71,17 @@ class Reads:
         self.after_read: Any = lambda: None
         self.error: ApiError | None = None
 
-    async def list(self, path: str, selector: str = "") -> tuple[list[dict[str, Any]], str]:
+    async def pages(self, path: str, selector: str = "") -> AsyncIterator[Page]:
         if self.error is not None:
             raise self.error
+        version = str(self.server.revision)
         if not path.endswith("/queues"):
-            return [], str(self.server.revision)
-        found = list(self.server.objects.values()), str(self.server.revision)
+            yield Page([], version, is_first=True)
+            return
+        found = list(self.server.objects.values())
         self.between()
-        return found
+        yield Page(found[:1], version, is_first=True)
+        yield Page(found[1:], version, is_first=False)
 
     async def get(self, path: str) -> dict[str, Any] | None:
         found = self.server.objects.get(path.rpartition("/")[2])

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import kubernetes
@@ -36,6 +36,18 @@ PAGE_TRIES = 5
 PAGE_RETRY_S = 0.25
 
 Json = dict[str, Any]
+
+
+class Page(NamedTuple):
+    """A part of a listing."""
+
+    items: list[Json]
+    #: Of the whole listing.
+    version: str
+    #: What came before it, if anything did, is of an earlier moment.
+    is_first: bool
+
+
 #: Objects, and the version that the listing is of.
 Listed = tuple[list[Json], str]
 
@@ -181,28 +193,37 @@ class Api:
 
     async def list(self, path: str, selector: str = "") -> Listed:
         """All objects of a collection, and the version the listing is of."""
-        for _ in range(LIST_TRIES - 1):
-            try:
-                return await self._list(path, selector)
-            except ApiError as error:
-                # The moment that the pages are of is too long ago: take them of a newer one.
-                if error.status != EXPIRED:
-                    raise
-        return await self._list(path, selector)
-
-    async def _list(self, path: str, selector: str) -> Listed:
         found: list[Json] = []
-        query = {"limit": str(PAGE)}
-        if selector:
-            query["labelSelector"] = selector
-        while True:
-            page = await self.page(path, query)
-            found += page.get("items") or []
-            metadata = page.get("metadata") or {}
-            following = metadata.get("continue")
-            if not following:
-                return found, str(metadata.get("resourceVersion") or "")
-            query["continue"] = following
+        version = ""
+        async for page in self.pages(path, selector):
+            if page.is_first:
+                found.clear()
+            found += page.items
+            version = page.version
+        return found, version
+
+    async def pages(self, path: str, selector: str = "") -> AsyncIterator[Page]:
+        """A collection by pages, so that nobody has to keep it whole; all are of one moment.
+
+        When the API server has forgotten that moment they begin anew, with a first page.
+        """
+        for tries_left in reversed(range(LIST_TRIES)):
+            query = {"limit": str(PAGE)}
+            if selector:
+                query["labelSelector"] = selector
+            try:
+                while True:
+                    found = await self.page(path, query)
+                    metadata = found.get("metadata") or {}
+                    version = str(metadata.get("resourceVersion") or "")
+                    yield Page(found.pop("items", None) or [], version, "continue" not in query)
+                    following = metadata.get("continue")
+                    if not following:
+                        return
+                    query["continue"] = following
+            except ApiError as error:
+                if error.status != EXPIRED or not tries_left:
+                    raise
 
     async def page(self, path: str, query: Mapping[str, str]) -> Json:
         """One page of a listing, which is of many: a passing failure does not undo the others."""

@@ -20,17 +20,16 @@ from typing import Any
 
 import kopf
 
-from brokerd_operator.engine import keys
 from brokerd_operator.engine.engine import Engine
-from brokerd_operator.engine.keys import Key
-from brokerd_operator.engine.versions import version_of
+from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.manifests import naming
 from brokerd_operator.sources import rights
-from brokerd_operator.sources.api import Api, ApiError, forget_managers, path_of
+from brokerd_operator.sources.api import PAGE, Api, ApiError, path_of
 from brokerd_operator.sources.hand_over import HandOver
 from brokerd_operator.sources.kubernetes_store import KubernetesStore
 from brokerd_operator.sources.listing import Listing
 from brokerd_operator.sources.places import Places
+from brokerd_operator.sources.resource_news import ResourceNews
 from brokerd_operator.sources.secret_reads import SecretReads
 from brokerd_operator.specs import registry
 
@@ -51,6 +50,8 @@ RETRY_BROKEN_MAX_S = 5.0
 GOOD_WATCH_S = 10.0
 #: kopf's own tries of a request, which are as far apart as ours at most.
 KOPF_BACKOFFS_S = (1, 1, 2, 3, 5, 5, 5)
+#: kopf keeps what it needs to work on a resource for so long after an event of it.
+IDLE_S = 0.1
 #: News that make a listing necessary come in numbers.
 GATHER_S = 1.0
 #: kopf takes so long at most to end; no thread may write its log while the process ends.
@@ -129,11 +130,11 @@ class KubernetesSource:
         else:
             # What kopf will watch besides: a refusal is found here, once, and not by a watch.
             await self._api.page(path_of("apps/v1", "StatefulSet", place), {"limit": "1"})
-        bodies = await self._listing.take(place)
-        if any(map(keys.has_finalizer, bodies)):
+        taken = await self._listing.take(place)
+        if taken.has_finalizers:
             await self._rights.hold_again(place)
         await self._places.is_back(place)
-        return len(bodies)
+        return taken.count
 
     # ---- watching -----------------------------------------------------------------------------
 
@@ -196,25 +197,30 @@ class KubernetesSource:
         await self._rights.release(place)
         return True
 
-    # ---- handlers, called in the threads of the watches ---------------------------------------
+    # ---- handlers of the watches --------------------------------------------------------------
 
     def _registry(self, place: str) -> kopf.OperatorRegistry:
-        #: Of resources that this watch has told of.
-        seen: set[str] = set()
         events = HandOver(asyncio.get_running_loop())
 
-        def on_event(function: Callable[[str, dict[str, Any]], None]) -> Any:
+        def on_event(function: Callable[[str, Body], None]) -> Any:
             async def handler(event: dict[str, Any], **_: Any) -> None:
                 events.give(function, event["type"] or "", event["object"])
 
             return handler
 
+        def on_resource(kind: str) -> Any:
+            async def handler(event: dict[str, Any], **_: Any) -> None:
+                news.take(kind, event["type"], event["object"])
+
+            return handler
+
         handlers = kopf.OperatorRegistry()
         kopf.on.login(registry=handlers)(_login)
+        news = ResourceNews(self._engine, events, self._nudges[place].set)
         for kind in registry.KINDS:
             kopf.on.event(
                 GROUP, VERSION, registry.PLURALS[kind], registry=handlers, id=f"watch-{kind}"
-            )(on_event(self._resource_handler(kind, place, seen)))
+            )(on_resource(kind))
         kopf.on.event(
             "apps",
             "v1",
@@ -236,40 +242,19 @@ class KubernetesSource:
             kopf.on.event("", "v1", "namespaces", registry=handlers)(on_event(self._on_namespace))
         return handlers
 
-    def _resource_handler(
-        self, kind: str, place: str, seen: set[str]
-    ) -> Callable[[str, dict[str, Any]], None]:
-        def handler(type_: str, found: dict[str, Any]) -> None:
-            # A copy: kopf goes on with its own in another thread.
-            metadata = {**found["metadata"]}
-            body = forget_managers({**found, "kind": kind, "metadata": metadata})
-            if not type_ and metadata["uid"] in seen:
-                # The API server has forgotten where the watch was (410), and kopf has listed
-                # anew. It does not tell which resources went meanwhile: a listing does.
-                self._nudges[place].set()
-            if type_ == "DELETED":
-                seen.discard(metadata["uid"])
-                key = Key(kind, metadata["namespace"], metadata["name"])
-                self._engine.remove(key, version_of(body))
-            else:
-                seen.add(metadata["uid"])
-                self._engine.put(body)
-
-        return handler
-
-    def _on_stateful_set(self, _: str, body: dict[str, Any]) -> None:
+    def _on_stateful_set(self, _: str, body: Body) -> None:
         metadata = body["metadata"]
         key = Key("BrokerCluster", metadata["namespace"], metadata["name"])
         if self._engine.cache.get(key) is not None:
             self._engine.queue.add(key)
 
-    def _on_binding(self, _: str, body: dict[str, Any]) -> None:
+    def _on_binding(self, _: str, body: Body) -> None:
         nudge = self._nudges.get(body["metadata"]["namespace"])
         # One without its finalizer is new, or an earlier release's: is there something to guard?
         if nudge is not None and (rights.is_ending(body) or not rights.is_held(body)):
             nudge.set()
 
-    def _on_namespace(self, type_: str, body: dict[str, Any]) -> None:
+    def _on_namespace(self, type_: str, body: Body) -> None:
         self._store.namespace_changed(body, type_ == "DELETED")
         self._engine.wake_namespace(body["metadata"]["name"])
 
@@ -372,5 +357,10 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 10
+    # By default it takes a whole collection in one answer.
+    settings.watching.chunk_size = PAGE
+    # Each resource that there was an event of has a queue, a task and the body for so long: by
+    # default 5 s, which after a start are all resources at once.
+    settings.queueing.idle_timeout = IDLE_S
     settings.networking.error_backoffs = KOPF_BACKOFFS_S
     return settings

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from brokerd_operator.engine.keys import PREFIX
+from brokerd_operator.engine.keys import PREFIX, Body
 from brokerd_operator.sources.api import Api, ApiError, Json, path_of
 
 log = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ FINALIZER = PREFIX + "rights"
 CONFLICTS_MAX = 5
 
 
-def is_held(binding: Json) -> bool:
+def is_held(binding: Body) -> bool:
     return FINALIZER in (binding["metadata"].get("finalizers") or ())
 
 
-def is_ending(binding: Json) -> bool:
+def is_ending(binding: Body) -> bool:
     return bool(binding["metadata"].get("deletionTimestamp"))
 
 

@@ -283,9 +283,14 @@ class Engine:
         self.queue.add(Key(reference.kind, reference.namespace, reference.name))
 
     def object_changed(
-        self, session: BrokerSession, identity: Identity, before: ObservedObject | None, cause: str
+        self,
+        session: BrokerSession,
+        identity: Identity,
+        before: ObservedObject | None,
+        cause: str,
+        author: Key | None = None,
     ) -> None:
-        """Wake whoever owns, wants or waits for an object."""
+        """Wake whoever owns, wants or waits for an object; not who is just writing it."""
         broker = session.reference
         self.standings.mark(broker, identity)
         woken = self.cache.claiming(broker, identity)
@@ -304,7 +309,7 @@ class Engine:
                 woken |= self._owner_key(item.owner.resource)
         if identity == reserved.user(session.account):
             woken.add(Key(broker.kind, broker.namespace, broker.name))
-        self.wake(woken)
+        self.wake(woken - {author})
 
     def _owner_key(self, resource: str) -> set[Key]:
         parts = resource.split("/", 2)

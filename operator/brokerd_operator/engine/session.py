@@ -18,6 +18,7 @@ from typing import Protocol
 
 from brokerd_operator.broker.client import OPERATIONS_MAX, AdminClient, Change, Info, Result, Target
 from brokerd_operator.broker.errors import BrokerDenied, BrokerError
+from brokerd_operator.engine.keys import Key
 from brokerd_operator.reconcile import ordering
 from brokerd_operator.reconcile.actions import Action
 from brokerd_operator.reconcile.plan import Written
@@ -58,7 +59,12 @@ class Listener(Protocol):
     def broker_down(self, session: BrokerSession) -> None: ...
 
     def object_changed(
-        self, session: BrokerSession, identity: Identity, before: ObservedObject | None, cause: str
+        self,
+        session: BrokerSession,
+        identity: Identity,
+        before: ObservedObject | None,
+        cause: str,
+        author: Key | None = None,
     ) -> None: ...
 
 
@@ -95,6 +101,10 @@ class BrokerSession:
     _nudge: asyncio.Event = field(default_factory=asyncio.Event)
     _submissions: list[_Submission] = field(default_factory=list)
     _flushing: bool = False
+    #: Who writes an object just now.
+    _authors: dict[Identity, Key] = field(default_factory=dict)
+    #: Revisions of such objects that the author was not told of.
+    _untold: dict[Identity, int] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
@@ -231,14 +241,46 @@ class BrokerSession:
                 return
         elif not self.topology.put(item):
             return
-        self.listener.object_changed(self, item.identity, before, change.cause)
+        # News of a write of our own may come here before its answer.
+        author = self._authors.get(item.identity)
+        if author is not None:
+            self._untold[item.identity] = change.revision
+        self.listener.object_changed(self, item.identity, before, change.cause, author)
 
     # ---- the batcher --------------------------------------------------------------------------
 
-    async def apply(self, actions: Sequence[Action]) -> list[Result]:
-        """Write; raises BrokerError. The mirror knows the outcome when this returns."""
+    async def apply(self, actions: Sequence[Action], author: Key | None = None) -> list[Result]:
+        """Write; raises BrokerError. The mirror knows the outcome when this returns.
+
+        The author is not told of what it wrote itself: its pass knows that from the answer.
+        """
         if not actions:
             return []
+        written = [action.identity for action in actions]
+        if author is not None:
+            self._authors.update(dict.fromkeys(written, author))
+        try:
+            results = await self._submit(actions)
+        except BaseException:
+            for identity in written:
+                self._end_writing(identity)
+            raise
+        for identity, result in zip(written, results, strict=True):
+            untold = self._end_writing(identity)
+            self._learn(result, author)
+            own = result.current.revision if result.is_done and result.current else 0
+            if untold > own:
+                # Somebody else changed it at the same time.
+                before = self.topology.get(identity)
+                self.listener.object_changed(self, identity, before, "admin")
+        return results
+
+    def _end_writing(self, identity: Identity) -> int:
+        """The newest revision that the author was not told of."""
+        self._authors.pop(identity, None)
+        return self._untold.pop(identity, 0)
+
+    async def _submit(self, actions: Sequence[Action]) -> list[Result]:
         if len(self._submissions) >= SUBMISSIONS_MAX:
             raise BrokerError("too many operations wait for the broker")
         answer: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
@@ -246,19 +288,17 @@ class BrokerSession:
         if not self._flushing:
             self._flushing = True
             self._spawn(self._flush())
-        results = await answer
-        for result in results:
-            self._learn(result)
-        return results
+        return await answer
 
-    def _learn(self, result: Result) -> None:
+    def _learn(self, result: Result, author: Key | None) -> None:
         """News of our own write may come here first, and then the watch has none to tell."""
         item = result.current
         if item is None:
             return
         before = self.topology.get(item.identity)
         if self.topology.put(item):
-            self.listener.object_changed(self, item.identity, before, "admin")
+            author = author if result.is_done else None
+            self.listener.object_changed(self, item.identity, before, "admin", author)
 
     async def _flush(self) -> None:
         try:

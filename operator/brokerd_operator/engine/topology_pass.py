@@ -17,7 +17,7 @@ from brokerd_operator.broker.errors import BrokerError
 from brokerd_operator.engine import keys, remarks, status
 from brokerd_operator.engine.cache import Entry
 from brokerd_operator.engine.engine import Engine
-from brokerd_operator.engine.keys import Key
+from brokerd_operator.engine.keys import Body, Key
 from brokerd_operator.engine.session import BrokerSession, State
 from brokerd_operator.reconcile import dependencies, drift, granting, plan, reserved
 from brokerd_operator.reconcile.actions import Action, Conflict, Plan, Precondition, Upsert
@@ -28,6 +28,7 @@ from brokerd_operator.specs.model import (
     DesiredObject,
     Inputs,
     Invalid,
+    Meta,
     TopologySpec,
     Waiting,
 )
@@ -66,8 +67,14 @@ class TopologyPass:
         self.engine = engine
         self.key = key
         self.entry = entry
-        self.body = entry.body
-        self.meta = entry.meta
+
+    @property
+    def body(self) -> Body:
+        return self.entry.body
+
+    @property
+    def meta(self) -> Meta:
+        return self.entry.meta
 
     async def run(self) -> None:
         """Reconcile and write the status."""
@@ -81,6 +88,10 @@ class TopologyPass:
             if await self.engine.store.is_namespace_terminating(self.meta.namespace):
                 return
             await self.engine.store.add_finalizer(self.body)
+            again = self._look_anew()
+            if again is None:
+                return
+            spec = again
         session = self.engine.session(spec.broker_ref.reference(self.meta))
         outcome = await self._gather(spec, session)
         if outcome is None:
@@ -92,6 +103,17 @@ class TopologyPass:
             if outcome.again_s is not None:
                 self.engine.queue.add(self.key, outcome.again_s)
         await self._tell(spec, outcome, session)
+
+    def _look_anew(self) -> TopologySpec | None:
+        """Go on with what the API server answered; None when that is for another pass."""
+        entry = self.engine.cache.get(self.key)
+        if entry is None or not isinstance(entry.spec, TopologySpec):
+            return None
+        if keys.is_deleting(entry.body):
+            return None
+        self.entry = entry
+        self.engine.queue.catch_up(self.key)
+        return entry.spec
 
     async def _gather(self, spec: TopologySpec, session: BrokerSession | None) -> Outcome | None:
         """Everything up to the plan; None while it is too early to say anything."""
@@ -203,7 +225,7 @@ class TopologyPass:
             in_sync = False if found.drift else None
             return Outcome(found.reason, found.message, found.drift, in_sync, warning)
         try:
-            results = await session.apply(found.actions)
+            results = await session.apply(found.actions, self.key)
         except BrokerError as error:
             session.nudge()
             return Outcome("BrokerError", str(error), found.drift, has_failed=True)

@@ -79,6 +79,13 @@ class WorkQueue(Generic[K]):
             except TimeoutError:
                 continue
 
+    def catch_up(self, key: K) -> None:
+        """The worker looks at everything anew from here on: what was told until now is no reason
+        for another look."""
+        due = self._due.get(key)
+        if due is not None and due <= self._clock():
+            del self._due[key]
+
     def done(self, key: K) -> None:
         """The worker has finished with a key."""
         self._working.discard(key)

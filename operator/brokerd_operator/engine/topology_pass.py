@@ -310,6 +310,8 @@ class TopologyPass:
                 return
             self.engine.drift.repaired(self.key, self.meta.generation, time.monotonic())
             self.engine.metrics.repaired(self.key.kind)
+            # Another look says it, when this was once too often.
+            self.engine.queue.add(self.key)
             message = f"put back: {', '.join(what[:5])}"
             await self.engine.store.emit(self.body, "Normal", "DriftRepaired", message)
         elif found.is_adoption:

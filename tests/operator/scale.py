@@ -155,7 +155,7 @@ def _api_cpu_s(upstream: Upstream) -> float:
         process
         for process in psutil.process_iter(["name", "cmdline"])
         if process.info["name"] == "kube-apiserver"
-        and f"--secure-port={port}" in process.info["cmdline"]
+        and f"--secure-port={port}" in (process.info["cmdline"] or ())
     ]
     (server,) = servers
     etcd = next(
@@ -166,7 +166,8 @@ def _api_cpu_s(upstream: Upstream) -> float:
     stores = [
         process
         for process in psutil.process_iter(["name", "cmdline"])
-        if process.info["name"] == "etcd" and any(etcd in text for text in process.info["cmdline"])
+        if process.info["name"] == "etcd"
+        and any(etcd in text for text in process.info["cmdline"] or ())
     ]
     return sum(_cpu_s(process) for process in (server, *stores))
 

@@ -131,6 +131,11 @@ class Stream:
         left_s = 0.0
         while not ended.is_set():
             with_places = left_s <= 0
-            self._bring(None if with_places else lambda source: source.place is None)
+            try:
+                self._bring(None if with_places else lambda source: source.place is None)
+            except (*Failure, OSError) as error:
+                # The batch beside it says so too, where it is the tables' ledger; members and
+                # storage are asked again in any case.
+                self._say(f"nothing was asked for new segments: {error}")
             left_s = (PLACES_EVERY_S if with_places else left_s) - every_s
             ended.wait(every_s)

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from brokerd_operator.engine.engine import Engine
 from brokerd_operator.engine.keys import Body, Key
+from brokerd_operator.engine.running import run_engine
 from brokerd_operator.engine.shell import Gone
 from brokerd_operator.sources import events
 from brokerd_operator.sources.api import Api, ApiError, Json
@@ -86,7 +87,7 @@ def store() -> Store:
 @pytest_asyncio.fixture
 async def engine(store: Store) -> AsyncIterator[Engine]:
     found = Engine(store, None)  # type: ignore[arg-type]
-    running = asyncio.create_task(found.run())
+    running = asyncio.create_task(run_engine(found))
     yield found
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -107,7 +107,7 @@ def test_the_wheel_says_its_version_and_what_each_extra_brings(wheel: Path) -> N
         name = re.match(r"[\w-]+", line)
         assert name is not None
         wanted[extra.group(1) if extra else ""].add(name.group().lower())
-    assert wanted["telemetry"] == {"pyarrow", "pyspark"}
+    assert wanted["telemetry"] == {"botocore", "pyarrow", "pyspark"}
     assert {"kopf", "kubernetes"} <= wanted["operator"]
     assert "pyspark" not in wanted[""]
 

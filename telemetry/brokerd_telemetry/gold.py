@@ -150,17 +150,6 @@ def prepare(
         if hour >= schema.hour_of(week_us) and hour not in hours
     ]
     hour_before = schema.hour_of(schema.hour_start_us(hours[0]) - schema.HOUR_US)
-    first_us = schema.hour_start_us(hours[0])
-    alarm_hours = [
-        hour
-        for hour in live.hours("silver")
-        if schema.hour_start_us(hour) >= first_us - ALARM_HOURS * schema.HOUR_US
-    ]
-    alarm_paths = [
-        path
-        for path in live.paths("silver", alarm_hours)
-        if any(f"/{ingest.KIND}={kind}/" in path for kind in ("wm", "throttle"))
-    ]
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
@@ -183,11 +172,20 @@ def prepare(
         )
         .persist(),
         coverage=covered,
-        alarms=ingest.read_silver(spark, live.here(alarm_paths)),
+        alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
         usage_before=load("usage_1h", others),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
+
+
+def _alarm_files(live: Live, first_hour: str) -> list[str]:
+    """Return the silver files of alarms that may last into an hour."""
+    first_us = schema.hour_start_us(first_hour) - ALARM_HOURS * schema.HOUR_US
+    since = [hour for hour in live.hours("silver") if schema.hour_start_us(hour) >= first_us]
+    alarms = [f"/{ingest.KIND}={kind}/" for kind in ("wm", "throttle")]
+    paths = live.paths("silver", since)
+    return live.here([path for path in paths if any(part in path for part in alarms)])
 
 
 def _last_files(live: Live, first_hour: str) -> list[str]:

@@ -31,6 +31,7 @@ SEALED_SECRETS = "sealed_secrets"
 PASSWORD_OVERLAP = "password_overlap"
 SHOVELS = "shovels"
 UPSTREAM_EXCHANGES = "upstream_exchange_type"
+REMOVED_NOT_WANTED = "removed_members_not_wanted"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -74,6 +75,11 @@ FEATURES = (
         UPSTREAM_EXCHANGES,
         "0.1.0",
         "links of other brokers may declare exchanges of the type x-federation-upstream",
+    ),
+    Feature(
+        REMOVED_NOT_WANTED,
+        "0.1.0",
+        "a queue that was to get a replica on a member which is removed no longer waits for it",
     ),
 )
 

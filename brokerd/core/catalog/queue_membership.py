@@ -144,13 +144,15 @@ def after_change(
     )
 
 
-def without_node(membership: Membership, members: Sequence[str], node: str) -> None:
-    """A node leaves the cluster: one of the same name that comes later is another one, and nobody
-    can bring about that it gets a replica.
-    """
+def without_node(membership: Membership, node: str) -> None:
+    """A node leaves the cluster: one of the same name that comes later is another one."""
     for remembered in (membership.excluded, membership.returning):
         if node in remembered:
             remembered.remove(node)
+
+
+def not_wanted(membership: Membership, members: Sequence[str], node: str) -> None:
+    """A node has left the cluster: nobody can bring about that it gets a replica."""
     wanted = membership.wanted
     if wanted is not None and node not in members:
         wanted = [name for name in wanted if name != node]

@@ -64,7 +64,7 @@ PARTS := tests/integration tests/operator tests/e2e tests/compat tests/fuzz \
 # Three keep two cores busy: a part waits for a third of its time. `make test LANES=1` is one after the other.
 LANES ?= 3
 # Longer than any part takes on a machine twice as slow: then it is interrupted and says where it was.
-PART_MINUTES ?= 45
+PART_MINUTES ?= 75
 PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.

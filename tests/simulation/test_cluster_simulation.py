@@ -31,12 +31,15 @@ def test_thirty_seeds_of_the_cluster_pass(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_each_profile_founds_a_cluster_and_uses_it(profile: str) -> None:
-    world = run_seed(7, world="cluster", profile=profile)
-    assert isinstance(world, ClusterWorld)
-    assert world.oracle.confirmed
-    # Where much goes wrong nobody may come to change a setting.
-    assert world.acknowledged or profile != "fair"
-    assert any(ledger.settled for ledger in world.oracle.ledgers.values())
+    acknowledged = 0
+    for seed in (7, 8, 9):
+        world = run_seed(seed, world="cluster", profile=profile)
+        assert isinstance(world, ClusterWorld)
+        assert world.oracle.confirmed
+        assert any(ledger.settled for ledger in world.oracle.ledgers.values())
+        acknowledged += len(world.acknowledged)
+    # In one seed of five nobody comes to change a setting; where much goes wrong, in more.
+    assert acknowledged or profile != "fair"
 
 
 def test_a_founder_with_an_empty_disk_votes_when_it_is_told_to(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ many cores as there are.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -81,6 +83,13 @@ MYPY_OPTIONS = (
 )
 
 
+#: Constants that another value makes a member of an earlier release of, or a queue of a handful of
+#: messages a deep one: tests and benches change them in the compiled form as well.
+CHANGED = {"FEATURES", "FORMAT_VERSION", "BLOCK_SPANS", "UNPACKED_MIN"}
+_FUTURE = "from __future__ import annotations"
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+
+
 class NotCompiledError(Exception):
     """The sources cannot be compiled here; the text says why."""
 
@@ -95,6 +104,116 @@ def sources() -> list[str]:
             if name not in LEFT_OUT and file.name not in LEFT_OUT_NAMES:
                 found.append(f"brokerd/{name}")
     return found
+
+
+def prepared(text: str) -> str:
+    """Return a module's text as it is compiled: what is fixed is said to be, line by line.
+
+    - The constructors of dataclasses are written out.  The decorator makes them at run time, out of
+      the compiler's sight: Python code that sets one attribute after the other by name, 5 to 15
+      times the cost of compiled code.  Each takes the blank line behind its class.
+    - Constants are final: compiled code looks up anything else by name in the module.
+    """
+    lines = text.splitlines()
+    tree = ast.parse(text)
+    for item in ast.walk(tree):
+        if not isinstance(item, ast.ClassDef):
+            continue
+        methods = {part.name for part in item.body if isinstance(part, ast.FunctionDef)}
+        if not item.bases and not methods & {"__init__", "__post_init__"}:
+            for decorator in item.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "dataclass":
+                    _write_out(item, decorator, lines)
+    if _FUTURE in lines:
+        lines[lines.index(_FUTURE)] += "; from typing import Final as _Final"
+        for name, statement in _constants(tree).items():
+            _finish(name, statement, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
+    """Return the module's names that look like constants and are given a value once."""
+    found: dict[str, list[ast.Assign | ast.AnnAssign]] = {}
+    for item in tree.body:
+        if isinstance(item, ast.Assign) and len(item.targets) == 1:
+            target = item.targets[0]
+        elif isinstance(item, ast.AnnAssign) and item.value is not None:
+            target = item.target
+        else:
+            continue
+        is_name = isinstance(target, ast.Name) and target.id not in CHANGED
+        if is_name and _CONSTANT.fullmatch(target.id):
+            found.setdefault(target.id, []).append(item)
+    changed = {
+        each for item in ast.walk(tree) if isinstance(item, ast.Global) for each in item.names
+    }
+    for name in [name for name, items in found.items() if len(items) > 1 or name in changed]:
+        del found[name]
+    return {name: items[0] for name, items in found.items()}
+
+
+def _finish(name: str, statement: ast.Assign | ast.AnnAssign, lines: list[str]) -> None:
+    """Declare one constant final."""
+    if isinstance(statement, ast.Assign):
+        if "TypeVar" not in ast.unparse(statement.value):
+            at = statement.lineno - 1
+            lines[at] = lines[at].replace(f"{name} =", f"{name}: _Final =", 1)
+        return
+    kind = statement.annotation
+    if not ast.unparse(kind).startswith(("TypeAlias", "Final")):
+        end = (kind.end_lineno or 0) - 1
+        lines[end] = f"{lines[end][: kind.end_col_offset]}]{lines[end][kind.end_col_offset :]}"
+        at = kind.lineno - 1
+        lines[at] = f"{lines[at][: kind.col_offset]}_Final[{lines[at][kind.col_offset :]}"
+
+
+def _write_out(item: ast.ClassDef, decorator: ast.Call, lines: list[str]) -> None:
+    """Write out the constructor of one dataclass."""
+    parameters, statements = ["self"], []
+    for part in item.body:
+        if not isinstance(part, ast.AnnAssign) or not isinstance(part.target, ast.Name):
+            continue
+        name, kind, value = part.target.id, ast.unparse(part.annotation), part.value
+        if kind.startswith("ClassVar"):
+            continue
+        taken = name
+        if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+            options = {str(word.arg): ast.unparse(word.value) for word in value.keywords}
+            if not options.keys() <= {"default", "default_factory", "repr"}:
+                raise NotCompiledError(f"{item.name}.{name}: a field of a kind not met before")
+            if "default" in options:
+                kind = f"{kind} = {options['default']}"
+            elif "default_factory" in options:
+                taken = f"({options['default_factory']})() if {name} is None else {name}"
+                kind = f"{kind} | None = None"
+        elif value is not None:
+            kind = f"{kind} = {ast.unparse(value)}"
+        parameters.append(f"{name}: {kind}")
+        # Of one that is frozen, too: only what is not compiled is held to that.
+        statements.append(f"self.{name} = {taken}")
+    at, indent = (item.end_lineno or 0), " " * (item.col_offset + 4)
+    body = "; ".join(statements) or "pass"
+    made = f"{indent}def __init__({', '.join(parameters)}) -> None: {body}  # type: ignore"
+    if at == len(lines):
+        lines.append(made)
+    elif lines[at]:
+        raise NotCompiledError(f"{item.name}: no blank line behind the class")
+    else:
+        lines[at] = made
+    line = lines[decorator.lineno - 1]
+    opened = line.index("(", decorator.col_offset) + 1
+    lines[decorator.lineno - 1] = f"{line[:opened]}init=False, {line[opened:]}"
+
+
+def _copy(folder: Path) -> None:
+    """Copy the package as it is compiled."""
+    written_out = set(sources())
+    for file in (*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")):
+        place = folder / file.relative_to(ROOT)
+        text = file.read_text()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        is_compiled = file.relative_to(ROOT).as_posix() in written_out
+        place.write_text(prepared(text) if is_compiled else text)
 
 
 def form() -> ModuleType:
@@ -134,8 +253,12 @@ def build(folder: Path) -> None:
             ]
             super().build_extensions()
 
+    here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="brokerd-compiled-") as scratch:
         try:
+            _copy(Path(scratch, "sources"))
+            # Paths in tracebacks are as in a checkout.
+            os.chdir(Path(scratch, "sources"))
             extensions = mypycify(
                 [*MYPY_OPTIONS, f"--cache-dir={scratch}/mypy", *sources()],
                 opt_level=OPTIMISATION,
@@ -155,6 +278,8 @@ def build(folder: Path) -> None:
             command.run()
         except (Exception, SystemExit) as error:
             raise NotCompiledError(str(error)) from error
+        finally:
+            os.chdir(here)
 
 
 def recipe_digest() -> str:

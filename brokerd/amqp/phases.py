@@ -35,6 +35,9 @@ class Phase(Enum):
     SILENT = "silent"
     CLOSED = "closed"
 
+    # Enum's own is a function in Python, and the sets below are asked for each read and each frame.
+    __hash__ = object.__hash__
+
 
 #: The peer is not known yet: it gets no explanations (R-CON-4).
 UNAUTHENTICATED = frozenset(

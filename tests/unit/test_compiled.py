@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import os
 import re
 import shutil
@@ -11,6 +13,8 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -258,3 +262,101 @@ def test_nothing_is_copied_by_the_library() -> None:
     modules = (ROOT / "brokerd").rglob("*.py")
     found = [path.name for path in modules if copying.search(path.read_text())]
     assert found == []
+
+
+#: What is prepared for the compiler, and must mean the same to Python.
+MODULE = '''
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+LIMIT = 4
+NAMES: dict[str,
+            int] = {"a": 1}
+TWICE = 1
+TWICE = 2
+T_ = TypeVar("T_")
+CHANGING = 0
+
+
+def change() -> int:
+    global CHANGING
+    CHANGING += LIMIT
+    return CHANGING
+
+
+@dataclass(slots=True)
+class Plain:
+    """A docstring."""
+
+    kind: ClassVar[str] = "plain"
+    #: A comment.
+    first: int
+    text: str = field(default="x", repr=False)
+    items: list[int] = field(default_factory=list)
+    limit: int = LIMIT
+
+
+@dataclass(
+    slots=True,
+    frozen=True,
+)
+class Frozen:
+    node: str
+    many: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Odd:
+    raw: int
+    twice: int = 0
+
+    def __post_init__(self) -> None:
+        self.twice = 2 * self.raw
+'''
+
+
+def test_what_is_prepared_for_the_compiler_keeps_its_lines_and_its_meaning() -> None:
+    prepared = tool.prepared(MODULE)
+    before, after = MODULE.splitlines(), prepared.splitlines()
+    assert len(before) == len(after)
+    assert [text for text in before if text.startswith(("def ", "class "))] == [
+        text for text in after if text.startswith(("def ", "class "))
+    ]
+    module = sys.modules["prepared"] = ModuleType("prepared")
+    names: dict[str, Any] = vars(module)
+    try:
+        # mypy lets nothing but the constructor set what is frozen; compiled code does so as well.
+        exec(compile(prepared.replace("frozen=True", "unsafe_hash=True"), "m.py", "exec"), names)
+    finally:
+        del sys.modules["prepared"]
+    plain, frozen = names["Plain"], names["Frozen"]
+    assert repr(plain(1)) == "Plain(first=1, items=[], limit=4)"
+    assert plain(1, items=[2]) == dataclasses.replace(plain(3, "x", [2]), first=1)
+    assert plain(1).items is not plain(1).items
+    assert "kind" not in inspect.signature(plain).parameters
+    assert frozen("a", (1,)) == frozen(node="a", many=(1,))
+    assert hash(frozen("a")) == hash(frozen("a", ()))
+    assert names["Odd"](2).twice == 4
+    assert names["change"]() == 4
+    final = {line.partition(":")[0] for line in after if ": _Final" in line}
+    assert final == {"LIMIT", "NAMES"}
+    assert names["__annotations__"]["NAMES"].replace("\n", "").startswith("_Final[dict[str,")
+
+
+def test_a_field_of_an_unknown_kind_is_refused_by_name() -> None:
+    text = "@dataclass()\nclass Odd:\n    raw: int = field(kw_only=True)\n\n\n"
+    with pytest.raises(tool.NotCompiledError, match=r"Odd\.raw"):
+        tool.prepared(text)
+
+
+def test_every_module_that_is_compiled_keeps_its_lines() -> None:
+    written_out = 0
+    for name in tool.sources():
+        text = (ROOT / name).read_text()
+        prepared = tool.prepared(text)
+        # A class at the end of its file has no blank line behind it.
+        assert len(prepared.splitlines()) - len(text.splitlines()) in (0, 1), name
+        written_out += prepared.count("init=False")
+    assert written_out > 150

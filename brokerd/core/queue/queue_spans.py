@@ -151,13 +151,17 @@ class Span:
     def run(self) -> Run:
         """Return where these messages are, for effects and replies."""
         entry = self.entry
-        return Run(
-            self.first,
-            self.end - self.first,
-            entry.index,
-            self.first - entry.first,
-            self.acquired_count,
-            self.delivery_count,
+        # As Run(...), which is a function in Python: one for each get and each delivery.
+        return tuple.__new__(
+            Run,
+            (
+                self.first,
+                self.end - self.first,
+                entry.index,
+                self.first - entry.first,
+                self.acquired_count,
+                self.delivery_count,
+            ),
         )
 
     def size_bytes(self) -> int:

@@ -105,6 +105,7 @@ def test_a_login_that_is_probably_right_is_next_whatever_its_address_did(rig: Ri
     assert rig.next() is None
 
 
+@pytest.mark.plain
 def test_those_that_look_right_are_bounded_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logins, "WAITING_MAX", 1)
     assert rig.enter(A, "u", is_likely=True).is_likely
@@ -195,6 +196,7 @@ def test_of_many_connections_the_newest_comes_first(rig: Rig) -> None:
     assert served == numbers[::-1]
 
 
+@pytest.mark.plain
 def test_connections_that_are_counted_are_bounded(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +220,7 @@ def test_who_leaves_is_not_checked(rig: Rig) -> None:
     assert rig.next() is fourth
 
 
+@pytest.mark.plain
 def test_of_an_address_that_is_too_many_the_busiest_connection_gives_way(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +252,7 @@ def test_a_flood_of_many_names_over_one_connection_keeps_nobody_out(rig: Rig) ->
     assert rig.now_ms - began_ms <= 2 * logins.ADDRESS_DELAY_MS_MAX
 
 
+@pytest.mark.plain
 def test_what_is_remembered_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were quiet longest are forgotten."""
     monkeypatch.setattr(logins, "REMEMBERED_MAX", 10)

@@ -176,6 +176,7 @@ def test_what_follows_takes_lazy_commands_to_the_disk(alone: Cluster) -> None:
     assert alone.disks[A].last_index() == 3
 
 
+@pytest.mark.plain
 def test_the_disk_gets_many_lazy_commands_without_waiting(
     alone: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_the_disk_gets_many_lazy_commands_without_waiting(
     assert len(alone.applied("a")) == 6
 
 
+@pytest.mark.plain
 def test_a_disk_that_hangs_is_waited_for_in_the_end(
     alone: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_full_disk_is_said_and_no_reason_to_end(tmp_path: Path) -> None:
         AsideFiles(tmp_path, FullDisk()).save(kept)
 
 
+@pytest.mark.plain
 def test_the_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "FILES_MAX", 2)
     files = AsideFiles(tmp_path)

@@ -35,6 +35,7 @@ def test_bindings_of_a_vhost_are_limited(catalog: CatalogDriver) -> None:
     assert put_binding(catalog, "3")[0] == "OK"
 
 
+@pytest.mark.plain
 def test_a_vhost_without_a_limit_of_its_own_has_one_all_the_same(
     catalog: CatalogDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

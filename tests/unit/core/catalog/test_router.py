@@ -153,6 +153,7 @@ def test_restored_catalog_is_not_served_from_the_cache(catalog: CatalogDriver) -
     assert catalog.routed("x") == []
 
 
+@pytest.mark.plain
 def test_cache_is_bounded_and_keeps_what_is_asked_often(
     catalog: CatalogDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

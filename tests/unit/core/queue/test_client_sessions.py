@@ -176,6 +176,7 @@ def test_nothing_counts_as_applied_of_a_member_that_has_only_started(
     assert driver.machine.overview()["consumers"] == 1
 
 
+@pytest.mark.plain
 def test_answers_that_are_kept_have_a_bound(
     driver: QueueDriver, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +190,7 @@ def test_answers_that_are_kept_have_a_bound(
     assert [driver.reply(command)["run"][0] for command in commands[1:]] == [1, 2]
 
 
+@pytest.mark.plain
 def test_members_that_are_remembered_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_sessions, "SENDERS_MAX", 2)
     senders = client_sessions.Senders()

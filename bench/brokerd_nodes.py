@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import urllib.request
-from functools import partial
 from pathlib import Path
 
 from bench import processes
@@ -46,8 +42,8 @@ def _is_free(port: int) -> bool:
     return True
 
 
-class BrokerdCluster:
-    """State: the member processes and one folder that goes with them."""
+class BrokerdCluster(processes.Nodes):
+    """Members that found a cluster with each other."""
 
     def __init__(
         self,
@@ -56,6 +52,7 @@ class BrokerdCluster:
         environment: dict[str, str] | None = None,
     ) -> None:
         """environment: settings of all members."""
+        super().__init__("brokerd")
         # The members run the form that this process runs: their environment is ours.
         self.title = f"brokerd {__version__}, {compiled.form()}"
         self._size = size
@@ -65,14 +62,10 @@ class BrokerdCluster:
         self.amqp_ports: list[int] = []
         #: Of the gRPC services for clients.
         self.rpc_ports: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
         self._offsets: list[int] = []
         self._env: dict[str, str] = {}
-        self._folder: Path | None = None
 
     def start(self) -> None:
-        processes.end_with_sigterm()
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-brokerd-"))
         first = free_offset(self._size)
         self._offsets = offsets = [first + OFFSET_STEP * n for n in range(self._size)]
         self.amqp_ports = [PORTS["amqp"] + offset for offset in offsets]
@@ -88,30 +81,24 @@ class BrokerdCluster:
             }
             | self._settings
         )
-        try:
+        with self.starting():
             for number in range(self._size):
-                self._processes.append(self._start_node(number))
-            for number, process in enumerate(self._processes):
-                processes.wait_until(f"brokerd n{number}", partial(self.is_ready, number), process)
-        except BaseException as error:
-            if isinstance(error, processes.BenchError):
-                error.add_note(self._last_words())
-            self.stop()
-            raise
-
-    def kill(self, number: int) -> None:
-        processes.kill_session(self._processes[number])
+                self.start_again(number)
+            for number in range(self._size):
+                self.wait_for_node(number, self.is_ready)
 
     def start_again(self, number: int) -> None:
-        self._processes[number] = self._start_node(number)
+        command = [sys.executable, "-m", *self._program, "serve", "--node-name", f"n{number}"]
+        command += ["--data-dir", str(self.data_of(number)), "--bind", "127.0.0.1"]
+        command += ["--port-offset", str(self._offsets[number])]
+        self.run_node(number, command, self._env)
 
     def is_ready(self, number: int) -> bool:
         return _is_ready(f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/health/ready")
 
     def data_of(self, number: int) -> Path:
         """A member's data directory."""
-        assert self._folder is not None
-        return self._folder / f"n{number}"
+        return self.folder / f"n{number}"
 
     def metrics_url(self, number: int) -> str:
         return f"http://127.0.0.1:{PORTS['http'] + self._offsets[number]}/metrics"
@@ -123,37 +110,6 @@ class BrokerdCluster:
         address = f"127.0.0.1:{PORTS['rpc'] + self._offsets[0]}"
         control = Path(sys.executable).with_name("brokerctl")
         processes.run_tool([str(control), "--address", address, *arguments])
-
-    def _start_node(self, number: int) -> subprocess.Popen[bytes]:
-        assert self._folder is not None
-        data = self.data_of(number)
-        command = [sys.executable, "-m", *self._program, "serve", "--node-name", f"n{number}"]
-        command += ["--data-dir", str(data), "--port-offset", str(self._offsets[number])]
-        command += ["--bind", "127.0.0.1"]
-        with (self._folder / f"n{number}.log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _last_words(self) -> str:
-        assert self._folder is not None
-        logs = sorted(self._folder.glob("*.log"))
-        return "\n".join(f"{log.name}: ...{log.read_text()[-800:]}" for log in logs)
-
-    def pids(self) -> list[int]:
-        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
-
-    def stop(self) -> None:
-        processes.end_sessions(self._processes)
-        self._processes.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def _is_ready(url: str) -> bool:

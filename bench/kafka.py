@@ -12,13 +12,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
-from functools import partial
 from itertools import count as counter
 from pathlib import Path
 
 from bench import load_programs, processes
-from bench.processes import CACHE, BenchError
+from bench.processes import CACHE, BenchError, Nodes
 from bench.rows import Point
 
 VERSION = "4.3.1"
@@ -58,37 +56,30 @@ def load_program() -> Path:
     return folder
 
 
-class KafkaCluster:
-    """State: three server processes and one folder that goes with them."""
+class KafkaCluster(Nodes):
+    """Three brokers, each of which is a controller too."""
 
     def __init__(self, flush_messages: int = 0) -> None:
         """flush_messages: after how many records a broker syncs; 0 leaves it to the system."""
+        super().__init__("kafka")
         self._flush_messages = flush_messages
         how = f"flush.messages={flush_messages}" if flush_messages else "no flush, the default"
         self.title = f"Apache Kafka {VERSION}, acks=all, {how}"
         self._class_path = f"{load_program()}:{jars()}/*"
         self._ports: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._folder: Path | None = None
 
     def start(self) -> None:
-        processes.end_with_sigterm()
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-kafka-"))
         ports = processes.free_ports(6)
         self._ports, voters = ports[:3], ports[3:]
-        try:
+        with self.starting():
             for number in range(3):
-                self._prepare(number, voters)
-                self._processes.append(self._start_node(number))
-            for number, process in enumerate(self._processes):
-                ready = partial(processes.listens, self._ports[number])
-                processes.wait_until(f"Kafka broker {number}", ready, process)
-        except BaseException:
-            self.stop()
-            raise
+                file = self._prepare(number, voters)
+                env = os.environ | {"LOG_DIR": str(self.folder)}
+                self.run_node(number, self._java("kafka.Kafka", str(file)), env)
+            for number in range(3):
+                self.wait_for_node(number, lambda n: processes.listens(self._ports[n]))
 
-    def _prepare(self, number: int, voters: list[int]) -> None:
-        assert self._folder is not None
+    def _prepare(self, number: int, voters: list[int]) -> Path:
         named = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(voters))
         settings = {
             "process.roles": "broker,controller",
@@ -97,7 +88,7 @@ class KafkaCluster:
             "listeners": f"PLAINTEXT://127.0.0.1:{self._ports[number]},"
             f"CONTROLLER://127.0.0.1:{voters[number]}",
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": self._folder / f"data{number}",
+            "log.dirs": self.folder / f"data{number}",
             "offsets.topic.replication.factor": 3,
             "offsets.topic.num.partitions": 3,
             "min.insync.replicas": 2,
@@ -105,26 +96,14 @@ class KafkaCluster:
         }
         if self._flush_messages:
             settings["log.flush.interval.messages"] = self._flush_messages
-        file = self._folder / f"broker{number}.properties"
+        file = self.folder / f"broker{number}.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", "YnJva2VyZC1iZW5jaC0xMQ"]
         processes.run_tool(self._java(*tool, "--config", str(file)), timeout_s=120)
+        return file
 
     def _java(self, *arguments: str) -> list[str]:
         return ["java", HEAP, "-cp", self._class_path, *arguments]
-
-    def _start_node(self, number: int) -> subprocess.Popen[bytes]:
-        assert self._folder is not None
-        with (self._folder / f"broker{number}.out").open("ab") as out:
-            return subprocess.Popen(
-                self._java("kafka.Kafka", str(self._folder / f"broker{number}.properties")),
-                cwd=self._folder,
-                env=os.environ | {"LOG_DIR": str(self._folder)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
     def _servers(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self._ports)
@@ -183,16 +162,6 @@ class KafkaCluster:
         spent = processes.cpu_seconds(self.pids()) - before
         self._drop(topic)
         return own_figures(done.stdout) | {"broker_cpu_us": spent * 1e6 / count}
-
-    def pids(self) -> list[int]:
-        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
-
-    def stop(self) -> None:
-        processes.end_sessions(self._processes)
-        self._processes.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def own_figures(said: str) -> Point:

@@ -12,13 +12,11 @@ import re
 import resource
 import shutil
 import subprocess
-import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 from bench import processes
-from bench.processes import CACHE, BenchError
+from bench.processes import CACHE, BenchError, Nodes
 from bench.rows import Point
 
 #: Both need Go 1.24 or later.
@@ -50,53 +48,39 @@ def installed(module: tuple[str, str, str]) -> Path:
     return program
 
 
-class NatsCluster:
-    """State: three server processes and one folder that goes with them."""
+class NatsCluster(Nodes):
+    """Three servers."""
 
     def __init__(self, sync_interval: str = "") -> None:
         """sync_interval: "always" for a sync before each answer; empty for NATS's own."""
+        super().__init__("nats")
         self._sync_interval = sync_interval
         self._program, self._client = installed(SERVER), installed(CLIENT)
         name = f"sync_interval {sync_interval or '2m, the default'}"
         self.title = f"NATS JetStream {SERVER[1]}, {name}"
         self._ports: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._folder: Path | None = None
 
     def start(self) -> None:
-        processes.end_with_sigterm()
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-nats-"))
         ports = processes.free_ports(6)
         self._ports, routes = ports[:3], ports[3:]
-        try:
+        with self.starting():
             for number in range(3):
-                self._processes.append(self._start_node(number, routes))
-            for number, process in enumerate(self._processes):
-                ready = partial(processes.listens, self._ports[number])
-                processes.wait_until(f"NATS server {number}", ready, process)
+                config = self._prepare(number, routes)
+                self.run_node(number, [str(self._program), "-c", str(config)])
+            for number in range(3):
+                self.wait_for_node(number, lambda n: processes.listens(self._ports[n]))
             self._wait_for_leader()
-        except BaseException:
-            self.stop()
-            raise
 
-    def _start_node(self, number: int, routes: list[int]) -> subprocess.Popen[bytes]:
-        assert self._folder is not None
+    def _prepare(self, number: int, routes: list[int]) -> Path:
         sync = f"sync_interval: {self._sync_interval}" if self._sync_interval else ""
-        config = self._folder / f"n{number}.conf"
+        config = self.folder / f"n{number}.conf"
         others = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
         config.write_text(
             f"server_name: n{number}\nlisten: 127.0.0.1:{self._ports[number]}\n"
-            f'jetstream {{ store_dir: "{self._folder}/n{number}"\n{sync} }}\n'
+            f'jetstream {{ store_dir: "{self.folder}/n{number}"\n{sync} }}\n'
             f"cluster {{ name: bench, listen: 127.0.0.1:{routes[number]}\nroutes: [{others}] }}\n"
         )
-        with (self._folder / f"n{number}.log").open("ab") as log:
-            return subprocess.Popen(
-                [str(self._program), "-c", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return config
 
     def _wait_for_leader(self) -> None:
         """Until JetStream's own group has a leader: before that no stream can be made."""
@@ -117,7 +101,7 @@ class NatsCluster:
     def _run(self, *arguments: str) -> str:
         command = [str(self._client), "--no-context", "--server", self._url(), *arguments]
         # Its settings are no business of the user's.
-        env = os.environ | {"HOME": str(self._folder), "XDG_CONFIG_HOME": f"{self._folder}/config"}
+        env = os.environ | {"HOME": str(self.folder), "XDG_CONFIG_HOME": f"{self.folder}/config"}
         try:
             done = subprocess.run(
                 command, env=env, text=True, capture_output=True, timeout=RUN_TIMEOUT_S
@@ -180,16 +164,6 @@ class NatsCluster:
             return self._measured(count, *arguments)
         finally:
             self._stream("rm", "--force", STREAM)
-
-    def pids(self) -> list[int]:
-        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
-
-    def stop(self) -> None:
-        processes.end_sessions(self._processes)
-        self._processes.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
 
 
 def _children_seconds() -> float:

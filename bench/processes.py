@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +57,70 @@ class Cluster(Protocol):
 
     def control(self, *arguments: str) -> None:
         """Run brokerctl or rabbitmqctl at the first member; BenchError if it fails."""
+
+
+class Nodes:
+    """The programs of a cluster, each in a session of its own, and one folder that goes with them;
+    whoever inherits it knows the commands.
+    """
+
+    def __init__(self, name: str) -> None:
+        """name: what the folder is called, for whoever finds one that was left."""
+        self._name = name
+        self._sessions: list[subprocess.Popen[bytes]] = []
+        self._folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        assert self._folder is not None
+        return self._folder
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Make the folder; when what is done then fails, nothing is left of it."""
+        end_with_sigterm()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"bench-{self._name}-"))
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, BenchError):
+                error.add_note(self._last_words())
+            self.stop()
+            raise
+
+    def run_node(self, number: int, command: list[str], env: dict[str, str] | None = None) -> None:
+        """Start a program, in the place of the one that was killed; its words go into a file."""
+        with (self.folder / f"n{number}.log").open("ab") as log:
+            session = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._sessions[number : number + 1] = [session]
+
+    def wait_for_node(self, number: int, is_ready: Callable[[int], bool]) -> None:
+        what = f"{self._name} n{number}"
+        wait_until(what, partial(is_ready, number), self._sessions[number])
+
+    def _last_words(self) -> str:
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"{log.name}: ...{log.read_text()[-800:]}" for log in logs)
+
+    def kill(self, number: int) -> None:
+        kill_session(self._sessions[number])
+
+    def pids(self) -> list[int]:
+        return [pid for session in self._sessions for pid in session_pids(session.pid)]
+
+    def stop(self) -> None:
+        end_sessions(self._sessions)
+        self._sessions.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
 
 def end_with_sigterm() -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
-from functools import partial
 from pathlib import Path
 
 from bench import processes
@@ -52,36 +50,33 @@ def version() -> str:
     return shown.stdout.partition("-")[0] or "unknown"
 
 
-class RabbitCluster:
-    """State: three server processes, one epmd, one folder that goes with them."""
+class RabbitCluster(processes.Nodes):
+    """Three nodes and one epmd."""
 
     def __init__(self, size: int = 3, plugins: str = "", settings: str = "") -> None:
         """plugins: names with commas; settings: more lines of rabbitmq.conf."""
+        super().__init__("rabbitmq")
         install()
         self._plugins = plugins
         self._settings = settings
         self.title = f"RabbitMQ {version()}"
         self._size = size
         self.amqp_ports: list[int] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
         self._epmd: subprocess.Popen[bytes] | None = None
         self._node_envs: dict[int, dict[str, str]] = {}
-        self._folder: Path | None = None
 
     def start(self) -> None:
-        processes.end_with_sigterm()
-        self._folder = Path(tempfile.mkdtemp(prefix="bench-rabbitmq-"))
         epmd_port, *ports = processes.free_ports(1 + 2 * self._size)
         self.amqp_ports, dist_ports = ports[: self._size], ports[self._size :]
         self._env = os.environ | {
-            "HOME": str(self._folder),
             "ERL_EPMD_PORT": str(epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
-        cookie = self._folder / ".erlang.cookie"
-        cookie.write_text("BENCHMARKCOOKIE")
-        cookie.chmod(0o400)
-        try:
+        with self.starting():
+            self._env["HOME"] = str(self.folder)
+            cookie = self.folder / ".erlang.cookie"
+            cookie.write_text("BENCHMARKCOOKIE")
+            cookie.chmod(0o400)
             self._epmd = subprocess.Popen(
                 ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"],
                 env=self._env,
@@ -91,22 +86,12 @@ class RabbitCluster:
             )
             for number in range(self._size):
                 self._prepare_node(number, dist_ports[number])
-                self._processes.append(self._start_node(number))
-                processes.wait_until(
-                    f"RabbitMQ node {number}",
-                    partial(self.is_ready, number),
-                    self._processes[number],
-                )
+                self.start_again(number)
+                self.wait_for_node(number, self.is_ready)
             self._wait_for_members()
-        except BaseException:
-            self.stop()
-            raise
-
-    def kill(self, number: int) -> None:
-        processes.kill_session(self._processes[number])
 
     def start_again(self, number: int) -> None:
-        self._processes[number] = self._start_node(number)
+        self.run_node(number, [str(SERVER)], self._node_envs[number])
 
     def is_ready(self, number: int) -> bool:
         return processes.listens(self.amqp_ports[number])
@@ -119,8 +104,7 @@ class RabbitCluster:
         processes.run_tool([str(CONTROL), "-n", "rb0@localhost", *arguments], self._env)
 
     def _prepare_node(self, number: int, dist_port: int) -> None:
-        assert self._folder is not None
-        folder = self._folder / f"rb{number}"
+        folder = self.folder / f"rb{number}"
         folder.mkdir()
         (folder / "rabbitmq.conf").write_text(self._config(number))
         (folder / "enabled_plugins").write_text(f"[{self._plugins}].\n")
@@ -137,18 +121,6 @@ class RabbitCluster:
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
         }
-
-    def _start_node(self, number: int) -> subprocess.Popen[bytes]:
-        assert self._folder is not None
-        with (self._folder / f"rb{number}" / "out").open("ab") as out:
-            return subprocess.Popen(
-                [str(SERVER)],
-                env=self._node_envs[number],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
     def _config(self, number: int) -> str:
         members = "".join(
@@ -173,14 +145,8 @@ class RabbitCluster:
             said = shown.stdout.strip() or shown.stderr.strip()
             raise BenchError(f"the RabbitMQ nodes did not form one cluster: {said}")
 
-    def pids(self) -> list[int]:
-        return [pid for process in self._processes for pid in processes.session_pids(process.pid)]
-
     def stop(self) -> None:
-        for process in [*self._processes, *([self._epmd] if self._epmd else [])]:
-            processes.end_session(process)
-        self._processes.clear()
-        self._epmd = None
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        super().stop()
+        if self._epmd is not None:
+            processes.end_session(self._epmd)
+            self._epmd = None

@@ -188,6 +188,8 @@ class AlarmMonitor:
                 log.warning("%s", line)
             for line in lines:
                 log.info("%s", line)
+            if warning := self._memory.never_reached(self.memory_limit):
+                log.warning("%s", warning)
             for line in self._disk.configure(free_limit, self._total):
                 log.info("%s", line)
         free = memory_monitor.disk_free(config.data_dir)

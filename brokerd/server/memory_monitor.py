@@ -77,6 +77,21 @@ class MemoryMonitor:
         said = f"no limit below it in {looked or f'{PROC}/cgroup, which names no cgroup'}"
         return _line(sample, f"of the machine; {said}"), _hidden(found)
 
+    def never_reached(self, watermark: int) -> str:
+        """Return a warning where the kernel ends this process before the watermark blocks anybody,
+        "" where it does not: a profile that does not look at cgroups, or the user, has set it by
+        the machine's memory.
+        """
+        found = self._cgroups.look()
+        if found.limit is None or watermark <= found.limit:
+            return ""
+        return (
+            f"Publishers would be blocked above {watermark // _MIB} MiB only, and the kernel ends "
+            f"this process at {found.limit // _MIB} MiB, the limit of the cgroup in {found.file}: "
+            "set memory.cgroup_aware to true, or memory.total_override to that limit, or a lower "
+            "memory.high_watermark"
+        )
+
 
 def _line(sample: MemorySample, source: str) -> str:
     total = sample.total

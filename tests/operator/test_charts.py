@@ -334,6 +334,13 @@ def test_round_trip_uses_what_the_cluster_has(
         assert f'"{item.partition("=")[0]}"' in module
 
 
+@pytest.mark.parametrize("chart", [OPERATOR, CLUSTER], ids=lambda chart: chart.name)
+def test_the_pod_of_helm_test_stays_for_its_logs(chart: Path) -> None:
+    """`--logs` reads it when the test has passed; the next one makes room for itself."""
+    (pod,) = of_kind(render(chart, {}), "Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
+
+
 def kubernetes_versions(validator: Any) -> list[str]:
     """Those from the chart's kubeVersion on that the validator knows."""
     found = {tuple(map(int, text.split(".")[:2])) for text in validator.utils.all_versions()}

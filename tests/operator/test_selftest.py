@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from brokerd_operator.specs import registry
 
 from tests.cluster_fixtures import Kubernetes
 from tests.operator.charts import OPERATOR, ROOT, is_of_uninstallation, of_kind, render
+from tests.operator.operator_process import wait_for
 from tests.ports import free_ports
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
@@ -85,6 +87,31 @@ def test_selftest_passes_with_the_rights_of_the_chart(
     kinds = len(registry.KINDS)
     assert f"kinds: {kinds} of {kinds} served" in said
     assert "selftest passed" in said
+
+
+def test_helm_test_passes_again_and_leaves_its_pod_for_the_logs(
+    kube_api: Kubernetes, pod: dict[str, Any]
+) -> None:
+    """The test plays the kubelet: no pod runs here."""
+    name, where = pod["metadata"]["name"], f"--namespace={NAMESPACE}"
+    ended = json.dumps({"status": {"phase": "Succeeded"}})
+
+    def uid() -> str:
+        shown = ("-o", "jsonpath={.metadata.uid}", "--ignore-not-found")
+        return kube_api.kubectl("get", "pod", name, where, *shown).strip()
+
+    seen = [""]
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as thread:
+            testing = thread.submit(kube_api.helm, "test", "r", where)
+            made = wait_for("another pod", lambda: (now := uid()) not in seen and now)
+            status = ("--subresource=status", "--type=merge", "--patch", ended)
+            kube_api.kubectl("patch", "pod", name, where, *status)
+            said = testing.result(100)
+        assert "Phase:          Succeeded" in said
+        assert uid() == made
+        seen.append(made)
+    kube_api.kubectl("delete", "pod", name, where)
 
 
 def test_selftest_names_the_right_that_is_missing(

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from brokerd.core.catalog import catalog_commands
-from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Owner, Queue, Record
+from brokerd.core.catalog.catalog_objects import PREVIOUS_PASSWORD, Owner, Record
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import sealed_parameters
 from brokerd.server.catalog.keyring import Keyring
@@ -43,18 +43,21 @@ class BadOperation(ValueError):
     """An operation cannot be understood; the text says why."""
 
 
-def listing(record: Record) -> admin_pb2.TopologyObject:
-    """Return a record as listings show it."""
-    return of_json(record.listing())
+def listing(record: Record, keyring: Keyring) -> admin_pb2.TopologyObject:
+    """Return a record as listings show it, without secrets (SEC-20)."""
+    return _of_json(record.listing(), keyring)
 
 
-def of_json(fields: dict[str, Any]) -> admin_pb2.TopologyObject:
+def _of_json(fields: dict[str, Any], keyring: Keyring) -> admin_pb2.TopologyObject:
     """Return a listing's JSON as a message."""
     owner = fields.get("owner")
     spec = fields["spec"]
     if fields["kind"] == "parameter":
-        keys = sealed_parameters.uri_keys(fields["name"])
-        spec = {**spec, "value": _without(keys, spec.get("value"))}
+        # The hash tells of changes of what is not shown.
+        value = sealed_parameters.listed(
+            fields["name"], fields["vhost"], spec.get("value"), keyring
+        )
+        spec = {**spec, "value": value}
     return admin_pb2.TopologyObject(
         kind=fields["kind"],
         vhost=fields["vhost"],
@@ -64,13 +67,6 @@ def of_json(fields: dict[str, Any]) -> admin_pb2.TopologyObject:
         owner=admin_pb2.Owner(**owner) if owner else None,
         revision=fields["revision"],
     )
-
-
-def _without(keys: tuple[str, ...], value: Any) -> Any:
-    """Leave out what holds a password (SEC-20); the hash tells of its changes."""
-    if not keys or not isinstance(value, dict):
-        return value
-    return {key: item for key, item in value.items() if key not in keys}
 
 
 def owner_of(message: admin_pb2.Owner) -> Owner | None:
@@ -149,7 +145,7 @@ def _depth(value: Any) -> int:
 
 
 def result(
-    operation: admin_pb2.Operation, reply: dict[str, Any], revision: int
+    operation: admin_pb2.Operation, reply: dict[str, Any], revision: int, keyring: Keyring
 ) -> admin_pb2.OperationResult:
     """Return the answer to one operation."""
     current = reply.get("object")
@@ -157,7 +153,7 @@ def result(
         id=operation.id,
         code=_CODES[reply["code"]],
         message=reply.get("text") or "",
-        current=of_json(current) if current else None,
+        current=_of_json(current, keyring) if current else None,
         revision=revision,
     )
 
@@ -166,14 +162,14 @@ def failed(
     operation: admin_pb2.Operation,
     code: admin_pb2.OperationResult.Code,
     message: str,
-    queue: Queue | None = None,
+    current: admin_pb2.TopologyObject | None = None,
 ) -> admin_pb2.OperationResult:
     """Return an answer that did not come from the catalog."""
     return admin_pb2.OperationResult(
         id=operation.id,
         code=code,
         message=message,
-        current=listing(queue) if queue is not None else None,
+        current=current,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from brokerd.core.catalog import features
 from brokerd.federation import shovel
@@ -143,6 +144,42 @@ def exported(name: str, vhost: str, spec: Json, keyring: Keyring, *, with_passwo
 
     kept = {key: item for key, item in shown.items() if key not in keys or is_shown(key)}
     return spec | {"value": kept}
+
+
+def listed(name: str, vhost: str, value: Any, keyring: Keyring) -> Any:
+    """Return a parameter's value for listings, in which URIs have no user, password or query; one
+    that cannot be taken apart for certain, or opened, is left out.
+    """
+    keys = uri_keys(name)
+    if not keys or not isinstance(value, dict):
+        return value
+    shown: Json = {}
+    for key, item in opened(vhost, name, value, keyring).items():
+        if key not in keys:
+            shown[key] = item
+            continue
+        found = _each(item, without_login)
+        if all(isinstance(text, str) for text in (found if isinstance(found, list) else [found])):
+            shown[key] = found
+    return shown
+
+
+def without_login(uri: str) -> str | None:
+    """Return a URI without who logs in, and how; None: where that ends is not certain."""
+    if not has_secret(uri):
+        return uri
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    # What is left of a password that has one of "/?#" in it stands there, with the "@" behind it.
+    if (
+        not parts.scheme
+        or uri.startswith(SEALED)
+        or "@" in parts.path + parts.query + parts.fragment
+    ):
+        return None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def has_secret(text: str) -> bool:

@@ -305,10 +305,9 @@ class _Request:
                     step.operation, Result.UNAVAILABLE, str(error)
                 )
             return
-        revision = room.view.revision
         made = []
         for step, each in zip(steps, reply["results"], strict=True):
-            self.results[step.place] = admin_objects.result(step.operation, each, revision)
+            self.results[step.place] = self._result(step.operation, each)
             is_done = each["code"] == catalog_commands.OK and not step.operation.dry_run
             if is_done and step.command.get("uid"):
                 made.append((step, each["object"]["uid"]))
@@ -325,6 +324,12 @@ class _Request:
                 step.operation, Result.UNAVAILABLE, str(error)
             )
 
+    def _result(
+        self, operation: admin_pb2.Operation, reply: dict[str, Any]
+    ) -> admin_pb2.OperationResult:
+        room = self._room
+        return admin_objects.result(operation, reply, room.view.revision, room.keyring)
+
     # ---- steps by themselves --------------------------------------------------------------------
 
     async def _delete_traced(
@@ -336,7 +341,7 @@ class _Request:
             # A vhost of this name that is made later is not traced.
             name = catalog_commands.tracing(operation.name)
             await room.write(catalog_commands.set_setting(name, None))
-        return admin_objects.result(operation, reply, room.view.revision)
+        return self._result(operation, reply)
 
     async def _delete_queue(
         self, operation: admin_pb2.Operation, queue: Queue, command: dict[str, Any]
@@ -347,7 +352,7 @@ class _Request:
             # is checked first, so that a foreign queue is not emptied.
             reply = await room.write({**command, "dry_run": True})
             if reply["code"] != catalog_commands.OK:
-                return admin_objects.result(operation, reply, room.view.revision)
+                return self._result(operation, reply)
         outcome = await topology.delete_queue(
             room,
             queue,
@@ -362,7 +367,7 @@ class _Request:
             if outcome.done
             else f"queue '{queue.name}' has {outcome.messages} messages and "
             f"{outcome.consumers} consumers",
-            None if outcome.done else queue,
+            None if outcome.done else admin_objects.listing(queue, room.keyring),
         )
         answer.messages, answer.consumers = outcome.messages, outcome.consumers
         answer.revision = room.view.revision

@@ -96,7 +96,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
         meanwhile, again perhaps.
         """
         await self._reader(context)
-        view = self._services.catalog.view
+        view, keyring = self._services.catalog.view, self._services.catalog.keyring
         revision = view.revision
         kinds = list(request.kinds) or sorted(admin_objects.KINDS)
         for kind in kinds:
@@ -109,7 +109,9 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
                 view.get(record.kind, record.vhost, record.name)
                 for record in records[start : start + PAGE]
             )
-            objects = [admin_objects.listing(record) for record in present if record is not None]
+            objects = [
+                admin_objects.listing(record, keyring) for record in present if record is not None
+            ]
             yield admin_pb2.TopologyPage(objects=objects, revision=revision)
 
     async def ApplyTopology(
@@ -176,7 +178,7 @@ class AdminService(LifecycleAdmin, MembershipAdmin, RuntimeAdmin, admin_pb2_grpc
             else self._services.catalog.view.get(change.kind, change.vhost, change.name)
         )
         topology_object = (
-            admin_objects.listing(record)
+            admin_objects.listing(record, self._services.catalog.keyring)
             if record is not None
             else admin_pb2.TopologyObject(kind=change.kind, vhost=change.vhost, name=change.name)
         )

@@ -29,7 +29,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.catalog import topology
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
-from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller
+from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
 from brokerd.server.messages import message_checks
 from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.delivery import LocalConsumer, Part
@@ -100,7 +100,7 @@ class ConsumeStream:
         writing = asyncio.create_task(self._write())
         problem: BaseException | None = None
         try:
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(reading, writing)
             problem = reading.result() if reading.done() else self._failure
         finally:
             for task in (reading, writing):

@@ -80,6 +80,15 @@ class _Run:
         return self.size < BATCH_BYTES_MAX
 
 
+async def first_of(*parts: asyncio.Future[Any], timeout_s: float | None = None) -> None:
+    """Wait until a part of a call has ended, and fail as it has: a client that is not told of a
+    defect waits for its deadline.
+    """
+    done, _ = await asyncio.wait(parts, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for part in done:
+        part.result()
+
+
 class PublishStream:
     """State of one call.  Invariant: every sequence taken is awaited, due, or has been answered.
 
@@ -115,6 +124,8 @@ class PublishStream:
         self._reading_done = False
         self._run: _Run | None = None
         self._is_offer_due = False
+        #: Fails when what was read could not be sent, which is a defect of ours.
+        self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._revision = 0
         self._targets: dict[Key, Target] = {}
         self._publisher = Publisher(
@@ -132,22 +143,25 @@ class PublishStream:
 
     async def run(self, requests: AsyncIterator[messages_pb2.PublishRequest]) -> None:
         """Serve the call: until the client closes its side and everything is answered."""
+        reading = asyncio.create_task(self._read(requests))
         writing = asyncio.create_task(self._write())
-        problem: BaseException | None = None
+        parts = (reading, writing, self._defect)
         try:
-            problem = await self._read(requests)
+            # The writer does not end before the reader.
+            await first_of(*parts)
+            problem = reading.result()
             self._reading_done = True
             self._due.set()
             # What was taken before a mistake is still answered, then the call ends with the error.
             timeout_s = self._services.limits.operation_timeout_ms / 1000
-            await asyncio.wait_for(writing, timeout_s if problem is not None else None)
-        except TimeoutError:
-            # Only after a mistake; the mistake is what the client is told.
-            pass
+            await first_of(
+                writing, self._defect, timeout_s=timeout_s if problem is not None else None
+            )
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            for part in parts:
+                part.cancel()
             self._end()
+            await asyncio.gather(*parts, return_exceptions=True)
         if problem is not None:
             await rpc_errors.abort(self._context, problem)
 
@@ -173,9 +187,18 @@ class PublishStream:
             if not self._is_offer_due:
                 # Requests that are there at once do not let others run between: they are one batch.
                 self._is_offer_due = True
-                asyncio.get_running_loop().call_soon(self._offer)
+                asyncio.get_running_loop().call_soon(self._offer_read)
         self._offer()
         return None
+
+    def _offer_read(self) -> None:
+        """Do it for the reader, which waits for requests: the call ends with what fails here."""
+        try:
+            self._offer()
+        except Exception as error:
+            if self._defect.done():
+                raise
+            self._defect.set_exception(error)
 
     def _offer(self) -> None:
         """Send what was read, or let it wait while enough is on its way (publishing.py)."""

@@ -356,7 +356,7 @@ class RpcCall:
             raise
         except Exception as error:
             log.exception("gRPC %s failed", self.headers.get(b":path", b"").decode("latin-1"))
-            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+            self.finish(grpc.StatusCode.INTERNAL, f"Unexpected {type(error)}: {error}")
 
     async def _serve(self) -> None:
         handler = self._handler

@@ -341,7 +341,7 @@ _SHOVEL_TABLES = {"queue-args": "queueArguments", "consumer-args": "consumerArgu
 
 
 def _shovel(own: str, value: JsonObject, result: Export, name: str) -> JsonObject:
-    """Listings leave URIs out: each end gets a Secret."""
+    """Listings show URIs without passwords: each end gets a Secret."""
     found: JsonObject = {}
     known = {"ack-mode", "reconnect-delay", "src-protocol", "dest-protocol"}
     for prefix, place in (("src", "source"), ("dest", "destination")):

@@ -44,12 +44,17 @@ class NoQueues:
         raise LookupError(uid)
 
 
-@pytest.fixture
-def monitor() -> AlarmMonitor:
+def monitor_of(config: BrokerConfig, profile_name: str = "") -> AlarmMonitor:
     catalog = CatalogMachine().state
     holders = Holders(NoQueues(), lambda _: False, list, (), catalog, lambda: 0)
     told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), Deaf().hear)
-    return AlarmMonitor("n0", BrokerConfig(), profile(), catalog, told, holders)
+    chosen = profile(profile_name) if profile_name else profile()
+    return AlarmMonitor("n0", config, chosen, catalog, told, holders)
+
+
+@pytest.fixture
+def monitor() -> AlarmMonitor:
+    return monitor_of(BrokerConfig())
 
 
 async def test_watermark_follows_the_limit_of_the_control_group(
@@ -68,6 +73,41 @@ async def test_watermark_follows_the_limit_of_the_control_group(
         int(0.6 * 640 * MIB),
         int(0.6 * 256 * MIB),
     ]
+
+
+@pytest.mark.parametrize(
+    ("profile_name", "memory", "is_warned"),
+    [
+        ("brokerd", {}, False),
+        ("reference", {}, True),
+        ("rabbitmq-3.10", {}, True),
+        ("reference", {"cgroup_aware": True}, False),
+        ("reference", {"total_override": "64MiB"}, False),
+        ("reference", {"high_watermark": "60MiB"}, False),
+        ("reference", {"high_watermark": "65MiB"}, True),
+        # Nobody is to be blocked, as somebody has said.
+        ("reference", {"high_watermark": "0"}, False),
+        # More than there is, which only this profile allows.
+        ("reference", {"cgroup_aware": True, "high_watermark": "3"}, True),
+        ("brokerd", {"total_override": "1GiB"}, True),
+    ],
+)
+async def test_a_watermark_above_the_limit_of_the_container_is_told(
+    profile_name: str,
+    memory: dict[str, object],
+    is_warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R-MEM-2: what RabbitMQ and the document do is done, but the kernel would end the member."""
+    found = Found(64 * MIB, Path("memory.max"))
+    monkeypatch.setattr(cgroups.Cgroups, "look", lambda _: found)
+    monitor = monitor_of(BrokerConfig.model_validate({"memory": memory}), profile_name)
+    monitor.check()
+    monitor.check()
+    said = [each for each in caplog.messages if "the kernel ends this process at 64 MiB" in each]
+    assert len(said) == is_warned
+    assert (monitor.memory_limit > 64 * MIB) == is_warned
 
 
 async def test_memory_that_passes_the_watermark_is_seen_at_once(

@@ -152,3 +152,35 @@ def test_an_export_has_passwords_only_if_it_is_asked_for_them(cluster: Cluster) 
     cluster.view.enabled_features = frozenset()
     cluster.put({"uri": URI}, ring)
     assert exported(False) == {"value": {}}
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        (URI, "amqp://host"),
+        ("amqps://user:hunter2@[::1]:5671/a%2fb?password=hunter2", "amqps://[::1]:5671/a%2fb"),
+        ("amqp://host/plain", "amqp://host/plain"),
+        ("amqp://user@/v", "amqp:///v"),
+        ([URI, "amqp://other"], ["amqp://host", "amqp://other"]),
+        # A password that was not escaped: where the host begins is for nobody to guess.
+        ("amqp://user:12/hunter2@host", None),
+        ("amqp://user:12?hunter2@host", None),
+        ("amqp://user:12#hunter2@host", None),
+        ("amqp://host?password=hunter2@3", None),
+        ("user:hunter2@host", None),
+        ("amqp://[user:hunter2@host", None),
+        ([URI, 5], None),
+    ],
+)
+def test_listings_show_uris_without_who_logs_in(cluster: Cluster, uri: Any, shown: Any) -> None:
+    """SEC-20: where a link goes is no secret; in doubt a URI is left out."""
+    ring = Keyring([NEW])
+    cluster.put({"uri": uri, "max-hops": 2}, ring)
+    found = sealed_parameters.listed(NAME, "/", cluster.stored(), ring)
+    assert found == {"max-hops": 2} | ({} if shown is None else {"uri": shown})
+
+
+def test_what_no_key_opens_is_not_listed(cluster: Cluster) -> None:
+    cluster.put({"uri": [URI, "amqp://host"]}, Keyring([NEW]))
+    assert sealed_parameters.listed(NAME, "/", cluster.stored(), Keyring([OLD])) == {}
+    assert sealed_parameters.listed(NAME, "/", "x", Keyring([OLD])) == "x"

@@ -137,7 +137,7 @@ async def test_how_calls_fail() -> None:
         assert service.asked == []
         assert await failure(unary(channel, b"abort")) == (code.NOT_FOUND, "nothing: 100 % ü")
         assert await failure(unary(channel, b"fail")) == (
-            code.UNKNOWN,
+            code.INTERNAL,
             "Unexpected <class 'ValueError'>: a bug",
         )
         # Known by now: another call is refused for itself.

@@ -120,10 +120,11 @@ protos: setup ## generate brokerd/rpc/v1 from protos/
 sim: setup ## SEEDS=N FIRST_SEED=N WORLD=core|broker|cluster: the Raft core, queues, or whole members, simulated
 	@$(BIN)/python -m tests.simulation.run --world $(WORLD) --seeds $(SEEDS) --first-seed $(FIRST_SEED) --processes 2
 
-sim-nightly: setup ## 100,000 seeds of the core, 20,000 of the broker, 5,000 of the cluster, all planted bugs (hours)
+sim-nightly: setup ## 100,000 seeds of the core, 20,000 of the broker, 5,000 of the cluster (200 of 30 members), all planted bugs (hours)
 	@$(BIN)/python -m tests.simulation.run --seeds 100000 --first-seed $(FIRST_SEED) --processes 2
 	@$(BIN)/python -m tests.simulation.run --world broker --seeds 20000 --first-seed $(FIRST_SEED) --processes 2
 	@$(BIN)/python -m tests.simulation.run --world cluster --seeds 5000 --first-seed $(FIRST_SEED) --processes 2
+	@$(BIN)/python -m tests.simulation.run --world cluster --profile many --seeds 200 --first-seed $(FIRST_SEED) --processes 2
 	@$(BIN)/python -m tests.simulation.run --mutants all
 
 mutation: setup ## MUTANTS=N (0: all) SEED=S: would the tests notice? Raft core, log on disk, queue machine

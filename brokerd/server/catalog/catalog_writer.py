@@ -52,6 +52,19 @@ class CatalogWriter:
 
     async def write(self, operation: dict[str, Any]) -> dict[str, Any]:
         """Propose one operation; return its reply once it is applied here and elsewhere."""
+        reply = await self._write_here(operation)
+        await self._applied_everywhere(reply.get("revision") or 0)
+        return reply
+
+    async def catch_up(self) -> None:
+        """Return when all is applied here that was agreed upon before the call.
+
+        Nothing is changed, so that no other member is asked: each member that starts has all others
+        do this, and each of these would ask all others again.
+        """
+        await self._write_here({"do": "batch", "operations": []})
+
+    async def _write_here(self, operation: dict[str, Any]) -> dict[str, Any]:
         timeout_s = self._limits.operation_timeout_ms / 1000
         try:
             raw = await self._groups.request(
@@ -60,9 +73,7 @@ class CatalogWriter:
         except (GroupUnavailable, GroupGone) as error:
             raise Unavailable(str(error)) from error
         reply = catalog_commands.decode_reply(raw)
-        revision = reply.get("revision") or 0
-        await self._wait_applied(revision, timeout_s)
-        await self._applied_everywhere(revision)
+        await self._wait_applied(reply.get("revision") or 0, timeout_s)
         return reply
 
     async def _applied_everywhere(self, revision: int) -> None:

@@ -78,6 +78,13 @@ class MemberCatalog:
         sealed_parameters.seal(operation, self.view, self.keyring)
         return await self.writer.write(operation)
 
+    async def catch_up(self) -> None:
+        """Return when all is applied here that was agreed upon before the call.
+
+        Unavailable without a majority.
+        """
+        await self.writer.catch_up()
+
     def write_later(self, operation: dict[str, Any]) -> None:
         """Have an operation written whose answer nobody waits for."""
         self._spawn(self._write_quietly(operation))

@@ -73,12 +73,15 @@ class CatalogMembers:
         if self._is_changing or not host.has_group(CATALOG_GROUP):
             return None
         status = host.status_of(CATALOG_GROUP)
+        # What comes behind this looks at all pairs of members: only the leader has to.
+        if not status.is_leader or status.applied < status.commit:
+            return None
         members = [NodeId(name) for name in view.members()]
         wanted = [node for node in members if not self._may_go(node)]
-        wanted = self._in_order(wanted, status.members.voters)
         # Before the first member is on the list nobody is to be taken out of the group.
-        if not status.is_leader or not wanted or status.applied < status.commit:
+        if not wanted:
             return None
+        wanted = self._in_order(wanted, status.members.voters)
         group = GroupView(
             host.node,
             members,

@@ -89,6 +89,10 @@ class Catalog(ports.Catalog, Protocol):
         """Return what the group applies its commands to."""
         ...
 
+    async def catch_up(self) -> None:
+        """Return when all is applied here that was agreed upon before the call."""
+        ...
+
 
 class Lifecycle(Protocol):
     """The process, as far as it waits or ends for what is found here."""
@@ -428,8 +432,8 @@ class Joining:
         catalog, view = self._catalog, self._catalog.view
         if not view.cluster_id or not view.members():
             return (Standing.UNKNOWN if answer.has_data else Standing.UNFOUNDED), ""
-        # A change of nothing: its answer says that this view was current after the question.
-        await catalog.write({"do": "batch", "operations": []})
+        # So that this view was current after the question.
+        await catalog.catch_up()
         # Before the node becomes a member: what comes on it after that is later (refill.py).
         answer.revision = view.revision
         if asked.cluster_uid and asked.cluster_uid != view.cluster_id:

@@ -195,7 +195,7 @@ class SimConsumer(_Client):
                     self._newest = number
                 self._held[number] = run.acquired_count
                 fresh.append(number)
-        world.record("deliver", self.name, self.uid, fresh)
+        world.on_delivered(self, fresh)
         delay_ms = 1 + world.rng.random() * self.work_ms
         assert self.home is not None
         self.home.loop.call_later(delay_ms / 1000, self._settle, fresh)

@@ -174,6 +174,10 @@ class BrokerWorld:
             victims = [member for member in self.members.values() if member.is_up]
             self.kernel.after(0, self._crash, self.rng.choice(victims))
 
+    def on_delivered(self, consumer: SimConsumer, numbers: list[int]) -> None:
+        """A consumer got messages."""
+        self.record("deliver", consumer.name, consumer.uid, numbers)
+
     def disk_failed(self, member: SimMember, error: BaseException) -> None:
         """A member's log failed: its process ends, and is started again when the disk is well."""
         self.record("disk failed", member.id)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from brokerd.cluster.errors import GroupGone
+from brokerd.cluster.groups import placement
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
@@ -43,7 +44,7 @@ async def quietly(work: Awaitable[_T]) -> _T | None:
 
 def _spec(process: Process, uid: int) -> dict[str, Any]:
     world = process.world
-    arguments: dict[str, Any] = dict(QUORUM)
+    arguments = _arguments(process, uid)
     if world.queues[uid].targets:
         arguments |= {
             "x-dead-letter-exchange": "dlx",
@@ -56,6 +57,11 @@ def _spec(process: Process, uid: int) -> dict[str, Any]:
     else:
         arguments["x-delivery-limit"] = -1
     return SPEC | {"arguments": arguments}
+
+
+def _arguments(process: Process, uid: int) -> dict[str, Any]:
+    size = process.world.size_of(uid)
+    return QUORUM | ({"x-quorum-initial-group-size": size} if size else {})
 
 
 async def declare_first(process: Process) -> None:
@@ -120,11 +126,11 @@ def _expect(process: Process, reply: dict[str, Any]) -> None:
 
 async def declare_passing(process: Process, uid: int) -> None:
     """Declare a queue that no client uses."""
-    spec = SPEC | {"arguments": QUORUM | {"x-delivery-limit": -1}}
+    spec = SPEC | {"arguments": _arguments(process, uid) | {"x-delivery-limit": -1}}
     work = topology.create_queue(process.objects, VHOST, f"passing{uid}", spec, cause="admin")
     await quietly(work)
     if process.view.queue(VHOST, f"passing{uid}") is not None:
-        process.world.on_declared(uid)
+        process.world.on_declared(process, uid)
 
 
 async def delete_passing(process: Process, uid: int) -> None:
@@ -182,11 +188,14 @@ async def _remove_member(process: Process, node: NodeId) -> None:
         return
     for queue in list(view.queues()):
         rest = {*queue.wanted_members} - {node}
-        others = sorted(set(view.members()) - {*queue.wanted_members, node})
-        if node in queue.wanted_members and len(rest) < VOTERS_MIN and others:
-            await replica_changes.grow_member(
-                process.cluster, others[0], queues=[queue], timeout_s=CHANGE_S
-            )
+        if node in queue.wanted_members and len(rest) < VOTERS_MIN:
+            others = {*process.host.alive()} & {*view.members()} - {*queue.wanted_members, node}
+            present = [NodeId(name) for name in sorted(rest)]
+            # As people choose who look where members run.
+            for other in placement.newcomers(others, present, {}, 1, process.world.places.domains):
+                await replica_changes.grow_member(
+                    process.cluster, other, queues=[queue], timeout_s=CHANGE_S
+                )
     safe = [
         queue
         for queue in view.queues()
@@ -201,6 +210,21 @@ async def _remove_member(process: Process, node: NodeId) -> None:
         if node not in view.members():
             return
         await asyncio.sleep(0.2)
+
+
+async def follow_advice(process: Process, queue: Queue) -> None:
+    """Move a queue's replicas as `quorum_status` advises, one of them."""
+    nodes = [NodeId(name) for name in queue.members]
+    view = process.view
+    domains = member_states.domains(view)
+    exchange = domains.better(nodes, process.host.alive() - member_states.resting(view))
+    if domains.fault(nodes) and exchange is not None:
+        leaver, comer = exchange
+        for change, node in (
+            (replica_changes.grow_member, comer),
+            (replica_changes.shrink_member, leaver),
+        ):
+            await change(process.cluster, node, queues=[queue], timeout_s=CHANGE_S)
 
 
 async def set_maintenance(process: Process, node: NodeId, *, is_on: bool) -> None:

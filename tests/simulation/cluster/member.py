@@ -44,7 +44,7 @@ class ClusterMember(SimMember):
         founders = ",".join(f"{name}={address_of(name)}" for name in world.founders)
         self.config = BrokerConfig.model_validate(
             {
-                "node": {"name": node, "data_dir": str(self.data_dir)},
+                "node": {"name": node, "data_dir": str(self.data_dir), **world.places.of(node)},
                 "cluster": {
                     "members": founders,
                     "address": address_of(node),

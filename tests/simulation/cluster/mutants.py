@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from brokerd.cluster.groups import formation, placement
+from brokerd.cluster.groups import formation, membership_steps, placement
+from brokerd.cluster.groups.failure_domains import Domains
 from brokerd.cluster.groups.formation import Course
 from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog import catalog_commands
@@ -18,7 +19,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import CatalogWriter
 from brokerd.server.catalog.topology import Placement
-from brokerd.server.members import repair
+from brokerd.server.members import catalog_members, repair
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Joining
@@ -70,6 +71,17 @@ def _never_again(members: CatalogMembers, accepted: bool, *_: Any) -> None:
 def _goes_at_once(members: CatalogMembers, node: Any) -> bool:
     """Who leaves is off the list while queues count on it."""
     return member_states.is_leaving(members._catalog.view, node)
+
+
+def _one_place_fewer(view: Any, voters_max: int) -> bool:
+    """Of many members none votes in the place of one that is lost, or in the last one."""
+    staying = sum(voter in view.wanted for voter in view.configuration.voters)
+    return staying < voters_max - (len(view.members) > voters_max)
+
+
+def _nowhere(_: Any) -> Domains:
+    """Nobody knows where members run."""
+    return Domains({})
 
 
 # ---- refill and repair --------------------------------------------------------------------------
@@ -162,6 +174,9 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "membership-gives-up": ([(GroupMembership, "_ended", _ended_for_good)], "moves", 100),
     "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 60),
     "leaver-goes-at-once": ([(CatalogMembers, "_may_go", _goes_at_once)], "fair", 40),
+    "voters-without-bound": ([(catalog_members, "VOTERS_MAX", 1 << 20)], "many", 3),
+    "lost-voter-not-replaced": ([(membership_steps, "_has_place", _one_place_fewer)], "many", 3),
+    "zones-not-known": ([(member_states, "domains", _nowhere)], "many", 3),
     "leaders-where-members-rest": ([(Placement, "__init__", _place_anywhere)], "rests", 30),
     "nothing-handed-over": ([(Leadership, "transferable", _none_of_them)], "rests", 10),
     "leaders-not-spread": ([(placement, "balanced_leaders", _none_of_them)], "rests", 20),
@@ -177,6 +192,7 @@ CI = {
     "groups-not-doubted",
     "membership-not-woken",
     "nothing-handed-over",
+    "voters-without-bound",
 }
 
 

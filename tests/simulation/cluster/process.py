@@ -104,7 +104,7 @@ class Process:
             checker=PasswordChecker(SCRYPT_LOG2_N),
             keyring=Keyring([]),
             rng=member.rng,
-            ask=world.ask,
+            ask=world.questions.ask,
             task_ended=self._task_ended,
         )
         built = self.built = composition.build(given)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.simulation.broker.scenario import _QUIET, Scenario
 
+#: Members of most seeds.
 MEMBERS_MAX = 5
 
 
@@ -38,6 +39,13 @@ class ClusterScenario(Scenario):
     #: The way of dead letters is missing for a while.
     unbinds: bool = False
     founders: int = 3
+    #: Members run on so many hosts, in so many zones; 0: nobody says where.
+    hosts: int = 0
+    zones: int = 0
+    #: How many replicas queues have, by turns; none: the default.
+    sizes: tuple[int, ...] = ()
+    #: Nodes join several at a time, and in the end all have.
+    grows: bool = False
     #: From when on things go wrong.
     calm_ms: int = 2_000
 
@@ -67,10 +75,14 @@ class ClusterScenario(Scenario):
             calm_ms=rng.choice((300, 2_000, 2_000)),
         )
         scenario = replace(scenario, **PROFILES[profile or "mixed"])
-        if scenario.joins or scenario.leaves:
+        if scenario.zones:
+            scenario.hosts = rng.choice((9, 15, 30))
+            scenario.founders = rng.choice((3, 9, 15))
+        elif scenario.joins or scenario.leaves:
             # The disk of who joins is as new as one that was replaced, and has no vote until it is
             # filled, from start to start: with another one that is lost or decays it would be more
-            # than a minority of what is promised (G8).
+            # than a minority of what is promised (G8).  Among many members they only learn the
+            # catalog, and hold few of the queues.
             scenario.wipes = scenario.bit_flips = False
         return scenario
 
@@ -123,6 +135,27 @@ PROFILES: dict[str, dict[str, Any]] = {
         "unbinds": True,
         "declares": True,
         "crashes": True,
+    },
+    #: Thirty members, of which seven vote in the catalog (ADR 44): they come several at a time, on
+    #: hosts in three zones, and one that votes is lost.
+    "many": _CALM
+    | {
+        "node_count": 30,
+        "zones": 3,
+        "sizes": (3, 5),
+        "grows": True,
+        "queue_count": 4,
+        "chaos_ms": 5_000,
+        "calm_ms": 1_500,
+        "joins": True,
+        "leaves": True,
+        "wipes": True,
+        "moves": True,
+        "declares": True,
+        "rests": True,
+        "crashes": True,
+        "partitions": True,
+        "transfers": True,
     },
     #: A queue of one member, where no other leader makes good what this one forgot to tell.
     "classic": _CALM

@@ -8,30 +8,31 @@ must be in it.
 
 from __future__ import annotations
 
-import asyncio
 import random
+from asyncio import Task
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from brokerd.cluster.config import HostConfig
-from brokerd.cluster.peer import join_request
 from brokerd.core import profiles
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.raft.quorum import majority
-from brokerd.rpc.v1 import peer_pb2
 from brokerd.server.catalog.catalog_writer import SYNC_S
-from brokerd.server.members import quorum_calls
+from brokerd.server.members.joining import VOTERS_MAX
+from tests.simulation.broker.clients import SimConsumer, SimPublisher
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
 from tests.simulation.broker.world import BrokerWorld
 from tests.simulation.checkers import Violation
-from tests.simulation.cluster import administration, rest
+from tests.simulation.cluster import administration, examination, rest
 from tests.simulation.cluster.member import ClusterMember
+from tests.simulation.cluster.places import Places
 from tests.simulation.cluster.process import Process
+from tests.simulation.cluster.questions import Questions
 from tests.simulation.cluster.scenario import ClusterScenario
 
 VHOST = "/"
@@ -41,13 +42,10 @@ KEPT_UID = 200
 CLASSIC_UID = 300
 #: Of queues that come and go; no client uses them.
 PASSING_UID = 1_000
-ASK_TIMEOUT_MS = 3_000
 #: How often what is to be done by somebody is tried again.
 AGAIN_MS = 300
 #: So long may it take until a member is out of a group, or the wish has failed.
 TAKES_OUT_MS = 25_000
-#: What people ask for at rest takes at most so long.
-EXAM_MS = 20_000
 
 
 class ClusterWorld(BrokerWorld):
@@ -71,9 +69,14 @@ class ClusterWorld(BrokerWorld):
             self.lies.is_on = False
         self.profile = profiles.profile()
         self.founders = self._names[: self.scenario.founders]
-        self.victim = manners.choice(self.founders)
+        # The others on the list join what these found (ADR 44).
+        self.victim = manners.choice(sorted(self.founders)[:VOTERS_MAX])
+        self.places = Places(
+            self._names, manners, hosts=self.scenario.hosts, zones=self.scenario.zones
+        )
         #: Log -> group.
         self.logs: dict[int, int] = {}
+        self.questions = Questions(self)
         self.uid_of_next_queue = 0
         #: Those that clients use.
         self.first_queues = list(self.queues)
@@ -91,6 +94,8 @@ class ClusterWorld(BrokerWorld):
         #: The queue that was kept is emptied now.
         self._is_emptying = False
         self._cluster_ids: set[str] = set()
+        #: What clients of members were served that only learn the catalog.
+        self.at_learners: Counter[str] = Counter()
 
     def _new_scenario(self, profile: str | None) -> ClusterScenario:
         return ClusterScenario.of_seed(self.rng, profile)
@@ -112,6 +117,11 @@ class ClusterWorld(BrokerWorld):
             queues[DEAD_UID] = SimQueue(DEAD_UID, "dead", [], QueueOptions(queue_type="quorum"))
         return queues
 
+    def size_of(self, uid: int) -> int:
+        """Return how many replicas a queue is declared with; 0: as many as brokerd thinks fit."""
+        sizes = self.scenario.sizes
+        return sizes[uid % len(sizes)] if sizes else 0
+
     def may_consume(self, uid: int) -> bool:
         """See BrokerWorld."""
         return uid != KEPT_UID or self._is_emptying
@@ -121,67 +131,6 @@ class ClusterWorld(BrokerWorld):
     def group_of(self, log_uid: int) -> int:
         """See BrokerWorld."""
         return self.logs.get(log_uid, log_uid)
-
-    async def ask(
-        self,
-        config: HostConfig,
-        node: NodeId,
-        incarnation: int,
-        peer: NodeId,
-        address: str,
-        enquiry: peer_pb2.Enquiry,
-    ) -> peer_pb2.Description:
-        """See joining.Ask: over the same wires as all else, on a stream of its own."""
-        asker, asked = self.members[node], self.members[peer]
-        future: asyncio.Future[peer_pb2.Description] = asyncio.get_running_loop().create_future()
-
-        def question() -> None:
-            if self._is_cut(node, peer):
-                return
-            if not asked.is_up:
-                self._back(asker, incarnation, future, None)
-                return
-            asked.enter(start)
-
-        def start() -> None:
-            if asked.broker is not None:
-                asked.broker.spawn(answer(asked.broker))
-
-        async def answer(process: Process) -> None:
-            description = await process.joining.describe(node, enquiry)
-            self.record("described", peer, node, description.standing)
-            delay_ms = 0.1 + self.rng.random() * self.scenario.delay_ms_max
-            if not self._is_cut(node, peer):
-                self.kernel.after(delay_ms, self._back, asker, incarnation, future, description)
-
-        self.kernel.after(0.1 + self.rng.random() * self.scenario.delay_ms_max, question)
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
-                return await future
-        except TimeoutError as error:
-            raise join_request.NoAnswer("no answer in time") from error
-
-    def _is_cut(self, one: NodeId, other: NodeId) -> bool:
-        cut = self.wires.blocked | self.wires.muted
-        return bool({(one, other), (other, one)} & cut)
-
-    def _back(
-        self,
-        asker: ClusterMember,
-        incarnation: int,
-        future: asyncio.Future[peer_pb2.Description],
-        answer: peer_pb2.Description | None,
-    ) -> None:
-        def arrive() -> None:
-            if future.done():
-                return
-            if answer is None:
-                future.set_exception(join_request.NoAnswer("connection refused"))
-            else:
-                future.set_result(answer)
-
-        if asker.incarnation == incarnation:
-            asker.enter(arrive)
 
     def process_ended(self, member: ClusterMember, removed: Exception | None) -> None:
         """A process has ended by itself: it is no member, as it was told."""
@@ -235,6 +184,37 @@ class ClusterWorld(BrokerWorld):
         found = [member.broker for member in self.members.values() if member.is_up]
         return [process for process in found if process.is_serving]
 
+    def leader_of(self, uid: int) -> ClusterMember | None:
+        """Return who leads a group."""
+        return self._leader(uid)
+
+    def voters(self) -> list[NodeId]:
+        """Return who votes in the catalog, as its leader knows; without one, who founded it."""
+        leader = self._leader(CATALOG_GROUP)
+        if leader is None:
+            return sorted(self.founders)[:VOTERS_MAX]
+        return list(leader.host.driver_of(CATALOG_GROUP).replica.configuration.voters)
+
+    def learners(self) -> list[NodeId]:
+        """Return the members that let clients in and have no vote in the catalog."""
+        voters = self.voters()
+        return [process.node for process in self.serving() if process.node not in voters]
+
+    def _count_learner(self, what: str, process: Process) -> None:
+        driver = process.host.driver_of(CATALOG_GROUP)
+        if driver is not None and process.node in driver.replica.configuration.learners:
+            self.at_learners[what] += 1
+
+    def on_confirmed(self, publisher: SimPublisher, uid: int, body: bytes) -> None:
+        """See BrokerWorld."""
+        self._count_learner("confirmed", publisher.broker)
+        super().on_confirmed(publisher, uid, body)
+
+    def on_delivered(self, consumer: SimConsumer, numbers: list[int]) -> None:
+        """See BrokerWorld."""
+        self._count_learner("delivered", consumer.broker)
+        super().on_delivered(consumer, numbers)
+
     def somebody(self) -> Process | None:
         """Return one of them."""
         found = self.serving()
@@ -242,7 +222,7 @@ class ClusterWorld(BrokerWorld):
 
     def run_on(
         self, process: Process, work: Coroutine[Any, Any, None], what: str = ""
-    ) -> asyncio.Task[None]:
+    ) -> Task[None]:
         """Have a member do something; it dies with the process."""
         self.record("ask", process.node, what)
         with process.member.loop.entered():
@@ -294,11 +274,22 @@ class ClusterWorld(BrokerWorld):
 
     def _join(self) -> None:
         outside = [member for member in self.members.values() if member.is_out]
-        if outside:
-            member = self.rng.choice(outside)
+        if self.scenario.grows:
+            self._let_in(self.rng.sample(outside, min(len(outside), self.rng.choice((1, 4, 12)))))
+        elif outside:
+            self._let_in([self.rng.choice(outside)])
+
+    def _let_in(self, members: Sequence[ClusterMember]) -> None:
+        for member in members:
             self.record("join", member.id)
             member.is_out = False
             member.start()
+
+    def _heal(self) -> None:
+        super()._heal()
+        if self.scenario.grows:
+            outside = [member for member in self.members.values() if member.is_out]
+            self._let_in([member for member in outside if member.id not in self.leaving])
 
     def _leave(self) -> None:
         process = self.somebody()
@@ -307,7 +298,10 @@ class ClusterWorld(BrokerWorld):
         members = sorted(process.view.members())
         if len(members) <= rest.VOTERS_MIN:
             return
-        node = NodeId(self.rng.choice(members))
+        self.take_out(NodeId(self.rng.choice(members)))
+
+    def take_out(self, node: NodeId) -> None:
+        """Have somebody take a member out of the cluster."""
         self.leaving.add(node)
         self.record("leave", node)
         self._go_on_leaving(node)
@@ -351,7 +345,12 @@ class ClusterWorld(BrokerWorld):
         member.crash()
         member.lose_disk()
         self.record("wipe", member.id)
-        self.start_later(member, self.rng.choice((50, 500, 2_000)))
+        if self.scenario.leaves and not self.leaving and self.rng.random() < 0.5:
+            # The machine is lost as well: others take its place.
+            member.is_out = True
+            self.take_out(member.id)
+        else:
+            self.start_later(member, self.rng.choice((50, 500, 2_000)))
 
     def may_damage(self) -> bool:
         """See BrokerWorld.  A founder that came when the others had founded has a disk that is as
@@ -359,7 +358,7 @@ class ClusterWorld(BrokerWorld):
         than a minority of what is promised (G8), of the catalog or of a queue.
         """
         self._follow()
-        groups = [self.founders, *(queue.members for queue in self.queues.values())]
+        groups = [self.voters(), *(queue.members for queue in self.queues.values())]
         return all(self._are_enough_filled(names) for names in groups if self.victim in names)
 
     def _are_enough_filled(self, names: Sequence[str]) -> bool:
@@ -402,15 +401,19 @@ class ClusterWorld(BrokerWorld):
         if process is None:
             return
         if len(passing) < 3 and self.rng.random() < 0.7:
-            uid = self._next_passing
-            self._next_passing += 1
-            self.oracle.ledgers[uid] = Ledger()
-            self.uid_of_next_queue = uid
+            uid = self.new_passing()
             work = administration.declare_passing(process, uid)
             self.run_on(process, work, f"declare {uid}")
         elif passing:
             uid = self.rng.choice(passing)
             self.run_on(process, administration.delete_passing(process, uid), f"delete {uid}")
+
+    def new_passing(self) -> int:
+        """Return the uid that the next queue gets, which no client uses."""
+        uid = self.uid_of_next_queue = self._next_passing
+        self._next_passing += 1
+        self.oracle.ledgers[uid] = Ledger()
+        return uid
 
     def on_serving(self, member: ClusterMember) -> None:
         """A member lets clients in: one with a new disk may end before it has filled all of it."""
@@ -418,8 +421,9 @@ class ClusterWorld(BrokerWorld):
         if self.is_chaotic and member.has_lost_something and self.strikes(0.5):
             self.kernel.after(self.rng.random() * 40, self._crash, member, 50)
 
-    def on_declared(self, uid: int) -> None:
+    def on_declared(self, process: Process, uid: int) -> None:
         """A queue that no client uses is there."""
+        self._count_learner("declared", process)
         self.queues[uid] = SimQueue(uid, f"passing{uid}", [], QueueOptions(queue_type="quorum"))
 
     def on_deleted(self, uid: int) -> None:
@@ -508,6 +512,29 @@ class ClusterWorld(BrokerWorld):
         ids = {member.broker.view.cluster_id for member in self.members.values() if member.is_up}
         self._cluster_ids |= ids - {""}
         self.oracle.require(len(self._cluster_ids) <= 1, f"two clusters: {self._cluster_ids}")
+        self._look_for_voters()
+
+    def _look_at_live_entries(self) -> None:
+        super()._look_at_live_entries()
+        self._look_for_voters()
+
+    def _look_for_voters(self) -> None:
+        for member in self.members.values():
+            driver = member.host.driver_of(CATALOG_GROUP) if member.is_up else None
+            if driver is not None:
+                self._look_at_voters(member, driver.replica.configuration.voters)
+
+    def _look_at_voters(self, member: ClusterMember, voters: Sequence[NodeId]) -> None:
+        """Seven vote in the catalog at most; who leaves gives its place away first (ADR 44)."""
+        staying = [
+            name
+            for name in voters
+            if name not in self.leaving and not self.members[name].was_removed
+        ]
+        self.oracle.require(
+            len(staying) <= VOTERS_MAX and len(voters) <= VOTERS_MAX + 1,
+            f"in the catalog at {member.id} vote {voters}, of whom {staying} stay (ADR 44)",
+        )
 
     def _obstacle(self) -> str | None:
         self._follow()
@@ -536,65 +563,29 @@ class ClusterWorld(BrokerWorld):
     # ---- the examination ------------------------------------------------------------------------
 
     def _examine(self) -> None:
-        """All is at rest: members rest and leaders spread as they are told to."""
+        """All is at rest: see what members do that are asked now."""
+        # Nobody takes anybody out of a queue any more.
+        self._taken_out.clear()
         if self.scenario.keeps:
             self._is_emptying = True
             self._drain()
         if self.scenario.rests:
-            self._rest_at_rest()
+            examination.rest_and_spread(self)
+        if self.scenario.zones:
+            examination.look_at_places(self)
 
-    def _rest_at_rest(self) -> None:
-        process = self.serving()[0]
-        node = self.rng.choice(sorted(process.view.members()))
-        self._do(process, administration.set_maintenance(process, node, is_on=True))
-        self._wait(lambda: self._leads_nothing(node), f"{node} rests and still leads")
-        uid = self._next_passing
-        self.oracle.ledgers[uid] = Ledger()
-        self.uid_of_next_queue = uid
-        self._do(process, administration.declare_passing(process, uid))
-        members = process.queue_of(uid).members
-        self.oracle.require(members[0] != node, f"a new queue is for {node} to lead, which rests")
-        self.oracle.require(len(members) >= rest.VOTERS_MIN, f"a new queue has only {members}")
-        self._do(process, administration.set_maintenance(process, node, is_on=False))
-        # What it was told to give away it may still be giving.
-        self._run_until(self.kernel.now_ms + 1_500)
-        moved, left = self._do(process, self._rebalanced(process))
-        self.oracle.require(left == 0, f"{left} leaders did not move, {moved} did")
-        counts = dict.fromkeys(sorted(process.view.members()), 0)
-        # Also of queues whose declaration nobody was answered.
-        for queue in process.view.queues():
-            leader = self._leader(queue.uid)
-            self.oracle.require(leader is not None, f"{queue.name} has no leader after that")
-            counts[leader.id] += 1
-        can_lead = {name for queue in process.view.queues() for name in queue.members}
-        spread = [count for name, count in counts.items() if name in can_lead]
-        if all(set(queue.members) == can_lead for queue in process.view.queues()):
-            self.oracle.require(max(spread) - min(spread) <= 1, f"leaders are spread so: {counts}")
+    def advance(self, for_ms: int) -> None:
+        """Let time pass."""
+        self._run_until(self.kernel.now_ms + for_ms)
 
-    async def _rebalanced(self, process: Process) -> tuple[int, int]:
-        return await quorum_calls.rebalance(
-            process.cluster, list(process.view.queues()), set(), 10.0
-        )
+    def come_to_rest(self) -> None:
+        """Let time pass until all is as the catalog says."""
+        self._drain()
 
-    def _leads_nothing(self, node: NodeId) -> bool:
-        host = self.members[node].host
-        return not any(host.leader_of(uid) == node for uid in host.groups())
-
-    def _wait(self, is_so: Callable[[], bool], text: str) -> None:
-        end_ms = self.kernel.now_ms + EXAM_MS
-        while not is_so():
-            self.oracle.require(self.kernel.now_ms < end_ms, text)
-            self._run_until(self.kernel.now_ms + 100)
-
-    def _do(self, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
-        found: list[Any] = []
-
-        async def run() -> None:
-            found.append(await work)
-
-        self.run_on(process, run(), "examine")
-        self._wait(lambda: bool(found), "somebody waits for an answer at rest")
-        return found[0]
+    def write_setting(self, process: Process) -> Coroutine[Any, Any, None]:
+        """Have a member write a setting that must not get lost."""
+        self._written += 1
+        return self._write_one(process, self._written)
 
 
 __all__ = ["ClusterWorld", "Violation"]

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from brokerd.cluster.groups.membership_steps import StepKind
 from brokerd.core.catalog import catalog_commands, features
 from brokerd.core.catalog.catalog_machine import CatalogMachine
@@ -129,3 +131,11 @@ async def test_in_a_large_cluster_voters_are_spread_over_zones_and_the_others_le
     assert len(now.learners) == 2
     zones = Counter(node[0] for node in now.voters)
     assert sorted(zones.values()) == [2, 2, 3]
+
+
+def test_a_member_that_does_not_lead_looks_at_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks twice a second, and thirty members are 276 pairs to compare."""
+    members, host = members_of(Catalog())
+    host.by_uid[CATALOG_GROUP] = fakes.status(A, B, C)
+    monkeypatch.setattr(members, "_in_order", None)
+    assert members._next_step() is None

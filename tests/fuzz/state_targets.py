@@ -13,7 +13,7 @@ from brokerd.core import annotations
 from brokerd.core.catalog import catalog_commands, catalog_specs, names
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_specs import SpecError
-from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue import client_sessions, queue_commands, settling_gets
 from brokerd.core.queue import queue_decoders as decoders
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -124,6 +124,7 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
             queue_commands.Kind.SETTLE, consumer(), [(1, 2)], ReturnCause.NACK
         ),
         queue_commands.encode_get(consumer("g"), False),
+        settling_gets.encode(queue_commands.encode_get(consumer(), True), [(1, 2), (3, 5)]),
         queue_commands.encode_resume(consumer(), [(1, 3)]),
         queue_commands.encode_cancel(consumer()),
         queue_commands.encode_channel_down("n1", 7, 1),

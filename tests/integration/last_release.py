@@ -17,6 +17,7 @@ from brokerd.core.queue_options import QueueOptions
 
 _decode = annotations.decode
 _decode_options = queue_decoders._DECODERS[Kind.UPDATE_OPTIONS]
+_decode_get = queue_decoders._DECODERS[Kind.GET]
 
 
 def _decode_json_only(raw: bytes) -> Annotations:
@@ -34,10 +35,17 @@ def _decode_options_of_old(data: bytes) -> QueueOptions:
     return options
 
 
+def _decode_get_of_old(data: bytes) -> queue_decoders.Get:
+    queue_commands.decode_json(data)
+    command: queue_decoders.Get = _decode_get(data)
+    return command
+
+
 if __name__ == "__main__":
     features.FEATURES = ()
     annotations.decode = _decode_json_only
     queue_decoders._DECODERS[Kind.UPDATE_OPTIONS] = _decode_options_of_old
+    queue_decoders._DECODERS[Kind.GET] = _decode_get_of_old
     from brokerd.cli import main
 
     main()

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, queue_commands, queue_lanes
+from brokerd.core.queue import effects, queue_commands, queue_lanes, settling_gets
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -339,12 +339,16 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if after_ms:
             self.tick(after_ms)
 
-    @rule(channel=st.sampled_from(CHANNELS), no_ack=st.booleans())
-    def get(self, channel: int, no_ack: bool) -> None:
+    @rule(channel=st.sampled_from(CHANNELS), no_ack=st.booleans(), settles=st.integers(0, 3))
+    def get(self, channel: int, no_ack: bool, settles: int) -> None:
         who = consumer("", channel)
-        reply = queue_commands.decode_reply(
-            self.apply(queue_commands.encode_get(who, no_ack)).reply
-        )
+        command = queue_commands.encode_get(who, no_ack)
+        mine = [number for number, holder in self.held.items() if holder == who][:settles]
+        if mine:
+            for number in mine:
+                del self.held[number]
+            command = settling_gets.encode(command, [(each, each + 1) for each in mine])
+        reply = queue_commands.decode_reply(self.apply(command).reply)
         if reply.get("run"):
             run = queue_commands.run_of(reply["run"])
             assert run.length == 1

@@ -32,6 +32,7 @@ PASSWORD_OVERLAP = "password_overlap"
 SHOVELS = "shovels"
 UPSTREAM_EXCHANGES = "upstream_exchange_type"
 REMOVED_NOT_WANTED = "removed_members_not_wanted"
+SETTLING_GETS = "settling_gets"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -80,6 +81,11 @@ FEATURES = (
         REMOVED_NOT_WANTED,
         "0.1.0",
         "a queue that was to get a replica on a member which is removed no longer waits for it",
+    ),
+    Feature(
+        SETTLING_GETS,
+        "0.1.0",
+        "a basic.get takes along the acknowledgements of what the channel has got before",
     ),
 )
 

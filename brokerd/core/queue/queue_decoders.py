@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Range
-from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue import client_sessions, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, EnqueueHead, Kind, ReturnCause
 from brokerd.core.queue_options import QueueOptions
@@ -64,10 +64,11 @@ class Ranges:
 
 @dataclass(slots=True, frozen=True)
 class Get:
-    """basic.get."""
+    """basic.get; `ranges` are those that the consumer settles first."""
 
     consumer: ConsumerId
     no_ack: bool
+    ranges: list[Range]
 
 
 @dataclass(slots=True)
@@ -142,10 +143,16 @@ def _resume(data: bytes) -> Ranges:
     return Ranges(_consumer(command["consumer"]), _pairs(command["held"]))
 
 
-@lru_cache(maxsize=queue_commands.GETS_KEPT)
 def _get(data: bytes) -> Get:
+    get, ranges = settling_gets.decode(data)
+    known = _plain_get(get)
+    return Get(known.consumer, known.no_ack, _checked(ranges)) if ranges else known
+
+
+@lru_cache(maxsize=queue_commands.GETS_KEPT)
+def _plain_get(data: bytes) -> Get:
     command = queue_commands.decode_json(data)
-    return Get(_consumer(command["consumer"]), _boolean(command["no_ack"]))
+    return Get(_consumer(command["consumer"]), _boolean(command["no_ack"]), [])
 
 
 def _delete(data: bytes) -> Delete:

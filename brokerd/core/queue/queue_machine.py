@@ -312,7 +312,7 @@ class QueueMachine(QueueIntake):
 
     # -- settling ---------------------------------------------------------------------------
 
-    def _settle(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
+    def _settle(self, meta: Meta, command: queue_decoders.Ranges | queue_decoders.Get) -> bytes:
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
             for span in self._take(consumer, command.ranges):
@@ -411,6 +411,8 @@ class QueueMachine(QueueIntake):
         return _OK
 
     def _get(self, meta: Meta, command: queue_decoders.Get) -> bytes:
+        if command.ranges:
+            self._settle(meta, command)
         if self._quorum and self.options.single_active_consumer:
             # R-CS-7, R-QQ-20
             return _refusal(

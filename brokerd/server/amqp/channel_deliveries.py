@@ -18,8 +18,9 @@ from brokerd.amqp import errors, methods, properties
 from brokerd.amqp.deliver import DeliverEncoder
 from brokerd.amqp.values import Long
 from brokerd.core import unacked
+from brokerd.core.catalog import features
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import count_of
 from brokerd.server.amqp import consumer_timeout
@@ -413,6 +414,28 @@ class ChannelDeliveries:
             self._got_acks_timer = loop.call_later(GOT_ACKS_WAIT_S, self._got_acks_due)
             return
         self.send_got_acks()
+
+    def take_got_acks(self, holder: Holder) -> list[Range]:
+        """Return the kept acks that the next get at their queue takes along; the others are sent.
+
+        One command for both: one entry of the log, one answer.
+        """
+        if not self._got_acks:
+            return []
+        ranges: list[Range] = []
+        if features.SETTLING_GETS in self.catalog.view.enabled_features:
+            kept = self._got_acks.get(holder, ranges)
+            if len(kept) <= settling_gets.SETTLED_MAX:
+                ranges = self._got_acks.pop(holder, ranges)
+        self.send_got_acks()
+        queue = self.services.queues.queue_of(holder[0]) if ranges else None
+        if queue is not None:
+            self.totals.of(queue.type).acknowledged += count_of(ranges)
+        return ranges
+
+    def settle_again(self, holder: Holder, ranges: list[Range]) -> None:
+        """The get that took these acks along may not have arrived."""
+        self._settle(queue_commands.Kind.SETTLE, holder, ranges, is_lazy=True)
 
     def send_got_acks(self) -> None:
         """Send what was kept, before anything that may depend on it."""

@@ -14,7 +14,8 @@ from brokerd.cluster.groups.asked import Asked, ReplyStatus
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
-from brokerd.core.queue import queue_commands
+from brokerd.core.message import Range
+from brokerd.core.queue import queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.server.amqp import session_consumers
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
@@ -54,12 +55,13 @@ class Getting:
         "_access",
         "_asked",
         "_command",
-        "_holder",
         "_no_ack",
         "_queue",
         "_revision",
         "_session",
+        "_settled",
         "_timeout_s",
+        "holder",
     )
 
     def __init__(self, session: ChannelPublishes, queue: Queue, no_ack: bool) -> None:
@@ -70,10 +72,14 @@ class Getting:
         self._no_ack = no_ack
         self._revision = session.catalog.topology_revision
         self._access = session.connection.access
-        self._holder = holder = ConsumerId(identity.node, identity.incarnation, session.uid, "")
+        holder = ConsumerId(identity.node, identity.incarnation, session.uid, "")
+        #: Who holds at the queue what it hands out.
+        self.holder = (queue.uid, holder)
         self._command = queue_commands.encode_get(holder, no_ack)
         self._timeout_s = services.config.limits.operation_timeout_ms / 1000
         self._asked: Asked | None = None
+        #: What the get under way settles besides.
+        self._settled: list[Range] = []
 
     @property
     def is_good(self) -> bool:
@@ -84,11 +90,15 @@ class Getting:
             and self._access is session.connection.access
         )
 
-    def ask(self) -> None:
-        """Send one get to the queue."""
+    def ask(self, settled: list[Range]) -> None:
+        """Send one get to the queue, which settles first what was got from it before."""
+        self._settled = settled
+        command = self._command
+        if settled:
+            command = settling_gets.encode(command, settled)
         self._asked = self._session.services.queues.groups.ask(
             self._queue.uid,
-            self._command,
+            command,
             self._timeout_s,
             self._answered,
             once=True,
@@ -99,10 +109,19 @@ class Getting:
         """The channel has ended: nobody waits for the answer."""
         if self._asked is not None:
             self._asked.withdraw()
+            self._settle_again()
+
+    def _settle_again(self) -> None:
+        """The get may never arrive; what is settled twice is passed over."""
+        settled, self._settled = self._settled, []
+        if settled:
+            self._session.settle_again(self.holder, settled)
 
     def _answered(self, status: ReplyStatus, reply: bytes) -> None:
         session = self._session
         self._asked = None
+        if status is not ReplyStatus.OK:
+            self._settle_again()
         try:
             self._take(status, reply)
         except errors.ProtocolError as error:
@@ -129,4 +148,4 @@ class Getting:
             text = f"queue '{queue.name}' in vhost '{queue.vhost}'"
             raise session_consumers.machine_refusal({"refused": got.code, "text": got.text}, text)
         else:
-            session.send_got(queue.uid, self._holder, got, self._no_ack)
+            session.send_got(queue.uid, self.holder[1], got, self._no_ack)

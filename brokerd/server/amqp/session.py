@@ -142,10 +142,10 @@ class Session(ChannelPublishes):
             if len(self.gettings) >= TARGETS_MAX:
                 self.gettings.clear()
             getting = self.gettings[name, no_ack] = Getting(self, queue, no_ack)
-        self.send_got_acks()
+        settled = self.take_got_acks(getting.holder)
         self._busy = True
         self._getting = getting
-        getting.ask()
+        getting.ask(settled)
 
     def slow_is_over(self) -> None:
         """The get has its answer."""

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
-from brokerd.core.queue.queue_commands import EnqueueView
-from tests.unit.core.queue_driver import QueueDriver, content
+from brokerd.core.message import Content, Range
+from brokerd.core.queue import queue_commands, queue_decoders, settling_gets
+from brokerd.core.queue.queue_commands import EnqueueView, Kind
+from tests.unit.core.queue_driver import QueueDriver, consumer, content
 
 ROUTES: tuple[tuple[str, str], ...] = (("", "q"), ("ex", "k\udcff"))
 
@@ -69,3 +69,24 @@ def test_a_get_that_brought_nothing_is_left_to_the_general_reader() -> None:
     assert queue_commands.decode_reply(nothing) == {"run": None, "ready": 0}
     assert queue_commands.decode_get_reply(nothing) is None
     assert queue_commands.decode_get_reply(b'{"refused":405,"text":"x"}') is None
+
+
+@pytest.mark.parametrize(
+    "ranges", [[(1, 2)], [(0, 1), (5, 1 << 63)], [(n, n + 1) for n in range(64)]]
+)
+def test_a_get_says_what_it_settles_first(ranges: list[Range]) -> None:
+    get = queue_commands.encode_get(consumer(), True)
+    settling = settling_gets.encode(get, ranges)
+    assert settling_gets.decode(settling) == (get, ranges)
+    assert settling_gets.decode(get) == (get, [])
+    kind, command = queue_decoders.decode(settling)
+    assert (kind, command.consumer, command.no_ack) == (Kind.GET, consumer(), True)
+    assert command.ranges == ranges
+    assert queue_decoders.decode(get)[1].ranges == []
+
+
+def test_a_get_that_is_cut_or_settles_what_is_no_range_is_refused() -> None:
+    get = settling_gets.encode(queue_commands.encode_get(consumer(), True), [(3, 2)])
+    for broken in (get, get[:12], get[:2], get[:2] + b"\x01" + get[2:]):
+        with pytest.raises(queue_decoders.MALFORMED):
+            queue_decoders.decode(broken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, queue_commands, settling_gets
 from brokerd.core.queue.queue_commands import ReturnCause
 from tests.unit.core.queue_driver import (
     QueueDriver,
@@ -272,3 +272,36 @@ def test_parts_of_a_delivery_are_settled_one_by_one_in_any_order() -> None:
     q.settle((0, 6), (0, 6))
     assert (q.unacked, q.count("ack")) == (0, 6)
     assert list(q.machine.live_indexes()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"queue_type": "quorum"}], ids=["classic", "quorum"])
+def test_a_get_settles_what_was_got_before(options: dict[str, str]) -> None:
+    """R-CS-8: state and answer are those of the settlement and the get after each other."""
+    both, each = QueueDriver(**options), QueueDriver(**options)
+    getter = consumer("", 1)
+    for queue in (both, each):
+        queue.fill(4)
+        queue.get()
+        queue.get()
+    each.settle((0, 2), who=getter)
+    get = queue_commands.encode_get(getter, False)
+    answer = both.reply(settling_gets.encode(get, [(0, 1), (1, 2), (1, 2), (3, 4)]))
+    assert answer == each.reply(get)
+    assert both.machine.overview() == each.machine.overview()
+    assert both.machine.overview()["counters"]["ack"] == 2
+    # What it held and what nobody gave it: the last one is ready still.
+    assert (both.ready, both.unacked) == (1, 1)
+
+
+def test_a_get_that_finds_nothing_or_is_refused_settles_all_the_same() -> None:
+    queue = QueueDriver(queue_type="quorum")
+    queue.fill(1)
+    queue.get()
+    get = queue_commands.encode_get(consumer("", 1), False)
+    assert queue.reply(settling_gets.encode(get, [(0, 1)]))["run"] is None
+    assert queue.unacked == 0
+    queue.fill(1)
+    queue.get()
+    queue.configure(queue_type="quorum", single_active_consumer=True)
+    assert queue.reply(settling_gets.encode(get, [(1, 2)]))["refused"] == 405
+    assert queue.unacked == 0

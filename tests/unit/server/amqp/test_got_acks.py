@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from brokerd.amqp import errors
-from brokerd.core.catalog import catalog_objects
+from brokerd.cluster.groups.asked import Asked, ReplyStatus
+from brokerd.core.catalog import catalog_objects, features
 from brokerd.core.message import Range
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.amqp.channel_deliveries import GOT_ACKS_MAX, ChannelDeliveries
+from brokerd.server.amqp.getting import Getting
 from brokerd.server.amqp.transactions import Transaction
 from tests.unit.server.amqp import fakes
 
@@ -31,6 +33,20 @@ class Groups:
     def __init__(self) -> None:
         self.settled: list[tuple[int, ConsumerId, list[Range]]] = []
         self.lazy: list[bool] = []
+        self.asked: list[tuple[bytes, Asked]] = []
+
+    def ask(
+        self,
+        uid: int,
+        command: bytes,
+        timeout_s: float,
+        done: Callable[[ReplyStatus, bytes], None],
+        once: bool,
+        is_lazy: bool,
+    ) -> Asked:
+        asked = Asked(done)
+        self.asked.append((command, asked))
+        return asked
 
     def send(
         self, uid: int, command: bytes, done: Callable[..., None], once: bool, is_lazy: bool
@@ -50,11 +66,32 @@ class ClassicQueues(fakes.Queues):
         return catalog_objects.Queue("/", "q", spec, uid, ["n0"]) if uid == CLASSIC else None
 
 
+class Catalog:
+    """A cluster in which these features are enabled."""
+
+    topology_revision = 1
+
+    def __init__(self, *names: str) -> None:
+        self.enabled_features = frozenset(names)
+
+    @property
+    def view(self) -> Catalog:
+        return self
+
+
+class Connection:
+    """Whose user may do what it does."""
+
+    access = "all"
+
+
 def channel_with(*holders: tuple[int, ConsumerId]) -> tuple[ChannelDeliveries, Groups]:
     """Return a channel that holds a message of each, tags from 1 on, numbers from 10 on."""
     groups = Groups()
-    connection: Any = None
-    services = replace(fakes.channel_services(groups), queues=ClassicQueues(groups))
+    connection: Any = Connection()
+    catalog: Any = Catalog(features.SETTLING_GETS)
+    services = fakes.channel_services(groups)
+    services = replace(services, queues=ClassicQueues(groups), catalog=catalog)
     channel = ChannelDeliveries(services, connection, 1)
     for number, holder in enumerate(holders):
         channel.unacked.delivered(holder, 10 + number, 1)
@@ -143,3 +180,72 @@ async def test_rejections_of_a_classic_queue_are_not_lazy() -> None:
     channel.settle_tag(Kind.DISCARD, 1, False)
     channel.settle_tag(Kind.RETURN, 2, False)
     assert groups.lazy == [False, False]
+
+
+async def test_a_get_takes_the_acks_of_its_queue_along() -> None:
+    channel, groups = channel_with((CLASSIC, GETTER), (CLASSIC, GETTER), (7, GETTER))
+    channel._acks([(1, False), (2, False), (3, False)])
+    assert channel.take_got_acks((CLASSIC, GETTER)) == [(10, 12)]
+    assert groups.settled == [(7, GETTER, [(12, 13)])]
+    assert channel.totals.of("classic").acknowledged == 2
+    assert channel.take_got_acks((CLASSIC, GETTER)) == []
+    channel.send_got_acks()
+    assert len(groups.settled) == 1
+
+
+async def test_acks_go_before_the_get_where_a_member_could_not_read_them_in_it() -> None:
+    channel, groups = channel_with((7, GETTER))
+    earlier: Any = Catalog()
+    channel.catalog = earlier
+    channel._acks([(1, False)])
+    assert channel.take_got_acks((7, GETTER)) == []
+    assert groups.settled == [(7, GETTER, [(10, 11)])]
+
+
+async def test_more_acks_than_a_get_takes_along_go_before_it() -> None:
+    """In ranges: every other one."""
+    channel, groups = channel_with(*[(7, GETTER)] * 129)
+    channel._acks([(tag, False) for tag in range(1, 130, 2)])
+    assert channel.take_got_acks((7, GETTER)) == []
+    assert len(groups.settled[0][2]) == 65
+
+
+def getting_at(channel: Any) -> Getting:
+    queue = channel.services.queues.queue_of(CLASSIC)
+    return Getting(channel, queue, no_ack=False)
+
+
+async def test_acks_that_a_get_took_along_are_sent_again_unless_it_is_answered() -> None:
+    """It may never have arrived, or it was refused because the queue waits with damage."""
+    channel, groups = channel_with()
+    getting = getting_at(channel)
+    getting.ask([(3, 5)])
+    command, asked = groups.asked[0]
+    assert settling_gets.decode(command)[1] == [(3, 5)]
+    getting.withdraw()
+    asked.answered(ReplyStatus.OK, b"")
+    assert groups.settled == [(CLASSIC, getting.holder[1], [(3, 5)])]
+    assert groups.lazy == [True]
+
+    getting.ask([(6, 7)])
+    with pytest.raises(errors.InternalError):
+        groups.asked[1][1].answered(ReplyStatus.LATE, b"")
+    getting.ask([(8, 9)])
+    with pytest.raises(errors.NotFound):
+        groups.asked[2][1].answered(ReplyStatus.REFUSED, b"damaged")
+    assert [ranges for _, _, ranges in groups.settled] == [[(3, 5)], [(6, 7)], [(8, 9)]]
+    getting.ask([])
+    getting.withdraw()
+    assert len(groups.settled) == 3
+
+
+async def test_acks_that_a_get_took_along_are_not_sent_again_when_it_is_answered() -> None:
+    channel, groups = channel_with()
+    getting = getting_at(channel)
+    getting.ask([(3, 5)])
+    # Refused by the queue itself, which has settled them before.
+    refusal = b'{"refused":405,"text":"not supported"}'
+    with pytest.raises(errors.ProtocolError):
+        groups.asked[0][1].answered(ReplyStatus.OK, refusal)
+    getting.withdraw()
+    assert groups.settled == []

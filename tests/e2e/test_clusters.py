@@ -90,7 +90,7 @@ def pods(space: Namespace) -> dict[str, str]:
     return {found["name"]: found["uid"] for found in metadata if found["name"].startswith("tiny-")}
 
 
-def tested(space: Namespace, release: str) -> str:
+def said_by_helm_test(space: Namespace, release: str) -> str:
     """What `helm test` says, with the log of its pod."""
     return space.kube.helm(
         *("test", release, "--logs", "--namespace", space.name), timeout_s=HELM_TEST_S
@@ -114,7 +114,7 @@ def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:
     connection.close()
     reach.close()
     # A message through and its dead letter back, from a pod, with the Secrets of the cluster.
-    assert "round trip passed" in tested(space, "prod")
+    assert "round trip passed" in said_by_helm_test(space, "prod")
     space.kube.helm("uninstall", "prod", "--namespace", space.name, "--wait")
     # The test's is not Helm's to delete.
     left = [f"{name}-round-trip"]
@@ -126,7 +126,7 @@ def test_chart_of_a_cluster_brings_a_broker(space: Namespace) -> None:
 
 def test_helm_test_says_that_the_installation_is_whole(installed: Namespace) -> None:
     for _ in range(2):
-        assert "selftest passed" in tested(installed, RELEASE)
+        assert "selftest passed" in said_by_helm_test(installed, RELEASE)
 
 
 def test_restarted_operator_writes_nothing_where_nothing_changed(

@@ -4,7 +4,8 @@
 
 One client takes COUNT messages of 1 KiB one after the other, each get when the last one's message
 has come: with automatic acknowledgement, with an ack (a write of its own) after each, and keeping
-all until its connection ends, which returns them.  The queue is led by the member the client is
+all until its connection ends, which returns them.  Both clusters run at the same time and take
+turns, row by row.  The queue is led by the member the client is
 at, or by another one (`elsewhere`).  Told is the CPU of all members over the gets, which holds on
 a busy machine as well, and the time of one get, which does not.  Prints a Markdown table.
 """
@@ -81,29 +82,40 @@ def measure(cluster: Cluster, work: Work, count: int) -> tuple[float, float]:
     return spent * 1e6 / count, result["seconds"] * 1e6 / count
 
 
-def measure_side(side: str, members: int, count: int, figures: Figures) -> str:
-    """Measure all rows of a cluster of its own."""
-    cluster = CLUSTERS[side](members)
+def measure_clusters(
+    sides: list[str], members: int, rounds: int, count: int, figures: Figures
+) -> dict[str, str]:
+    """Measure all rows of clusters that run at the same time and take turns; return their titles.
+
+    The speed of a machine that is shared changes from one minute to the next, and so both sides
+    meet the same.
+    """
+    clusters = {side: CLUSTERS[side](members) for side in sides}
+    works = [work for work in WORKS if members > 1 or not work.elsewhere]
     try:
-        cluster.start()
-        for work in WORKS:
-            if not work.elsewhere:
+        for cluster in clusters.values():
+            cluster.start()
+            for work in works:
                 measure(cluster, work, WARM_UP_GETS)
-        for work in WORKS:
-            if work.elsewhere and members == 1:
-                continue
-            found = measure(cluster, work, count)
-            figures.setdefault((members, work, side), []).append(found)
-            told = f"{cluster.title} x{members}: {work.title}"
-            print(f"{told}: {found[0]:,.0f} µs of CPU, {found[1]:,.0f} µs", file=sys.stderr)
+        for _ in range(rounds):
+            for work in works:
+                for side, cluster in clusters.items():
+                    found = measure(cluster, work, count)
+                    figures.setdefault((members, work, side), []).append(found)
+                    told = f"{cluster.title} x{members}: {work.title}"
+                    print(f"{told}: {found[0]:,.0f} µs of CPU, {found[1]:,.0f} µs", file=sys.stderr)
     finally:
-        cluster.stop()
-    return cluster.title
+        for cluster in clusters.values():
+            cluster.stop()
+    return {side: cluster.title for side, cluster in clusters.items()}
 
 
 def table(figures: Figures, sizes: list[int], titles: dict[str, str]) -> str:
-    """Return medians, with the lowest and highest of several rounds."""
+    """Return medians, with the lowest and highest of several rounds, and that of the ratios of
+    the first side's CPU to the second's in the same round.
+    """
     heads = [f"{titles[side]}: {what}" for side in titles for what in ("CPU µs", "time µs")]
+    heads += ["median of ratios of CPU"] if len(titles) > 1 else []
     lines = [f"| members | queue, get | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
     for members in sizes:
         for work in WORKS:
@@ -113,6 +125,10 @@ def table(figures: Figures, sizes: list[int], titles: dict[str, str]) -> str:
             for side in titles:
                 found = figures.get((members, work, side), [])
                 cells += [cell([pair[n] for pair in found]) for n in (0, 1)]
+            if len(titles) > 1:
+                first, second = (figures.get((members, work, side), []) for side in titles)
+                ratios = [ours[0] / theirs[0] for ours, theirs in zip(first, second, strict=False)]
+                cells.append(f"{statistics.median(ratios):.2f}" if ratios else "-")
             lines.append(f"| {members} | {work.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -137,14 +153,12 @@ def main() -> int:
     figures: Figures = {}
     titles: dict[str, str] = {}
     status = 0
-    for _ in range(args.rounds):
-        for members in sizes:
-            for side in sides:
-                try:
-                    titles[side] = measure_side(side, members, args.count, figures)
-                except BenchError as error:
-                    print(f"bench: {side} x{members}: {error}", file=sys.stderr)
-                    status = 1
+    for members in sizes:
+        try:
+            titles |= measure_clusters(sides, members, args.rounds, args.count, figures)
+        except BenchError as error:
+            print(f"bench: {members} members: {error}", file=sys.stderr)
+            status = 1
     print(table(figures, sizes, titles))
     return status
 

@@ -506,16 +506,18 @@ def test_a_stream_that_is_killed_twice_makes_the_tables_of_one_whole_run(
 
 
 def killed_at(mark: str, *arguments: str) -> str:
-    """Start a command and kill it as soon as it says something; return what it said till then."""
+    """Start a command and kill it with its Java process as soon as it says something; return what
+    it said till then.  Java by itself would go on for a moment, and write down that all is done.
+    """
     said = ""
     with subprocess.Popen(
-        arguments, env=environment(), stderr=subprocess.PIPE, text=True
+        arguments, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             said += line
             if mark in line:
-                process.send_signal(signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
                 return said
     raise AssertionError(said)
 

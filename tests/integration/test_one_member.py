@@ -420,6 +420,29 @@ def test_durable_state_survives_a_stop_and_a_kill(tmp_path: Path) -> None:
         assert member.stop() == 0
 
 
+@pytest.mark.parametrize("arguments", [{}, QUORUM], ids=["classic", "quorum"])
+def test_an_ack_between_gets_is_not_lost(
+    member: Member, channel: Any, arguments: dict[str, str]
+) -> None:
+    """R-ACK-1, ADR 23: the next get takes it along."""
+    queue = f"acked-{arguments.get('x-queue-type')}"
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    channel.confirm_delivery()
+    for number in range(4):
+        channel.basic_publish("", queue, b"%d" % number)
+    with member.connect() as other:
+        getting = other.channel()
+        for number in range(3):
+            method, _, body = getting.basic_get(queue)
+            assert body == b"%d" % number
+            if number < 2:
+                getting.basic_ack(method.delivery_tag)
+    # What was not acknowledged is back, and nothing else.
+    left = [take(channel, queue) for _ in range(2)]
+    assert [(body, got.redelivered) for got, _, body in left] == [(b"2", True), (b"3", False)]
+    assert channel.basic_get(queue)[0] is None
+
+
 def test_a_get_looks_at_what_has_changed_since_the_last_one(member: Member, channel: Any) -> None:
     """R-ERR-2, R-CS-8: the channel remembers where its gets go, and no longer than that holds."""
     channel.queue_declare("looked-at")

@@ -56,6 +56,40 @@ def test_a_queue_is_used_through_any_member(
         connection.close()
 
 
+def test_an_ack_that_a_get_took_along_outlives_the_member_that_leads(
+    members: list[Member],
+) -> None:
+    """ADR 23: the channel at another member takes its message for settled, and lives on."""
+    there, here = members[1], members[0]
+    with there.connect() as connection:
+        connection.channel().queue_declare("taken-along", durable=True)
+    with here.connect() as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(3):
+            channel.basic_publish("", "taken-along", b"%d" % number, mandatory=True)
+        method, _, body = channel.basic_get("taken-along")
+        assert body == b"0"
+        channel.basic_ack(method.delivery_tag)
+        assert channel.basic_get("taken-along")[2] == b"1"
+        there.kill()
+        there.start()
+        there.wait_ready()
+    with there.connect() as connection:
+        channel = connection.channel()
+        got: list[bytes] = []
+
+        def all_got() -> bool:
+            body = channel.basic_get("taken-along", auto_ack=True)[2]
+            got.extend([] if body is None else [body])
+            return b"1" in got and b"2" in got
+
+        eventually(all_got, "what was not acknowledged is back")
+        assert sorted(got) == [b"1", b"2"]
+        assert channel.basic_get("taken-along")[0] is None
+        channel.queue_delete("taken-along")
+
+
 class _Publisher(threading.Thread):
     """Publishes numbers with confirms, at whichever member answers."""
 

@@ -46,7 +46,8 @@ ANSWERS_MAX = 4096
 
 _HEAD = struct.Struct("<BBBQQQQ")
 _ENVELOPE = bytes((VERSION, Kind.ONCE))
-_GET = bytes((Kind.GET,))
+#: Of one that settles nothing (settling_gets.py).
+_PLAIN_GET = bytes((Kind.GET, ord("{")))
 
 
 @dataclass(slots=True)
@@ -74,9 +75,10 @@ def is_once(command: bytes) -> bool:
 def is_lazy(command: bytes) -> bool:
     """Tell whether another member's command may be lazy (raft/inputs.py): a get.
 
-    A settlement may not: it must not be lost where the channel lives on that sent it.
+    A settlement may not, alone or with a get: it must not be lost where the channel lives on that
+    sent it.
     """
-    return command[:2] == _ENVELOPE and inside(command)[1:2] == _GET
+    return command[:2] == _ENVELOPE and inside(command)[1:3] == _PLAIN_GET
 
 
 def kind_of(command: bytes) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.core import queue_options
-from brokerd.core.queue import client_sessions, effects, queue_commands
+from brokerd.core.queue import client_sessions, effects, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -298,6 +298,8 @@ def test_the_kind_of_a_command_is_seen_through_its_envelope(sender: Sender) -> N
     [
         (queue_commands.encode_get(HOLDER, True), True),
         (queue_commands.encode_get(HOLDER, False), True),
+        # What it settles would be lost with it, and its message stay with the channel.
+        (settling_gets.encode(queue_commands.encode_get(HOLDER, False), [(1, 2)]), False),
         (queue_commands.encode_purge(), False),
         (queue_commands.encode_channel_down("n1", 1, 2), False),
     ],

@@ -110,8 +110,8 @@ def prepared(text: str) -> str:
     """Return a module's text as it is compiled: what is fixed is said to be, line by line.
 
     - The constructors of dataclasses are written out.  The decorator makes them at run time, out of
-      the compiler's sight: Python code that sets one attribute after the other by name, 5 to 15
-      times the cost of compiled code.  Each takes the blank line behind its class.
+      the compiler's sight: Python code that sets one attribute after the other by name.  Each takes
+      the blank line behind its class.
     - Constants are final: compiled code looks up anything else by name in the module.
     """
     lines = text.splitlines()

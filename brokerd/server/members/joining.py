@@ -307,14 +307,16 @@ class Joining:
         raise Removed(text)
 
     async def _watch(self) -> None:
-        """Ask whether this member still is one, whenever it knows of no leader for a while."""
+        """Ask whether this member still is one, and who else, whenever it hears no leader for a
+        while.
+        """
         delay_s = 0.0
         while True:
             await asyncio.sleep(delay_s)
             delay_s = LEADERLESS_S
             # That a member votes changes nothing in the catalog.
             self.remember()
-            if self._host.leader_of(CATALOG_GROUP) is not None and not member_states.is_leaving(
+            if self._hears_leader() and not member_states.is_leaving(
                 self._catalog.view, self._node
             ):
                 continue
@@ -325,6 +327,12 @@ class Joining:
                 self._lifecycle.removed(error)
                 return
             self._learn(answers)
+
+    def _hears_leader(self) -> bool:
+        """Tell whether the catalog's leader is known and heard: a member without a vote keeps to
+        one that it does not hear.
+        """
+        return self._host.leader_of(CATALOG_GROUP) in self._host.alive()
 
     def _learn(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
         """Members that came while this one was down dial it in vain until it knows them."""
@@ -382,9 +390,12 @@ class Joining:
             self._spawn(self._watch())
 
     def remember(self) -> None:
-        """Keep what the catalog says of the members; a full disk is no reason to fail."""
+        """Keep what the catalog says of the members; a full disk is no reason to fail.
+
+        Not before the start is through: while it is being read, it says what was.
+        """
         view = self._catalog.view
-        if not view.cluster_id:
+        if not view.cluster_id or not self._lifecycle.has_started:
             return
         kept, known = self._kept, (view.cluster_id, view.members(), self._voters())
         if (kept.cluster_uid, kept.members, kept.voters) == known:

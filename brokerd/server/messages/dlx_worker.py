@@ -315,6 +315,9 @@ class Worker:
         if len(known) < PREFETCH:
             command = queue_commands.encode_dead_letters_checkout(PREFETCH - len(known))
             await queues.ask_queue(self._uid, command)
+            if not queues.leads(self._uid):
+                # The replica here may have gone with its leadership.
+                return []
         by_number = {letter.run.first: letter for letter in known}
         found = []
         for taken in queues.machine(self._uid).query_letters_taken():

@@ -410,8 +410,11 @@ class SimMember:
             self._unnoticed = {}
         known = set(wal.groups())
         for uid, wanted in list(self._owed.items()):
-            # An older directory may not know a group; it is looked at when it is opened.
-            if uid in known and not wal.log(uid).damaged:
+            # An older directory may not know a group, or be one that was being filled; it is looked
+            # at when it is opened, and when it has its vote.
+            driver = self.host.driver_of(self.world.group_of(uid))
+            may_vote = driver is not None and driver.log_uid == uid and driver.trust.may_vote
+            if may_vote and uid in known and not wal.log(uid).damaged:
                 del self._owed[uid]
                 found = wal.log(uid).last_index()
                 self.world.oracle.require(

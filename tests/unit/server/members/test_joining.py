@@ -63,7 +63,7 @@ class Status:
 
 
 class Host:
-    """The replicas here: no leader is known."""
+    """The replicas here: no leader is known at first."""
 
     node = NEW
     incarnation = 1
@@ -73,6 +73,8 @@ class Host:
         self.peers: dict[NodeId, str] = {}
         self.voters: list[NodeId] | None = None
         self.status = Status()
+        self.leader: NodeId | None = None
+        self.heard: set[NodeId] = {NEW}
 
     async def set_peers(self, peers: dict[NodeId, str]) -> None:
         self.peers = dict(peers)
@@ -85,7 +87,10 @@ class Host:
         return self.voters is not None
 
     def leader_of(self, _uid: int) -> NodeId | None:
-        return None
+        return self.leader
+
+    def alive(self) -> set[NodeId]:
+        return self.heard
 
     def status_of(self, _uid: int) -> Status:
         return self.status
@@ -99,6 +104,12 @@ class Catalog:
         self.view = self.machine.state
         #: How often somebody wanted it to be current.
         self.caught_up = 0
+
+    def knows(self, *members: str) -> None:
+        """Apply what a cluster begins with."""
+        first = [catalog_commands.bootstrap("uid", "of the test")]
+        first += [catalog_commands.put_member(node, f"{node}:1") for node in members]
+        self.machine.apply(StepMeta(1), catalog_commands.encode_batch(first))
 
     async def catch_up(self) -> None:
         self.caught_up += 1
@@ -233,6 +244,51 @@ async def test_a_member_that_joins_never_asks_again_as_one_without_data(
     await member.end()
 
 
+async def test_a_catalog_that_is_being_read_makes_nobody_forgotten(tmp_path: Path) -> None:
+    """It may not know its own leader yet, without whom it is never read to its end: a new disk of
+    an old member hung (cluster seed 21000613).
+    """
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = described(Standing.MEMBER)
+    cluster.answers[False].members["leader"] = "leader:1"
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    member.catalog.knows("a", "b", "new")
+    finding.dial_members()
+    await asyncio.sleep(0)
+    assert "leader" in member.host.peers
+    assert "leader" in cluster_file.load(tmp_path).members
+    member.lifecycle.has_started = True
+    finding.dial_members()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert sorted(member.host.peers) == ["a", "b", "new"]
+    assert sorted(cluster_file.load(tmp_path).members) == ["a", "b", "new"]
+    await member.end()
+
+
+async def test_a_member_that_does_not_hear_its_leader_asks_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a vote it keeps to that leader, and learned no address for ever."""
+    monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[False] = cluster.answers[True] = described(Standing.MEMBER)
+    member.host.leader = NodeId("leader")
+    member.host.heard.add(NodeId("leader"))
+    finding = member.joining(cluster.ask)
+    await finding.settle()
+    before = len(cluster.questions)
+    await asyncio.sleep(0.1)
+    assert len(cluster.questions) == before
+    member.host.heard.discard(NodeId("leader"))
+    cluster.answers[True].members["leader"] = "leader:2"
+    async with asyncio.timeout(10):
+        while member.host.peers.get(NodeId("leader")) != "leader:2":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await member.end()
+
+
 async def test_a_disk_is_as_old_as_the_earliest_catalog_that_was_current_after_it(
     tmp_path: Path,
 ) -> None:
@@ -294,9 +350,8 @@ async def test_voters_are_remembered_once_their_change_is_settled(tmp_path: Path
     member, cluster = Member(tmp_path), Cluster()
     finding = member.joining(cluster.ask)
     await finding.open_if_data(has_data=True)
-    first = [catalog_commands.bootstrap("uid", "of the test")]
-    first += [catalog_commands.put_member(node, f"{node}:1") for node in ("a", "b", "new")]
-    member.catalog.machine.apply(StepMeta(1), catalog_commands.encode_batch(first))
+    member.lifecycle.has_started = True
+    member.catalog.knows("a", "b", "new")
 
     def remembered(index: int, commit: int, *voters: str) -> list[str]:
         found = Configuration(tuple(NodeId(name) for name in voters))
@@ -318,9 +373,7 @@ async def test_who_is_asked_by_a_member_catches_up_and_changes_nothing(tmp_path:
     member, cluster = Member(tmp_path), Cluster()
     finding = member.joining(cluster.ask)
     await finding.open_if_data(has_data=True)
-    first = [catalog_commands.bootstrap("uid", "of the test")]
-    first += [catalog_commands.put_member(node, f"{node}:1") for node in ("a", "new")]
-    member.catalog.machine.apply(StepMeta(1), catalog_commands.encode_batch(first))
+    member.catalog.knows("a", "new")
     answer = await finding.describe(NodeId("a"), peer_pb2.Enquiry(address="a:1", has_data=True))
     assert answer.standing == Standing.MEMBER
     assert member.catalog.caught_up == 1

@@ -17,6 +17,7 @@ from brokerd.core.profiles import profile
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import DeadLetter, Run
 from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -69,9 +70,21 @@ class Queues(fakes.Queues):
     def __init__(self, *queues: Queue) -> None:
         super().__init__(*queues)
         self.asked: list[bytes] = []
+        #: The next answer is the last one: the replica here goes.
+        self.is_moving = False
+        self.is_gone = False
+
+    def leads(self, uid: int) -> bool:
+        return not self.is_gone
+
+    def machine(self, uid: int) -> QueueMachine:
+        if self.is_gone:
+            raise KeyError(uid)
+        return super().machine(uid)
 
     async def ask_queue(self, uid: int, command: bytes) -> bytes:
         self.asked.append(command)
+        self.is_gone = self.is_moving
         return b""
 
 
@@ -170,6 +183,13 @@ async def test_a_letter_that_goes_over_an_alternate_exchange_is_marked(
     await rig.worker._send([(rig.letters[0], way, result.queues)])
     ((_, contents),) = rig.groups.sent
     assert message_annotations.decode(contents[0][3]).rerouted is is_marked
+
+
+async def test_a_replica_that_goes_while_letters_are_taken_ends_no_worker() -> None:
+    """A queue that moves: the task ended with a KeyError (cluster seed 21001334)."""
+    rig = Rig()
+    rig.queues.is_moving = True
+    assert await rig.worker._checkout([]) == []
 
 
 async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() -> None:

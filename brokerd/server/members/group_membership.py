@@ -185,10 +185,12 @@ class GroupMembership:
         is_quiet = queue.membership.wanted is None and not status.members.learners
         if is_quiet and set(status.members.voters) == set(members):
             return Step(StepKind.DONE)
+        # Whoever left the cluster while it was being added is waited for in vain.
+        cluster = member.view.members()
         view = GroupView(
             member.host.node,
             members,
-            [NodeId(node) for node in queue.wanted_members],
+            [NodeId(node) for node in queue.wanted_members if node in cluster],
             status.members,
             status.may_change,
             frozenset(member.host.alive()),

@@ -25,6 +25,10 @@ def put_right(world: ClusterWorld, process: Process) -> str | None:
         world.run_on(process, administration.quietly(administration.bind(process)), "bind")
         return f"at {process.node} dead letters have no way"
     for node in sorted(member_states.resting(process.view)):
+        if member_states.is_leaving(process.view, node):
+            # It had come back when a removal of before was heard; somebody ends that.
+            world.take_out(NodeId(node))
+            return f"at {process.node} {node} leaves"
         work = administration.set_maintenance(process, node, is_on=False)
         world.run_on(process, work, f"maintenance {node} ends")
         return f"at {process.node} {node} rests"

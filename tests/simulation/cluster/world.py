@@ -22,7 +22,7 @@ from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 from brokerd.raft.quorum import majority
 from brokerd.server.catalog.catalog_writer import SYNC_S
-from brokerd.server.members.joining import VOTERS_MAX
+from brokerd.server.members.joining import LEADERLESS_S, VOTERS_MAX
 from tests.simulation.broker.clients import SimConsumer, SimPublisher
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
@@ -32,7 +32,7 @@ from tests.simulation.cluster import administration, examination, rest
 from tests.simulation.cluster.member import ClusterMember
 from tests.simulation.cluster.places import Places
 from tests.simulation.cluster.process import Process
-from tests.simulation.cluster.questions import Questions
+from tests.simulation.cluster.questions import TIMEOUT_MS, Questions
 from tests.simulation.cluster.scenario import ClusterScenario
 
 VHOST = "/"
@@ -44,6 +44,8 @@ CLASSIC_UID = 300
 PASSING_UID = 1_000
 #: How often what is to be done by somebody is tried again.
 AGAIN_MS = 300
+#: So long may it take until a member that was cut off hears that it was removed.
+HEARS_MS = round(1000 * LEADERLESS_S) + 2 * TIMEOUT_MS
 #: So long may it take until a member is out of a group, or the wish has failed.
 TAKES_OUT_MS = 25_000
 
@@ -287,6 +289,9 @@ class ClusterWorld(BrokerWorld):
 
     def _heal(self) -> None:
         super()._heal()
+        if any(member.is_up and member.was_removed for member in self.members.values()):
+            # Its clients stay until it hears that it was removed: it asks when it hears nobody.
+            self.resume_ms += HEARS_MS
         if self.scenario.grows:
             outside = [member for member in self.members.values() if member.is_out]
             self._let_in([member for member in outside if member.id not in self.leaving])

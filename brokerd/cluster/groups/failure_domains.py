@@ -107,8 +107,8 @@ class Domains:
     # ---- showing ------------------------------------------------------------------------------
 
     def standing(self, nodes: Sequence[NodeId]) -> str:
-        """Return how a queue's replicas lie: SPREAD, SAME_HOST, ONE_ZONE (a majority of them),
-        UNKNOWN; "" where there is but one.
+        """Return how a queue's replicas lie: SPREAD, SAME_HOST, ONE_ZONE (the others are no
+        majority), UNKNOWN; "" where there is but one.
         """
         if len(nodes) < 2:
             return ""
@@ -121,16 +121,17 @@ class Domains:
         return SPREAD
 
     def fault(self, nodes: Sequence[NodeId]) -> str:
-        """Return in words which replicas fail together, "" if no two on a host and no majority in a
-        zone do.
+        """Return in words which replicas fail together, "" if no two on a host do and the queue
+        outlives each zone.
         """
         if len(nodes) < 2:
             return ""
         if found := self._on_one_host(nodes):
             return f"replicas on one host, '{self.host(found[0])[1]}': {', '.join(found)}"
         if found := self._in_one_zone(nodes):
+            share = "a majority" if 2 * len(found) > len(nodes) else "half"
             zone = self.zone(found[0])[1]
-            return f"a majority of the replicas in one zone, '{zone}': {', '.join(found)}"
+            return f"{share} of the replicas in one zone, '{zone}': {', '.join(found)}"
         return ""
 
     def _on_one_host(self, nodes: Sequence[NodeId]) -> list[NodeId]:
@@ -139,6 +140,9 @@ class Domains:
         return [node for node in nodes if self.host(node) == most] if count > 1 else []
 
     def _in_one_zone(self, nodes: Sequence[NodeId]) -> list[NodeId]:
-        """Return the replicas in the zone that has a majority of them, if one has."""
+        """Return the replicas in the zone without which the others are no majority, if there is
+        one.  Two replicas have no majority without the other one wherever they are.
+        """
         (most, count), *_ = Counter(map(self.zone, nodes)).most_common(1)
-        return [node for node in nodes if self.zone(node) == most] if 2 * count > len(nodes) else []
+        is_needed = 2 * count >= len(nodes) and count > 1
+        return [node for node in nodes if self.zone(node) == most] if is_needed else []

@@ -166,8 +166,8 @@ class MembershipAdmin:
         )
 
     def _placement_fault(self, queue: Queue) -> str:
-        """Return which replicas would fail together and what helps, "" if no two on a host and no
-        majority in a zone do.
+        """Return which replicas would fail together and what helps, "" if no two on a host do and
+        the queue outlives each zone.
         """
         services = self._services
         view = services.catalog.view

@@ -123,7 +123,9 @@ def test_fault_names_what_fails_together() -> None:
     domains = places(("h", "a"), ("h", "a"), ("i", "a"), ("j", "b"), ("k", "c"))
     assert domains.fault([N0, N3, N1]) == "replicas on one host, 'h': n0, n1"
     assert domains.fault([N0, N2, N3]) == "a majority of the replicas in one zone, 'a': n0, n2"
-    assert domains.fault([N0, N3, N4]) == domains.fault([N0]) == ""
+    assert domains.fault([N0, N3, N4]) == domains.fault([N0]) == domains.fault([N0, N3]) == ""
+    assert domains.fault([N0, N2, N3, N4]) == "half of the replicas in one zone, 'a': n0, n2"
+    assert domains.standing([N0, N2, N3, N4]) == ONE_ZONE
     assert domains.better([N0, N1, N3], NODES[:5]) == (N1, N4)
     assert domains.better([N0, N1, N3], [N2]) == (N1, N2)
     assert domains.better([N0, N3, N4], NODES[:5]) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 from tests.e2e.conftest import RELEASE
 from tests.e2e.namespace import Namespace, Resource, resource, until
 from tests.e2e.reach import Reach
-from tests.e2e.traffic import load
+from tests.e2e.traffic import BOUND_S, load
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -78,6 +79,7 @@ def test_members_behind_a_cut_are_there_when_it_ends(
                 lambda: "deletionTimestamp" in shop.get("pod", "witness")["metadata"],
                 "Kubernetes evicts the node's pods",
             )
+        healed_at = time.monotonic()
         running.wait_confirmed(50)
         shop.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=100s")
         until(lambda: shop.find("pod", "witness") is None, "the evicted pod is ended")
@@ -85,7 +87,11 @@ def test_members_behind_a_cut_are_there_when_it_ends(
         notes = running.stop()
     for name, value in notes.figures().items():
         record_property(name, value)
+    silence_s = notes.longest_silence_s(healed_at)
+    record_property("longest silence after the heal, s", round(silence_s, 2))
     assert not notes.lost
+    # It came back once, and stopped again for 11.6 s.
+    assert silence_s <= BOUND_S
     for name, pod in before.items():
         after = shop.get("pod", name)
         assert after["metadata"]["uid"] == pod["metadata"]["uid"]

@@ -7,7 +7,6 @@ printed at the end of the session.
 
 from __future__ import annotations
 
-import os
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -19,17 +18,13 @@ from tests.cluster_fixtures import CACHE, IMAGES, Kubernetes
 from tests.e2e.image_versions import relabel
 from tests.e2e.namespace import Namespace, Resource, resource, until
 from tests.e2e.reach import AMQPS, Reach
-from tests.e2e.traffic import STEADY, Habits, Load, load
+from tests.e2e.traffic import BOUND_S, STEADY, Habits, Load, load
 
 pytestmark = [pytest.mark.node, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAME = "busy"
 QUEUE = "jobs"
 MEMBERS = 3
-#: The bound that users are promised, on a machine of two cores with all of Kubernetes on it.
-GAP_S = 5.0
-#: `make test` has other parts on the same two cores; `make e2e-nightly` has not.
-BOUND_S = GAP_S if os.environ.get("E2E_NIGHTLY") else 3 * GAP_S
 #: Messages before and after what happens.
 AROUND = 50
 #: One member that stops, starts and catches up.

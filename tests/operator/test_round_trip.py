@@ -102,6 +102,7 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
                 "src-consumer-args": {"x-priority": -1},
                 "src-prefetch-count": 7,
                 "src-delete-after": 12,
+                "dest-uri": "amqp:///team",
                 "dest-queue": "out",
                 "dest-queue-args": {"x-queue-type": "quorum"},
                 "dest-add-forward-headers": True,
@@ -287,7 +288,11 @@ async def listed(broker: FakeBroker) -> list[ObservedObject]:
 
 def without_secrets(identity: Identity, spec: dict[str, Any]) -> dict[str, Any]:
     if identity.name.startswith(("federation-upstream/", "shovel/")):
-        value = {key: item for key, item in spec["value"].items() if not key.endswith("uri")}
+        value = {
+            key: item
+            for key, item in spec["value"].items()
+            if not key.endswith("uri") or str(item).startswith("amqp:///")
+        }
         return {**spec, "value": value}
     return {key: value for key, value in spec.items() if not key.startswith("password")}
 
@@ -308,7 +313,7 @@ def secrets_for(exported: Export) -> list[dict[str, Any]]:
             user = spec.get("name", body["metadata"]["name"])
             name, data = spec["credentialsSecretRef"]["name"], {"username": user, "password": "p"}
         elif body["kind"] == "Shovel":
-            ends = [spec[end]["uriSecretRef"]["name"] for end in ("source", "destination")]
+            ends = [spec["source"]["uriSecretRef"]["name"]]
             found += [secret(end, {"uri": "amqp://u:p@east"}, exported) for end in ends]
             continue
         else:
@@ -438,6 +443,26 @@ def test_what_no_resource_can_say_is_told(
 ) -> None:
     exported = export_topology.to_resources([ObservedObject(*item)], "prod", None)
     assert any(note in told for told in exported.notes), exported.notes
+
+
+@pytest.mark.parametrize(
+    ("uri", "end"),
+    [
+        ("amqp:///team%2Fa", {"vhost": "team/a"}),
+        ("amqp://", {"vhost": "/"}),
+        ("amqp://u:p@/team", {"uriSecretRef": {"name": "s-src-uri"}}),
+        ("amqp://?auth_mechanism=external", {"uriSecretRef": {"name": "s-src-uri"}}),
+        (["amqp://", "amqp://east"], {"uriSecretRef": {"name": "s-src-uri"}}),
+        ("amqp://east", {"uriSecretRef": {"name": "s-src-uri"}}),
+    ],
+)
+def test_shovels_from_the_broker_itself_need_no_secret(uri: object, end: dict[str, Any]) -> None:
+    value = {"src-uri": uri, "src-queue": "q", "dest-uri": "amqp://east", "dest-queue": "q"}
+    item = ObservedObject("parameter", "/", "shovel/s", {"value": value})
+    exported = export_topology.to_resources([item], "prod", None)
+    (body,) = exported.resources
+    assert body["spec"]["source"] == end | {"queue": "q"}
+    assert any("user" in note for note in exported.notes) == ("vhost" in end)
 
 
 def test_definitions_of_rabbitmq_hold_topic_permissions(tmp_path: Path) -> None:

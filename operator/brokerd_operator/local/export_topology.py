@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import regex
 import yaml
@@ -341,13 +342,22 @@ _SHOVEL_TABLES = {"queue-args": "queueArguments", "consumer-args": "consumerArgu
 
 
 def _shovel(own: str, value: JsonObject, result: Export, name: str) -> JsonObject:
-    """Listings show URIs without passwords: each end gets a Secret."""
+    """Listings show URIs without logins: an end at another broker gets a Secret."""
     found: JsonObject = {}
     known = {"ack-mode", "reconnect-delay", "src-protocol", "dest-protocol"}
     for prefix, place in (("src", "source"), ("dest", "destination")):
         secret = f"{name}-{prefix}-uri"
-        result.notes.append(f"Shovel {own}: make the Secret {secret} with the key uri")
-        end: JsonObject = {"uriSecretRef": {"name": secret}}
+        end: JsonObject
+        here = _vhost_here(value.get(f"{prefix}-uri"))
+        if here is None:
+            end = {"uriSecretRef": {"name": secret}}
+            result.notes.append(f"Shovel {own}: make the Secret {secret} with the key uri")
+        else:
+            end = {"vhost": here}
+            result.notes.append(
+                f"Shovel {own}: the {place} is this broker; if its URI names a user, which is not "
+                f"shown, replace vhost by uriSecretRef, a Secret with the key uri"
+            )
         if value.get(f"{prefix}-ca-certificates") is not None:
             authorities = f"{name}-{prefix}-ca"
             end["tls"] = {"caSecretRef": {"name": authorities}}
@@ -371,6 +381,14 @@ def _shovel(own: str, value: JsonObject, result: Export, name: str) -> JsonObjec
     for key in sorted(set(value) - known - {"dest-publish-properties"}):
         result.notes.append(f"Shovel {own}: {key} has no field")
     return found
+
+
+def _vhost_here(uri: object) -> str | None:
+    """Return the vhost that a URI without a host names, None if there is a host or no saying."""
+    parts = urlsplit(uri) if isinstance(uri, str) else None
+    if parts is None or parts.scheme != "amqp" or parts.netloc or parts.query:
+        return None
+    return unquote(parts.path[1:]) or "/"
 
 
 def _settings(keys: JsonObject) -> tuple[JsonObject, JsonObject]:

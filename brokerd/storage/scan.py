@@ -285,7 +285,11 @@ class _Scanner:
         return False
 
     def _is_one_bit_off(self, start: int, end: int) -> bool:
-        """Return whether one flipped bit explains the record's checksum failure."""
+        """Return whether one flipped bit explains the record's checksum failure.
+
+        A sector that was lost may have held one set bit of the record; but then what follows in the
+        write, which began in that sector, is gone too.
+        """
         image = self.image
         if start + HEADER_BYTES > len(image):
             return False
@@ -294,7 +298,9 @@ class _Scanner:
             return self._is_whole_but_for_its_header(start, header)
         _, _, data_checksum, length = HEADER.unpack(header)[:4]
         data = image[start + HEADER_BYTES : min(end, len(image))]
-        return len(data) == length and is_one_bit(crc(data) ^ data_checksum, length)
+        if len(data) != length or not is_one_bit(crc(data) ^ data_checksum, length):
+            return False
+        return end >= self.batch_end or self._is_header(end)
 
     def _fault_of(self, header: bytes) -> tuple[int, int]:
         """Return what is wrong with the marker and with the checksum; (0, 0): nothing."""
@@ -303,11 +309,7 @@ class _Scanner:
         return marker ^ self.header.salt, found ^ checksum
 
     def _is_whole_but_for_its_header(self, start: int, header: bytes) -> bool:
-        """Return whether a flipped bit of the header is all that is wrong here.
-
-        A sector that was lost may have held one set bit of the header; but then what follows in the
-        write, which began in that sector, is gone too.
-        """
+        """Return whether a flipped bit of the header is all that is wrong here."""
         marker, difference = self._fault_of(header)
         if marker and difference:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -509,6 +510,32 @@ def test_a_flipped_bit_beside_a_sector_border_is_not_taken_for_an_unfinished_wri
             found = recovery.recover(tmp_path, Disk(), "a")
             assert found.lost or found.groups[5].lost, (offset, bit)
             flip(path, offset, bit)
+
+
+def test_a_lost_sector_that_held_one_set_bit_of_a_record_is_an_unfinished_write(
+    tmp_path: Path,
+) -> None:
+    """A sector of zeros looks like a flipped bit to it, but not to the record that began behind it
+    in the same sector (cluster seed 22003529).
+    """
+    log = open_log(tmp_path, disk=(disk := FaultyDisk()))
+    put(log, 7, entry(1))
+    # The next write's first entry ends 14 bytes behind a sector's begin.
+    before = log._writer.active.end + 2 * HEADER_BYTES
+    size = 512 + -before % 512
+    border = before + size
+    first = replace(entry(2), data=b"x" * size + b"\0" * 13 + b"\1")
+    put_unsynced(log, disk, 7, first, entry(3))
+    log.close()
+    path = segment_paths(tmp_path)[0]
+    image = bytearray(path.read_bytes())
+    image[border : border + 512] = bytes(512)
+    path.write_bytes(image)
+    notes: list[str] = []
+    log = open_log(tmp_path, notes=notes)
+    assert [found.index for found in everything(log, 7)] == [1]
+    assert not log.log(7).damaged, notes
+    log.close()
 
 
 def test_what_is_cut_off_is_counted_to_the_byte(tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ def put_right(world: ClusterWorld, process: Process) -> str | None:
     if world.scenario.dead_letters and not administration.is_bound(process):
         world.run_on(process, administration.quietly(administration.bind(process)), "bind")
         return f"at {process.node} dead letters have no way"
+    for node in process.view.members():
+        if world.members[NodeId(node)].is_out:
+            # It was starting with an empty disk when it was removed, and its question came after
+            # that: it was let in once more.
+            world.take_out(NodeId(node))
+            return f"at {process.node} {node} is a member again"
     for node in sorted(member_states.resting(process.view)):
         if member_states.is_leaving(process.view, node):
             # It had come back when a removal of before was heard; somebody ends that.

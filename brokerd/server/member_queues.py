@@ -89,14 +89,14 @@ class MemberQueues:
         """Before a reply goes to another node: basic.get brings its message along."""
         if uid == CATALOG_GROUP or client_sessions.kind_of(command) != queue_commands.Kind.GET:
             return reply
-        fields = queue_commands.decode_reply(reply)
-        if not fields.get("run"):
+        taken = queue_commands.decode_get_reply(reply)
+        if taken is None:
             return reply
-        run = queue_commands.run_of(fields["run"])
+        run, ready = taken
         found = self.contents_if_here(uid, run)
         if found is None:
             # Asked again after its answer was lost: what was settled by handing it out may be gone.
-            return queue_commands.encode_get_reply(None, fields["ready"])
+            return queue_commands.encode_get_reply(None, ready)
         nobody = ConsumerId("", 0, 0, "")
         return reply + b"\n" + delivery_codec.encode(nobody, [(run, found)])
 

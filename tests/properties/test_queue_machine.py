@@ -350,7 +350,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             command = settling_gets.encode(command, [(each, each + 1) for each in mine])
         reply = queue_commands.decode_reply(self.apply(command).reply)
         if reply.get("run"):
-            run = queue_commands.run_of(reply["run"])
+            run = Run(*reply["run"])
             assert run.length == 1
             assert run.first not in self.held
             assert run.delivery_count == self.count_of(run.first)
@@ -411,7 +411,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.meta = StepMeta(self.meta.index, self.meta.term + 1, self.meta.now_ms)
         command = queue_commands.encode_dead_letters_checkout(count)
         letters = queue_commands.decode_reply(self.apply(command).reply)["letters"]
-        runs = [queue_commands.run_of(letter["run"]) for letter in letters]
+        runs = [Run(*letter["run"]) for letter in letters]
         assert sum(run.length for run in runs) <= count
         settled = [(run.first, run.first + run.length) for run in runs[:part]]
         before = self.machine.overview()["dl_pending"]

@@ -577,8 +577,3 @@ def decode_reply(data: bytes) -> dict[str, Any]:
     """Return the fields of a JSON reply."""
     fields: dict[str, Any] = json.loads(data)
     return fields
-
-
-def run_of(numbers: Sequence[int]) -> Run:
-    """Rebuild a Run from the JSON form in replies."""
-    return Run(*numbers)

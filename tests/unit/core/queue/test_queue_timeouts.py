@@ -41,7 +41,7 @@ def test_a_consumer_that_holds_a_message_too_long_is_cancelled_and_the_message_r
     assert (q.ready, q.unacked, q.machine.consumer_rows()) == (1, 0, [])
     q.settle((1, 2))
     assert (q.ready, q.count("ack")) == (1, 1)
-    run = queue_commands.run_of(q.get()["run"])
+    run = effects.Run(*q.get()["run"])
     assert (run.first, run.acquired_count, run.delivery_count) == (1, 1, 0)
 
 

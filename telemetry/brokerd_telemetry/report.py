@@ -12,7 +12,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import charts, page, pictures, report_head, schema
+from brokerd_telemetry import charts, page, pictures, report_declared, report_head, schema
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -45,6 +45,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
+        ("policies", "Policies", report_declared.policies(rows("policy_coverage_1h"))),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"))),
         ("blocked", "Who was blocked", _blocked(rows("blocked_1h"))),
@@ -95,7 +96,7 @@ def _place(item: Row) -> str:
     if kind == "exchange":
         what = _exchange(name) if not name else f"exchange {name}"
     else:
-        what = f"{kind} {name}"
+        what = f"{kind.replace('_', ' ')} {name}"
     return f"{what} in vhost {vhost}" if vhost and kind != "vhost" else what
 
 

@@ -15,6 +15,10 @@ Row = dict[str, Any]
 #: A retry loop takes a few rounds; a letter that went round so often comes to nothing.
 ROUNDS_MAX = 10.0
 DAY_S = 86_400
+#: Hours in a row that raise a finding, if its rule names no others.
+RAISE_WINDOWS = 2
+#: A policy may be there before what it is for.
+DAY_WINDOWS = 24
 #: So long nothing came to a queue and nothing was taken, or nothing was taken of what lies there.
 DEAD_DAYS, HOARDER_DAYS = 14.0, 7.0
 DISK_DAYS = 7.0
@@ -54,7 +58,7 @@ Check = Callable[[Row, Facts], Iterable[Hit]]
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """One rule.  at_once: one hour is enough."""
+    """One rule.  windows: hours in a row that raise it; at_once: one is enough."""
 
     id: str
     severity: str
@@ -62,6 +66,12 @@ class Rule:
     at_once: bool
     action: str
     check: Check
+    windows: int = RAISE_WINDOWS
+
+    @property
+    def raised_after(self) -> int:
+        """Return the number of hours in a row with a hit that raise a finding."""
+        return 1 if self.at_once else self.windows
 
 
 def _lost_letters(row: Row, _: Facts) -> Iterable[Hit]:
@@ -228,6 +238,21 @@ def _idle(row: Row, _: Facts) -> Iterable[Hit]:
         )  # fmt: skip
 
 
+def _useless_policy(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["state"] == "matches_nothing":
+        why = "it matches nothing"
+    elif row["state"] == "shadowed":
+        why = f"it matches {row['matched']:,} objects and holds for none of them"
+        if row["lost_to"]:
+            why += f": '{row['lost_to']}' has the higher priority"
+    else:
+        return
+    yield Hit(
+        row["policy_kind"], row["vhost"], row["policy"], row["matched"], 0,
+        f"{why} (apply-to {row['apply_to']}, priority {row['priority']})",
+    )  # fmt: skip
+
+
 def _capacity(row: Row, _: Facts) -> Iterable[Hit]:
     if row["verdict"] not in ("grow", "shrink"):
         return
@@ -386,6 +411,8 @@ RULES = (
          "add consumers, or raise the limit", _fills(3600, 86_400)),
     Rule("IDLE", "info", "idle_queues_1h", False,
          "delete the queue, or bring back who used it", _idle),
+    Rule("POLICY-UNUSED", "info", "policy_coverage_1h", False,
+         "mend its pattern, apply-to or priority, or delete it", _useless_policy, DAY_WINDOWS),
     Rule("CAP", "info", "capacity_1d", False,
          "set the members' memory to the target", _capacity),
     Rule("DISK-FILLS", "warning", "capacity_1d", False,

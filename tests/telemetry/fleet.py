@@ -19,11 +19,15 @@ from brokerd.core.queue_options import QueueOptions
 from brokerd.telemetry import segment_files
 from brokerd.telemetry.counters import Counters
 from brokerd.telemetry.queue_rows import QueueRows
+from brokerd.telemetry.topology_rows import Look, TopologyRows
+from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 #: 2026-11-20T14:00:00Z, as in design/telemetry.md §14.1.
 BEGIN_US = 1_795_183_200_000_000
 INTERVAL_US = 10_000_000
 HOUR_US = 3_600_000_000
+#: The step in whose interval a fleet's policies change.
+CHANGED_AT = 5
 
 
 @dataclass
@@ -120,6 +124,9 @@ class Node:
         self.counters = Counters(lambda: self.now_us // 1000, lambda: self.now_us)
         self.queue_rows = QueueRows()
         self.queue_rows.known(known)
+        #: What is declared, where this member leads the catalog.
+        self.declared: CatalogDriver | None = None
+        self.topology = TopologyRows()
         self.rows: dict[str, list[dict[str, Any]]] = {"sample": [], "event": []}
         self.seq = {"sample": 0, "event": 0}
         self.number = {"sample": 0, "event": 0}
@@ -146,6 +153,8 @@ class Node:
             rows += self.queue_rows.rows(
                 queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
             )
+        if self.declared is not None:
+            rows += self.topology.rows(_look(self.declared), t0_us, t1_us)
         self.rows["sample"] += rows
         self.rows["event"] += self.counters.take_events(t0_us, t1_us)
 
@@ -172,6 +181,49 @@ class Node:
             self.number[stream] += 1
             self.rows[stream] = []
         return paths
+
+
+def _look(catalog: CatalogDriver) -> Look:
+    look = Look(catalog.view)
+    for topology in catalog.view.vhosts.values():
+        for record in (*topology.exchanges.values(), *topology.queues.values()):
+            look.add(record)
+    return look
+
+
+def declare() -> CatalogDriver:
+    """Return what is declared in a fleet: policies that win, lose and fit nothing."""
+    catalog = CatalogDriver()
+    for number in range(5):
+        limit = {"x-max-length": 1_000_000} if number == 4 else {}
+        catalog.queue(f"q{number}", arguments={"x-queue-type": "quorum", **limit})
+    catalog.queue("temporary")
+    put_policy(catalog, "all", {"max-length": 2_000_000, "delivery-limit": 3}, "^q", 2)
+    put_policy(catalog, "low", {"max-length": 5}, "^q[01]$", 1)
+    put_policy(catalog, "nothing", {"max-length": 5}, "^nothing$", 9)
+    put_policy(catalog, "gone", {"max-length": 5}, "^temporary$", 0)
+    put_policy(catalog, "cap", {"expires": 9_000_000}, "^q1$", 0, kind="operator_policy")
+    return catalog
+
+
+def put_policy(
+    catalog: CatalogDriver,
+    name: str,
+    definition: dict[str, Any],
+    pattern: str,
+    priority: int,
+    kind: str = "policy",
+) -> None:
+    """Make or change a policy for queues."""
+    spec = {"pattern": pattern, "definition": definition, "priority": priority,
+            "apply-to": "queues"}  # fmt: skip
+    assert catalog.put(kind, name, spec)["code"] == "OK"
+
+
+def change(catalog: CatalogDriver) -> None:
+    """Let a policy go, and another one that nobody needs come."""
+    catalog.delete("policy", "gone", vhost=VHOST)
+    put_policy(catalog, "late", {"max-length": 7}, "^q2$", -1)
 
 
 def route(*queues: str, hops: int = 0, missing: bool = False, cycle: bool = False) -> RouteResult:
@@ -216,6 +268,7 @@ def make(
     nodes = [Node(directory, "test/fleet", f"n{i}", seed * 10 + i + 1, []) for i in range(3)]
     for node in nodes:
         node.boot_event(BEGIN_US, "start")
+    catalog = nodes[2].declared = declare()
     leader, term = dict.fromkeys(range(5), 0), dict.fromkeys(range(5), 1)
     step_us = HOUR_US // steps_per_hour
     killed_at = hours * steps_per_hour // 2 if kill else -1
@@ -232,6 +285,8 @@ def make(
             nodes[0].seal(t0_us)
             nodes[0] = Node(directory, "test/fleet", "n0", seed * 10 + 7, [q.uid for q in queues])
             nodes[0].boot_event(t1_us, "start")
+        if step == CHANGED_AT:
+            change(catalog)
         _publish(nodes, rng, queues, truth)
         for number, node in enumerate(nodes):
             if step == killed_at and number == 0:

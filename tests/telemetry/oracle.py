@@ -15,6 +15,13 @@ _OUT = "(ack + rejected + expired + maxlen_drop + over_limit + orphaned + purged
 _COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out", "dl_confirmed")
 
 
+def _sum(counts: str) -> str:
+    """Return SQL for the sum of an object's counts."""
+    text = f"to_json({counts})"
+    each = f"list_transform(json_keys({text}), lambda name: coalesce(({text}->>name)::BIGINT, 0))"
+    return f"coalesce(list_sum({each}), 0)::BIGINT"
+
+
 class Oracle:
     """The rows of a directory of segments, with SQL over them."""
 
@@ -247,5 +254,31 @@ class Oracle:
                  FROM rows WHERE k = 'queue' GROUP BY ALL)
             SELECT hour, vhost, count(*)::BIGINT, count(s.d)::BIGINT, count(s.m)::BIGINT,
                    count(*) FILTER (s.t = 'quorum')::BIGINT FROM l GROUP BY ALL
+            """
+        )
+
+    def policies(self) -> list[tuple[Any, ...]]:
+        """(hour, kind, policy, state, matched, won, its own arguments, who wins instead)."""
+        of = f"PARTITION BY {_HOUR}, vhost, kind, policy"
+        return self.query(
+            f"""
+            WITH p AS (SELECT *, {_HOUR} AS hour, row_number() OVER ({of} ORDER BY t1 DESC) AS back,
+                    max({_sum("matched")}) OVER ({of}) AS most, max({_sum("won")}) OVER ({of}) AS w
+                 FROM rows WHERE k = 'policy')
+            SELECT hour, kind, policy, CASE WHEN w > 0 THEN 'wins' WHEN NOT whole THEN 'unknown'
+                   WHEN most > 0 THEN 'shadowed' ELSE 'matches_nothing' END,
+                   {_sum("matched")}, {_sum("won")}, {_sum("overridden")},
+                   CASE WHEN lost_to <> '' THEN lost_to END
+            FROM p WHERE back = 1 AND coalesce(state, '') <> 'deleted'
+            """
+        )
+
+    def without_policy(self) -> list[tuple[Any, ...]]:
+        """(hour, vhost, objects, those under no policy) of all kinds together."""
+        return self.query(
+            f"""
+            SELECT DISTINCT ON (hour, vhost) {_HOUR} AS hour, vhost, {_sum("objects")},
+                   {_sum("without_policy")}
+            FROM rows WHERE k = 'topo' AND kind = 'vhost' ORDER BY hour, vhost, t1 DESC
             """
         )

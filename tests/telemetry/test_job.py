@@ -324,6 +324,38 @@ def test_leaders_and_settings_equal_the_oracle(done: Done) -> None:
     assert [row[2:] for row in mine] == [(5, 3, 1, 5)] * 2
 
 
+def test_what_policies_hold_for_equals_the_oracle(done: Done) -> None:
+    """8.14.  The clusters without rows of these kinds, as of older members, have none."""
+    oracle = Oracle(done.raw, "test/fleet")
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), policy_kind, policy, state, matched, won, "
+        "coalesce(list_sum(list_transform(overridden, lambda each: each.value)), 0)::BIGINT, "
+        "lost_to FROM policy_coverage_1h WHERE policy IS NOT NULL",
+    )
+    assert mine == oracle.policies()
+    hour_us = fleet.BEGIN_US + fleet.HOUR_US
+    assert [row[1:] for row in mine if row[0] == hour_us] == [
+        ("operator_policy", "cap", "wins", 1, 1, 0, None),
+        ("policy", "all", "wins", 5, 5, 1, None),
+        ("policy", "late", "shadowed", 1, 0, 0, "all"),
+        ("policy", "low", "shadowed", 2, 0, 0, "all"),
+        ("policy", "nothing", "matches_nothing", 0, 0, 0, None),
+    ]
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), vhost, sum(objects)::BIGINT, sum(without_policy)::BIGINT "
+        "FROM policy_coverage_1h WHERE policy IS NULL GROUP BY ALL",
+    )
+    assert mine == oracle.without_policy()
+    assert mine[-1][2:] == (6, 1)
+    pending = query(
+        done.out,
+        "SELECT DISTINCT object, status FROM findings WHERE rule = 'POLICY-UNUSED'",
+    )
+    assert pending == [(name, "PENDING") for name in ("late", "low", "nothing")]
+
+
 def test_consumers_equal_the_oracle(done: Done) -> None:
     oracle = Oracle(done.raw, "test/fleet")
     mine = query(
@@ -425,7 +457,7 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 
 TABLES = ("consumer_use_1h", "capacity_1d", "member_5m", "blocked_1h", "queue_1h", "queue_1m",
           "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h", "usage_1h", "chargeback_1d",
-          "queue_last_1h", "flow_10s")  # fmt: skip
+          "queue_last_1h", "flow_10s", "policy_coverage_1h")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
 
 LAST_ROWS = "queue_last_1h"
+LAST_EXCHANGES = "exchange_last_1h"
 
 #: What takes longest comes first.
 TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
@@ -60,7 +61,9 @@ TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
     "capacity_1d": capacity.build_capacity,
     "member_5m": capacity.build_members,
     "blocked_1h": memory.build_blocked,
+    "idle_exchanges_1h": declared.build_idle_exchanges,
     LAST_ROWS: lambda inputs: inputs.lasts,
+    LAST_EXCHANGES: lambda inputs: inputs.exchange_lasts,
 }
 
 #: Hours of alarms before the touched ones: an episode lies in the hour of its end.
@@ -155,7 +158,15 @@ def prepare(
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    carry = loaded(_last_files(live, hours[0]))
+    told = f.broadcast(covered.select("cluster", "window_start"))
+
+    def of_told_hours(lasts: DataFrame) -> DataFrame:
+        """Only of hours that a cluster told of: those of others are not its own, so that it does
+        not matter which clusters are made in one pass.
+        """
+        return lasts.join(told, ["cluster", "window_start"], "left_semi").persist()
+
+    carry = loaded(_last_files(live, LAST_ROWS, hours[0]))
     # Most tables are made of it.
     rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
     chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
@@ -164,15 +175,15 @@ def prepare(
         rows=rows,
         nothing=nothing,
         steps=chained,
-        # Only of hours that a cluster told of: those of others are not its own, so that it does not
-        # matter which clusters are made in one pass.
-        lasts=steps.last_rows(chained, carry, starts_us)
-        .join(
-            f.broadcast(covered.select("cluster", "window_start")),
-            ["cluster", "window_start"],
-            "left_semi",
-        )
-        .persist(),
+        lasts=of_told_hours(steps.last_rows(chained, carry, starts_us)),
+        exchange_lasts=of_told_hours(
+            declared.exchange_lasts(
+                rows.get("topo", nothing),
+                rows.get("exchange", nothing),
+                loaded(_last_files(live, LAST_EXCHANGES, hours[0])),
+                starts_us,
+            )
+        ),
         coverage=covered,
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
         usage_before=load("usage_1h", others),
@@ -190,20 +201,20 @@ def _alarm_files(live: Live, first_hour: str) -> list[str]:
     return live.here([path for path in paths if any(part in path for part in alarms)])
 
 
-def _last_files(live: Live, first_hour: str) -> list[str]:
+def _last_files(live: Live, table: str, first_hour: str) -> list[str]:
     """Return the last rows of each cluster's last hour before one: clusters fall silent apart."""
     found: list[str] = []
-    for cluster in live.names(LAST_ROWS):
+    for cluster in live.names(table):
         own = live.of([cluster])
-        before = [hour for hour in own.hours(LAST_ROWS) if hour < first_hour]
-        found += own.files(LAST_ROWS, before[-1:])
+        before = [hour for hour in own.hours(table) if hour < first_hour]
+        found += own.files(table, before[-1:])
     return found
 
 
 def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
     """Return a table's rows of these hours, with the completeness of each row's hour."""
     frame = TABLES[name](inputs)
-    if name == LAST_ROWS:
+    if name in (LAST_ROWS, LAST_EXCHANGES):
         return frame
     if name == "memory_episode":
         # Alarms of earlier hours were only read for episodes that end in these.

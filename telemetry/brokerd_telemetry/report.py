@@ -45,6 +45,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
+        ("exchanges", "Idle exchanges", report_declared.exchanges(rows("idle_exchanges_1h"))),
         ("policies", "Policies", report_declared.policies(rows("policy_coverage_1h"))),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"))),

@@ -1,4 +1,4 @@
-"""The report's sections on what is declared: policies and what they hold for.
+"""The report's sections on what is declared: policies and what they hold for, idle exchanges.
 
 Functions from rows of tables to HTML; used by `report.py`.  Everything that came from outside is
 escaped.
@@ -70,3 +70,31 @@ def policies(rows: list[Row]) -> str:
     if bare:
         text += page.table(("vhost", "objects", "there are", "under no policy"), bare, right=(2, 3))
     return text
+
+
+def exchanges(rows: list[Row]) -> str:
+    """Return the section on exchanges that nobody publishes to or that lead nowhere, as of the last
+    hour with any.
+    """
+    told = newest(rows)
+    if not told:
+        return page.nothing("No exchange is known to be idle or without a binding.")
+    lines = [
+        (
+            row["exchange"], row["vhost"], row["xtype"] or "", f"{row['bindings']:,}",
+            _idle(row["idle_in_s"]),
+            page.badge("leads nowhere", "bad") if row["is_unbound"] else "",
+        )
+        for row in sorted(
+            told,
+            key=lambda row: (-(row["idle_in_s"] or 0), row["vhost"], row["exchange"]),
+        )
+    ]  # fmt: skip
+    heads = ("exchange", "vhost", "type", "bindings", "nothing published for", "")
+    return page.table(heads, lines, raw=(5,), right=(3, 4))
+
+
+def _idle(idle_s: float | None) -> str:
+    if idle_s is None:
+        return "others lead to it"
+    return f"{idle_s / 86_400:.1f} days" if idle_s >= 86_400 else f"{idle_s / 3600:.1f} h"

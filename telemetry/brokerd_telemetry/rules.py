@@ -238,13 +238,33 @@ def _idle(row: Row, _: Facts) -> Iterable[Hit]:
         )  # fmt: skip
 
 
+def _idle_exchange(row: Row, _: Facts) -> Iterable[Hit]:
+    # Null where its messages come by way of another exchange, and are counted there.
+    days = (row["idle_in_s"] or 0) / DAY_S
+    if days >= DEAD_DAYS:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], days, DEAD_DAYS,
+            f"nothing was published to it for {days:.0f} days",
+        )  # fmt: skip
+
+
+def _unbound(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["is_unbound"]:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], 0, 0,
+            "nothing is bound to it, and it has no alternate exchange: what is published to it is "
+            "returned or dropped",
+        )  # fmt: skip
+
+
 def _useless_policy(row: Row, _: Facts) -> Iterable[Hit]:
     if row["state"] == "matches_nothing":
         why = "it matches nothing"
     elif row["state"] == "shadowed":
-        why = f"it matches {row['matched']:,} objects and holds for none of them"
+        count = row["matched"]
+        why = f"it matches {count:,} object{'s' if count > 1 else ''} and holds for none"
         if row["lost_to"]:
-            why += f": '{row['lost_to']}' has the higher priority"
+            why += f": '{row['lost_to']}' wins"
     else:
         return
     yield Hit(
@@ -411,6 +431,11 @@ RULES = (
          "add consumers, or raise the limit", _fills(3600, 86_400)),
     Rule("IDLE", "info", "idle_queues_1h", False,
          "delete the queue, or bring back who used it", _idle),
+    Rule("IDLE-EXCHANGE", "info", "idle_exchanges_1h", False,
+         "delete the exchange, or bring back who published to it", _idle_exchange),
+    Rule("UNBOUND", "info", "idle_exchanges_1h", False,
+         "bind a queue, name an alternate exchange, or delete the exchange", _unbound,
+         DAY_WINDOWS),
     Rule("POLICY-UNUSED", "info", "policy_coverage_1h", False,
          "mend its pattern, apply-to or priority, or delete it", _useless_policy, DAY_WINDOWS),
     Rule("CAP", "info", "capacity_1d", False,

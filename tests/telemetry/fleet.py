@@ -192,12 +192,20 @@ def _look(catalog: CatalogDriver) -> Look:
 
 
 def declare() -> CatalogDriver:
-    """Return what is declared in a fleet: policies that win, lose and fit nothing."""
+    """Return what is declared in a fleet: policies that win, lose and fit nothing, exchanges that
+    are used, idle, bound and not.
+    """
     catalog = CatalogDriver()
     for number in range(5):
         limit = {"x-max-length": 1_000_000} if number == 4 else {}
         catalog.queue(f"q{number}", arguments={"x-queue-type": "quorum", **limit})
     catalog.queue("temporary")
+    for name in ("x", "early", "quiet", "gone", "unbound", "inner", "backup"):
+        catalog.exchange(name)
+    catalog.exchange("caught", arguments={"alternate-exchange": "backup"})
+    for name in ("x", "early", "quiet", "backup"):
+        catalog.bind(name, "q0")
+    catalog.bind("x", "inner", kind="exchange")
     put_policy(catalog, "all", {"max-length": 2_000_000, "delivery-limit": 3}, "^q", 2)
     put_policy(catalog, "low", {"max-length": 5}, "^q[01]$", 1)
     put_policy(catalog, "nothing", {"max-length": 5}, "^nothing$", 9)
@@ -221,8 +229,10 @@ def put_policy(
 
 
 def change(catalog: CatalogDriver) -> None:
-    """Let a policy go, and another one that nobody needs come."""
+    """Let a policy and an exchange go, another policy that nobody needs and a queue come."""
     catalog.delete("policy", "gone", vhost=VHOST)
+    catalog.delete("exchange", "gone", vhost=VHOST)
+    catalog.bind("quiet", "q1")
     put_policy(catalog, "late", {"max-length": 7}, "^q2$", -1)
 
 
@@ -285,6 +295,9 @@ def make(
             nodes[0].seal(t0_us)
             nodes[0] = Node(directory, "test/fleet", "n0", seed * 10 + 7, [q.uid for q in queues])
             nodes[0].boot_event(t1_us, "start")
+        if step == 0:
+            # Of the broker's own, which no user is billed for.
+            nodes[0].counters.internal_published("/", "early", route(), 1, 100)
         if step == CHANGED_AT:
             change(catalog)
         _publish(nodes, rng, queues, truth)

@@ -282,3 +282,26 @@ class Oracle:
             FROM rows WHERE k = 'topo' AND kind = 'vhost' ORDER BY hour, vhost, t1 DESC
             """
         )
+
+    def idle_exchanges(self) -> list[tuple[Any, ...]]:
+        """(hour, exchange, bindings, leads nowhere, idle_in_s) of those idle or leading nowhere."""
+        return self.query(
+            f"""
+            WITH hours AS (SELECT {_HOUR} AS hour,
+                    least(max(t1), min({_HOUR}) + 3600000000) AS until FROM rows GROUP BY 1),
+            l AS (SELECT hour, until, exchange, max(t1) AS told, min(t0) AS since,
+                    arg_max(bindings, t1)::BIGINT AS bindings,
+                    arg_max(has_alternate, t1) AS caught, arg_max(is_target, t1) AS led_to,
+                    arg_max(coalesce(state, ''), t1) AS state
+                 FROM rows JOIN hours ON t0 < hour + 3600000000
+                 WHERE k = 'topo' AND kind = 'exchange' GROUP BY ALL),
+            c AS (SELECT hour, exchange, max(t1) AS came FROM rows
+                 JOIN hours ON t0 < hour + 3600000000
+                 WHERE k = 'exchange' AND "in" + internal_in > 0 GROUP BY ALL)
+            SELECT hour, exchange, bindings, bindings = 0 AND NOT caught,
+                   CASE WHEN NOT led_to THEN (until - coalesce(came, since)) / 1e6 END
+            FROM l LEFT JOIN c USING (hour, exchange)
+            WHERE told > hour AND state <> 'deleted' AND (bindings = 0 AND NOT caught
+                  OR NOT led_to AND until - coalesce(came, since) >= 3600000000)
+            """
+        )

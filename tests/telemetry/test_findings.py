@@ -218,9 +218,22 @@ def test_a_policy_that_holds_for_nothing_is_told_after_a_day() -> None:
     assert nothing.message == "it matches nothing (apply-to queues, priority 3)"
     (shadowed,) = useless("shadowed", matched=2, lost_to="q", policy_kind="operator_policy")
     assert shadowed.object_type == "operator_policy"
-    assert "matches 2 objects and holds for none of them: 'q' has the higher" in shadowed.message
+    assert "it matches 2 objects and holds for none: 'q' wins" in shadowed.message
     rule = rules.BY_ID["POLICY-UNUSED"]
     assert (rule.severity, rule.raised_after) == ("info", 24)
+
+
+def test_an_exchange_is_idle_after_a_fortnight_and_unbound_after_a_day() -> None:
+    """8.13.  One that messages come to by way of another exchange is not judged."""
+    idle, unbound = rules.BY_ID["IDLE-EXCHANGE"], rules.BY_ID["UNBOUND"]
+    row = {"vhost": "/", "exchange": "x", "idle_in_s": 13.9 * DAY_S, "is_unbound": False}
+    assert not [*idle.check(row, Facts()), *unbound.check(row, Facts())]
+    assert not list(idle.check(row | {"idle_in_s": None}, Facts()))
+    (hit,) = idle.check(row | {"idle_in_s": 15.0 * DAY_S}, Facts())
+    assert (hit.object_type, hit.name, hit.value) == ("exchange", "x", 15)
+    (hit,) = unbound.check(row | {"is_unbound": True}, Facts())
+    assert "nothing is bound to it, and it has no alternate exchange" in hit.message
+    assert (idle.raised_after, unbound.raised_after) == (2, 24)
 
 
 def capacity(verdict: str = "ok", **fields: Any) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def test_the_books_of_a_sound_cluster_balance(done: Done) -> None:
         "SELECT equation, count(*), sum(abs(residual)) FROM audit_1h "
         "WHERE cluster = 'test/fleet' AND judged GROUP BY equation",
     )
-    assert rows == [("exchange", 2, 0), ("letters", 2, 0), ("queue", 10, 0)]
+    assert rows == [("exchange", 3, 0), ("letters", 2, 0), ("queue", 10, 0)]
 
 
 def test_published_metrics_please_promtool(done: Done) -> None:
@@ -348,12 +348,30 @@ def test_what_policies_hold_for_equals_the_oracle(done: Done) -> None:
         "FROM policy_coverage_1h WHERE policy IS NULL GROUP BY ALL",
     )
     assert mine == oracle.without_policy()
-    assert mine[-1][2:] == (6, 1)
+    assert mine[-1][2:] == (13, 8)
     pending = query(
         done.out,
         "SELECT DISTINCT object, status FROM findings WHERE rule = 'POLICY-UNUSED'",
     )
     assert pending == [(name, "PENDING") for name in ("late", "low", "nothing")]
+
+
+def test_exchanges_of_no_use_equal_the_oracle(done: Done) -> None:
+    """8.13: silent ones are known by what is declared; what is deleted is not idle."""
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), exchange, bindings, is_unbound, idle_in_s "
+        "FROM idle_exchanges_1h WHERE cluster = 'test/fleet'",
+    )
+    assert close(mine, Oracle(done.raw, "test/fleet").idle_exchanges())
+    step_s = fleet.HOUR_US / 8e6
+    assert [row[1:] for row in mine if row[0] > fleet.BEGIN_US] == [
+        ("caught", 0, False, 7200.0),
+        ("early", 1, False, 7200 - step_s),
+        ("inner", 0, True, None),
+        ("quiet", 2, False, 7200.0),
+        ("unbound", 0, True, 7200.0),
+    ]
 
 
 def test_consumers_equal_the_oracle(done: Done) -> None:
@@ -457,7 +475,8 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 
 TABLES = ("consumer_use_1h", "capacity_1d", "member_5m", "blocked_1h", "queue_1h", "queue_1m",
           "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h", "usage_1h", "chargeback_1d",
-          "queue_last_1h", "flow_10s", "policy_coverage_1h")  # fmt: skip
+          "queue_last_1h", "flow_10s", "policy_coverage_1h", "idle_exchanges_1h",
+          "exchange_last_1h")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

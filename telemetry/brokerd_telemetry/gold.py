@@ -158,15 +158,8 @@ def prepare(
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    told = f.broadcast(covered.select("cluster", "window_start"))
-
-    def of_told_hours(lasts: DataFrame) -> DataFrame:
-        """Only of hours that a cluster told of: those of others are not its own, so that it does
-        not matter which clusters are made in one pass.
-        """
-        return lasts.join(told, ["cluster", "window_start"], "left_semi").persist()
-
     carry = loaded(_last_files(live, LAST_ROWS, hours[0]))
+    exchanges = loaded(_last_files(live, LAST_EXCHANGES, hours[0]))
     # Most tables are made of it.
     rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
     chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
@@ -175,14 +168,12 @@ def prepare(
         rows=rows,
         nothing=nothing,
         steps=chained,
-        lasts=of_told_hours(steps.last_rows(chained, carry, starts_us)),
-        exchange_lasts=of_told_hours(
+        lasts=_told(steps.last_rows(chained, carry, starts_us), covered),
+        exchange_lasts=_told(
             declared.exchange_lasts(
-                rows.get("topo", nothing),
-                rows.get("exchange", nothing),
-                loaded(_last_files(live, LAST_EXCHANGES, hours[0])),
-                starts_us,
-            )
+                rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us
+            ),
+            covered,
         ),
         coverage=covered,
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
@@ -190,6 +181,14 @@ def prepare(
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
+
+
+def _told(lasts: DataFrame, covered: DataFrame) -> DataFrame:
+    """Return last rows, only of hours that a cluster told of: those of others are not its own, so
+    that it does not matter which clusters are made in one pass.
+    """
+    hours = f.broadcast(covered.select("cluster", "window_start"))
+    return lasts.join(hours, ["cluster", "window_start"], "left_semi").persist()
 
 
 def _alarm_files(live: Live, first_hour: str) -> list[str]:

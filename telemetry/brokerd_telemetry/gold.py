@@ -57,6 +57,7 @@ TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
     "forecast_score_1h": outlook.build_score,
     "consumer_use_1h": consumers.build_use,
     "idle_queues_1h": consumers.build_idle,
+    "poison_1h": dead_letters.build_poison,
     "policy_coverage_1h": declared.build_policies,
     "capacity_1d": capacity.build_capacity,
     "member_5m": capacity.build_members,

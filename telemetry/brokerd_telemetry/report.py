@@ -44,6 +44,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
         ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
+        ("poison", "Messages that were given up", _poison(rows("poison_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
         ("exchanges", "Idle exchanges", report_declared.exchanges(rows("idle_exchanges_1h"))),
         ("policies", "Policies", report_declared.policies(rows("policy_coverage_1h"))),
@@ -307,6 +308,25 @@ def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
     return pictures.sankey(pictures.flows(rows, graph)) + page.table(
         heads, lines, raw=(5,), right=(4, 6)
     )
+
+
+def _poison(rows: list[Row]) -> str:
+    if not rows:
+        return page.nothing("No letter was made for a delivery limit.")
+    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    for row in rows:
+        key = (row["queue"], row["vhost"], row["fp"] or "not looked at", row["ended"] or "")
+        entry = sums.setdefault(key, [0, 0, 0])
+        entry[0] += row["n"]
+        entry[1] = max(entry[1], row["tries_max"])
+        entry[2] += row["redeliveries"] or 0
+    lines = [
+        (*key, f"{n:,}", f"{tries:,}", f"{redeliveries:,}")
+        for key, (n, tries, redeliveries) in sorted(sums.items(), key=lambda item: -item[1][2])
+    ]
+    heads = ("queue", "vhost", "fingerprint", "letters", "messages", "tries at the most",
+             "redeliveries")  # fmt: skip
+    return page.table(heads, lines, right=(4, 5, 6))
 
 
 def _unroutable(rows: list[Row]) -> str:

@@ -34,12 +34,14 @@ _LONGS = (
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
     "backlog", "backlog_age_ms", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
     "moved", "lag_count", "lag_sum_ms", "priority", "bindings",
+    "tries", "redeliveries",
 )  # fmt: skip
 _TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
     "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
     "kind", "link", "upstream", "remote", "broker_version",
     "shovel", "dest", "dest_queue", "dest_exchange", "apply_to", "lost_to", "xtype",
+    "fp", "ended",
 )  # fmt: skip
 _FLAGS = ("hb", "whole", "has_alternate", "is_target")
 #: Counts by name; members of another version may have other names.
@@ -114,7 +116,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "topo": ("vhost", "kind"),
     "link": (),
     "conn": (),
-    "redel": (),
+    "redel": ("vhost", "queue", "n", "tries"),
 }
 #: The directory in silver of lines that are no rows; moved to quarantine before the commit.
 BAD_KIND = "_bad"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd.amqp.properties import BasicProperties
 from brokerd.core.catalog import catalog_objects
 from brokerd.core.catalog.catalog_objects import Exchange
 from brokerd.core.catalog.router import RouteResult
@@ -18,6 +19,7 @@ from brokerd.core.queue.queue_state import COUNTERS, REMOVALS
 from brokerd.core.queue_options import QueueOptions
 from brokerd.telemetry import segment_files
 from brokerd.telemetry.counters import Counters
+from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from brokerd.telemetry.queue_rows import QueueRows
 from brokerd.telemetry.topology_rows import Look, TopologyRows
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
@@ -308,6 +310,8 @@ def make(
             # What happens within an interval is of its hour.
             node.now_us = t1_us - 1_000_000
             _suffer(node, odd)
+            if number == 1:
+                _give_up(node, step)
             node.now_us = t1_us
             led = [index for index in range(5) if leader[index] == number]
             terms = [term[index] for index in led]
@@ -334,6 +338,17 @@ def _suffer(node: Node, odd: random.Random) -> None:
         cause = odd.choice(("memory", "disk"))
         blocked_ms = odd.randint(1, 400_000)
         node.counters.throttle("/", "web", f"c{number}", "read_stop", blocked_ms, cause)
+
+
+def _give_up(node: Node, step: int) -> None:
+    """Let the member that makes the letters tell of two kinds of messages, one of them often."""
+    header = BasicProperties(content_type="text/plain").encode()
+    for number in range(2 + step % 3):
+        node.counters.poison.given_up("/", "q1", 4 + step, "k", header, "routed")
+        node.counters.poison.given_up("/", "q1", 4, f"k{number}", b"", "dlx_missing")
+    for _ in range(step % 2 * LOOKS_A_MINUTE):
+        node.counters.poison.given_up("/", "q2", 4, "k", header, "routed")
+        node.counters.poison.given_up("/", "q2", 4, "k", header, "routed")
 
 
 def _publish(nodes: list[Node], rng: random.Random, queues: list[Queue], truth: Truth) -> None:

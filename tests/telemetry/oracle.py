@@ -305,3 +305,13 @@ class Oracle:
                   OR NOT led_to AND until - coalesce(came, since) >= 3600000000)
             """
         )
+
+    def poison(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, fingerprint, end, messages, tries at the most, redeliveries)."""
+        return self.query(
+            f"""
+            SELECT {_HOUR}, queue, CASE WHEN fp <> '' THEN fp END, ended, sum(n)::BIGINT,
+                   max(tries)::BIGINT, sum(redeliveries)::BIGINT
+            FROM rows WHERE k = 'redel' GROUP BY ALL
+            """
+        )

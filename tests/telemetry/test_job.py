@@ -374,6 +374,24 @@ def test_exchanges_of_no_use_equal_the_oracle(done: Done) -> None:
     ]
 
 
+def test_messages_that_were_given_up_equal_the_oracle(done: Done) -> None:
+    """8.5.  Those beyond the bound of a minute have no fingerprint, and are counted."""
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), queue, fp, ended, n::BIGINT, tries_max, "
+        "redeliveries::BIGINT FROM poison_1h WHERE cluster = 'test/fleet'",
+    )
+    assert mine == Oracle(done.raw, "test/fleet").poison()
+    first = [row for row in mine if row[0] == fleet.BEGIN_US]
+    # Steps 0 to 7: 2, 3 and 4 messages in turns, of one kind and of a kind each.
+    assert sorted(row[4] for row in first if row[1:4:2] == ("q1", "dlx_missing")) == [2, 5, 8, 8]
+    (often,) = [row for row in first if row[1:4:2] == ("q1", "routed")]
+    assert often[4:6] == (23, 11)
+    assert {(row[2] is None, row[4]) for row in first if row[1] == "q2"} == {
+        (True, 400), (False, 400),
+    }  # fmt: skip
+
+
 def test_consumers_equal_the_oracle(done: Done) -> None:
     oracle = Oracle(done.raw, "test/fleet")
     mine = query(
@@ -476,7 +494,7 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 TABLES = ("consumer_use_1h", "capacity_1d", "member_5m", "blocked_1h", "queue_1h", "queue_1m",
           "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h", "usage_1h", "chargeback_1d",
           "queue_last_1h", "flow_10s", "policy_coverage_1h", "idle_exchanges_1h",
-          "exchange_last_1h")  # fmt: skip
+          "exchange_last_1h", "poison_1h")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

@@ -317,7 +317,7 @@ def _poison(rows: list[Row]) -> str:
     for row in rows:
         key = (row["queue"], row["vhost"], row["fp"] or "not looked at", row["ended"] or "")
         entry = sums.setdefault(key, [0, 0, 0])
-        entry[0] += row["n"]
+        entry[0] += row["n"] or 0
         entry[1] = max(entry[1], row["tries_max"])
         entry[2] += row["redeliveries"] or 0
     lines = [

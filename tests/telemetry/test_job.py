@@ -118,8 +118,36 @@ def cheat(raw: Path) -> None:
         {"k": "node", "t0": 5, "t1": 2},
         {"k": "node", "t0": 1 << 60, "t1": 1 << 60},
     ]
+    node.rows["sample"] += [{"t0": fleet.BEGIN_US, "t1": second_us, "vhost": "/", **row}
+                            for row in ODD]  # fmt: skip
     node.boot_event(second_us, "end")
     node.seal(fleet.BEGIN_US)
+
+
+#: Rows whose types are right and whose content no member writes.
+ODD: tuple[dict[str, Any], ...] = (
+    {"k": "policy", "kind": "policy", "policy": "odd", "overridden": {"x": None},
+     "matched": {"a": None, "b": 1 << 62, "c": 1 << 62}},
+    {"k": "policy", "kind": "no-such-kind", "policy": "odd"},
+    {"k": "topo", "kind": "vhost", "objects": {"classic": None, "quorum": 1}},
+    {"k": "topo", "kind": "exchange", "bindings": 0, "has_alternate": False},
+    {"k": "topo", "kind": "exchange", "bindings": 0, "has_alternate": False, "exchange": "odd"},
+    {"k": "topo", "kind": "no-such-kind"},
+    {"k": "redel", "queue": "odd", "n": 1 << 62, "tries": 1, "fp": "f"},
+    {"k": "redel", "queue": "odd", "n": 1 << 62, "tries": 2, "fp": "f"},
+)  # fmt: skip
+
+
+def test_odd_rows_of_one_cluster_stop_no_run(done: Done) -> None:
+    where = "WHERE cluster = 'test/cheat'"
+    policies = "SELECT policy, state, matched, object_kind, objects FROM policy_coverage_1h"
+    assert query(done.out, f"{policies} {where}") == [
+        ("odd", "unknown", 1 << 62, None, None),
+        (None, None, None, "quorum", 1),
+    ]
+    exchanges = "SELECT exchange, is_unbound, idle_in_s FROM idle_exchanges_1h"
+    assert query(done.out, f"{exchanges} {where}") == [("odd", True, None)]
+    assert query(done.out, f"SELECT fp, n, tries_max FROM poison_1h {where}") == [("f", None, 2)]
 
 
 def golden(raw: Path) -> None:
@@ -331,7 +359,7 @@ def test_what_policies_hold_for_equals_the_oracle(done: Done) -> None:
         done.out,
         "SELECT epoch_us(window_start), policy_kind, policy, state, matched, won, "
         "coalesce(list_sum(list_transform(overridden, lambda each: each.value)), 0)::BIGINT, "
-        "lost_to FROM policy_coverage_1h WHERE policy IS NOT NULL",
+        "lost_to FROM policy_coverage_1h WHERE policy IS NOT NULL AND cluster = 'test/fleet'",
     )
     assert mine == oracle.policies()
     hour_us = fleet.BEGIN_US + fleet.HOUR_US
@@ -345,7 +373,7 @@ def test_what_policies_hold_for_equals_the_oracle(done: Done) -> None:
     mine = query(
         done.out,
         "SELECT epoch_us(window_start), vhost, sum(objects)::BIGINT, sum(without_policy)::BIGINT "
-        "FROM policy_coverage_1h WHERE policy IS NULL GROUP BY ALL",
+        "FROM policy_coverage_1h WHERE policy IS NULL AND cluster = 'test/fleet' GROUP BY ALL",
     )
     assert mine == oracle.without_policy()
     assert mine[-1][2:] == (13, 8)

@@ -115,9 +115,10 @@ def build_poison(inputs: Inputs) -> DataFrame:
         .withColumn("fp", f.nullif(f.col("fp"), f.lit("")))
         .groupBy("cluster", hour, "vhost", "queue", "fp", "ended")
         .agg(
-            f.sum("n").alias("n"),
+            # A sum that no member can have counted is null, and stops nothing.
+            f.try_sum("n").alias("n"),
             f.max("tries").alias("tries_max"),
-            f.sum("redeliveries").alias("redeliveries"),
+            f.try_sum("redeliveries").alias("redeliveries"),
             f.min("t0").alias("first_seen_us"),
             f.max("t1").alias("last_seen_us"),
         )

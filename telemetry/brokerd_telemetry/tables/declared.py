@@ -29,16 +29,19 @@ _TOLD = ("state", "apply_to", "priority", "matched", "won", "overridden", "lost_
 
 
 def _added(counts: Column) -> Column:
-    """Return the sum of a map's counts; 0 of none, and where a member told of none."""
+    """Return the sum of a map's counts; 0 of none, and where a member told of none.  What would not
+    fit into the sum, which no member counts, is left out.
+    """
     values = f.coalesce(f.map_values(counts), f.array().cast("array<bigint>"))
+    none = f.lit(0).cast("long")
     return f.aggregate(
-        values, f.lit(0).cast("long"), lambda sum_, n: sum_ + f.coalesce(n, f.lit(0))
+        values, none, lambda sum_, n: f.coalesce(f.try_add(sum_, f.coalesce(n, none)), sum_)
     )
 
 
 def _listed(counts: Column) -> Column:
     """Return a map's counts as a list in order of their keys."""
-    return f.array_sort(f.map_entries(counts))
+    return f.array_sort(f.map_entries(f.map_filter(counts, lambda _, n: n.isNotNull())))
 
 
 def _last(*names: str) -> Column:
@@ -97,7 +100,8 @@ def build_policies(inputs: Inputs) -> DataFrame:
     objects = vhosts.select(
         *key, f.explode("last.objects").alias("object_kind", "objects"), "last.without_policy"
     ).withColumn("without_policy", f.try_element_at("without_policy", "object_kind"))
-    return policies.unionByName(objects, allowMissingColumns=True)
+    counted = objects.where(f.col("objects").isNotNull())
+    return policies.unionByName(counted, allowMissingColumns=True)
 
 
 def exchange_lasts(
@@ -110,7 +114,8 @@ def exchange_lasts(
     end of the last interval in which something was published to it; null if nothing was since then.
     """
     none = f.lit(None).cast("long")
-    there = declared.where(f.col("kind") == "exchange").select(
+    is_exchange = (f.col("kind") == "exchange") & f.col("exchange").isNotNull()
+    there = declared.where(is_exchange).select(
         *_EXCHANGE_KEY, *_EXCHANGE, f.col("state").eqNullSafe("deleted").alias("is_gone"),
         f.col("t0").alias("first_us"), none.alias("in_us"),
     )  # fmt: skip

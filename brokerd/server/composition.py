@@ -92,6 +92,7 @@ from brokerd.server.queue_groups import Listeners, QueueGroups
 from brokerd.server.runtime import MemberRuntime
 from brokerd.server.tasks import Tasks, log_failure
 from brokerd.server.timers import DeadlineWheel
+from brokerd.server.topology_walk import TopologyWalk
 from brokerd.server.variables import Variables
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -439,9 +440,8 @@ def build_fronts(member: Member) -> Fronts:
     runtime = MemberRuntime(
         *(base.lifecycle, access.alarms.all, monitor, endpoints, members.leadership)
     )
-    rows = telemetry_hooks.Sources(
-        *(base.counters, base.queues, base.host, access.connections, runtime)
-    )
+    counted = (base.counters, base.queues, base.host, access.connections, runtime)
+    rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host))
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)
     admin = _admin_services(base, access, messages, members, runtime)
     servicers = Servicers(

@@ -97,6 +97,14 @@ class Runtime(Protocol):
         ...
 
 
+class Topology(Protocol):
+    """What is declared."""
+
+    async def rows(self, since_us: int, now_us: int) -> list[dict[str, Any]]:
+        """Return the rows of an interval; none most times, and where others tell of it."""
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class Sources:
     """Where the rows come from."""
@@ -106,6 +114,7 @@ class Sources:
     groups: Groups
     connections: Sized
     runtime: Runtime
+    topology: Topology
 
 
 class Telemetry:
@@ -186,6 +195,7 @@ class Telemetry:
             self._queues.forget(led, sources.queues.queue_uids())
             async for uids in in_slices(led):
                 self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
+            self._writer.emit("sample", await sources.topology.rows(since_us, now_us))
 
     def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
         groups = self._sources.groups

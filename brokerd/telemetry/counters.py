@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from brokerd.telemetry.client_totals import AMQP, GRPC, ClientTotals
 from brokerd.telemetry.histograms import Histogram
+from brokerd.telemetry.poison_rows import PoisonRows
 from brokerd.telemetry.queue_rows import QueueRows as QueueRows
 from brokerd.telemetry.top_keys import TopKeys
 
@@ -181,6 +182,8 @@ class Counters:
         self._confirms: dict[tuple[str, str, str], Histogram] = {}
         self._unroutable: dict[tuple[str, str, str, str], TopKeys] = {}
         self._letters: dict[tuple[str | tuple[str, ...], ...], list[int]] = {}
+        #: What was given up for a delivery limit.
+        self.poison = PoisonRows(clock_ms)
         self._events: list[Row] = []
         #: Events that did not fit; told in the next gap event.
         self._events_dropped = 0
@@ -444,6 +447,7 @@ class Counters:
         for parts, (n, size_bytes) in letters.items():
             row: Row = {"k": "dl", "t0": t0_us, "t1": t1_us, "n": n, "bytes": size_bytes}
             rows.append(row | dict(zip(names, parts, strict=True)))
+        rows += self.poison.take(t0_us, t1_us)
         if self._events_dropped:
             lost, self._events_dropped = self._events_dropped, 0
             rows.append({"k": "gap", "t0": t0_us, "t1": t1_us, "cause": "events_max", "rows": lost})

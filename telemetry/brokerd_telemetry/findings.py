@@ -1,7 +1,8 @@
 """Findings: when what the rules found is raised, stands, and is clear again.
 
 design/telemetry.md §8.19, ADR 33.  A condition is PENDING in its first hour, RAISED from the second
-on, CLEAR after three hours without; rules that are certain at once are raised at once.  The table
+on, CLEAR after three hours without; rules that are certain at once are raised at once, others name
+more hours.  The table
 `findings` is its own memory: a run goes on from what stands in the hour before the ones that it
 makes anew, so doing it twice gives the same, and what has stood for a year is still one finding.
 """
@@ -19,7 +20,6 @@ from brokerd_telemetry.rules import Facts, Hit
 if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
 
-RAISE_WINDOWS = 2
 CLEAR_WINDOWS = 3
 #: Dead letters that came so many hours ago still say what a queue is for.
 LETTER_HOURS = 24
@@ -50,15 +50,18 @@ class Standing:
         return self.status != "RAISED" and self.hours_quiet > 0
 
 
-def step(before: Standing | None, hit: Hit | None, at_once: bool, hour_us: int) -> Standing | None:
-    """Return what becomes of a finding in an hour; None: there is nothing to tell."""
+def step(before: Standing | None, hit: Hit | None, windows: int, hour_us: int) -> Standing | None:
+    """Return what becomes of a finding in an hour; None: there is nothing to tell.
+
+    windows: so many hours in a row raise it.
+    """
     if before is not None and before.is_over:
         before = None
     if hit is not None:
         since_us = hour_us if before is None else before.since_us
         seen = 1 if before is None or before.hours_quiet else before.hours_seen + 1
         was_raised = before is not None and before.status == "RAISED"
-        is_raised = was_raised or at_once or seen >= RAISE_WINDOWS
+        is_raised = was_raised or seen >= windows
         return Standing("RAISED" if is_raised else "PENDING", since_us, hit, seen, 0)
     if before is None or before.status != "RAISED":
         return None
@@ -86,8 +89,8 @@ def evaluate(live: Live, hours: list[str]) -> list[Row]:
         for key in sorted({*standing, *hits}):
             if key[0] not in told:
                 continue
-            at_once = rules.BY_ID[key[1]].at_once
-            now = step(standing.pop(key, None), hits.get(key), at_once, hour_us)
+            windows = rules.BY_ID[key[1]].raised_after
+            now = step(standing.pop(key, None), hits.get(key), windows, hour_us)
             if now is not None:
                 standing[key] = now
                 lines.append(_line(key, now, hour_us))

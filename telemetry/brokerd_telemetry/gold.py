@@ -16,6 +16,7 @@ from brokerd_telemetry.tables import (
     confirms,
     consumers,
     dead_letters,
+    declared,
     federation,
     memory,
     outlook,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
 
 LAST_ROWS = "queue_last_1h"
+LAST_EXCHANGES = "exchange_last_1h"
 
 #: What takes longest comes first.
 TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
@@ -55,10 +57,14 @@ TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
     "forecast_score_1h": outlook.build_score,
     "consumer_use_1h": consumers.build_use,
     "idle_queues_1h": consumers.build_idle,
+    "poison_1h": dead_letters.build_poison,
+    "policy_coverage_1h": declared.build_policies,
     "capacity_1d": capacity.build_capacity,
     "member_5m": capacity.build_members,
     "blocked_1h": memory.build_blocked,
+    "idle_exchanges_1h": declared.build_idle_exchanges,
     LAST_ROWS: lambda inputs: inputs.lasts,
+    LAST_EXCHANGES: lambda inputs: inputs.exchange_lasts,
 }
 
 #: Hours of alarms before the touched ones: an episode lies in the hour of its end.
@@ -153,7 +159,8 @@ def prepare(
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    carry = loaded(_last_files(live, hours[0]))
+    carry = loaded(_last_files(live, LAST_ROWS, hours[0]))
+    exchanges = loaded(_last_files(live, LAST_EXCHANGES, hours[0]))
     # Most tables are made of it.
     rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
     chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
@@ -162,21 +169,27 @@ def prepare(
         rows=rows,
         nothing=nothing,
         steps=chained,
-        # Only of hours that a cluster told of: those of others are not its own, so that it does not
-        # matter which clusters are made in one pass.
-        lasts=steps.last_rows(chained, carry, starts_us)
-        .join(
-            f.broadcast(covered.select("cluster", "window_start")),
-            ["cluster", "window_start"],
-            "left_semi",
-        )
-        .persist(),
+        lasts=_told(steps.last_rows(chained, carry, starts_us), covered),
+        exchange_lasts=_told(
+            declared.exchange_lasts(
+                rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us
+            ),
+            covered,
+        ),
         coverage=covered,
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
         usage_before=load("usage_1h", others),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
+
+
+def _told(lasts: DataFrame, covered: DataFrame) -> DataFrame:
+    """Return last rows, only of hours that a cluster told of: those of others are not its own, so
+    that it does not matter which clusters are made in one pass.
+    """
+    hours = f.broadcast(covered.select("cluster", "window_start"))
+    return lasts.join(hours, ["cluster", "window_start"], "left_semi").persist()
 
 
 def _alarm_files(live: Live, first_hour: str) -> list[str]:
@@ -188,20 +201,20 @@ def _alarm_files(live: Live, first_hour: str) -> list[str]:
     return live.here([path for path in paths if any(part in path for part in alarms)])
 
 
-def _last_files(live: Live, first_hour: str) -> list[str]:
+def _last_files(live: Live, table: str, first_hour: str) -> list[str]:
     """Return the last rows of each cluster's last hour before one: clusters fall silent apart."""
     found: list[str] = []
-    for cluster in live.names(LAST_ROWS):
+    for cluster in live.names(table):
         own = live.of([cluster])
-        before = [hour for hour in own.hours(LAST_ROWS) if hour < first_hour]
-        found += own.files(LAST_ROWS, before[-1:])
+        before = [hour for hour in own.hours(table) if hour < first_hour]
+        found += own.files(table, before[-1:])
     return found
 
 
 def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
     """Return a table's rows of these hours, with the completeness of each row's hour."""
     frame = TABLES[name](inputs)
-    if name == LAST_ROWS:
+    if name in (LAST_ROWS, LAST_EXCHANGES):
         return frame
     if name == "memory_episode":
         # Alarms of earlier hours were only read for episodes that end in these.

@@ -12,7 +12,7 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import charts, page, pictures, report_head, schema
+from brokerd_telemetry import charts, page, pictures, report_declared, report_head, schema
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -44,7 +44,10 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
         ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
+        ("poison", "Messages that were given up", _poison(rows("poison_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),
+        ("exchanges", "Idle exchanges", report_declared.exchanges(rows("idle_exchanges_1h"))),
+        ("policies", "Policies", report_declared.policies(rows("policy_coverage_1h"))),
         ("confirms", "Publisher confirms", _confirms(rows("confirm_1h"))),
         ("memory", "Memory episodes", _memory(rows("memory_episode"))),
         ("blocked", "Who was blocked", _blocked(rows("blocked_1h"))),
@@ -95,7 +98,7 @@ def _place(item: Row) -> str:
     if kind == "exchange":
         what = _exchange(name) if not name else f"exchange {name}"
     else:
-        what = f"{kind} {name}"
+        what = f"{kind.replace('_', ' ')} {name}"
     return f"{what} in vhost {vhost}" if vhost and kind != "vhost" else what
 
 
@@ -305,6 +308,25 @@ def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
     return pictures.sankey(pictures.flows(rows, graph)) + page.table(
         heads, lines, raw=(5,), right=(4, 6)
     )
+
+
+def _poison(rows: list[Row]) -> str:
+    if not rows:
+        return page.nothing("No letter was made for a delivery limit.")
+    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    for row in rows:
+        key = (row["queue"], row["vhost"], row["fp"] or "not looked at", row["ended"] or "")
+        entry = sums.setdefault(key, [0, 0, 0])
+        entry[0] += row["n"] or 0
+        entry[1] = max(entry[1], row["tries_max"])
+        entry[2] += row["redeliveries"] or 0
+    lines = [
+        (*key, f"{n:,}", f"{tries:,}", f"{redeliveries:,}")
+        for key, (n, tries, redeliveries) in sorted(sums.items(), key=lambda item: -item[1][2])
+    ]
+    heads = ("queue", "vhost", "fingerprint", "letters", "messages", "tries at the most",
+             "redeliveries")  # fmt: skip
+    return page.table(heads, lines, right=(4, 5, 6))
 
 
 def _unroutable(rows: list[Row]) -> str:

@@ -15,6 +15,10 @@ Row = dict[str, Any]
 #: A retry loop takes a few rounds; a letter that went round so often comes to nothing.
 ROUNDS_MAX = 10.0
 DAY_S = 86_400
+#: Hours in a row that raise a finding, if its rule names no others.
+RAISE_WINDOWS = 2
+#: A policy may be there before what it is for.
+DAY_WINDOWS = 24
 #: So long nothing came to a queue and nothing was taken, or nothing was taken of what lies there.
 DEAD_DAYS, HOARDER_DAYS = 14.0, 7.0
 DISK_DAYS = 7.0
@@ -54,7 +58,7 @@ Check = Callable[[Row, Facts], Iterable[Hit]]
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """One rule.  at_once: one hour is enough."""
+    """One rule.  windows: hours in a row that raise it; at_once: one is enough."""
 
     id: str
     severity: str
@@ -62,6 +66,12 @@ class Rule:
     at_once: bool
     action: str
     check: Check
+    windows: int = RAISE_WINDOWS
+
+    @property
+    def raised_after(self) -> int:
+        """Return the number of hours in a row with a hit that raise a finding."""
+        return 1 if self.at_once else self.windows
 
 
 def _lost_letters(row: Row, _: Facts) -> Iterable[Hit]:
@@ -228,6 +238,41 @@ def _idle(row: Row, _: Facts) -> Iterable[Hit]:
         )  # fmt: skip
 
 
+def _idle_exchange(row: Row, _: Facts) -> Iterable[Hit]:
+    # Null where its messages come by way of another exchange, and are counted there.
+    days = (row["idle_in_s"] or 0) / DAY_S
+    if days >= DEAD_DAYS:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], days, DEAD_DAYS,
+            f"nothing was published to it for {days:.0f} days",
+        )  # fmt: skip
+
+
+def _unbound(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["is_unbound"]:
+        yield Hit(
+            "exchange", row["vhost"], row["exchange"], 0, 0,
+            "nothing is bound to it, and it has no alternate exchange: what is published to it is "
+            "returned or dropped",
+        )  # fmt: skip
+
+
+def _useless_policy(row: Row, _: Facts) -> Iterable[Hit]:
+    if row["state"] == "matches_nothing":
+        why = "it matches nothing"
+    elif row["state"] == "shadowed":
+        count = row["matched"]
+        why = f"it matches {count:,} object{'s' if count > 1 else ''} and holds for none"
+        if row["lost_to"]:
+            why += f": '{row['lost_to']}' wins"
+    else:
+        return
+    yield Hit(
+        row["policy_kind"], row["vhost"], row["policy"], row["matched"], 0,
+        f"{why} (apply-to {row['apply_to']}, priority {row['priority']})",
+    )  # fmt: skip
+
+
 def _capacity(row: Row, _: Facts) -> Iterable[Hit]:
     if row["verdict"] not in ("grow", "shrink"):
         return
@@ -371,7 +416,8 @@ RULES = (
     Rule("AE-CYCLE", "warning", "unroutable_1h", False,
          "break the ring of alternate exchanges", _alternate_cycle),
     Rule("POISON", "warning", "queue_1h", True,
-         "look at the dead letters of this queue: some message cannot be handled", _poison),
+         "look at the dead letters of this queue: some message cannot be handled (the table "
+         "poison_1h tells kinds of messages apart)", _poison),
     Rule("LIMIT-DROP", "critical", "queue_1h", True,
          "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
          "resource", _default_limit),
@@ -386,6 +432,13 @@ RULES = (
          "add consumers, or raise the limit", _fills(3600, 86_400)),
     Rule("IDLE", "info", "idle_queues_1h", False,
          "delete the queue, or bring back who used it", _idle),
+    Rule("IDLE-EXCHANGE", "info", "idle_exchanges_1h", False,
+         "delete the exchange, or bring back who published to it", _idle_exchange),
+    Rule("UNBOUND", "info", "idle_exchanges_1h", False,
+         "bind a queue, name an alternate exchange, or delete the exchange", _unbound,
+         DAY_WINDOWS),
+    Rule("POLICY-UNUSED", "info", "policy_coverage_1h", False,
+         "mend its pattern, apply-to or priority, or delete it", _useless_policy, DAY_WINDOWS),
     Rule("CAP", "info", "capacity_1d", False,
          "set the members' memory to the target", _capacity),
     Rule("DISK-FILLS", "warning", "capacity_1d", False,

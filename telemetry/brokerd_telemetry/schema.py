@@ -33,13 +33,23 @@ _LONGS = (
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",
     "conns", "leaders", "rss", "mem_limit", "wm_bytes", "wm_state", "disk_free", "disk_limit",
     "backlog", "backlog_age_ms", "in_flight", "drop_maxhops", "drop_loop", "reconnects",
-    "moved", "lag_count", "lag_sum_ms",
+    "moved", "lag_count", "lag_sum_ms", "priority", "bindings",
+    "tries", "redeliveries",
 )  # fmt: skip
 _TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
     "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
     "kind", "link", "upstream", "remote", "broker_version",
-    "shovel", "dest", "dest_queue", "dest_exchange",
+    "shovel", "dest", "dest_queue", "dest_exchange", "apply_to", "lost_to", "xtype",
+    "fp", "ended",
+)  # fmt: skip
+_FLAGS = ("hb", "whole", "has_alternate", "is_target")
+#: Counts by name; members of another version may have other names.
+_COUNTS = (
+    # Bytes by part of a member's memory.
+    "mem_parts",
+    # Objects by kind, and by key of a policy.
+    "objects", "without_policy", "matched", "won", "overridden",
 )  # fmt: skip
 
 HISTOGRAM = t.StructType(
@@ -57,13 +67,12 @@ ROW = t.StructType(
         t.StructField("v", t.IntegerType()),
         *(t.StructField(name, t.StringType()) for name in _TEXTS),
         *(t.StructField(name, t.LongType()) for name in _LONGS),
-        t.StructField("hb", t.BooleanType()),
+        *(t.StructField(name, t.BooleanType()) for name in _FLAGS),
         t.StructField("ae_hops", t.ArrayType(t.LongType())),
         t.StructField("hops", t.ArrayType(t.LongType())),
         # The queues that dead letters went to.
         t.StructField("targets", t.ArrayType(t.StringType())),
-        # Bytes by part of a member's memory; members of another version may have other parts.
-        t.StructField("mem_parts", t.MapType(t.StringType(), t.LongType())),
+        *(t.StructField(name, t.MapType(t.StringType(), t.LongType())) for name in _COUNTS),
         *(
             t.StructField(name, HISTOGRAM)
             for name in ("total", "route", "replicate", "fsync", "wait", "lag")
@@ -103,11 +112,11 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "boot": ("state",),
     "gap": ("cause", "rows"),
     "leader": (),
-    "policy": (),
-    "topo": (),
+    "policy": ("vhost", "policy", "kind"),
+    "topo": ("vhost", "kind"),
     "link": (),
     "conn": (),
-    "redel": (),
+    "redel": ("vhost", "queue", "n", "tries"),
 }
 #: The directory in silver of lines that are no rows; moved to quarantine before the commit.
 BAD_KIND = "_bad"

@@ -17,6 +17,7 @@ from brokerd_telemetry import sources
 
 from brokerd.rpc.v1 import admin_pb2, admin_pb2_grpc
 from tests.integration.members import Member, cluster, eventually
+from tests.integration.test_admin_grpc import Admin, put
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -95,6 +96,49 @@ def test_copies_are_what_queues_take_and_letters_name_where_they_went(
         ("b", "a", "at-most-once"): 5,
         ("sure", "plain", "at-least-once"): 5,
     }
+
+
+def test_one_member_tells_what_is_declared_and_what_was_given_up(tmp_path: Path) -> None:
+    """8.5, 8.13, 8.14, in a cluster: whoever leads the catalog tells of policies and exchanges."""
+    with cluster(tmp_path, 3) as members:
+        with members[1].connect() as connection:
+            channel = connection.channel()
+            channel.exchange_declare("lonely", "topic", durable=True)
+            channel.queue_declare("dead", durable=True)
+            letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+            arguments = {**QUORUM, **letters, "x-delivery-limit": 2}
+            channel.queue_declare("orders", durable=True, arguments=arguments)
+            channel.basic_publish("", "orders", b"a secret", pika.BasicProperties(type="broken"))
+            for _ in range(3):
+                tag = eventually(lambda: got(channel, "orders"), "the message")
+                channel.basic_nack(tag, requeue=True)
+            eventually(lambda: depth(channel, "dead") == 1, "the letter")
+        policy = {"pattern": "^nothing$", "apply-to": "queues", "definition": {"max-length": 5}}
+        assert Admin(members[0].grpc_port).code(put("policy", "nobodys", policy)) == 0
+        rows: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            rows[:] = [
+                {**row, "member": number}
+                for number, member in enumerate(members)
+                for row in told(member, tmp_path / f"raw{number}")
+            ]
+            return any(row["k"] == "policy" for row in rows)
+
+        eventually(is_told, "the policy")
+    (policy_row,) = [row for row in rows if row["k"] == "policy"]
+    assert (policy_row["policy"], policy_row["matched"], policy_row["whole"]) == (
+        "nobodys",
+        {},
+        True,
+    )
+    (exchange,) = [row for row in rows if row["k"] == "topo" and row["kind"] == "exchange"]
+    assert (exchange["exchange"], exchange["bindings"]) == ("lonely", 0)
+    assert {row["member"] for row in rows if row["k"] == "topo"} == {policy_row["member"]}
+    (given_up,) = [row for row in rows if row["k"] == "redel"]
+    assert (given_up["queue"], given_up["n"], given_up["tries"]) == ("orders", 1, 3)
+    assert given_up["ended"] == "routed"
+    assert "secret" not in json.dumps(rows)
 
 
 def got(channel: Any, queue: str) -> int | None:

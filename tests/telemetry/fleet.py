@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd.amqp.properties import BasicProperties
 from brokerd.core.catalog import catalog_objects
 from brokerd.core.catalog.catalog_objects import Exchange
 from brokerd.core.catalog.router import RouteResult
@@ -18,12 +19,17 @@ from brokerd.core.queue.queue_state import COUNTERS, REMOVALS
 from brokerd.core.queue_options import QueueOptions
 from brokerd.telemetry import segment_files
 from brokerd.telemetry.counters import Counters
+from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from brokerd.telemetry.queue_rows import QueueRows
+from brokerd.telemetry.topology_rows import Look, TopologyRows
+from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 #: 2026-11-20T14:00:00Z, as in design/telemetry.md §14.1.
 BEGIN_US = 1_795_183_200_000_000
 INTERVAL_US = 10_000_000
 HOUR_US = 3_600_000_000
+#: The step in whose interval a fleet's policies change.
+CHANGED_AT = 5
 
 
 @dataclass
@@ -120,6 +126,9 @@ class Node:
         self.counters = Counters(lambda: self.now_us // 1000, lambda: self.now_us)
         self.queue_rows = QueueRows()
         self.queue_rows.known(known)
+        #: What is declared, where this member leads the catalog.
+        self.declared: CatalogDriver | None = None
+        self.topology = TopologyRows()
         self.rows: dict[str, list[dict[str, Any]]] = {"sample": [], "event": []}
         self.seq = {"sample": 0, "event": 0}
         self.number = {"sample": 0, "event": 0}
@@ -146,6 +155,8 @@ class Node:
             rows += self.queue_rows.rows(
                 queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
             )
+        if self.declared is not None:
+            rows += self.topology.rows(_look(self.declared), t0_us, t1_us)
         self.rows["sample"] += rows
         self.rows["event"] += self.counters.take_events(t0_us, t1_us)
 
@@ -172,6 +183,59 @@ class Node:
             self.number[stream] += 1
             self.rows[stream] = []
         return paths
+
+
+def _look(catalog: CatalogDriver) -> Look:
+    look = Look(catalog.view)
+    for topology in catalog.view.vhosts.values():
+        for record in (*topology.exchanges.values(), *topology.queues.values()):
+            look.add(record)
+    return look
+
+
+def declare() -> CatalogDriver:
+    """Return what is declared in a fleet: policies that win, lose and fit nothing, exchanges that
+    are used, idle, bound and not.
+    """
+    catalog = CatalogDriver()
+    for number in range(5):
+        limit = {"x-max-length": 1_000_000} if number == 4 else {}
+        catalog.queue(f"q{number}", arguments={"x-queue-type": "quorum", **limit})
+    catalog.queue("temporary")
+    for name in ("x", "early", "quiet", "gone", "unbound", "inner", "backup"):
+        catalog.exchange(name)
+    catalog.exchange("caught", arguments={"alternate-exchange": "backup"})
+    for name in ("x", "early", "quiet", "backup"):
+        catalog.bind(name, "q0")
+    catalog.bind("x", "inner", kind="exchange")
+    put_policy(catalog, "all", {"max-length": 2_000_000, "delivery-limit": 3}, "^q", 2)
+    put_policy(catalog, "low", {"max-length": 5}, "^q[01]$", 1)
+    put_policy(catalog, "nothing", {"max-length": 5}, "^nothing$", 9)
+    put_policy(catalog, "gone", {"max-length": 5}, "^temporary$", 0)
+    put_policy(catalog, "cap", {"expires": 9_000_000}, "^q1$", 0, kind="operator_policy")
+    return catalog
+
+
+def put_policy(
+    catalog: CatalogDriver,
+    name: str,
+    definition: dict[str, Any],
+    pattern: str,
+    priority: int,
+    kind: str = "policy",
+) -> None:
+    """Make or change a policy for queues."""
+    spec = {"pattern": pattern, "definition": definition, "priority": priority,
+            "apply-to": "queues"}  # fmt: skip
+    assert catalog.put(kind, name, spec)["code"] == "OK"
+
+
+def change(catalog: CatalogDriver) -> None:
+    """Let a policy and an exchange go, another policy that nobody needs and a queue come."""
+    catalog.delete("policy", "gone", vhost=VHOST)
+    catalog.delete("exchange", "gone", vhost=VHOST)
+    catalog.bind("quiet", "q1")
+    put_policy(catalog, "late", {"max-length": 7}, "^q2$", -1)
 
 
 def route(*queues: str, hops: int = 0, missing: bool = False, cycle: bool = False) -> RouteResult:
@@ -216,6 +280,7 @@ def make(
     nodes = [Node(directory, "test/fleet", f"n{i}", seed * 10 + i + 1, []) for i in range(3)]
     for node in nodes:
         node.boot_event(BEGIN_US, "start")
+    catalog = nodes[2].declared = declare()
     leader, term = dict.fromkeys(range(5), 0), dict.fromkeys(range(5), 1)
     step_us = HOUR_US // steps_per_hour
     killed_at = hours * steps_per_hour // 2 if kill else -1
@@ -232,6 +297,11 @@ def make(
             nodes[0].seal(t0_us)
             nodes[0] = Node(directory, "test/fleet", "n0", seed * 10 + 7, [q.uid for q in queues])
             nodes[0].boot_event(t1_us, "start")
+        if step == 0:
+            # Of the broker's own, which no user is billed for.
+            nodes[0].counters.internal_published("/", "early", route(), 1, 100)
+        if step == CHANGED_AT:
+            change(catalog)
         _publish(nodes, rng, queues, truth)
         for number, node in enumerate(nodes):
             if step == killed_at and number == 0:
@@ -240,6 +310,8 @@ def make(
             # What happens within an interval is of its hour.
             node.now_us = t1_us - 1_000_000
             _suffer(node, odd)
+            if number == 1:
+                _give_up(node, step)
             node.now_us = t1_us
             led = [index for index in range(5) if leader[index] == number]
             terms = [term[index] for index in led]
@@ -266,6 +338,17 @@ def _suffer(node: Node, odd: random.Random) -> None:
         cause = odd.choice(("memory", "disk"))
         blocked_ms = odd.randint(1, 400_000)
         node.counters.throttle("/", "web", f"c{number}", "read_stop", blocked_ms, cause)
+
+
+def _give_up(node: Node, step: int) -> None:
+    """Let the member that makes the letters tell of two kinds of messages, one of them often."""
+    header = BasicProperties(content_type="text/plain").encode()
+    for number in range(2 + step % 3):
+        node.counters.poison.given_up("/", "q1", 4 + step, "k", header, "routed")
+        node.counters.poison.given_up("/", "q1", 4, f"k{number}", b"", "dlx_missing")
+    for _ in range(step % 2 * LOOKS_A_MINUTE):
+        node.counters.poison.given_up("/", "q2", 4, "k", header, "routed")
+        node.counters.poison.given_up("/", "q2", 4, "k", header, "routed")
 
 
 def _publish(nodes: list[Node], rng: random.Random, queues: list[Queue], truth: Truth) -> None:

@@ -15,6 +15,13 @@ _OUT = "(ack + rejected + expired + maxlen_drop + over_limit + orphaned + purged
 _COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out", "dl_confirmed")
 
 
+def _sum(counts: str) -> str:
+    """Return SQL for the sum of an object's counts."""
+    text = f"to_json({counts})"
+    each = f"list_transform(json_keys({text}), lambda name: coalesce(({text}->>name)::BIGINT, 0))"
+    return f"coalesce(list_sum({each}), 0)::BIGINT"
+
+
 class Oracle:
     """The rows of a directory of segments, with SQL over them."""
 
@@ -247,5 +254,64 @@ class Oracle:
                  FROM rows WHERE k = 'queue' GROUP BY ALL)
             SELECT hour, vhost, count(*)::BIGINT, count(s.d)::BIGINT, count(s.m)::BIGINT,
                    count(*) FILTER (s.t = 'quorum')::BIGINT FROM l GROUP BY ALL
+            """
+        )
+
+    def policies(self) -> list[tuple[Any, ...]]:
+        """(hour, kind, policy, state, matched, won, its own arguments, who wins instead)."""
+        of = f"PARTITION BY {_HOUR}, vhost, kind, policy"
+        return self.query(
+            f"""
+            WITH p AS (SELECT *, {_HOUR} AS hour, row_number() OVER ({of} ORDER BY t1 DESC) AS back,
+                    max({_sum("matched")}) OVER ({of}) AS most, max({_sum("won")}) OVER ({of}) AS w
+                 FROM rows WHERE k = 'policy')
+            SELECT hour, kind, policy, CASE WHEN w > 0 THEN 'wins' WHEN NOT whole THEN 'unknown'
+                   WHEN most > 0 THEN 'shadowed' ELSE 'matches_nothing' END,
+                   {_sum("matched")}, {_sum("won")}, {_sum("overridden")},
+                   CASE WHEN lost_to <> '' THEN lost_to END
+            FROM p WHERE back = 1 AND coalesce(state, '') <> 'deleted'
+            """
+        )
+
+    def without_policy(self) -> list[tuple[Any, ...]]:
+        """(hour, vhost, objects, those under no policy) of all kinds together."""
+        return self.query(
+            f"""
+            SELECT DISTINCT ON (hour, vhost) {_HOUR} AS hour, vhost, {_sum("objects")},
+                   {_sum("without_policy")}
+            FROM rows WHERE k = 'topo' AND kind = 'vhost' ORDER BY hour, vhost, t1 DESC
+            """
+        )
+
+    def idle_exchanges(self) -> list[tuple[Any, ...]]:
+        """(hour, exchange, bindings, leads nowhere, idle_in_s) of those idle or leading nowhere."""
+        return self.query(
+            f"""
+            WITH hours AS (SELECT {_HOUR} AS hour,
+                    least(max(t1), min({_HOUR}) + 3600000000) AS until FROM rows GROUP BY 1),
+            l AS (SELECT hour, until, exchange, max(t1) AS told, min(t0) AS since,
+                    arg_max(bindings, t1)::BIGINT AS bindings,
+                    arg_max(has_alternate, t1) AS caught, arg_max(is_target, t1) AS led_to,
+                    arg_max(coalesce(state, ''), t1) AS state
+                 FROM rows JOIN hours ON t0 < hour + 3600000000
+                 WHERE k = 'topo' AND kind = 'exchange' GROUP BY ALL),
+            c AS (SELECT hour, exchange, max(t1) AS came FROM rows
+                 JOIN hours ON t0 < hour + 3600000000
+                 WHERE k = 'exchange' AND "in" + internal_in > 0 GROUP BY ALL)
+            SELECT hour, exchange, bindings, bindings = 0 AND NOT caught,
+                   CASE WHEN NOT led_to THEN (until - coalesce(came, since)) / 1e6 END
+            FROM l LEFT JOIN c USING (hour, exchange)
+            WHERE told > hour AND state <> 'deleted' AND (bindings = 0 AND NOT caught
+                  OR NOT led_to AND until - coalesce(came, since) >= 3600000000)
+            """
+        )
+
+    def poison(self) -> list[tuple[Any, ...]]:
+        """(hour, queue, fingerprint, end, messages, tries at the most, redeliveries)."""
+        return self.query(
+            f"""
+            SELECT {_HOUR}, queue, CASE WHEN fp <> '' THEN fp END, ended, sum(n)::BIGINT,
+                   max(tries)::BIGINT, sum(redeliveries)::BIGINT
+            FROM rows WHERE k = 'redel' GROUP BY ALL
             """
         )

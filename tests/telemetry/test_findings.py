@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ LETTERS = pyarrow.schema(
 )
 
 
-def states(hits: list[int], at_once: bool = False) -> list[str]:
+def states(hits: Container[int], windows: int = 2) -> list[str]:
     told, standing = [], None
     for number, hour in enumerate(HOURS):
         hit = HIT if number in hits else None
-        standing = findings.step(standing, hit, at_once, schema.hour_start_us(hour))
+        standing = findings.step(standing, hit, windows, schema.hour_start_us(hour))
         if standing is not None:
             told.append(f"{hour[-2:]} {standing.status}")
     return told
@@ -49,14 +50,20 @@ def test_a_finding_that_comes_back_in_time_was_never_clear() -> None:
 
 def test_a_finding_that_comes_back_after_it_was_clear_is_a_new_one() -> None:
     assert states([1, 2, 6])[-2:] == ["05 CLEAR", "06 PENDING"]
-    began = findings.step(Standing("CLEAR", 0, HIT, 0, 3), HIT, True, 77)
+    began = findings.step(Standing("CLEAR", 0, HIT, 0, 3), HIT, 1, 77)
     assert began is not None
     assert (began.status, began.since_us) == ("RAISED", 77)
 
 
 def test_a_single_hour_does_not_raise_unless_the_rule_is_certain() -> None:
     assert states([3]) == ["03 PENDING"]
-    assert states([3], at_once=True) == ["03 RAISED", "04 RAISED", "05 RAISED", "06 CLEAR"]
+    assert states([3], windows=1) == ["03 RAISED", "04 RAISED", "05 RAISED", "06 CLEAR"]
+
+
+def test_a_rule_may_name_how_many_hours_raise_it() -> None:
+    assert states(range(9), windows=7)[5:8] == ["05 PENDING", "06 RAISED", "07 RAISED"]
+    # An hour without begins anew.
+    assert "RAISED" not in "".join(states([0, 1, 2, 3, 4, 6, 7, 8, 9], windows=7))
 
 
 class Tables:
@@ -193,6 +200,40 @@ def test_a_queue_is_idle_when_dead_or_when_it_keeps_what_nobody_takes() -> None:
     assert idle(6.9, 0, ready=5) == []
     (hoarder,) = idle(8, 0, ready=5, unacked=2)
     assert "keeps 7 messages (100 octets), and nothing was taken for 8 days" in hoarder.message
+
+
+def useless(state: str, **fields: Any) -> list[Hit]:
+    row = {"vhost": "/", "policy_kind": "policy", "policy": "p", "apply_to": "queues",
+           "priority": 3, "state": state, "matched": 0, "lost_to": None, **fields}  # fmt: skip
+    return list(rules.BY_ID["POLICY-UNUSED"].check(row, Facts()))
+
+
+def test_a_policy_that_holds_for_nothing_is_told_after_a_day() -> None:
+    """8.14: it may be there before the queues that it is for."""
+    assert useless("wins", matched=2) == useless("unknown") == []
+    # A row of the same table about a kind of objects.
+    assert useless(None) == []  # type: ignore[arg-type]
+    (nothing,) = useless("matches_nothing")
+    assert (nothing.object_type, nothing.name) == ("policy", "p")
+    assert nothing.message == "it matches nothing (apply-to queues, priority 3)"
+    (shadowed,) = useless("shadowed", matched=2, lost_to="q", policy_kind="operator_policy")
+    assert shadowed.object_type == "operator_policy"
+    assert "it matches 2 objects and holds for none: 'q' wins" in shadowed.message
+    rule = rules.BY_ID["POLICY-UNUSED"]
+    assert (rule.severity, rule.raised_after) == ("info", 24)
+
+
+def test_an_exchange_is_idle_after_a_fortnight_and_unbound_after_a_day() -> None:
+    """8.13.  One that messages come to by way of another exchange is not judged."""
+    idle, unbound = rules.BY_ID["IDLE-EXCHANGE"], rules.BY_ID["UNBOUND"]
+    row = {"vhost": "/", "exchange": "x", "idle_in_s": 13.9 * DAY_S, "is_unbound": False}
+    assert not [*idle.check(row, Facts()), *unbound.check(row, Facts())]
+    assert not list(idle.check(row | {"idle_in_s": None}, Facts()))
+    (hit,) = idle.check(row | {"idle_in_s": 15.0 * DAY_S}, Facts())
+    assert (hit.object_type, hit.name, hit.value) == ("exchange", "x", 15)
+    (hit,) = unbound.check(row | {"is_unbound": True}, Facts())
+    assert "nothing is bound to it, and it has no alternate exchange" in hit.message
+    assert (idle.raised_after, unbound.raised_after) == (2, 24)
 
 
 def capacity(verdict: str = "ok", **fields: Any) -> dict[str, Any]:

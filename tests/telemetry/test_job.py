@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ import pytest
 from brokerd_telemetry import commit
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.telemetry import fleet
+from tests.telemetry import fleet, odd_segments
 from tests.telemetry.oracle import Oracle
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -90,82 +89,24 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     raw = tmp_path_factory.mktemp("raw")
     out = tmp_path_factory.mktemp("out")
     truth = fleet.make(raw, SEED)
-    cheat(raw)
-    damage(raw)
-    golden(raw)
+    odd_segments.cheat(raw)
+    odd_segments.damage(raw)
+    odd_segments.golden(raw)
     said = run(raw, out)
     yield Done(raw, out, said, truth)
     shutil.rmtree(out)
 
 
-def cheat(raw: Path) -> None:
-    """Write a cluster whose queue says that it acknowledged one message more than it did."""
-    node = fleet.Node(raw, "test/cheat", "c0", 0xC0, [])
-    queue = fleet.Queue(9, "cheated")
-    queue.counters |= {"enq": 10, "dlv": 4, "ack": 4}
-    queue.ready = 6
-    contents = [fleet.content("k")] * 10
-    node.counters.published("/", "web", "x", fleet.route("cheated"), contents)
-    node.boot_event(fleet.BEGIN_US, "start")
-    node.collect(fleet.BEGIN_US, fleet.BEGIN_US + fleet.INTERVAL_US, [queue], 1)
-    queue.counters["ack"] += 1
-    second_us = fleet.BEGIN_US + 2 * fleet.INTERVAL_US
-    node.collect(fleet.BEGIN_US + fleet.INTERVAL_US, second_us, [queue], 1)
-    node.rows["sample"] += [
-        {"k": "queue", "t0": 1, "t1": 2, "vhost": "/"},
-        {"k": "unheard-of", "t0": 1, "t1": 2},
-        {"k": "node", "t0": "soon", "t1": 2},
-        {"k": "node", "t0": 5, "t1": 2},
-        {"k": "node", "t0": 1 << 60, "t1": 1 << 60},
+def test_odd_rows_of_one_cluster_stop_no_run(done: Done) -> None:
+    where = "WHERE cluster = 'test/cheat'"
+    policies = "SELECT policy, state, matched, object_kind, objects FROM policy_coverage_1h"
+    assert query(done.out, f"{policies} {where}") == [
+        ("odd", "unknown", 1 << 62, None, None),
+        (None, None, None, "quorum", 1),
     ]
-    node.boot_event(second_us, "end")
-    node.seal(fleet.BEGIN_US)
-
-
-def golden(raw: Path) -> None:
-    """Write the rows of design/telemetry.md §14.1 (with the cumulative counters they imply)."""
-    node = fleet.Node(raw, "mq/prod-eu", "brokerd-1", 0xA1, [])
-    common = {"t0": 1795184400000000, "t1": 1795184410000000, "vhost": "shop"}
-    node.rows["sample"] += [
-        {
-            "k": "queue", **common, "queue": "orders", "qtype": "quorum", "grp": 12, "term": 7,
-            "ready": 1804, "unacked": 96, "ready_bytes": 1847296, "unacked_bytes": 98304,
-            "enq": 912, "enq_bytes": 933888, "dlv": 640, "redlv": 12, "ack": 628, "rejected": 4,
-            "over_limit": 1, "dl_out": 5, "dl_pending": 2, "c_in": 5120044, "c_out": 5118144,
-            "c_enq": 5120044, "c_ack": 5117000, "c_rejected": 1000, "c_over_limit": 144,
-            "c_dl_out": 1144, "c_dlv": 5200000, "dlx": "dead", "strategy": "at-least-once",
-            "dl_confirmed": 4, "c_dl_confirmed": 1142,
-        },
-        {
-            "k": "exchange", **common, "exchange": "orders.in", "in": 950, "routed": 912,
-            "copies": 1310, "ae_routed": 31, "ae_hops": [29, 2, 0, 0], "returned": 5,
-            "dropped": 2,
-        },
-        {
-            "k": "confirm", **common, "exchange": "orders.in", "user": "web", "n": 905,
-            "total": {"i": [343, 361, 379], "c": [410, 470, 25], "sum_us": 998800,
-                      "max_us": 1805},
-        },
-        {"k": "node", **common},
-    ]  # fmt: skip
-    node.seal(1795184400000000)
-
-
-def damage(raw: Path) -> None:
-    """Add a torn segment, one with a wrong digest, and a copy under another hour."""
-    node = fleet.Node(raw, "test/torn", "t0", 0x70, [])
-    for _ in range(3):
-        node.boot_event(fleet.BEGIN_US, "start")
-        node.collect(fleet.BEGIN_US, fleet.BEGIN_US + fleet.INTERVAL_US, [])
-        node.seal(fleet.BEGIN_US)
-    first, second, third = sorted((raw / "raw/v1/cluster=test+torn").rglob("sample.*"))
-    first.write_bytes(first.read_bytes()[:-10])
-    second.write_bytes(
-        gzip.compress(gzip.decompress(second.read_bytes()).replace(b"conns", b"coins"))
-    )
-    copy = third.parents[1] / "hh=15" / third.name
-    copy.parent.mkdir()
-    shutil.copy(third, copy)
+    exchanges = "SELECT exchange, is_unbound, idle_in_s FROM idle_exchanges_1h"
+    assert query(done.out, f"{exchanges} {where}") == [("odd", True, None)]
+    assert query(done.out, f"SELECT fp, n, tries_max FROM poison_1h {where}") == [("f", None, 2)]
 
 
 def test_the_totals_are_the_truth_although_a_leader_was_killed(done: Done) -> None:
@@ -210,7 +151,7 @@ def test_the_books_of_a_sound_cluster_balance(done: Done) -> None:
         "SELECT equation, count(*), sum(abs(residual)) FROM audit_1h "
         "WHERE cluster = 'test/fleet' AND judged GROUP BY equation",
     )
-    assert rows == [("exchange", 2, 0), ("letters", 2, 0), ("queue", 10, 0)]
+    assert rows == [("exchange", 3, 0), ("letters", 2, 0), ("queue", 10, 0)]
 
 
 def test_published_metrics_please_promtool(done: Done) -> None:
@@ -324,6 +265,74 @@ def test_leaders_and_settings_equal_the_oracle(done: Done) -> None:
     assert [row[2:] for row in mine] == [(5, 3, 1, 5)] * 2
 
 
+def test_what_policies_hold_for_equals_the_oracle(done: Done) -> None:
+    """8.14.  The clusters without rows of these kinds, as of older members, have none."""
+    oracle = Oracle(done.raw, "test/fleet")
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), policy_kind, policy, state, matched, won, "
+        "coalesce(list_sum(list_transform(overridden, lambda each: each.value)), 0)::BIGINT, "
+        "lost_to FROM policy_coverage_1h WHERE policy IS NOT NULL AND cluster = 'test/fleet'",
+    )
+    assert mine == oracle.policies()
+    hour_us = fleet.BEGIN_US + fleet.HOUR_US
+    assert [row[1:] for row in mine if row[0] == hour_us] == [
+        ("operator_policy", "cap", "wins", 1, 1, 0, None),
+        ("policy", "all", "wins", 5, 5, 1, None),
+        ("policy", "late", "shadowed", 1, 0, 0, "all"),
+        ("policy", "low", "shadowed", 2, 0, 0, "all"),
+        ("policy", "nothing", "matches_nothing", 0, 0, 0, None),
+    ]
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), vhost, sum(objects)::BIGINT, sum(without_policy)::BIGINT "
+        "FROM policy_coverage_1h WHERE policy IS NULL AND cluster = 'test/fleet' GROUP BY ALL",
+    )
+    assert mine == oracle.without_policy()
+    assert mine[-1][2:] == (13, 8)
+    pending = query(
+        done.out,
+        "SELECT DISTINCT object, status FROM findings WHERE rule = 'POLICY-UNUSED'",
+    )
+    assert pending == [(name, "PENDING") for name in ("late", "low", "nothing")]
+
+
+def test_exchanges_of_no_use_equal_the_oracle(done: Done) -> None:
+    """8.13: silent ones are known by what is declared; what is deleted is not idle."""
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), exchange, bindings, is_unbound, idle_in_s "
+        "FROM idle_exchanges_1h WHERE cluster = 'test/fleet'",
+    )
+    assert close(mine, Oracle(done.raw, "test/fleet").idle_exchanges())
+    step_s = fleet.HOUR_US / 8e6
+    assert [row[1:] for row in mine if row[0] > fleet.BEGIN_US] == [
+        ("caught", 0, False, 7200.0),
+        ("early", 1, False, 7200 - step_s),
+        ("inner", 0, True, None),
+        ("quiet", 2, False, 7200.0),
+        ("unbound", 0, True, 7200.0),
+    ]
+
+
+def test_messages_that_were_given_up_equal_the_oracle(done: Done) -> None:
+    """8.5.  Those beyond the bound of a minute have no fingerprint, and are counted."""
+    mine = query(
+        done.out,
+        "SELECT epoch_us(window_start), queue, fp, ended, n::BIGINT, tries_max, "
+        "redeliveries::BIGINT FROM poison_1h WHERE cluster = 'test/fleet'",
+    )
+    assert mine == Oracle(done.raw, "test/fleet").poison()
+    first = [row for row in mine if row[0] == fleet.BEGIN_US]
+    # Steps 0 to 7: 2, 3 and 4 messages in turns, of one kind and of a kind each.
+    assert sorted(row[4] for row in first if row[1:4:2] == ("q1", "dlx_missing")) == [2, 5, 8, 8]
+    (often,) = [row for row in first if row[1:4:2] == ("q1", "routed")]
+    assert often[4:6] == (23, 11)
+    assert {(row[2] is None, row[4]) for row in first if row[1] == "q2"} == {
+        (True, 400), (False, 400),
+    }  # fmt: skip
+
+
 def test_consumers_equal_the_oracle(done: Done) -> None:
     oracle = Oracle(done.raw, "test/fleet")
     mine = query(
@@ -425,7 +434,8 @@ def test_silver_counts_are_what_the_manifest_says(done: Done) -> None:
 
 TABLES = ("consumer_use_1h", "capacity_1d", "member_5m", "blocked_1h", "queue_1h", "queue_1m",
           "audit_1h", "deadletter_1h", "unroutable_1h", "confirm_1h", "usage_1h", "chargeback_1d",
-          "queue_last_1h", "flow_10s")  # fmt: skip
+          "queue_last_1h", "flow_10s", "policy_coverage_1h", "idle_exchanges_1h",
+          "exchange_last_1h", "poison_1h")  # fmt: skip
 
 
 def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(

@@ -198,6 +198,10 @@ class Bindings:
         """Say whether any binding has this exchange as source."""
         return source in self._from
 
+    def degree(self, exchange: str) -> tuple[int, int]:
+        """Return how many bindings lead from an exchange, and how many lead to it."""
+        return len(self._from.get(exchange, ())), len(self._to.get((False, exchange), ()))
+
     def to_destination(self, destination_kind: str, name: str) -> list[Binding]:
         """Return the bindings that lead to a queue or exchange."""
         return list(self._to.get((destination_kind == "queue", name), {}).values())

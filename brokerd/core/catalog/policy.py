@@ -77,20 +77,12 @@ def _best(candidates: Iterable[Entry], name: str, fits: Callable[[Json], bool]) 
     return best
 
 
-def exchange_policy(view: CatalogState, exchange: Exchange) -> Entry | None:
-    """Return the policy of an exchange; the default exchange never has one (R-POL-4)."""
-    if exchange.name == names.DEFAULT_EXCHANGE:
-        return None
-    topology = view.vhosts[exchange.vhost]
-    return _best(
-        topology.policies.values(),
-        exchange.name,
-        lambda spec: spec["apply-to"] in ("all", "exchanges"),
-    )
+def _fits_exchange(spec: Json) -> bool:
+    return spec["apply-to"] in ("all", "exchanges")
 
 
-def queue_policies(view: CatalogState, queue: Queue) -> Winners:
-    """Return a queue's user and operator policy, merged."""
+def _fits_queue(queue: Queue) -> Callable[[Json], bool]:
+    """Return what says whether a policy is one for such a queue, whatever its name."""
     unsupported = policy_keys.UNSUPPORTED[queue.type]
     apply_to = ("all", "queues", f"{queue.type}_queues")
 
@@ -98,6 +90,40 @@ def queue_policies(view: CatalogState, queue: Queue) -> Winners:
         # R-POL-9: one key that the type does not support voids the whole policy.
         return spec["apply-to"] in apply_to and unsupported.isdisjoint(spec["definition"])
 
+    return fits
+
+
+def exchange_policy(view: CatalogState, exchange: Exchange) -> Entry | None:
+    """Return the policy of an exchange; the default exchange never has one (R-POL-4)."""
+    if exchange.name == names.DEFAULT_EXCHANGE:
+        return None
+    topology = view.vhosts[exchange.vhost]
+    return _best(topology.policies.values(), exchange.name, _fits_exchange)
+
+
+def matching(view: CatalogState, record: Exchange | Queue) -> list[Entry]:
+    """Return the policies, of a queue the operator policies too, whose apply-to and pattern fit an
+    object: who wins, and those it wins over.  For `policy_coverage.py`.
+    """
+    topology = view.vhosts[record.vhost]
+    if isinstance(record, Queue):
+        fits = _fits_queue(record)
+        candidates = [*topology.policies.values(), *topology.operator_policies.values()]
+    elif record.name == names.DEFAULT_EXCHANGE:
+        return []
+    else:
+        fits = _fits_exchange
+        candidates = list(topology.policies.values())
+    return [
+        each
+        for each in candidates
+        if fits(each.value) and patterns.matches(each.value["pattern"], record.name)
+    ]
+
+
+def queue_policies(view: CatalogState, queue: Queue) -> Winners:
+    """Return a queue's user and operator policy, merged."""
+    fits = _fits_queue(queue)
     topology = view.vhosts[queue.vhost]
     user = _best(topology.policies.values(), queue.name, fits)
     operator = _best(topology.operator_policies.values(), queue.name, fits)

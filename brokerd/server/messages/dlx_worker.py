@@ -131,6 +131,7 @@ class DeadLetterer:
                 targets = [target for target in result.queues if target.name in kept]
                 self._make_known(targets)
                 pipeline.send_own(routing, publisher, queue.vhost, result, letter, 1, targets)
+                outcome = _outcome(result, bool(targets), bool(cycling))
                 routing.counters.dead_lettered(
                     queue.vhost,
                     queue.name,
@@ -138,11 +139,12 @@ class DeadLetterer:
                     effect.exchange,
                     effect.routing_key or "",
                     "at-most-once",
-                    _outcome(result, bool(targets), bool(cycling)),
+                    outcome,
                     1,
                     len(letter[2]),
                     [target.name for target in targets],
                 )
+                self._give_up(queue, effect.reason, run, content, outcome)
         publisher.flush()
 
     def _make_known(self, targets: Sequence[Queue]) -> None:
@@ -180,6 +182,7 @@ class DeadLetterer:
             self._make_known(targets)
             if not letter.is_sent:
                 self._count(queue, letter, options, targets, len(dead[2]))
+                self._give_up(queue, letter.reason, letter.run, content, "routed")
         elif not cycling:
             routing.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
@@ -209,6 +212,14 @@ class DeadLetterer:
             size_bytes,
             [target.name for target in targets],
         )
+
+    def _give_up(self, queue: Queue, reason: str, run: Run, content: Content, outcome: str) -> None:
+        """Tell the telemetry what kind of message was given up for the delivery limit."""
+        if reason == "delivery_limit":
+            (_, routing_key), header, *_ = content
+            poison = self._routing.counters.poison
+            tries = run.acquired_count
+            poison.given_up(queue.vhost, queue.name, tries, routing_key, header, outcome)
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""

@@ -2,8 +2,8 @@
 (Q4). PURE.
 
 Queues tell of themselves every five minutes even when nothing happens, so silence in a queue is
-known for certain.  Exchanges and users that are idle do not tell, nor does anybody tell that one
-was deleted: they are in no table.
+known for certain.  Exchanges do not, and have a table of their own (declared.py).  Users that are
+idle do not tell, nor does anybody tell that one was deleted: they are in no table.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
+from brokerd_telemetry.tables.inputs import HOUR_US, IDLE_US, Inputs, ratio, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-#: From here on a queue is in the table; what is long is the reader's to say.
-IDLE_US = HOUR_US
 
 
 def build_idle(inputs: Inputs) -> DataFrame:

@@ -1,4 +1,5 @@
-"""8.2 deadletter_1h, 8.3 dlx_graph_1h: which queues dead-letter, why, and to where (Q1). PURE.
+"""8.2 deadletter_1h, 8.3 dlx_graph_1h, 8.5 poison_1h: which queues dead-letter, why, and to where
+(Q1), and which messages cannot be handled (Q3). PURE.
 
 How many died of which reason is the queue's own replicated count; what became of at-most-once
 letters is told by `dl` events of the member that published them, which a kill may cut short.
@@ -98,3 +99,27 @@ def build_graph(inputs: Inputs) -> DataFrame:
                  "reason", "dlx", "target")
         .agg(f.sum("n").alias("n"))
     )  # fmt: skip
+
+
+def build_poison(inputs: Inputs) -> DataFrame:
+    """Return poison_1h: what was given up for a delivery limit and became a letter, by queue,
+    fingerprint and end.
+
+    n: messages.  tries_max: how often one of them was handed out at the most.  redeliveries: how
+    often they were handed out again, all together.  fp: null for those beyond a member's bound,
+    which were not looked at.  ended: what became of their letters, as outcome of deadletter_1h.
+    """
+    hour = window("t0", HOUR_US).alias("window_start")
+    return (
+        inputs.kind("redel")
+        .withColumn("fp", f.nullif(f.col("fp"), f.lit("")))
+        .groupBy("cluster", hour, "vhost", "queue", "fp", "ended")
+        .agg(
+            # A sum that no member can have counted is null, and stops nothing.
+            f.try_sum("n").alias("n"),
+            f.max("tries").alias("tries_max"),
+            f.try_sum("redeliveries").alias("redeliveries"),
+            f.min("t0").alias("first_seen_us"),
+            f.max("t1").alias("last_seen_us"),
+        )
+    )

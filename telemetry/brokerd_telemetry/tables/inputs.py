@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 HOUR_US = 3_600_000_000
+#: From here on a queue or exchange is idle (8.13); what is long is the reader's to say.
+IDLE_US = HOUR_US
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,6 +32,8 @@ class Inputs:
     alarms: DataFrame
     #: steps.last_rows of the touched hours.
     lasts: DataFrame
+    #: declared.exchange_lasts of the touched hours.
+    exchange_lasts: DataFrame
     #: usage_1h of the touched days' other hours; None: there are none.
     usage_before: DataFrame | None = None
     #: queue_forecast_1h of the hour before.

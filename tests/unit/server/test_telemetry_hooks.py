@@ -110,16 +110,28 @@ class Runtime:
         return []
 
 
+class Topology:
+    """Nothing is declared, or these rows."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self._rows = list(rows)
+
+    async def rows(self, since_us: int, now_us: int) -> list[dict[str, Any]]:
+        return self._rows
+
+
 def telemetry_of(
     queues: Queues,
     data_dir: Path,
     interval_ms: int = 60_000,
     counters: Counters | None = None,
     monitor: Monitor | None = None,
+    topology: Topology | None = None,
 ) -> Telemetry:
     """Return the telemetry of a member that leads these queues."""
     config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
     parts: list[Any] = [counters or Counters(lambda: 1), queues, Host(), [], Runtime(monitor)]
+    parts.append(topology or Topology())
     return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
 
@@ -184,3 +196,13 @@ async def test_a_members_row_says_where_its_memory_goes(
     assert (row["rss"], row["mem_parts"]) == (5, {"code": 3, "other": 2})
     [principal] = [row for row in rows if row["k"] == "principal"]
     assert principal["confirmed"] == 3
+
+
+async def test_what_is_declared_is_told_beside_the_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, Any]] = []
+    monkeypatch.setattr(SegmentWriter, "emit", lambda _writer, _stream, more: rows.extend(more))
+    row = {"k": "policy", "policy": "p"}
+    await telemetry_of(Queues(), tmp_path, topology=Topology(row)).collect()
+    assert row in rows

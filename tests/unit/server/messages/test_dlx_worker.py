@@ -202,3 +202,27 @@ async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() 
     queues = {queue.uid: queue for queue in rig.catalog.view.queues()}
     assert [uid for uid, _ in rig.groups.sent] == [rig.uids[1]]
     assert rig.groups.members == {rig.uids[1]: queues[rig.uids[1]].members}
+
+
+@pytest.mark.parametrize("reason", ["delivery_limit", "rejected"])
+async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason: str) -> None:
+    """At least once: when its letter goes off, not when it is sent again; at most once: as it goes.
+    What clients reject by themselves is no poison.
+    """
+    rig = Rig()
+    worker = DeadLetterer(rig.queues, rig.routing, cast(Any, Sender(cast(Any, rig.groups))), print)
+    rig.queues.contents = lambda uid, run: [(("x", "k"), b"\0\0", b"body", b"")]  # type: ignore[method-assign]
+    run = Run(1, 1, 0, 0, 4, 3)
+    letter = Pending(run, reason, 0)
+    options = QueueOptions(dead_letter_exchange="dlx")
+    for letter.is_sent in (False, True):
+        worker._addressed(rig.uids[0], letter, options)
+    worker.publish(rig.uids[1], DeadLetter(reason, "dlx", None, [run], 0))
+    rows = [row for row in rig.routing.counters.take_events(0, 1) if row["k"] == "redel"]
+    told = [
+        (row["queue"], row["ended"], row["n"], row["tries"], row["redeliveries"]) for row in rows
+    ]
+    assert sorted(told) == (
+        [("a", "routed", 1, 4, 3), ("b", "routed", 1, 4, 3)] if reason == "delivery_limit" else []
+    )
+    assert len({row["fp"] for row in rows}) <= 1

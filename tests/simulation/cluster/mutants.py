@@ -19,7 +19,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
 from brokerd.server.catalog.catalog_writer import CatalogWriter
 from brokerd.server.catalog.topology import Placement
-from brokerd.server.members import catalog_members, repair
+from brokerd.server.members import catalog_members, group_membership, repair
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Joining
@@ -128,6 +128,12 @@ def _place_anywhere(chooser: Placement, cluster: Any) -> None:
     chooser._running |= member_states.resting(cluster.view)
 
 
+def _place_on_newcomers(chooser: Placement, cluster: Any) -> None:
+    """Who has never started gets new replicas as any other, as before they went to others first."""
+    _place(chooser, cluster)
+    chooser._running |= cluster.host.alive() - member_states.resting(cluster.view)
+
+
 def _none_of_them(*_: Any, **__: Any) -> list[Any]:
     return []
 
@@ -167,12 +173,21 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "refill-counts-as-done": ([(Refill, "left", _none_left)], "wiped", 100),
     "groups-not-doubted": ([(Refill, "opened", _nothing)], "wiped", 30),
     "catalog-vouches-at-a-start": ([(Host, "open_group", _made_now)], "mixed", 60),
-    "newcomers-doubt-new-queues": ([(Refill, "opened", _opened_of_old)], "scaling", 20),
+    "newcomers-doubt-new-queues": (
+        [(Refill, "opened", _opened_of_old), (Placement, "__init__", _place_on_newcomers)],
+        "scaling",
+        20,
+    ),
     "repair-never-acts": ([(Repair, "look", _nothing)], "decay", 60),
     "damaged-replica-goes-for-good": ([(repair, "renew_member", _leave_for_good)], "decay", 60),
     "membership-not-woken": ([(GroupMembership, "topology_changed", _nothing)], "fair", 10),
-    "membership-gives-up": ([(GroupMembership, "_ended", _ended_for_good)], "moves", 100),
-    "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 60),
+    # A turn that is over soon: in a long one all comes to its end.
+    "membership-gives-up": (
+        [(GroupMembership, "_ended", _ended_for_good), (group_membership, "TURN_S", 0.02)],
+        "moves",
+        5,
+    ),
+    "catalog-members-give-up": ([(CatalogMembers, "_changed", _never_again)], "comings", 250),
     "leaver-goes-at-once": ([(CatalogMembers, "_may_go", _goes_at_once)], "fair", 40),
     "voters-without-bound": ([(catalog_members, "VOTERS_MAX", 1 << 20)], "many", 3),
     "lost-voter-not-replaced": ([(membership_steps, "_has_place", _one_place_fewer)], "many", 3),

@@ -8,11 +8,31 @@ from pathlib import Path
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog.catalog_machine import CatalogMachine
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import CATALOG_GROUP, Configuration, NodeId
 from brokerd.storage.wal import WalConfig, WriteAheadLog
 
 A, B, C = (NodeId(name) for name in "abc")
 UID = 7
+
+
+async def test_a_log_that_has_forgotten_something_is_trusted_with_what_is_made_now_alone(
+    tmp_path: Path,
+) -> None:
+    """G8: a start opens groups that the catalog, whole by then, has named for long."""
+    tmp_path.joinpath("wal").mkdir()
+    wal = WriteAheadLog.open(tmp_path / "wal", WalConfig(node_id="a"), lambda _: None)
+    wal.bootstrap([(CATALOG_GROUP, Configuration((A, B, C)))])
+    wal.doubts.write(wal.doubts.begin(), wal.doubts.promises())
+    wal.mark_refilled(CATALOG_GROUP)
+    wal.refilled(CATALOG_GROUP)
+    host = Host(A, 1, wal, HostConfig(), random.Random(1))
+    host.open_group(CATALOG_GROUP, [A, B, C], CatalogMachine())
+    host.open_group(UID, [A, B, C], CatalogMachine())
+    host.open_group(UID + 1, [A, B, C], CatalogMachine(), is_made_now=True)
+    uids = (CATALOG_GROUP, UID, UID + 1)
+    assert [host.status_of(uid).is_damaged for uid in uids] == [False, True, False]
+    await host.stop()
+    wal.close()
 
 
 async def test_who_votes_in_a_group_whose_members_are_not_known(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from brokerd.cluster.groups import formation, membership_steps, placement
 from brokerd.cluster.groups.failure_domains import Domains
 from brokerd.cluster.groups.formation import Course
-from brokerd.cluster.groups.host import Host
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.queue import queue_commands
 from brokerd.server.catalog import member_states
@@ -85,14 +84,6 @@ def _nowhere(_: Any) -> Domains:
 
 
 # ---- refill and repair --------------------------------------------------------------------------
-
-
-_open_group = Host.open_group
-
-
-def _made_now(host: Host, *arguments: Any, is_made_now: bool = False, **more: Any) -> None:
-    """What stands in a catalog that is whole counts as made since, at a start too."""
-    _open_group(host, *arguments, is_made_now=True, **more)
 
 
 _opened = Refill.opened
@@ -172,7 +163,6 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "removal-unnoticed": ([(Joining, "watch", _nothing)], "comings", 60),
     "refill-counts-as-done": ([(Refill, "left", _none_left)], "wiped", 100),
     "groups-not-doubted": ([(Refill, "opened", _nothing)], "wiped", 30),
-    "catalog-vouches-at-a-start": ([(Host, "open_group", _made_now)], "mixed", 60),
     "newcomers-doubt-new-queues": (
         [(Refill, "opened", _opened_of_old), (Placement, "__init__", _place_on_newcomers)],
         "scaling",

@@ -155,6 +155,8 @@ def test_two_bad_disks_of_three_wait_for_an_operator(tmp_path: Path) -> None:
     with cluster(tmp_path, 3) as members:
         leader_of(members)
         publish(members[0], 0, 100)
+        # A majority has what is confirmed; these two shall have it.
+        eventually(lambda: all(tail_of(each)[1] > 100_000 for each in members[:2]), "both hold it")
         for member in members:
             member.kill()
         for member in members[:2]:

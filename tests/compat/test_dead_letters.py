@@ -528,6 +528,8 @@ def test_at_least_once_needs_a_refusing_queue(connection: Any) -> None:
     steps.quorum(channel, "q", x_dead_letter_strategy="at-least-once", **{DLX: "nowhere"})
     put(channel, "q", "1")
     reject(channel, "q")
+    # Behind the reject: its letter finds no exchange.
+    assert channel.basic_get("q")[2] is None
     steps.exchange(channel, "nowhere", "fanout")
     dead = steps.bound(channel, "nowhere", "")
     put(channel, "q", "2")

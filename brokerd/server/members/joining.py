@@ -155,6 +155,10 @@ class Joining:
         self._founders = _founders(self._config, self._peers)
         self._kept = cluster_file.load(self._config.data_dir)
         self._said = ""
+        #: Where members are, as one of them said at a revision of the catalog that may not be read
+        #: here yet.
+        self._told: dict[NodeId, str] = {}
+        self._told_at = 0
         #: The disk was not empty at the start.
         self.has_data = False
         #: Whether this member may propose the first objects of a cluster.
@@ -241,7 +245,8 @@ class Joining:
             cluster_file.Remembered(best.cluster_uid, members, True, joined_at, [*map(str, voters)])
         )
         self._refill.begin(joined_at)
-        await self._host.set_peers(self.peers())
+        self._hear(best)
+        await self._host.set_peers(self._everybody())
         self._open(voters)
 
     def _keep(self, remembered: cluster_file.Remembered) -> None:
@@ -336,12 +341,30 @@ class Joining:
 
     def _learn(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
         """Members that came while this one was down dial it in vain until it knows them."""
-        known = self.peers()
+        before = self._everybody()
         for answer in answers.values():
             if answer.standing == Standing.MEMBER:
-                known |= {NodeId(name): where for name, where in sorted(answer.members.items())}
-        if known != self.peers():
-            self._spawn(self._host.set_peers(known))
+                self._hear(answer)
+        if self._everybody() != before:
+            self._spawn(self._host.set_peers(self._everybody()))
+
+    def _hear(self, answer: peer_pb2.Description) -> None:
+        """Take over where members are, if that is news: some answers are seconds old when the last
+        one has come.
+        """
+        if answer.revision > max(self._told_at, self._catalog.view.revision):
+            self._told_at = answer.revision
+            self._told = {NodeId(name): where for name, where in sorted(answer.members.items())}
+
+    def _everybody(self) -> dict[NodeId, str]:
+        """Return whom to dial.  A catalog that is still being read says what was: it may not know
+        yet who leads.
+        """
+        view = self._catalog.view
+        known = {NodeId(name): address for name, address in view.members().items()}
+        if not known or not self._lifecycle.has_started:
+            known = self.peers() | known
+        return known | self._told if view.revision < self._told_at else known
 
     def first_records(self) -> list[dict[str, Any]]:
         """Return what is to be written so that the catalog knows the founders, or this member's
@@ -371,17 +394,13 @@ class Joining:
         return [catalog_commands.set_setting(name, wanted)]
 
     def dial_members(self) -> None:
-        """Dial whom the catalog names here; while it is still being read, it may not know yet who
-        leads.
-        """
-        members = self._catalog.view.members()
-        if not members:
+        """Dial whom the catalog names here, once it names anybody."""
+        if not self._catalog.view.members():
             return
         self.remember()
-        found = {NodeId(name): address for name, address in members.items()}
-        addresses = found if self._lifecycle.has_started else self.peers() | found
-        self._groups.set_members(CATALOG_GROUP, addresses)
-        self._spawn(self._host.set_peers(addresses))
+        everybody = self._everybody()
+        self._groups.set_members(CATALOG_GROUP, everybody)
+        self._spawn(self._host.set_peers(everybody))
 
     def watch(self) -> None:
         """From now on notice a removal (who has data, or joins, does so before it has started)."""

@@ -251,6 +251,7 @@ async def test_a_catalog_that_is_being_read_makes_nobody_forgotten(tmp_path: Pat
     member, cluster = Member(tmp_path), Cluster()
     cluster.answers[False] = described(Standing.MEMBER)
     cluster.answers[False].members["leader"] = "leader:1"
+    cluster.answers[False].revision = 1
     finding = member.joining(cluster.ask)
     await finding.settle()
     member.catalog.knows("a", "b", "new")
@@ -282,10 +283,40 @@ async def test_a_member_that_does_not_hear_its_leader_asks_where_it_is(
     await asyncio.sleep(0.1)
     assert len(cluster.questions) == before
     member.host.heard.discard(NodeId("leader"))
+    cluster.answers[True] = described(Standing.MEMBER)
     cluster.answers[True].members["leader"] = "leader:2"
+    cluster.answers[True].revision = 8
     async with asyncio.timeout(10):
         while member.host.peers.get(NodeId("leader")) != "leader:2":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+    await member.end()
+
+
+async def test_what_was_said_before_the_catalog_went_on_is_passed_over(tmp_path: Path) -> None:
+    """An answer waits for the slowest one: members that came meanwhile were given up for good (seed
+    23000219 of the cluster world).
+    """
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[True] = described(Standing.MEMBER)
+    cluster.answers[True].revision = 1
+    came = asyncio.Event()
+
+    async def ask(*arguments: Any) -> peer_pb2.Description:
+        answer = await cluster.ask(*arguments)
+        await came.wait()
+        return answer
+
+    finding = member.joining(ask)
+    await finding.open_if_data(has_data=True)
+    await finding.settle()
+    await asyncio.sleep(0.01)
+    assert cluster.questions
+    member.catalog.knows("a", "b", "late", "new")
+    finding.dial_members()
+    member.lifecycle.has_started = True
+    came.set()
+    await asyncio.sleep(0.05)
+    assert sorted(member.host.peers) == ["a", "b", "late", "new"]
     await member.end()
 
 

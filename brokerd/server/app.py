@@ -214,6 +214,8 @@ async def _start(
     fronts.telemetry.start()
     await fronts.endpoints.open()
     lifecycle.has_started = True
+    # From now on those alone whom the catalog names.
+    member.members.joining.dial_members()
     gc.collect()
     gc.freeze()
     await fronts.monitor.breakdown.started()

@@ -158,6 +158,7 @@ class Process:
             lifecycle.removed(error)
             return
         lifecycle.has_started = True
+        self.joining.dial_members()
         self.world.record("serving", self.node, self.incarnation)
         self.world.on_serving(self.member)
 

@@ -159,6 +159,8 @@ class Joining:
         #: here yet.
         self._told: dict[NodeId, str] = {}
         self._told_at = 0
+        #: Whom this member dials.
+        self._dialled: dict[NodeId, str] = {}
         #: The disk was not empty at the start.
         self.has_data = False
         #: Whether this member may propose the first objects of a cluster.
@@ -190,7 +192,7 @@ class Joining:
         """
         self.has_data = has_data
         if has_data or self._node in self._founders:
-            await self._host.set_peers(self.peers())
+            await self._dial()
         if has_data:
             if self._kept.is_refilling:
                 self._refill.begin(self._kept.joined_at)
@@ -246,7 +248,7 @@ class Joining:
         )
         self._refill.begin(joined_at)
         self._hear(best)
-        await self._host.set_peers(self._everybody())
+        await self._dial()
         self._open(voters)
 
     def _keep(self, remembered: cluster_file.Remembered) -> None:
@@ -341,12 +343,12 @@ class Joining:
 
     def _learn(self, answers: dict[NodeId, peer_pb2.Description]) -> None:
         """Members that came while this one was down dial it in vain until it knows them."""
-        before = self._everybody()
         for answer in answers.values():
             if answer.standing == Standing.MEMBER:
                 self._hear(answer)
-        if self._everybody() != before:
-            self._spawn(self._host.set_peers(self._everybody()))
+        # Also what the catalog here had learned without a word, as from a snapshot.
+        if self._everybody() != self._dialled:
+            self._spawn(self._dial())
 
     def _hear(self, answer: peer_pb2.Description) -> None:
         """Take over where members are, if that is news: some answers are seconds old when the last
@@ -355,6 +357,11 @@ class Joining:
         if answer.revision > max(self._told_at, self._catalog.view.revision):
             self._told_at = answer.revision
             self._told = {NodeId(name): where for name, where in sorted(answer.members.items())}
+
+    async def _dial(self) -> None:
+        """Dial all that are known now, and nobody else."""
+        self._dialled = self._everybody()
+        await self._host.set_peers(self._dialled)
 
     def _everybody(self) -> dict[NodeId, str]:
         """Return whom to dial.  A catalog that is still being read says what was: it may not know
@@ -398,9 +405,8 @@ class Joining:
         if not self._catalog.view.members():
             return
         self.remember()
-        everybody = self._everybody()
-        self._groups.set_members(CATALOG_GROUP, everybody)
-        self._spawn(self._host.set_peers(everybody))
+        self._groups.set_members(CATALOG_GROUP, self._everybody())
+        self._spawn(self._dial())
 
     def watch(self) -> None:
         """From now on notice a removal (who has data, or joins, does so before it has started)."""

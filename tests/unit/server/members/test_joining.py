@@ -292,6 +292,24 @@ async def test_a_member_that_does_not_hear_its_leader_asks_where_it_is(
     await member.end()
 
 
+async def test_whom_the_catalog_names_without_a_word_is_dialled_when_no_leader_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others said was no news, and the leader was never dialled (seed 23000699)."""
+    monkeypatch.setattr(joining, "LEADERLESS_S", 0.01)
+    member, cluster = Member(tmp_path), Cluster()
+    cluster.answers[True] = described(Standing.MEMBER)
+    cluster.answers[True].revision = 1
+    finding = member.joining(cluster.ask)
+    await finding.open_if_data(has_data=True)
+    member.catalog.knows("a", "b", "late", "new")
+    await finding.settle()
+    async with asyncio.timeout(10):
+        while "late" not in member.host.peers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await member.end()
+
+
 async def test_what_was_said_before_the_catalog_went_on_is_passed_over(tmp_path: Path) -> None:
     """An answer waits for the slowest one: members that came meanwhile were given up for good (seed
     23000219 of the cluster world).

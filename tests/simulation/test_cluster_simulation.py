@@ -30,6 +30,11 @@ def test_thirty_seeds_of_the_cluster_pass(capsys: pytest.CaptureFixture[str]) ->
     assert main(arguments) == 0, capsys.readouterr().out
 
 
+def test_a_queue_that_is_led_before_the_catalog_is_read_reaches_its_target_size() -> None:
+    """R-QQ-23: nobody looked at it again once the catalog was there."""
+    run_seed(23001281, world="cluster")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_thirty_members_of_which_seven_vote() -> None:

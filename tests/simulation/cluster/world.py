@@ -301,7 +301,9 @@ class ClusterWorld(BrokerWorld):
         if process is None or self.leaving:
             return
         members = sorted(process.view.members())
-        if len(members) <= rest.VOTERS_MIN:
+        # Whoever is asked may not have heard yet that somebody has left.
+        staying = [node for node in members if not self.members[NodeId(node)].is_out]
+        if len(staying) <= rest.VOTERS_MIN:
             return
         self.take_out(NodeId(self.rng.choice(members)))
 

@@ -128,7 +128,10 @@ class Ask(Protocol):
 
 
 class Joining:
-    """State: what is remembered, and the course that was taken."""
+    """State: what is remembered, the course that was taken, and whom this member dials.
+
+    In one piece: all three follow from the same answers, and from each other.
+    """
 
     def __init__(
         self,

@@ -353,13 +353,8 @@ def _catalog_events(
             messages.tracer.topology_changed,
         ),
         applied=(messages.dead_letterer.topology_changed, base.catalog.writer.applied),
-        loaded=(
-            queue_groups.load,
-            messages.tracer.load,
-            # A group may be led here before the catalog is read.
-            members.membership.wake_all,
-            *followers,
-        ),
+        # A group may be led here before the catalog is read.
+        loaded=(queue_groups.load, messages.tracer.load, members.membership.wake_all, *followers),
         restored=(functools.partial(leaders.update_vhost, None), access.revocation.all_changed),
     )
     return CatalogEvents(base.catalog, listeners)

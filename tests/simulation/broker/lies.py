@@ -30,7 +30,8 @@ class Copy:
     """A directory as it once was."""
 
     path: Path
-    #: What the log had synced then.
+    #: Which log it was (an earlier disk of the member had another one), and what it had synced.
+    log: int
     batches: int
     #: Name -> which file it was.
     identities: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -117,7 +118,8 @@ class Lies:
             self._world.kernel.after(LOOK_MS, self._make_copy, path)
             return
         shutil.copytree(victim.directory, path)
-        self._copy = Copy(path, victim.wal._writer.state.batches)
+        state = victim.wal._writer.state
+        self._copy = Copy(path, state.promises.log, state.batches)
         for file in victim.directory.iterdir():
             self._copy.identities[file.name] = victim.disk.identity_of(file)
         self._world.record("copy", victim.id)
@@ -140,7 +142,7 @@ class Lies:
         assert copy is not None
         if not world.is_chaotic:
             return
-        knowing = [other for other in self._others() if _knows(other, victim, copy.batches)]
+        knowing = [other for other in self._others() if _knows(other, victim, copy)]
         wanted = 1 if self.kind == "copied" else len(self._others())
         if not (victim.is_up and world.may_damage()) or len(knowing) < wanted:
             world.kernel.after(LOOK_MS, self._put_back)
@@ -162,11 +164,11 @@ class Lies:
         world.record("lie", victim.id, self.kind)
 
 
-def _knows(other: SimMember, victim: SimMember, batches: int) -> bool:
+def _knows(other: SimMember, victim: SimMember, copy: Copy) -> bool:
     if other.wal is None:
         return False
     said = other.wal._writer.state.promises.others.get(victim.id)
-    return said is not None and said.batch > batches
+    return said is not None and said.log == copy.log and said.batch > copy.batches
 
 
 def _zero(path: Path, start: int, end: int) -> None:

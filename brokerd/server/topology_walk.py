@@ -54,13 +54,16 @@ class TopologyWalk:
         return self._view.revision != self._revision and now_us >= self._rests_until_us
 
     async def rows(self, since_us: int, now_us: int) -> list[dict[str, Any]]:
-        """Return the rows of an interval; none most times."""
+        """Return the rows of an interval; none most times, and of many objects some each time."""
         groups = self._groups
         if not (groups.has_group(CATALOG_GROUP) and groups.status_of(CATALOG_GROUP).is_leader):
             self._said.forget()
             return []
-        if not self._is_due(since_us, now_us):
-            return []
+        if self._is_due(since_us, now_us):
+            await self._look(since_us, now_us)
+        return self._said.rows(since_us, now_us)
+
+    async def _look(self, since_us: int, now_us: int) -> None:
         self._revision = self._view.revision
         look, spent_s = Look(self._view), 0.0
         records: list[Exchange | Queue] = []
@@ -75,4 +78,4 @@ class TopologyWalk:
                 look.is_whole = False
                 break
         self._rests_until_us = now_us + int(REST * spent_s * 1e6)
-        return self._said.rows(look, since_us, now_us)
+        self._said.look_at(look, since_us)

@@ -2,11 +2,13 @@
 (design/telemetry.md §6.5, kinds `policy` and `topo`).
 
 Written by the member that leads the catalog.  Every row is told once in each hour, and again when
-it says something else than before; what is gone says so.  Pure; the server says when to look.
+it says something else than before; what is gone says so.  Some in each interval: what is declared
+must not take the place of what happens.  Pure; the server says when to look.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, TypeAlias
 
 from brokerd.core.catalog import policy, policy_coverage
@@ -20,6 +22,9 @@ Key: TypeAlias = tuple[str, str, str, str]
 HOUR_US = 3_600_000_000
 #: Rows of an hour; policies go first, and exchanges beyond are not told of in it.
 ROWS_HOUR_MAX = 20_000
+#: Rows of an interval; the others wait for the next one.  All of them at once would fill the buffer
+#: of segments.py, which then drops the rows of queues.
+ROWS_ONCE_MAX = 2_000
 
 
 class Look:
@@ -88,48 +93,53 @@ class Look:
 
 
 class TopologyRows:
-    """Remembers what the rows of this hour have said."""
+    """Remembers what the rows of this hour have said, and what is still to be said."""
 
-    __slots__ = ("_hour", "_said", "_written")
+    __slots__ = ("_hour", "_said", "_waiting", "_written")
 
     def __init__(self) -> None:
         self._hour = -1
         self._said: dict[Key, Row] = {}
+        #: None: it is gone.
+        self._waiting: dict[Key, Row | None] = {}
         self._written = 0
 
     def is_told(self, since_us: int) -> bool:
-        """Say whether the hour that an interval begins in has rows."""
+        """Say whether the hour that an interval begins in was looked at."""
         return self._hour == since_us // HOUR_US
 
     def forget(self) -> None:
         """Another member tells now."""
         self._hour = -1
+        self._waiting.clear()
 
-    def rows(self, look: Look, since_us: int, now_us: int) -> list[Row]:
-        """Return the rows of what is new, has changed or is gone since the last look of the hour;
-        in the first one of all.
+    def look_at(self, look: Look, since_us: int) -> None:
+        """Take a look: what is new, has changed or is gone since what was said in the hour that an
+        interval begins in is to be said; in the first look of an hour all of it.
         """
         if not self.is_told(since_us):
             self._hour, self._written = since_us // HOUR_US, 0
             self._said.clear()
         found = look.rows()
-        rows: list[Row] = []
-        for key, said in found.items():
-            if self._said.get(key) != said and self._has_room(rows):
-                self._said[key] = said
-                rows.append(_row(key, since_us, now_us, said))
+        self._waiting = {key: said for key, said in found.items() if self._said.get(key) != said}
         if look.is_whole:
-            for key in [key for key in self._said if key not in found]:
-                if self._has_room(rows):
-                    said = self._said.pop(key)
-                    gone: Row = {"state": "deleted"}
-                    gone |= {name: said[name] for name in ("policy", "exchange") if name in said}
-                    rows.append(_row(key, since_us, now_us, gone))
+            self._waiting |= dict.fromkeys(key for key in self._said if key not in found)
+
+    def rows(self, since_us: int, now_us: int) -> list[Row]:
+        """Return the rows of an interval: some of what is to be said."""
+        room = min(ROWS_ONCE_MAX, ROWS_HOUR_MAX - self._written)
+        rows = []
+        for key in list(itertools.islice(self._waiting, room)):
+            said = self._waiting.pop(key)
+            if said is None:
+                last = self._said.pop(key)
+                said = {"state": "deleted"}
+                said |= {name: last[name] for name in ("policy", "exchange") if name in last}
+            else:
+                self._said[key] = said
+            rows.append(_row(key, since_us, now_us, said))
         self._written += len(rows)
         return rows
-
-    def _has_room(self, rows: list[Row]) -> bool:
-        return self._written + len(rows) < ROWS_HOUR_MAX
 
 
 def _row(key: Key, since_us: int, now_us: int, said: Row) -> Row:

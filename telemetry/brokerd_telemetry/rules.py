@@ -231,21 +231,19 @@ def _idle(row: Row, _: Facts) -> Iterable[Hit]:
             )  # fmt: skip
         return
     days = min(days, row["idle_in_s"] / DAY_S)
-    if days >= DEAD_DAYS:
-        yield Hit(
-            "queue", row["vhost"], row["queue"], days, DEAD_DAYS,
-            f"it is empty, and nothing came or went for {days:.0f} days",
-        )  # fmt: skip
+    yield from _dead(row, "queue", days, "it is empty, and nothing came or went")
 
 
 def _idle_exchange(row: Row, _: Facts) -> Iterable[Hit]:
     # Null where its messages come by way of another exchange, and are counted there.
     days = (row["idle_in_s"] or 0) / DAY_S
+    yield from _dead(row, "exchange", days, "nothing was published to it")
+
+
+def _dead(row: Row, kind: str, days: float, why: str) -> Iterable[Hit]:
     if days >= DEAD_DAYS:
-        yield Hit(
-            "exchange", row["vhost"], row["exchange"], days, DEAD_DAYS,
-            f"nothing was published to it for {days:.0f} days",
-        )  # fmt: skip
+        why = f"{why} for {days:.0f} days"
+        yield Hit(kind, row["vhost"], row[kind], days, DEAD_DAYS, why)
 
 
 def _unbound(row: Row, _: Facts) -> Iterable[Hit]:

@@ -156,7 +156,8 @@ class Node:
                 queue, queue.overview(t1_us), queue.options(), status, t0_us, t1_us
             )
         if self.declared is not None:
-            rows += self.topology.rows(_look(self.declared), t0_us, t1_us)
+            self.topology.look_at(_look(self.declared), t0_us)
+            rows += self.topology.rows(t0_us, t1_us)
         self.rows["sample"] += rows
         self.rows["event"] += self.counters.take_events(t0_us, t1_us)
 

@@ -223,6 +223,9 @@ CHURN = (
 )
 
 
+LIVES_MAX = 3
+
+
 def counted(answers: Answers) -> dict[str, int]:
     """Return the counters of the overview."""
     row = answers.get("/api/overview")
@@ -276,19 +279,26 @@ def settled(
     return last
 
 
+def lived(server: Server, answers: Answers, quiet_s: float) -> dict[str, int]:
+    """Return what a life adds to the counters.
+
+    Connections that other tests keep may end meanwhile, which shows: then it is lived once more.
+    """
+    for _ in range(LIVES_MAX):
+        before = settled(answers, quiet_s)
+        a_life(server)
+        after = settled(answers, quiet_s, before)
+        gained = {name: after[name] - before[name] for name in after}
+        if gained["connection_closed"] == gained["connection_created"]:
+            break
+    return gained
+
+
 def test_the_overview_counts_the_same(rabbitmq: Server, brokerd: Server) -> None:
     """Messages by their fate, and what came and went."""
-    gained = []
     with prepared(rabbitmq) as theirs, prepared(brokerd) as ours:
         # RabbitMQ tells its statistics every 5 s, brokerd's are a second old at most.
-        for server, answers, quiet_s in ((rabbitmq, theirs, 6.0), (brokerd, ours, 1.5)):
-            # The end of an earlier test's connection may be counted after a while.
-            eventually(lambda a=answers: not a.get("/api/connections"), "nobody is connected", 60)
-            before = settled(answers, quiet_s)
-            a_life(server)
-            after = settled(answers, quiet_s, before)
-            gained.append({name: after[name] - before[name] for name in after})
-    assert gained[0] == gained[1]
+        assert lived(rabbitmq, theirs, 6.0) == lived(brokerd, ours, 1.5)
 
 
 def test_every_difference_has_its_row() -> None:

@@ -124,10 +124,10 @@ class Tool:
         self._folder = folder
 
     def run(self, line: str) -> tuple[int, str]:
-        """Run one command line; return status and output, both without the server's own names."""
-        words = [
-            str(self._folder / word[1:]) if word.startswith("@") else word for word in line.split()
-        ]
+        """Run one command line, in which @ stands for the folder; return status and output, both
+        without the server's own names.
+        """
+        words = line.replace("@", f"{self._folder}/").split()
         done = subprocess.run(
             [str(RABBITMQADMIN), "-P", str(self._port), *words],
             capture_output=True,

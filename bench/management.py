@@ -213,7 +213,9 @@ def requests(cluster: BrokerdCluster, rounds: int) -> None:
 
 
 def say_turns(cluster: BrokerdCluster, folder: Path) -> None:
-    """Tell what took long at the first member since this was told last."""
+    """Tell what took long at the first member since this was told last: for each turn how often it
+    was seen where, once each half millisecond.
+    """
     found = processes.notes_of(cluster.pids()[0], folder)
     collections = ", ".join(
         f"generation {generation}: {each['count']}, the longest {each['longest'][0] * 1e3:.1f} ms "
@@ -222,7 +224,10 @@ def say_turns(cluster: BrokerdCluster, folder: Path) -> None:
     )
     say(f"\nTurns over 2 ms: {found['long_turns']}.  Collections: {collections}.")
     for took, places in found["turns"][:TURNS]:
-        seen = "; ".join(" < ".join(place.split(" ")[:FRAMES]) for place in list(places)[:PLACES])
+        seen = "; ".join(
+            f"{count} of {' < '.join(place.split(' ')[:FRAMES])}"
+            for place, count in list(places.items())[:PLACES]
+        )
         say(f"- {took * 1e3:.1f} ms: {seen}")
 
 

@@ -150,9 +150,10 @@ class MemoryBreakdown:
                 if queue is not None:
                     size = queue_bytes(queues.machine(uid), is_durable=queue.durable)
                     found[f"{queue.type}_queues"] += size
-        opened = holders.connections()
-        found["connections"] = sum(CONNECTION_BYTES + one.held_bytes for one in opened)
-        channels = sum(len(one.sessions) for one in opened)
+        channels = 0
+        async for some in in_slices(holders.connections()):
+            found["connections"] += sum(CONNECTION_BYTES + one.held_bytes for one in some)
+            channels += sum(len(one.sessions) for one in some)
         found["channels"] = channels * CHANNEL_BYTES + len(holders.consumers) * CONSUMER_BYTES
         found["log_cache"] = holders.log_cache()
         records = sum(len(holders.catalog.records(kind, None)) for kind in _RECORDS)

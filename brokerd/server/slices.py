@@ -1,7 +1,9 @@
 """Walks over all queues, groups or connections of a member, which may be ten thousand.
 
-A slice takes TURN_S of processor time, whatever is done with it: what a publish waits for is a few
-slices, since it passes the loop a few times.
+A walk works for TURN_S of processor time, whatever is done with it, and rests then: what a publish
+waits for is a few turns, since it passes the loop a few times.  A turn of the loop in between would
+not do: while the loop never waits for anything the log's thread, whose sync is over, does not get
+the interpreter's lock, for the loop lets go of it for some microseconds only (ADR 53).
 """
 
 from __future__ import annotations
@@ -13,39 +15,71 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: So many at most are looked at before clients have their turn.
+#: So many at most are looked at before others have a turn of the loop.
 SLICE = 200
 #: So many at least: a turn of the loop costs about 20 microseconds itself.
 SLICE_MIN = 8
 #: Of the first, of which nobody knows what they cost.
 _FIRST = 32
-TURN_S = 0.0005
+TURN_S = 0.0004
+#: The shortest that the loop's clock knows.
+REST_S = 0.001
+
+
+class _Walk:
+    """State: processor time of this thread at the last look and at the last rest.
+
+    Of the thread, since a member that has to wait for a core is not to make smaller slices.
+    """
+
+    __slots__ = ("_looked_s", "_rested_s")
+
+    def __init__(self) -> None:
+        self._looked_s = self._rested_s = time.thread_time()
+
+    def took(self) -> float:
+        """Return the seconds since this was asked last, or since a rest after that."""
+        before, self._looked_s = self._looked_s, time.thread_time()
+        return self._looked_s - before
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether this has worked for a turn since its last rest."""
+        return self._looked_s - self._rested_s >= TURN_S
+
+    async def rest(self) -> None:
+        """Leave the loop to others."""
+        await asyncio.sleep(REST_S)
+        self._looked_s = self._rested_s = time.thread_time()
 
 
 async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
     """Yield them, `size` at a time at most; what they name may be gone when its slice comes."""
     begin, count = 0, min(_FIRST, size)
+    walk = _Walk()
     while begin < len(uids):
-        if begin:
-            await asyncio.sleep(0)
-        # Of this thread: a member that has to wait for a core is not to make smaller slices.
-        began = time.thread_time()
         yield uids[begin : begin + count]
         begin += count
-        took = time.thread_time() - began
+        took = walk.took()
         if took > TURN_S:
             count = max(min(SLICE_MIN, size), int(count * TURN_S / took))
         elif took < TURN_S / 2:
             count = min(size, 2 * count)
+        if begin < len(uids):
+            if walk.is_due:
+                await walk.rest()
+            else:
+                # What a slice has begun, tasks say, is not in its time.
+                await asyncio.sleep(0)
 
 
 async def in_turns(made: Iterable[T]) -> AsyncIterator[T]:
-    """Yield what is made one by one, with turns of the loop between: parts of a page, families of
-    metrics.  A list that may change meanwhile is not to be walked by it.
+    """Yield what is made one by one, with rests between: parts of a page, families of metrics.  A
+    list that may change meanwhile is not to be walked by it.
     """
-    began = time.thread_time()
+    walk = _Walk()
     for each in made:
         yield each
-        if time.thread_time() - began > TURN_S:
-            await asyncio.sleep(0)
-            began = time.thread_time()
+        walk.took()
+        if walk.is_due:
+            await walk.rest()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from brokerd.server.management.ports import ManagementServices
 
 NODE, MEMORY = "node", "memory"
+_DESCRIPTORS = "/proc/self/fd"
 #: Of a member's row, what is for the overview only.
 _OF_OVERVIEW = ("listeners", "message_stats")
 MECHANISMS = (
@@ -56,13 +57,22 @@ def register(services: ManagementServices) -> None:
 # ---- nodes --------------------------------------------------------------------------------------
 
 
+def _descriptors() -> int:
+    """Return how many descriptors are open, 0 where /proc does not tell."""
+    try:
+        # Since Linux 6.2 its size is their number, which spares a list of thousands of names.
+        return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))
+    except OSError:
+        return 0
+
+
 def _own_row(services: ManagementServices) -> Json:
     """Return this member as RabbitMQ shows a node."""
     listed, config = services.listed, services.config
     status = listings.own(listed)
     monitor = listed.runtime.monitor
     clients, alarms = listed.clients, set(status["alarms"])
-    descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    descriptors = _descriptors()
     descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     connections = len(clients)
     row: Json = {

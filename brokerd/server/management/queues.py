@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Columns, as listing.columns_of returns them.
 Columns: TypeAlias = list[list[str]] | None
+#: What gives a queue's figures, None where nobody knows any.
+_Of: TypeAlias = Callable[[Queue], Figures | None]
 #: Columns of the catalog alone: whoever sorts by them, or by none, needs figures of a page only.
 _PLAIN = frozenset({"name", "vhost", "type", "durable", "auto_delete", "arguments", "exclusive"})
 _OF_POLICIES = ("policy", "operator_policy", "effective_policy_definition")
@@ -201,14 +203,18 @@ async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Seq
         values = await queue_figures.column_of_all(call.services, queues, columns[0])
         return listing.by_value(queues, values, call.query)
     maker = Maker(call.services, [column.split(".") for column in columns])
-    found: dict[int, Figures] = {}
+    of: _Of = _nothing
     if not _PLAIN.issuperset(columns):
         is_light = (_PLAIN | queue_figures.ORDERS.keys()).issuperset(columns)
         take = queue_figures.orders if is_light else queue_figures.figures
-        found = await queue_figures.of_all(call.services, queues, take)
+        of = await queue_figures.known(call.services, queues, take)
     async for some in in_slices(queues, ROWS):
-        keys += [_keys(maker, queue, found.get(queue.uid), columns) for queue in some]
+        keys += [_keys(maker, queue, of(queue), columns) for queue in some]
     return listing.by_values(queues, keys, call.query)
+
+
+def _nothing(_: Queue) -> Figures | None:
+    return None
 
 
 def _keys(maker: Maker, queue: Queue, found: Figures | None, columns: list[str]) -> list[Any]:
@@ -233,17 +239,17 @@ async def _rows(call: Call, queues: Sequence[Queue]) -> AsyncIterator[list[Json]
     """Yield rows, some at a time: whole ones, or with disable_stats what is asked for of them."""
     services, columns = call.services, listing.columns_of(call.query)
     maker = Maker(services, columns)
-    found: dict[int, Figures] = {}
+    of: _Of = _nothing
     is_plain = call.is_on("disable_stats")
     has_totals = is_plain and call.is_on("enable_queue_totals")
     if has_totals or (not is_plain and maker.has_figures):
         take = queue_figures.orders if has_totals else queue_figures.figures
-        found = await queue_figures.of_all(services, queues, take)
+        of = await queue_figures.known(services, queues, take)
     async for some in in_slices(queues, ROWS):
         if is_plain:
-            rows = [_plain(maker, queue, found.get(queue.uid), has_totals) for queue in some]
+            rows = [_plain(maker, queue, of(queue), has_totals) for queue in some]
         else:
-            rows = [maker.whole(queue, found.get(queue.uid)) for queue in some]
+            rows = [maker.whole(queue, of(queue)) for queue in some]
         yield rows if columns is None else [listing.chosen(row, columns) for row in rows]
 
 

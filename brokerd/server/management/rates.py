@@ -77,6 +77,13 @@ class Rates:
                 taken = self._take(uid)
                 if taken is None:
                     continue
-                last = earlier[uid][1] if uid in earlier else taken
-                samples[uid] = (last, last if taken == last else taken)
+                pair = earlier.get(uid)
+                if pair is None:
+                    pair = taken, taken
+                elif pair[1] != taken:
+                    pair = pair[1], taken
+                elif pair[0] is not pair[1]:
+                    pair = pair[1], pair[1]
+                # Else as it was: new objects of 10,000 queues are 7 ms of Python's collector.
+                samples[uid] = pair
         self._samples, self._interval_s = samples, interval_s

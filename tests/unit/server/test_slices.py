@@ -48,20 +48,48 @@ async def test_no_slice_is_longer_than_its_caller_says(monkeypatch: pytest.Monke
     assert await walk(clock, 0, 1.0) == []
 
 
-async def test_others_have_their_turn_when_what_is_made_took_long(
+async def test_a_walk_rests_when_it_has_worked_for_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
     seen: list[object] = []
 
-    async def walk_turns() -> None:
-        async for each in slices.in_turns(iter(range(6))):
-            seen.append(each)
-            clock.now += slices.TURN_S * 0.6
+    async def rest(seconds: float) -> None:
+        if seconds:
+            seen.append(("rest", seconds))
+            clock.now += 10.0  # What others do meanwhile is not the walk's.
 
-    walking = asyncio.create_task(walk_turns())
-    while not walking.done():
-        await asyncio.sleep(0)
-        seen.append("others")
-    await walking
-    assert seen == [0, 1, "others", 2, 3, "others", 4, 5, "others", "others"]
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    async for each in slices.in_turns(iter(range(6))):
+        seen.append(each)
+        clock.now += slices.TURN_S * 0.6
+    rested = ("rest", slices.REST_S)
+    assert seen == [0, 1, rested, 2, 3, rested, 4, 5, rested]
+    seen.clear()
+    async for some in slices.in_slices(range(9), 2):
+        seen += some
+        clock.now += slices.TURN_S * 0.3 * len(some)
+    assert seen == [0, 1, 2, 3, rested, 4, 5, 6, 7, rested, 8]
+
+
+async def test_the_loop_waits_for_others_while_a_walk_rests() -> None:
+    """A turn of the loop is not enough: what another thread brings comes at once all the same."""
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+    others: list[float] = []
+
+    async def other() -> None:
+        await woken.wait()
+        others.append(time.monotonic())
+
+    waiting = asyncio.create_task(other())
+    walked: list[float] = []
+    async for _ in slices.in_turns(range(20)):
+        began = time.thread_time()
+        while time.thread_time() - began < slices.TURN_S:
+            pass
+        walked.append(time.monotonic())
+        if len(walked) == 2:
+            loop.run_in_executor(None, loop.call_soon_threadsafe, woken.set)
+    await waiting
+    assert others[0] < walked[-1]

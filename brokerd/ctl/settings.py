@@ -16,6 +16,7 @@ from brokerd.ctl import errors
 
 DEFAULT_PORT = 5680
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+GUEST = "guest"
 FORMATTERS = ("table", "tsv", "json", "csv", "erlang", "pretty_table")
 #: With these a program reads the output: no banner.
 _FOR_PROGRAMS = ("tsv", "json", "csv")
@@ -36,24 +37,51 @@ def is_stand_in() -> bool:
     return Path(sys.argv[0]).name in STAND_INS
 
 
+# Beside a member, in its container, its own environment says where it is and how to log in: what
+# Kubernetes' users type, `kubectl exec POD -- brokerctl status`, works as rabbitmqctl does there.
+
+
+def _address() -> str:
+    """Return the address of BROKERD_ADDRESS, else of the member here."""
+    # Certificates name no addresses of a loopback.
+    host = "localhost" if _authority() else "127.0.0.1"
+    return os.environ.get("BROKERD_ADDRESS") or f"{host}:{DEFAULT_PORT}"
+
+
+def _user() -> str:
+    return os.environ.get("BROKERD_AUTH_ADMIN_USER") or GUEST
+
+
+def _password() -> str:
+    """Return the administrator's password; guest's where there is none, or it is not for us."""
+    try:
+        return Path(os.environ["BROKERD_AUTH_ADMIN_PASSWORD_FILE"]).read_text().rstrip("\n")
+    except (KeyError, OSError, UnicodeDecodeError):
+        return GUEST
+
+
+def _authority() -> str:
+    """Return the file of the authority of a member that serves TLS."""
+    is_served = os.environ.get("BROKERD_TLS_CERT_FILE")
+    return os.environ.get("BROKERD_TLS_CA_FILE", "") if is_served else ""
+
+
 @dataclass(slots=True)
 class Settings:
     """What the options say; the defaults are those of a member on this machine."""
 
-    address: str = field(
-        default_factory=lambda: os.environ.get("BROKERD_ADDRESS") or DEFAULT_ADDRESS
-    )
+    address: str = field(default_factory=_address)
     #: What -n says, behind or before the command; "" if it does not.
     node: str = ""
-    user: str = "guest"
-    password: str = "guest"
+    user: str = field(default_factory=_user)
+    password: str = field(default_factory=_password)
     vhost: str = "/"
     quiet: bool = False
     silent: bool = False
     headers: bool = True
     formatter: str | None = None
     timeout_s: float = TIMEOUT_S
-    ca_file: str = ""
+    ca_file: str = field(default_factory=_authority)
     #: Whom the certificate must name, where that is not the address: at a forwarded port.
     server_name: str = field(default_factory=lambda: os.environ.get(SERVER_NAME_VARIABLE, ""))
     #: Called as rabbitmqctl: a terminal gets what scripts get.
@@ -191,14 +219,14 @@ def _login_options(with_environment: bool) -> list[click.Parameter]:
             envvar=variable("BROKERD_USER"),
             show_envvar=with_environment,
             callback=_store("user"),
-            help="User name [default: guest].",
+            help="User name [default: guest; in a member's container its administrator].",
         ),
         _option(
             "--password",
             envvar=variable("BROKERD_PASSWORD"),
             show_envvar=with_environment,
             callback=_store("password"),
-            help="Its password [default: guest].",
+            help="Its password [default: guest; in a member's container the administrator's].",
         ),
         _option(
             "--password-file",
@@ -209,7 +237,8 @@ def _login_options(with_environment: bool) -> list[click.Parameter]:
         _option(
             "--ca-file",
             callback=_store("ca_file"),
-            help="Talk TLS and trust the authority in this PEM file.",
+            help="Talk TLS and trust the authority in this PEM file [default in the container of a "
+            "member that serves TLS: its own].",
         ),
     ]
 

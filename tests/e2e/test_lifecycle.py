@@ -28,6 +28,9 @@ def test_fenced_member_rests_and_comes_back_without_a_restart(space: Namespace) 
     space.apply(resource("Queue", "jobs", brokerRef={"name": "tiny"}, type="quorum"))
     space.wait_ready("queue/jobs")
     before = pods(space)
+    # From inside, without options: the member is its own way to the cluster.
+    listed = space.kubectl("exec", "tiny-2", "--", "brokerctl", "-q", "list_queues", "name", "type")
+    assert listed.split() == ["name", "type", "jobs", "quorum"]
     space.patch("brokercluster", "tiny", {"fenced": ["tiny-1"]})
     space.wait_condition("brokercluster", "tiny", "Fenced", "Fenced")
     until(lambda: ready_members(space) == 2, "the fenced member lets nobody in")

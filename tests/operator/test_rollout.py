@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from decimal import Decimal
 from typing import Any
@@ -585,3 +586,13 @@ def test_restart_of_a_member_is_told_once_and_with_its_cause() -> None:
     # Another pod, which counts from 0 and may have failed before anybody looked.
     assert lifecycle.restarted(status, [restarted_pod(1, "u2")]) == [said]
     assert lifecycle.restarted({}, [{"metadata": {"name": "prod-1", "uid": "u1"}}]) == []
+
+
+def test_nobody_is_told_that_a_member_was_started_again_which_leaves_the_cluster() -> None:
+    """It ends by itself (exit status 78), and Kubernetes starts it again until its pod is gone."""
+    three = dataclasses.replace(context(), spec=spec(replicas=3))
+    pods = [
+        {**restarted_pod(1), "metadata": {"name": f"{three.name}-{number}", "uid": f"u{number}"}}
+        for number in range(4)
+    ]
+    assert lifecycle.staying(pods, three.is_member) == pods[:3]

@@ -5,7 +5,7 @@ For the Kubernetes driver, which brings what it saw and did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,6 +168,15 @@ def found_conditions(spec: BrokerClusterSpec, state: Pass, generation: int) -> l
             )
         )
     return found
+
+
+def staying(
+    pods: Iterable[Mapping[str, Any]], is_member: Callable[[str], bool]
+) -> list[Mapping[str, Any]]:
+    """The pods of members: one that leaves the cluster ends by itself, and is started again in its
+    pod until that is gone; nobody is to be woken for it.
+    """
+    return [pod for pod in pods if is_member(rollout.pod_name(pod))]
 
 
 def restarted(status: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -151,7 +151,8 @@ class KubernetesClusters:
             is_between=is_between,
             pending_image=image.pending,
         )
-        for said in lifecycle.restarted(body.get("status") or {}, state.pods):
+        staying = lifecycle.staying(state.pods, context.is_member)
+        for said in lifecycle.restarted(body.get("status") or {}, staying):
             await self._emit(body, "Warning", "MemberRestarted", said)
         report = self._report(context, stateful_set or {}, state, claims)
         if certificates is not None:
@@ -446,7 +447,7 @@ class KubernetesClusters:
         }
         found = lifecycle.found_conditions(context.spec, state, meta.generation)
         again_s = _again_s(state, is_behind(stateful_set))
-        ends = lifecycle.ends(state.pods)
+        ends = lifecycle.ends(lifecycle.staying(state.pods, context.is_member))
         return ClusterReport(reason, message, tuple(found), fields, again_s, ends=ends)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -41,6 +42,28 @@ def test_node_names_of_erlang_find_their_member(monkeypatch: pytest.MonkeyPatch)
     assert Settings(node="rabbit@c:7").addresses() == ["c:7"]
     assert Settings(node="c").addresses() == ["c:5680"]
     assert Settings(node="rabbit@a").label == "rabbit@a"
+
+
+def test_in_a_members_container_its_administrator_logs_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the operator sets members up; an option or a variable for brokerctl says otherwise."""
+    alone = Settings()
+    assert (alone.address, alone.user, alone.password) == ("127.0.0.1:5680", "guest", "guest")
+    assert alone.ca_file == ""
+    password = tmp_path / "password"
+    monkeypatch.setenv("BROKERD_AUTH_ADMIN_USER", "admin")
+    monkeypatch.setenv("BROKERD_AUTH_ADMIN_PASSWORD_FILE", str(password))
+    monkeypatch.setenv("BROKERD_TLS_CA_FILE", "ca.crt")
+    assert Settings().ca_file == "", "the member serves no TLS"
+    monkeypatch.setenv("BROKERD_TLS_CERT_FILE", "tls.crt")
+    assert Settings().password == "guest", "not for whoever runs this"
+    password.write_text("secret\n")
+    beside = Settings()
+    assert (beside.address, beside.user, beside.password) == ("localhost:5680", "admin", "secret")
+    assert beside.ca_file == "ca.crt"
+    monkeypatch.setenv("BROKERD_ADDRESS", "other:1")
+    assert Settings(user="me", ca_file="other.crt").addresses() == ["other:1"]
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("5", 5.0), ("0", 0.0), ("infinity", 86_400.0)])

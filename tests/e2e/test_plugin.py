@@ -88,7 +88,9 @@ def test_the_plugin_drains_and_revives_a_member(shop: Namespace) -> None:
 
 def test_the_plugin_leads_to_the_page(shop: Namespace) -> None:
     line = command(shop, "manage", "orders")
-    with subprocess.Popen(line, env=environment(shop), text=True, stdout=subprocess.PIPE) as lead:
+    with subprocess.Popen(
+        line, env=environment(shop), text=True, stdout=subprocess.PIPE, preexec_fn=heed_ctrl_c
+    ) as lead:
         try:
             assert lead.stdout is not None
             url = lead.stdout.readline().split()[0]
@@ -99,7 +101,15 @@ def test_the_plugin_leads_to_the_page(shop: Namespace) -> None:
             assert page_status(f"{url}api/nodes/orders-2", login) == 200
         finally:
             lead.send_signal(signal.SIGINT)
-            assert lead.wait(TIMEOUT_S) == 128 + signal.SIGINT
+            try:
+                assert lead.wait(TIMEOUT_S) == 128 + signal.SIGINT
+            finally:
+                lead.kill()
+
+
+def heed_ctrl_c() -> None:
+    """A shell has what it runs in the background ignore it, these tests too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def page_status(url: str, login: bytes = b"") -> int:

@@ -20,10 +20,10 @@ Maker: TypeAlias = Callable[[], Rows | Awaitable[Rows]]
 
 #: How long rows are good for.
 FRESH_S = 1.0
-#: For all parts of a member's answer together.
-ANSWER_S = 2.0
+#: For all parts of a member's answer together; a walk over its queues rests most of the time.
+ANSWER_S = 5.0
 #: A member that was silent is not asked again for so long.
-SILENT_S = 5.0
+SILENT_S = 10.0
 #: Rows of one answer: connections have about a kilobyte each, and whoever reads or writes as many
 #: has no time for clients meanwhile, a few milliseconds.  An answer has at most 16 MiB.
 PART_ROWS = 250

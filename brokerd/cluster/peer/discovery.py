@@ -6,8 +6,11 @@ Only parsing and name resolution; the broker's composition root decides what to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import re
 import socket
+import threading
 
 from brokerd.cluster.errors import AddressError
 from brokerd.raft.messages import NodeId
@@ -15,6 +18,8 @@ from brokerd.raft.messages import NodeId
 #: A cluster has a handful of members; a longer list is a mistake.
 PEERS_MAX = 64
 PORT_DEFAULT = 5690
+#: A name server that answers at all does so sooner; what was found before stands in meanwhile.
+LOOKUP_WAIT_S = 0.5
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,254}")
 
@@ -92,3 +97,66 @@ async def resolve(address: str, timeout_s: float = 2.0) -> list[str]:
 async def resolves(address: str, timeout_s: float = 2.0) -> bool:
     """Tell whether the host of "host:port" has an address."""
     return bool(await resolve(address, timeout_s))
+
+
+class Lookup:
+    """The addresses of one member, looked up in a thread of its own, one lookup at a time.
+
+    The loop's own lookups share two threads, and one that the name server does not answer holds its
+    thread for up to a minute, cancelled or not: behind a cut nobody could be dialled for as long
+    after it had ended.  While a lookup is under way, and where the name server cannot be reached,
+    what the last one found stands in; who answers there has to be the right member anyway.
+    """
+
+    def __init__(self, address: str) -> None:
+        """address: host:port, or host."""
+        self._address = address
+        self._found: list[str] = []
+        self._running: asyncio.Future[tuple[list[str], OSError | None]] | None = None
+
+    async def addresses(self) -> list[str]:
+        """Return at least one; OSError if there is none."""
+        host, _ = parse_address(self._address)
+        with contextlib.suppress(ValueError):
+            return [str(ipaddress.ip_address(host))]
+        running = self._running
+        if running is None:
+            running = self._running = self._start(host)
+        await asyncio.wait((running,), timeout=LOOKUP_WAIT_S if self._found else None)
+        if not running.done():
+            return self._found
+        found, error = running.result()
+        if error is None:
+            self._found = found
+        elif not self._found or getattr(error, "errno", None) != socket.EAI_AGAIN:
+            raise error
+        return self._found
+
+    def _start(self, host: str) -> asyncio.Future[tuple[list[str], OSError | None]]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[tuple[list[str], OSError | None]] = loop.create_future()
+
+        def end(found: list[str], error: OSError | None) -> None:
+            self._running = None
+            if not ended.done():
+                ended.set_result((found, error))
+
+        def look() -> None:
+            found, error = _looked_up(host)
+            # Nobody waits any more where the loop is closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(end, found, error)
+
+        # A daemon: the end of the process waits for no name server.
+        threading.Thread(target=look, name=f"lookup {host}", daemon=True).start()
+        return ended
+
+
+def _looked_up(host: str) -> tuple[list[str], OSError | None]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return [], error
+    except UnicodeError as error:
+        return [], OSError(f"no name of a host: {host!r}: {error}")
+    return list(dict.fromkeys(str(info[4][0]) for info in found)), None

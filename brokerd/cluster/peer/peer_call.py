@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import PeerRefusedError
 from brokerd.cluster.peer import grpc_messages, http2, security
-from brokerd.cluster.peer.discovery import parse_address
+from brokerd.cluster.peer.discovery import Lookup, parse_address
 from brokerd.cluster.peer.peer_connection import PeerConnection
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -82,22 +83,37 @@ async def dial(
     address: str,
     hello: bytes,
     can_send_again: Callable[[], None] = lambda: None,
+    lookup: Lookup | None = None,
 ) -> PeerCall:
-    """Connect a socket, with TLS if there is `tls`; OSError if nobody answers."""
+    """Connect a socket, with TLS if there is `tls`; OSError if nobody answers.
+
+    lookup: of this address, for one who dials it again and again.
+    """
     host, port = parse_address(address)
     context = None if tls is None else tls.client()
-    call = PeerCall(config, address, hello, can_send_again)
-    try:
-        await asyncio.get_running_loop().create_connection(
-            lambda: call,
-            host,
-            port,
-            ssl=context,
-            # The certificate must carry the member's name, whatever its address (SEC-4).
-            server_hostname=None if context is None else node,
-        )
-    except BaseException:
-        # Cancelled just when it stood: the loop closes the socket without a word to the protocol.
-        call.abandon()
-        raise
+    fault: OSError | None = None
+    for place in await (lookup or Lookup(address)).addresses():
+        call = PeerCall(config, address, hello, can_send_again)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                partial(_itself, call),
+                place,
+                port,
+                ssl=context,
+                # The certificate must carry the member's name, whatever its address (SEC-4).
+                server_hostname=None if context is None else node,
+            )
+            return call
+        except OSError as error:
+            call.abandon()
+            fault = error
+        except BaseException:
+            # Cancelled just when it stood: the loop closes the socket without a word to the
+            # protocol.
+            call.abandon()
+            raise
+    raise fault or ConnectionRefusedError(f"{host} has no address")
+
+
+def _itself(call: PeerCall) -> PeerCall:
     return call

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import ClusterError, SnapshotUnreadable
-from brokerd.cluster.peer import frames, peer_call, security
+from brokerd.cluster.peer import discovery, frames, peer_call, security
 from brokerd.cluster.peer.peer_call import PeerCall
 from brokerd.raft.messages import Message, MessageKind, NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -189,6 +189,7 @@ class _PeerStream:
         self._backoff_s = self._config.backoff_min_s
         self._complaint = ""
         self._loop = asyncio.get_running_loop()
+        self._lookup = discovery.Lookup(address)
         self.task = self._loop.create_task(self._run(), name=f"peer {node}")
 
     def end(self) -> None:
@@ -252,7 +253,9 @@ class _PeerStream:
         try:
             async with asyncio.timeout(self._config.dial_timeout_s):
                 call = await peer_call.dial(
-                    owner.config, owner.tls, self.node, self.address, owner.hello, self.pump
+                    *(owner.config, owner.tls, self.node, self.address, owner.hello),
+                    self.pump,
+                    self._lookup,
                 )
                 await call.introduce(self.node)
             self._connected(call)

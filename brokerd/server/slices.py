@@ -27,30 +27,41 @@ REST_S = 0.001
 
 
 class _Walk:
-    """State: processor time of this thread at the last look and at the last rest.
+    """State: processor time of this thread when the walk went on, and what it used since its last
+    rest.
 
     Of the thread, since a member that has to wait for a core is not to make smaller slices.
     """
 
-    __slots__ = ("_looked_s", "_rested_s")
+    __slots__ = ("_began_s", "_worked_s")
 
     def __init__(self) -> None:
-        self._looked_s = self._rested_s = time.thread_time()
+        self._began_s = time.thread_time()
+        self._worked_s = 0.0
 
     def took(self) -> float:
-        """Return the seconds since this was asked last, or since a rest after that."""
-        before, self._looked_s = self._looked_s, time.thread_time()
-        return self._looked_s - before
+        """Return the seconds that the walk has used since this was asked last."""
+        now = time.thread_time()
+        took, self._began_s = now - self._began_s, now
+        self._worked_s += took
+        return took
 
     @property
     def is_due(self) -> bool:
         """Tell whether this has worked for a turn since its last rest."""
-        return self._looked_s - self._rested_s >= TURN_S
+        return self._worked_s >= TURN_S
 
     async def rest(self) -> None:
-        """Leave the loop to others."""
+        """Leave the loop to others; what they use is not the walk's."""
         await asyncio.sleep(REST_S)
-        self._looked_s = self._rested_s = time.thread_time()
+        self._worked_s, self._began_s = 0.0, time.thread_time()
+
+    async def give_way(self) -> None:
+        """Let others have a turn of the loop: what a slice has begun, tasks say, is not in its
+        time.
+        """
+        await asyncio.sleep(0)
+        self._began_s = time.thread_time()
 
 
 async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
@@ -69,8 +80,7 @@ async def in_slices(uids: Sequence[T], size: int = SLICE) -> AsyncIterator[Seque
             if walk.is_due:
                 await walk.rest()
             else:
-                # What a slice has begun, tasks say, is not in its time.
-                await asyncio.sleep(0)
+                await walk.give_way()
 
 
 async def in_turns(made: Iterable[T]) -> AsyncIterator[T]:

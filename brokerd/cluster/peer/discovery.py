@@ -147,8 +147,12 @@ class Lookup:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, found, error)
 
-        # A daemon: the end of the process waits for no name server.
-        threading.Thread(target=look, name=f"lookup {host}", daemon=True).start()
+        try:
+            # A daemon: the end of the process waits for no name server.
+            threading.Thread(target=look, name=f"lookup {host}", daemon=True).start()
+        except RuntimeError as error:
+            # No thread is to be had (pids.max of a container); whoever dials tries again.
+            raise OSError(f"{host} cannot be looked up: {error}") from error
         return ended
 
 

@@ -19,6 +19,7 @@ from brokerd.server.management.routes import Right, Route
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
+    from brokerd.core.catalog.catalog_state import CatalogState
     from brokerd.server.management.ports import ManagementServices
 
 #: Columns, as listing.columns_of returns them.
@@ -245,12 +246,23 @@ async def _rows(call: Call, queues: Sequence[Queue]) -> AsyncIterator[list[Json]
     if has_totals or (not is_plain and maker.has_figures):
         take = queue_figures.orders if has_totals else queue_figures.figures
         of = await queue_figures.known(services, queues, take)
-    async for some in in_slices(queues, ROWS):
+    view = services.catalog.view
+    async for listed in in_slices(queues, ROWS):
+        # The walk rests: who was deleted meanwhile is no queue that is down.
+        some = [queue for queue in listed if _is_there(view, queue)]
+        if not some:
+            continue
         if is_plain:
             rows = [_plain(maker, queue, of(queue), has_totals) for queue in some]
         else:
             rows = [maker.whole(queue, of(queue)) for queue in some]
         yield rows if columns is None else [listing.chosen(row, columns) for row in rows]
+
+
+def _is_there(view: CatalogState, queue: Queue) -> bool:
+    vhost = view.vhosts.get(queue.vhost)
+    found = None if vhost is None else vhost.queues.get(queue.name)
+    return found is not None and found.uid == queue.uid
 
 
 def _plain(maker: Maker, queue: Queue, found: Figures | None, has_totals: bool) -> Json:
@@ -264,7 +276,10 @@ def _plain(maker: Maker, queue: Queue, found: Figures | None, has_totals: bool) 
 async def _get(call: Call) -> Answer:
     services, queue = call.services, objects.existing_queue(call)
     services.rates.want()
-    [[row]] = [rows async for rows in _rows(call, [queue])]
+    found = [row async for rows in _rows(call, [queue]) for row in rows]
+    if not found:
+        raise not_found()
+    [row] = found
     if not call.is_on("disable_stats"):
         consumers: Rows = (await services.figures.everywhere(CONSUMERS)).all()
         mine = [

@@ -57,7 +57,7 @@ async def test_a_walk_rests_when_it_has_worked_for_a_turn(
     async def rest(seconds: float) -> None:
         if seconds:
             seen.append(("rest", seconds))
-            clock.now += 10.0  # What others do meanwhile is not the walk's.
+        clock.now += 10.0  # What others do meanwhile is not the walk's.
 
     monkeypatch.setattr(asyncio, "sleep", rest)
     async for each in slices.in_turns(iter(range(6))):

@@ -92,6 +92,21 @@ async def test_a_name_that_is_gone_is_told_from_a_server_that_cannot_be_reached(
         await lookup.addresses()
 
 
+async def test_where_no_thread_is_to_be_had_the_next_dial_tries_again(
+    server: NameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookup = Lookup("n1.example")
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as none:
+        none.setattr(threading.Thread, "start", refused)
+        with pytest.raises(OSError, match="new thread"):
+            await lookup.addresses()
+    assert await lookup.addresses() == ["10.0.0.1", "10.0.0.2"]
+
+
 async def test_the_next_address_is_tried_where_nobody_answers_at_the_first(
     server: NameServer,
 ) -> None:

@@ -161,6 +161,6 @@ def _looked_up(host: str) -> tuple[list[str], OSError | None]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         return [], error
-    except UnicodeError as error:
-        return [], OSError(f"no name of a host: {host!r}: {error}")
+    except UnicodeError as wrong:
+        return [], OSError(f"no name of a host: {host!r}: {wrong}")
     return list(dict.fromkeys(str(info[4][0]) for info in found)), None

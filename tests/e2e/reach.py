@@ -29,6 +29,9 @@ AMQP, AMQPS, GRPC, HTTP = 5672, 5671, 5680, 15692
 #: pika's ways to say that a connection is gone.
 LOST = (pika.exceptions.AMQPError, OSError)
 CALL_TIMEOUT_S = 30.0
+#: What is on its way to a member behind a cut is given up after so long.  Without it Linux sends it
+#: again after ever longer pauses, and waits for up to as long as the cut was when it is over.
+USER_TIMEOUT_MS = 5000
 #: A Service's address reaches a member that is ready only once the nodes have heard of it.
 CONNECT_TIMEOUT_S = 120.0
 
@@ -139,6 +142,7 @@ class Reach:
             socket_timeout=5,
             stack_timeout=20,
             blocked_connection_timeout=30,
+            tcp_options={"TCP_USER_TIMEOUT": USER_TIMEOUT_MS},
         )
         return pika.BlockingConnection(parameters)
 

@@ -21,6 +21,7 @@ from brokerd_telemetry.tables import (
     memory,
     outlook,
     queues,
+    spans,
     steps,
     unroutable,
     usage,
@@ -164,12 +165,14 @@ def prepare(
     # Most tables are made of it.
     rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
     chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
+    active = spans.of(chained).persist()
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
         nothing=nothing,
         steps=chained,
-        lasts=_told(steps.last_rows(chained, carry, starts_us), covered),
+        spans=active,
+        lasts=_told(steps.last_rows(chained, active, carry, starts_us), covered),
         exchange_lasts=_told(
             declared.exchange_lasts(
                 rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us

@@ -68,6 +68,7 @@ def recompute(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -
     for name, written in zip(names, files, strict=True):
         manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
     inputs.steps.unpersist()
+    inputs.spans.unpersist()
     inputs.lasts.unpersist()
     inputs.exchange_lasts.unpersist()
     _driver_tables(live, observed, hours, batch)

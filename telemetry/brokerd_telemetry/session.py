@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 JAVA_MAJOR_MIN = 17
 #: Below so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2).
 SHORT_PROFILE_ROWS_MAX = 2_000_000
+#: Below so many rows it costs more to compile expressions to bytecode than it gains.
+INTERPRETED_ROWS_MAX = 50_000
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
 TEMPLATE = Path("/etc/telemetry/executor.yaml")
@@ -89,8 +91,9 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.hadoop.parquet.enable.summary-metadata": "false",
     }
     if is_short:
-        # Compiling a plan to bytecode costs more than it gains on little input.
+        # So it is with whole plans, up to much more.
         values["spark.sql.codegen.wholeStage"] = "false"
+    if settings.rows <= INTERPRETED_ROWS_MAX:
         values["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if is_short and not settings.is_warm:
         values["spark.cleaner.referenceTracking"] = "false"

@@ -78,3 +78,17 @@ def test_a_session_that_serves_cleans_up_and_compiles() -> None:
     assert once["spark.cleaner.referenceTracking"] == "false"
     assert "spark.cleaner.referenceTracking" not in warm
     assert "TieredStopAtLevel" not in warm["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_interpreted", "is_by_stage", "is_fully_compiled"),
+    [(20_000, True, False, False), (180_000, False, False, False), (5_000_000, False, True, True)],
+)
+def test_the_more_rows_the_more_is_compiled(
+    rows: int, is_interpreted: bool, is_by_stage: bool, is_fully_compiled: bool
+) -> None:
+    values = session.configuration(SparkSettings(rows=rows), {})
+    assert ("spark.sql.codegen.factoryMode" in values) == is_interpreted
+    assert ("spark.sql.codegen.wholeStage" not in values) == is_by_stage
+    options = values["spark.driver.extraJavaOptions"]
+    assert ("TieredStopAtLevel" not in options) == is_fully_compiled

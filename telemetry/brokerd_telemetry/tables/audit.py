@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables import steps
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, total, window
 
 if TYPE_CHECKING:
@@ -47,14 +46,13 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _per_queue(inputs: Inputs) -> DataFrame:
-    first, last = f.struct("term", "t1", "c_enq", "c_ack"), f.struct("term", "t1", "c_enq", "c_ack")
-    return inputs.steps.groupBy(
+    return inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp"
     ).agg(
-        f.min_by("start_depth", first).alias("start_depth"),
-        f.max_by("depth", last).alias("end_depth"),
-        f.min_by("start_pending", first).alias("start_pending"),
-        f.max_by("dl_pending", last).alias("end_pending"),
+        f.min_by("start_depth", "first_nr").alias("start_depth"),
+        f.max_by("depth_last", "last_nr").alias("end_depth"),
+        f.min_by("start_pending", "first_nr").alias("start_pending"),
+        f.max_by("dl_pending_last", "last_nr").alias("end_pending"),
         f.sum("d_enq").alias("enq"),
         f.sum("d_gone").alias("gone"),
         f.sum("d_dl_out").alias("dl_out"),
@@ -163,7 +161,6 @@ def _span(inputs: Inputs) -> DataFrame:
 def _taken(inputs: Inputs) -> DataFrame:
     """Return per vhost what queues took, and what is known of their counting."""
     taken = f.col("d_enq") + f.col("d_refused")
-    is_unknown = f.col("before").isNull() & ~steps.is_birth()
     queues = (
         _placed(inputs, inputs.steps)
         .groupBy(*_HOUR, "grp")
@@ -172,7 +169,7 @@ def _taken(inputs: Inputs) -> DataFrame:
             f.sum(f.when(_near_a_border(), taken).otherwise(0)).alias("slack_taken"),
             f.max("t1").alias("until"),
             (f.min("term") < f.max("term")).alias("is_moved"),
-            f.max(is_unknown).alias("is_unknown"),
+            f.max("is_unknown").alias("is_unknown"),
         )
     )
     return queues.groupBy(*_HOUR).agg(

@@ -52,29 +52,19 @@ def build_use(inputs: Inputs) -> DataFrame:
     settles while some wait; consumers_needed: for what came in at that rate; both null where none
     ever waited.
     """
-    span_s = (f.col("quiet_us") + f.col("busy_us")) / 1e6
-    has = f.col("consumers") > 0
-    waits = has & (f.col("ready") > 0)
-    full = waits & (f.col("prefetch_sum") > 0) & (f.col("unacked") >= f.col("prefetch_sum"))
 
-    def spent(when: Column, weight: Column | None = None) -> Column:
-        value = span_s if weight is None else span_s * weight
-        return f.coalesce(f.sum(f.when(when, value)), f.lit(0.0))
+    def seconds(name: str) -> Column:
+        return f.sum(f"{name}_us") / 1e6
 
-    busy_s = spent(waits, f.col("consumers"))
-    settled = f.sum(f.when(waits, f.col("d_ack")))
-    used = inputs.steps.groupBy(
+    used = inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
     ).agg(
-        f.max("consumers").alias("consumers_max"),
-        spent(has).alias("consumed_s"),
-        spent(has, f.col("consumers")).alias("consumer_s"),
-        spent(waits).alias("waiting_s"),
-        spent(full).alias("full_s"),
+        f.max("consumers_max").alias("consumers_max"),
+        *(seconds(name).alias(f"{name}_s") for name in ("consumed", "consumer", "waiting", "full")),
         total("d_enq").alias("enq"),
         total("d_ack").alias("ack"),
-        ratio(settled, busy_s).alias("rate_each"),
-        f.sum(span_s).alias("told_s"),
+        ratio(f.sum("settled"), seconds("busy")).alias("rate_each"),
+        seconds("told").alias("told_s"),
     )
     in_rate = ratio(f.col("enq"), f.col("told_s"))
     return used.where(f.col("consumed_s") > 0).withColumns(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 
 if TYPE_CHECKING:
@@ -31,16 +32,16 @@ _KEY = ("cluster", "window_start", "vhost", "queue", "reason", "dlx", "strategy"
 
 def build(inputs: Inputs) -> DataFrame:
     """Return deadletter_1h."""
-    queues = inputs.steps.groupBy(
+    queues = inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
     ).agg(
         *(f.sum(f"d_{counter}").alias(counter) for counter in REASONS),
         f.sum("d_dl_lost").alias("dl_lost"),
         f.sum("d_enq").alias("enq"),
-        f.max_by("dlx", "t1").alias("dlx"),
-        f.max_by("strategy", "t1").alias("strategy"),
-        f.max_by("dl_pending", f.struct("term", "t1")).alias("pending_last"),
-        f.max("dl_pending_age_ms").alias("pending_age_max_ms"),
+        f.max_by("dlx", spans.latest()).alias("dlx"),
+        f.max_by("strategy", spans.latest()).alias("strategy"),
+        f.max_by("dl_pending_last", spans.latest()).alias("pending_last"),
+        f.max("dl_pending_age_ms_max").alias("pending_age_max_ms"),
     )
     died = f.array(
         *(

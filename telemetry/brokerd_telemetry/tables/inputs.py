@@ -26,6 +26,8 @@ class Inputs:
     nothing: DataFrame
     #: steps.queue_steps of the touched hours.
     steps: DataFrame
+    #: spans.of(steps).
+    spans: DataFrame
     #: One row per cluster and hour: completeness, seconds, start_us, end_us.
     coverage: DataFrame
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.

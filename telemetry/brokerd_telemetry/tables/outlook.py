@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 QUARTER_US = HOUR_US // 4
 HOUR_S = 3600.0
 #: Of four quarters of an hour so many must have grown: one burst is no trend.
 QUARTERS_MIN = 3
+
+
+def _waiting() -> Column:
+    """Return what counts against a queue's limit, as its last step said."""
+    return f.col("ready_last") + f.col("dl_pending_last")
 
 
 def build_forecast(inputs: Inputs) -> DataFrame:
@@ -28,14 +34,13 @@ def build_forecast(inputs: Inputs) -> DataFrame:
     fastest and slowest growing quarter.  Counters tell what came and went exactly; the error is in
     going on as before.
     """
-    level = f.struct("term", "t1")
-    quarters = inputs.steps.groupBy(
+    quarters = inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp",
         window("t0", QUARTER_US).alias("quarter"),
     ).agg(
         f.sum(f.col("d_enq") - f.col("d_gone")).alias("net"),
-        f.max_by(f.col("ready") + f.col("dl_pending"), level).alias("level"),
-        f.max_by("max_len", level).alias("max_len"),
+        f.max_by(_waiting(), "last_nr").alias("level"),
+        f.max_by("max_len_last", "last_nr").alias("max_len"),
     )  # fmt: skip
     grown = f.when(f.col("net") > 0, f.col("net"))
     queues = quarters.groupBy("cluster", "window_start", "vhost", "queue").agg(
@@ -83,12 +88,11 @@ def build_score(inputs: Inputs) -> DataFrame:
         "max_len", "net_rate", "ttf_s", "ttf_lo_s", "ttf_hi_s",
         f.col("level").alias("level_before"),
     )  # fmt: skip
-    depth = f.col("ready") + f.col("dl_pending")
-    reached = inputs.steps.groupBy(
+    reached = inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
     ).agg(
-        f.max_by(depth, f.struct("term", "t1")).alias("level"),
-        f.max(depth).alias("level_max"),
+        f.max_by(_waiting(), spans.latest()).alias("level"),
+        f.max("waiting_max").alias("level_max"),
     )
     expected = f.least(
         f.col("level_before") + f.col("net_rate") * HOUR_S, f.col("max_len").cast("double")
@@ -116,8 +120,8 @@ def build_balance(inputs: Inputs) -> DataFrame:
     """
     hour = window("t0", HOUR_US).alias("window_start")
     members = inputs.kind("node").select("cluster", hour, "node").distinct()
-    led = inputs.steps.groupBy("cluster", hour, "grp").agg(
-        f.max_by("node", f.struct("term", "t1")).alias("node"),
+    led = inputs.spans.groupBy("cluster", hour, "grp").agg(
+        f.max_by("node", "last_nr").alias("node"),
         f.sum("d_enq_bytes").alias("load_bytes"),
     )
     own = led.groupBy("cluster", "window_start", "node").agg(
@@ -141,9 +145,10 @@ def build_balance(inputs: Inputs) -> DataFrame:
 def build_coverage(inputs: Inputs) -> DataFrame:
     """Return settings_coverage_1h: per vhost how many queues have what, whoever set it."""
     hour = window("t0", HOUR_US).alias("window_start")
-    names = ("dlx", "max_len", "max_bytes", "ttl_ms", "delivery_limit", "qtype")
-    last = f.max_by(f.struct(*names), f.struct("term", "t1")).alias("last")
-    queues = inputs.kind("queue").groupBy("cluster", hour, "vhost", "grp").agg(last)
+    limits = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
+    said = f.struct("dlx", "qtype", *(f.col(f"{name}_last").alias(name) for name in limits))
+    last = f.max_by(said, "last_nr").alias("last")
+    queues = inputs.spans.groupBy("cluster", hour, "vhost", "grp").agg(last)
     limited = f.col("last.max_len").isNotNull() | f.col("last.max_bytes").isNotNull()
     return queues.groupBy("cluster", "window_start", "vhost").agg(
         f.count("*").alias("queues"),

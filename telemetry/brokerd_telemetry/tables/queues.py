@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from brokerd_telemetry.schema import QUEUE_COUNTERS
+from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
+from brokerd_telemetry.tables.spans import MINUTE_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MINUTE_US = 60_000_000
 FLOW_US = 10_000_000
 
 
 def build_minutes(inputs: Inputs) -> DataFrame:
     """Return queue_1m."""
-    minutes = _summary(inputs.steps, MINUTE_US).drop("told_us", "taken_us")
+    minutes = _summary(inputs.spans, MINUTE_US).drop("told_us", "taken_us")
     return minutes.withColumn("seconds", f.lit(60.0)).transform(_rates)
 
 
@@ -28,7 +29,7 @@ def build_hours(inputs: Inputs) -> DataFrame:
     unread_s: how long at its end messages had waited while nobody took any and nobody consumed.
     """
     span = inputs.coverage.select("cluster", "window_start", "seconds", "start_us", "end_us")
-    hours = _summary(inputs.steps, HOUR_US)
+    hours = _summary(inputs.spans, HOUR_US)
     known = hours.join(f.broadcast(span), ["cluster", "window_start"], "left").transform(_rates)
     # A row that did not come said the same as the last one, whose message has aged since.
     waited_us = f.col("head_age_ms_last") * 1000 + f.col("end_us") - f.col("told_us")
@@ -58,34 +59,34 @@ def build_flow(inputs: Inputs) -> DataFrame:
     )
 
 
-def _summary(steps: DataFrame, size_us: int) -> DataFrame:
+def _summary(rows: DataFrame, size_us: int) -> DataFrame:
     def last(name: str) -> Column:
-        return f.max_by(name, f.struct("term", "t1")).alias(f"{name}_last")
+        return f.max_by(f"{name}_last", spans.latest()).alias(f"{name}_last")
 
-    span_us = f.sum(f.col("quiet_us") + f.col("busy_us"))
-    return steps.groupBy(
-        "cluster", window("t0", size_us).alias("window_start"), "vhost", "queue"
-    ).agg(
-        f.max_by("qtype", "t1").alias("qtype"),
+    def most(name: str) -> Column:
+        return f.max(f"{name}_max").alias(f"{name}_max")
+
+    start = window("t0", size_us).alias("window_start")
+    return rows.groupBy("cluster", start, "vhost", "queue").agg(
+        f.max_by("qtype", spans.latest()).alias("qtype"),
         *(f.sum(f"d_{name}").alias(name) for name in QUEUE_COUNTERS),
         f.sum("d_gone").alias("gone"),
         last("ready"), last("unacked"), last("ready_bytes"), last("unacked_bytes"),
         last("dl_pending"), last("consumers"), last("head_age_ms"),
-        f.max("c_ack").alias("c_ack_last"),
-        f.max("t1").alias("told_us"),
-        f.max(f.when(f.col("d_dlv") > 0, f.col("t1"))).alias("taken_us"),
-        f.max("ready").alias("ready_max"),
-        f.max("ready_bytes").alias("ready_bytes_max"),
-        ratio(f.sum("ready_us"), span_us).alias("ready_avg"),
-        ratio(f.sum("byte_us"), span_us).alias("bytes_avg"),
+        f.max("c_ack_max").alias("c_ack_last"),
+        f.max("t1_max").alias("told_us"),
+        f.max("taken_us").alias("taken_us"),
+        most("ready"), most("ready_bytes"),
+        ratio(f.sum("ready_us"), f.sum("told_us")).alias("ready_avg"),
+        ratio(f.sum("byte_us"), f.sum("told_us")).alias("bytes_avg"),
         f.sum("byte_us").alias("byte_us"),
-        f.max("head_age_ms").alias("head_age_max_ms"),
-        f.max("dl_pending_age_ms").alias("dl_pending_age_max_ms"),
-        f.min("consumers").alias("consumers_min"),
-        f.max("consumers").alias("consumers_max"),
-        f.max("max_len").alias("max_len"),
+        f.max("head_age_ms_max").alias("head_age_max_ms"),
+        f.max("dl_pending_age_ms_max").alias("dl_pending_age_max_ms"),
+        f.min("consumers_min").alias("consumers_min"),
+        most("consumers"),
+        f.max("max_len_max").alias("max_len"),
         f.countDistinct("node").alias("leaders"),
-        f.count("*").alias("rows"),
+        f.sum("rows").alias("rows"),
     )  # fmt: skip
 
 

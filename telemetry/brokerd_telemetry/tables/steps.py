@@ -27,6 +27,8 @@ CARRIED = (
 )  # fmt: skip
 #: What is carried beside it (8.13).
 ACTIVITY = ("first_us", "in_us", "out_us")
+#: What else is read of a row.
+_OWN = (*QUEUE_COUNTERS, "max_len", "max_bytes", "ttl_ms", "delivery_limit")
 #: A queue that nobody told of for a week is forgotten.
 CARRY_US = 7 * 24 * HOUR_US
 
@@ -38,13 +40,7 @@ def order() -> list[Column]:
 
 def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     """Return the queue rows, with the last ones of earlier hours marked as carried."""
-    own = rows.select(
-        *CARRIED,
-        *QUEUE_COUNTERS,
-        "max_len",
-        "max_bytes",
-        f.lit(False).alias("is_carried"),
-    )
+    own = rows.select(*CARRIED, *_OWN, f.lit(False).alias("is_carried"))
     if carry is None:
         return own
     earlier = carry.select(*_carried(carry), f.lit(True).alias("is_carried"))
@@ -63,6 +59,8 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     """Return the queue rows with d_<counter>, start_depth, start_pending and areas.
 
     carry: `queue_last_1h` of the hour before the rows; None before the first.
+    nr: the row's place among all of the queue.  is_unknown: it is not known from where on it
+    counts.  is_last: the next row of the queue, if any, is of another hour.
     """
     own = _with_carry(rows, carry)
     window = Window.partitionBy("cluster", "grp").orderBy(*order())
@@ -72,7 +70,14 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
             *(f"c_{name}" for name in QUEUE_COUNTERS),
         )
     ).over(window)  # fmt: skip
-    chained = own.withColumn("before", before)
+    hour_us = f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US))
+    chained = own.withColumn("hour_us", hour_us).withColumns(
+        {
+            "before": before,
+            "nr": f.row_number().over(window).cast("long"),
+            "is_last": ~f.lead("hour_us").over(window).eqNullSafe(f.col("hour_us")),
+        }
+    )
     chained = chained.withColumns({f"d_{name}": _step(name) for name in QUEUE_COUNTERS})
     gone = f.col("d_ack")
     for name in REMOVALS:
@@ -108,45 +113,63 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
             {
                 "ready_us": _area("ready"),
                 "byte_us": _area("ready_bytes") + _area("unacked_bytes"),
-                "hour_us": f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US)),
+                "is_unknown": f.col("before").isNull() & ~is_birth(),
             }
         )
         .where(~f.col("is_carried"))
+        # They are kept in memory: what nobody reads is not.
+        .drop("before", "is_carried", *(name for name in QUEUE_COUNTERS if name != "enq"))
     )
 
 
-def last_rows(steps: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> DataFrame:
+def last_rows(
+    steps: DataFrame, active: DataFrame, carry: DataFrame | None, hours_us: list[int]
+) -> DataFrame:
     """Return each queue's last row at the end of each hour: the table `queue_last_1h`.
 
-    first_us: since when the queue is known; in_us, out_us: the end of the last interval in which
-    something came, and in which something was taken or went; null if nothing did since then.
+    active: spans.of(steps).  first_us: since when the queue is known; in_us, out_us: the end of the
+    last interval in which something came, and in which something was taken or went; null if nothing
+    did since then.
     """
-    went = (f.col("d_dlv") > 0) | (f.col("d_gone") > 0)
-    own = steps.select(
-        *CARRIED,
-        f.col("t0").alias("first_us"),
-        f.when(f.col("d_enq") > 0, f.col("t1")).alias("in_us"),
-        f.when(went, f.col("t1")).alias("out_us"),
-    )
-    if carry is not None:
-        earlier = carry.select(*_carried(carry, (*CARRIED, *ACTIVITY)))
-        own = own.unionByName(
-            earlier.withColumn("first_us", f.coalesce(f.col("first_us"), f.col("t0")))
+    hour_us = f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US))
+    did = (
+        active.groupBy("cluster", "grp", hour_us.alias("hour_us"))
+        .agg(
+            f.min("first_us").alias("t0"),
+            f.max("t1_max").alias("t1"),
+            f.min("first_us").alias("first_us"),
+            f.max("in_us").alias("in_us"),
+            f.max("out_us").alias("out_us"),
         )
+        .drop("hour_us")
+    )
+    known = steps.where("is_last").select(*CARRIED)
+    if carry is not None:
+        did = did.unionByName(
+            carry.select("cluster", "grp", "t0", "t1", *_carried(carry, ACTIVITY)).withColumn(
+                "first_us", f.coalesce(f.col("first_us"), f.col("t0"))
+            )
+        )
+        known = known.unionByName(carry.select(*_carried(carry)))
+    said = f.struct(*CARRIED)
+    rows = known.select(
+        "cluster", "grp", "t0", "t1", said.alias("row"), f.struct(*order()).alias("place")
+    )
     ends = f.explode(f.array(*(f.lit(hour_us) for hour_us in hours_us))).alias("end_us")
-    latest = f.max_by(f.struct(*CARRIED), f.struct(*order())).alias("last")
     return (
-        own.select(*CARRIED, *ACTIVITY, ends)
+        rows.unionByName(did, allowMissingColumns=True)
+        .select("*", ends)
         .where(
             (f.col("t0") < f.col("end_us") + HOUR_US) & (f.col("t1") > f.col("end_us") - CARRY_US)
         )
         .groupBy("cluster", "grp", "end_us")
         .agg(
-            latest,
+            f.max_by("row", "place").alias("last"),
             f.min("first_us").alias("first_us"),
             f.max("in_us").alias("in_us"),
             f.max("out_us").alias("out_us"),
         )
+        .where(f.col("last").isNotNull())
         .select(f.timestamp_micros("end_us").alias("window_start"), "last.*", *ACTIVITY)
     )
 

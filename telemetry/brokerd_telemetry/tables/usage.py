@@ -36,7 +36,7 @@ def build_hours(inputs: Inputs) -> DataFrame:
             total("blocked_ms"),
         )
     )
-    storage = inputs.steps.groupBy("cluster", hour, "vhost").agg(
+    storage = inputs.spans.groupBy("cluster", hour, "vhost").agg(
         f.sum("byte_us").alias("stored_byte_us"), f.sum("d_dl_out").alias("dl_msgs")
     )
     copies = inputs.kind("exchange").groupBy("cluster", hour, "vhost").agg(total("copies"))

@@ -162,17 +162,15 @@ def prepare(
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
     carry = loaded(_last_files(live, LAST_ROWS, hours[0]))
     exchanges = loaded(_last_files(live, LAST_EXCHANGES, hours[0]))
-    # Most tables are made of it.
     rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
-    chained = steps.queue_steps(rows.get("queue", nothing), carry).persist()
-    active = spans.of(chained).persist()
+    chained = steps.queue_steps(rows.get("queue", nothing), carry)
+    active = spans.of(chained, covered).persist()
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
         nothing=nothing,
-        steps=chained,
         spans=active,
-        lasts=_told(steps.last_rows(chained, active, carry, starts_us), covered),
+        lasts=_told(steps.last_rows(active, carry, starts_us), covered),
         exchange_lasts=_told(
             declared.exchange_lasts(
                 rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us

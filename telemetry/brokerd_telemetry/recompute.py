@@ -67,7 +67,6 @@ def recompute(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -
         files = list(pool.map(write, names))
     for name, written in zip(names, files, strict=True):
         manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
-    inputs.steps.unpersist()
     inputs.spans.unpersist()
     inputs.lasts.unpersist()
     inputs.exchange_lasts.unpersist()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 JAVA_MAJOR_MIN = 17
 #: Below so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2).
-SHORT_PROFILE_ROWS_MAX = 2_000_000
+SHORT_PROFILE_ROWS_MAX = 500_000
 #: Below so many rows it costs more to compile expressions to bytecode than it gains.
 INTERPRETED_ROWS_MAX = 50_000
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, total, window
+from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, near_a_border, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,8 +25,6 @@ _COLUMNS = (
 _OUTCOMES = ("routed", "ae_routed", "returned", "dropped", "ae_missing", "ae_cycle")
 #: A queue whose last row is older than this at the end of the hour may have been deleted.
 SILENCE_US = 610_000_000
-#: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
-GRACE_US = 30_000_000
 
 
 def build(inputs: Inputs) -> DataFrame:
@@ -49,10 +47,10 @@ def _per_queue(inputs: Inputs) -> DataFrame:
     return inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp"
     ).agg(
-        f.min_by("start_depth", "first_nr").alias("start_depth"),
-        f.max_by("depth_last", "last_nr").alias("end_depth"),
-        f.min_by("start_pending", "first_nr").alias("start_pending"),
-        f.max_by("dl_pending_last", "last_nr").alias("end_pending"),
+        f.min_by("start_depth", "first").alias("start_depth"),
+        f.max_by(f.col("ready_last") + f.col("unacked_last"), "last").alias("end_depth"),
+        f.min_by("start_pending", "first").alias("start_pending"),
+        f.max_by("dl_pending_last", "last").alias("end_pending"),
         f.sum("d_enq").alias("enq"),
         f.sum("d_gone").alias("gone"),
         f.sum("d_dl_out").alias("dl_out"),
@@ -133,17 +131,6 @@ def _exchanges(inputs: Inputs) -> DataFrame:
     return _rows(_per_exchange(inputs), "exchange", f.col("exchange"), sides, f.lit(True))
 
 
-def _near_a_border() -> Column:
-    """Tell of a row whether some of what it counts may be counted in the hour beside it.
-
-    A message is counted by the member that routes it and by the leader of its queue, at most
-    GRACE_US later, each in rows of intervals of its own.
-    """
-    interval_us = f.col("t1") - f.col("t0")
-    is_early = f.col("t0") < f.col("start_us") + GRACE_US + 2 * interval_us
-    return is_early | (f.col("t1") > f.col("end_us") - GRACE_US)
-
-
 _HOUR = ("cluster", "window_start", "vhost")
 
 
@@ -160,17 +147,14 @@ def _span(inputs: Inputs) -> DataFrame:
 
 def _taken(inputs: Inputs) -> DataFrame:
     """Return per vhost what queues took, and what is known of their counting."""
-    taken = f.col("d_enq") + f.col("d_refused")
-    queues = (
-        _placed(inputs, inputs.steps)
-        .groupBy(*_HOUR, "grp")
-        .agg(
-            f.sum(taken).alias("taken"),
-            f.sum(f.when(_near_a_border(), taken).otherwise(0)).alias("slack_taken"),
-            f.max("t1").alias("until"),
-            (f.min("term") < f.max("term")).alias("is_moved"),
-            f.max("is_unknown").alias("is_unknown"),
-        )
+    queues = inputs.spans.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "grp"
+    ).agg(
+        f.sum("taken").alias("taken"),
+        f.sum("near_taken").alias("slack_taken"),
+        f.max("t1_max").alias("until"),
+        (f.min("term_min") < f.max("term_max")).alias("is_moved"),
+        f.max("is_unknown_max").alias("is_unknown"),
     )
     return queues.groupBy(*_HOUR).agg(
         f.sum("taken").alias("taken"),
@@ -190,7 +174,7 @@ def _copies(inputs: Inputs) -> DataFrame:
     where it is not known from where on a queue counts.  A queue that is gone has not told of its
     last messages: copies may then be more, and not fewer.
     """
-    near = f.when(_near_a_border(), f.col("copies")).otherwise(0)
+    near = f.when(near_a_border(), f.col("copies")).otherwise(0)
     made = (
         _placed(inputs, inputs.kind("exchange"))
         .groupBy(*_HOUR)

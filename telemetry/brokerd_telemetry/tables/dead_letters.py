@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 
 if TYPE_CHECKING:
@@ -38,9 +37,9 @@ def build(inputs: Inputs) -> DataFrame:
         *(f.sum(f"d_{counter}").alias(counter) for counter in REASONS),
         f.sum("d_dl_lost").alias("dl_lost"),
         f.sum("d_enq").alias("enq"),
-        f.max_by("dlx", spans.latest()).alias("dlx"),
-        f.max_by("strategy", spans.latest()).alias("strategy"),
-        f.max_by("dl_pending_last", spans.latest()).alias("pending_last"),
+        f.max_by("dlx", "last").alias("dlx"),
+        f.max_by("strategy", "last").alias("strategy"),
+        f.max_by("dl_pending_last", "last").alias("pending_last"),
         f.max("dl_pending_age_ms_max").alias("pending_age_max_ms"),
     )
     died = f.array(

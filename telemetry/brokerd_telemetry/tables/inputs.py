@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 HOUR_US = 3_600_000_000
 #: From here on a queue or exchange is idle (8.13); what is long is the reader's to say.
 IDLE_US = HOUR_US
+#: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
+GRACE_US = 30_000_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,9 +26,7 @@ class Inputs:
     rows: Mapping[str, DataFrame]
     #: No row, known to be none: what is made of it costs next to nothing.
     nothing: DataFrame
-    #: steps.queue_steps of the touched hours.
-    steps: DataFrame
-    #: spans.of(steps).
+    #: What queues did in each minute of the touched hours (spans.of).
     spans: DataFrame
     #: One row per cluster and hour: completeness, seconds, start_us, end_us.
     coverage: DataFrame
@@ -62,3 +62,14 @@ def total(name: str) -> Column:
 def ratio(above: Column, below: Column) -> Column:
     """Return a quotient; null where there is nothing to divide by."""
     return f.when(below != 0, above.cast("double") / below)
+
+
+def near_a_border() -> Column:
+    """Tell of a row whether some of what it counts may be counted in the hour beside it.
+
+    A message is counted by the member that routes it and by the leader of its queue, at most
+    GRACE_US later, each in rows of intervals of its own.  Needs the hour's start_us and end_us.
+    """
+    interval_us = f.col("t1") - f.col("t0")
+    is_early = f.col("t0") < f.col("start_us") + GRACE_US + 2 * interval_us
+    return is_early | (f.col("t1") > f.col("end_us") - GRACE_US)

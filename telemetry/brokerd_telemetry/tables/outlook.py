@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def build_forecast(inputs: Inputs) -> DataFrame:
         window("t0", QUARTER_US).alias("quarter"),
     ).agg(
         f.sum(f.col("d_enq") - f.col("d_gone")).alias("net"),
-        f.max_by(_waiting(), "last_nr").alias("level"),
-        f.max_by("max_len_last", "last_nr").alias("max_len"),
+        f.max_by(_waiting(), "last").alias("level"),
+        f.max_by("max_len_last", "last").alias("max_len"),
     )  # fmt: skip
     grown = f.when(f.col("net") > 0, f.col("net"))
     queues = quarters.groupBy("cluster", "window_start", "vhost", "queue").agg(
@@ -91,7 +90,7 @@ def build_score(inputs: Inputs) -> DataFrame:
     reached = inputs.spans.groupBy(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
     ).agg(
-        f.max_by(_waiting(), spans.latest()).alias("level"),
+        f.max_by(_waiting(), "last").alias("level"),
         f.max("waiting_max").alias("level_max"),
     )
     expected = f.least(
@@ -121,7 +120,7 @@ def build_balance(inputs: Inputs) -> DataFrame:
     hour = window("t0", HOUR_US).alias("window_start")
     members = inputs.kind("node").select("cluster", hour, "node").distinct()
     led = inputs.spans.groupBy("cluster", hour, "grp").agg(
-        f.max_by("node", "last_nr").alias("node"),
+        f.max_by("node", "last").alias("node"),
         f.sum("d_enq_bytes").alias("load_bytes"),
     )
     own = led.groupBy("cluster", "window_start", "node").agg(
@@ -147,7 +146,7 @@ def build_coverage(inputs: Inputs) -> DataFrame:
     hour = window("t0", HOUR_US).alias("window_start")
     limits = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
     said = f.struct("dlx", "qtype", *(f.col(f"{name}_last").alias(name) for name in limits))
-    last = f.max_by(said, "last_nr").alias("last")
+    last = f.max_by(said, "last").alias("last")
     queues = inputs.spans.groupBy("cluster", hour, "vhost", "grp").agg(last)
     limited = f.col("last.max_len").isNotNull() | f.col("last.max_bytes").isNotNull()
     return queues.groupBy("cluster", "window_start", "vhost").agg(

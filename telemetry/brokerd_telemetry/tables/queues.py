@@ -9,12 +9,10 @@ from pyspark.sql import functions as f
 from brokerd_telemetry.schema import QUEUE_COUNTERS
 from brokerd_telemetry.tables import spans
 from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
-from brokerd_telemetry.tables.spans import MINUTE_US
+from brokerd_telemetry.tables.spans import FLOW_US, MINUTE_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-FLOW_US = 10_000_000
 
 
 def build_minutes(inputs: Inputs) -> DataFrame:
@@ -49,9 +47,7 @@ def build_flow(inputs: Inputs) -> DataFrame:
     key = ("cluster", window("t0", FLOW_US).alias("window_start"))
     step = f.max((f.col("t1") - f.col("t0")) / 1e6).alias("step_s")
     nothing = {"published": 0, "enq": 0, "ack": 0}
-    queues = inputs.steps.groupBy(*key).agg(
-        f.sum("d_enq").alias("enq"), f.sum("d_ack").alias("ack"), step
-    )
+    queues = spans.flows(inputs.spans)
     clients = inputs.kind("exchange").groupBy(*key).agg(total("in").alias("published"), step)
     both = queues.unionByName(clients, allowMissingColumns=True).fillna(nothing)
     return both.groupBy("cluster", "window_start").agg(
@@ -61,14 +57,14 @@ def build_flow(inputs: Inputs) -> DataFrame:
 
 def _summary(rows: DataFrame, size_us: int) -> DataFrame:
     def last(name: str) -> Column:
-        return f.max_by(f"{name}_last", spans.latest()).alias(f"{name}_last")
+        return f.max_by(f"{name}_last", "last").alias(f"{name}_last")
 
     def most(name: str) -> Column:
         return f.max(f"{name}_max").alias(f"{name}_max")
 
     start = window("t0", size_us).alias("window_start")
     return rows.groupBy("cluster", start, "vhost", "queue").agg(
-        f.max_by("qtype", spans.latest()).alias("qtype"),
+        f.max_by("qtype", "last").alias("qtype"),
         *(f.sum(f"d_{name}").alias(name) for name in QUEUE_COUNTERS),
         f.sum("d_gone").alias("gone"),
         last("ready"), last("unacked"), last("ready_bytes"), last("unacked_bytes"),

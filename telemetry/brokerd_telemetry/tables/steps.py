@@ -27,20 +27,16 @@ CARRIED = (
 )  # fmt: skip
 #: What is carried beside it (8.13).
 ACTIVITY = ("first_us", "in_us", "out_us")
-#: What else is read of a row.
-_OWN = (*QUEUE_COUNTERS, "max_len", "max_bytes", "ttl_ms", "delivery_limit")
+LIMITS = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
+#: What puts the rows of one queue in order (Raft: a higher term is later).
+ORDER = ("term", "t1", "c_enq", "c_ack", "c_dlv", "seq")
 #: A queue that nobody told of for a week is forgotten.
 CARRY_US = 7 * 24 * HOUR_US
 
 
-def order() -> list[Column]:
-    """Return what puts the rows of one queue in order (Raft: a higher term is later)."""
-    return [f.col(name) for name in ("term", "t1", "c_enq", "c_ack", "c_dlv", "seq")]
-
-
 def _with_carry(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     """Return the queue rows, with the last ones of earlier hours marked as carried."""
-    own = rows.select(*CARRIED, *_OWN, f.lit(False).alias("is_carried"))
+    own = rows.select(*CARRIED, *QUEUE_COUNTERS, *LIMITS, f.lit(False).alias("is_carried"))
     if carry is None:
         return own
     earlier = carry.select(*_carried(carry), f.lit(True).alias("is_carried"))
@@ -59,11 +55,11 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     """Return the queue rows with d_<counter>, start_depth, start_pending and areas.
 
     carry: `queue_last_1h` of the hour before the rows; None before the first.
-    nr: the row's place among all of the queue.  is_unknown: it is not known from where on it
-    counts.  is_last: the next row of the queue, if any, is of another hour.
+    place: the row's among all of its queue and of others of the name, of which one that was
+    declared later has a higher group.  is_unknown: it is not known from where on it counts.
     """
     own = _with_carry(rows, carry)
-    window = Window.partitionBy("cluster", "grp").orderBy(*order())
+    window = Window.partitionBy("cluster", "grp").orderBy(*ORDER)
     before = f.lag(
         f.struct(
             "t1", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes",
@@ -74,8 +70,8 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     chained = own.withColumn("hour_us", hour_us).withColumns(
         {
             "before": before,
-            "nr": f.row_number().over(window).cast("long"),
-            "is_last": ~f.lead("hour_us").over(window).eqNullSafe(f.col("hour_us")),
+            # One number, which unlike a struct can be compared in a hash table.
+            "place": f.shiftleft("grp", 32) + f.row_number().over(window),
         }
     )
     chained = chained.withColumns({f"d_{name}": _step(name) for name in QUEUE_COUNTERS})
@@ -90,7 +86,6 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
         chained.withColumns(
             {
                 "d_gone": gone,
-                "depth": depth,
                 "quiet_us": quiet_us,
                 "busy_us": f.col("t1") - since,
                 # A queue that begins with its birth was empty; of others the start is deduced.
@@ -117,24 +112,30 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
             }
         )
         .where(~f.col("is_carried"))
-        # They are kept in memory: what nobody reads is not.
-        .drop("before", "is_carried", *(name for name in QUEUE_COUNTERS if name != "enq"))
     )
 
 
-def last_rows(
-    steps: DataFrame, active: DataFrame, carry: DataFrame | None, hours_us: list[int]
-) -> DataFrame:
+def last_rows(spans: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> DataFrame:
     """Return each queue's last row at the end of each hour: the table `queue_last_1h`.
 
-    active: spans.of(steps).  first_us: since when the queue is known; in_us, out_us: the end of the
-    last interval in which something came, and in which something was taken or went; null if nothing
-    did since then.
+    first_us: since when the queue is known; in_us, out_us: the end of the last interval in which
+    something came, and in which something was taken or went; null if nothing did since then.
     """
     hour_us = f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US))
-    did = (
-        active.groupBy("cluster", "grp", hour_us.alias("hour_us"))
+    texts = ("node", "vhost", "queue", "qtype", "strategy", "dlx")
+    last = f.max_by(
+        f.struct(
+            *(
+                f.col(name if name in ("cluster", "grp", *texts) else f"{name}_last").alias(name)
+                for name in CARRIED
+            )
+        ),
+        "last",
+    ).alias("row")
+    own = (
+        spans.groupBy("cluster", "grp", hour_us.alias("hour_us"))
         .agg(
+            last,
             f.min("first_us").alias("t0"),
             f.max("t1_max").alias("t1"),
             f.min("first_us").alias("first_us"),
@@ -143,33 +144,26 @@ def last_rows(
         )
         .drop("hour_us")
     )
-    known = steps.where("is_last").select(*CARRIED)
     if carry is not None:
-        did = did.unionByName(
-            carry.select("cluster", "grp", "t0", "t1", *_carried(carry, ACTIVITY)).withColumn(
-                "first_us", f.coalesce(f.col("first_us"), f.col("t0"))
-            )
-        )
-        known = known.unionByName(carry.select(*_carried(carry)))
-    said = f.struct(*CARRIED)
-    rows = known.select(
-        "cluster", "grp", "t0", "t1", said.alias("row"), f.struct(*order()).alias("place")
-    )
+        own = own.unionByName(
+            carry.select(
+                "cluster", "grp", f.struct(*_carried(carry)).alias("row"), "t0", "t1",
+                *_carried(carry, ACTIVITY),
+            ).withColumn("first_us", f.coalesce(f.col("first_us"), f.col("t0")))
+        )  # fmt: skip
     ends = f.explode(f.array(*(f.lit(hour_us) for hour_us in hours_us))).alias("end_us")
     return (
-        rows.unionByName(did, allowMissingColumns=True)
-        .select("*", ends)
+        own.select("*", ends)
         .where(
             (f.col("t0") < f.col("end_us") + HOUR_US) & (f.col("t1") > f.col("end_us") - CARRY_US)
         )
         .groupBy("cluster", "grp", "end_us")
         .agg(
-            f.max_by("row", "place").alias("last"),
+            f.max_by("row", f.struct(*(f.col(f"row.{name}") for name in ORDER))).alias("last"),
             f.min("first_us").alias("first_us"),
             f.max("in_us").alias("in_us"),
             f.max("out_us").alias("out_us"),
         )
-        .where(f.col("last").isNotNull())
         .select(f.timestamp_micros("end_us").alias("window_start"), "last.*", *ACTIVITY)
     )
 

@@ -124,16 +124,23 @@ def rpc(**options: object) -> Measure:
 
 
 def churn(cluster: Cluster, scale: float) -> Point:
-    """Two spells: what the first one makes grow is there for good, and the second is measured."""
-    queue = new_queue()
+    """Two spells: what the first one makes grow is there for good, and the second is measured.
+
+    What connections have left in queues is no memory of theirs: the queues are deleted first.
+    """
+    queue, ports = new_queue(), ports_of(cluster)
     options: dict[str, object] = {"queue": queue, "queues": 20, "connections": 20}
-    load_programs.run_amqpload("churn", ports_of(cluster), seconds=SECONDS_MIN, **options)
-    before = processes.resident_mib(cluster.pids())
-    ports, lasting = ports_of(cluster), max(round(8 * scale), SECONDS_MIN)
+
+    def resident_mib() -> float:
+        load_programs.run_amqpload("drop", ports, queue=queue, queues=20)
+        return processes.resident_mib(cluster.pids())
+
+    load_programs.run_amqpload("churn", ports, seconds=SECONDS_MIN, **options)
+    before_mib = resident_mib()
+    lasting = max(round(8 * scale), SECONDS_MIN)
     point = load_programs.run_costed("churn", ports, cluster.pids(), seconds=lasting, **options)
-    grown = processes.resident_mib(cluster.pids()) - before
-    load_programs.run_amqpload("drop", ports, queue=queue, queues=20)
-    return point | {"grown_kib": grown * 1024 / point["messages"]}
+    grown_mib = resident_mib() - before_mib
+    return point | {"grown_kib": grown_mib * 1024 / point["messages"]}
 
 
 def grpc_stream(per_request: int) -> Measure:

@@ -156,6 +156,9 @@ flood-nightly: setup ## MINUTES=N of each flood of 1 KiB, 100 KiB and 10 MiB int
 telemetry-load: setup ## ROWS="180000 5000000": cost of a run of the telemetry job, beside DuckDB (minutes)
 	$(BIN)/python -m tests.telemetry.load --rows $(or $(ROWS),180000)
 
+telemetry-kills: setup ## RUN_KILLS=N of a run of the telemetry job, spread over its length (ten minutes for 30)
+	$(BIN)/python -m tests.telemetry.driver_kills --kills $(or $(RUN_KILLS),30)
+
 federation-kills: setup ## ROUNDS=N FIRST_SEED=N UPSTREAM=rabbitmq DOWNSTREAM=rabbitmq: kills at both ends of links and shovels, messages counted; DELAY_MS=50 LOSS=0.02 CUT_EVERY_S=5: over a bad line; MINUTES=M: no kill after that
 	@$(BIN)/python -m tests.integration.federation_kills --rounds $(ROUNDS) --seed $(FIRST_SEED) \
 		--delay-ms $(DELAY_MS) --loss $(LOSS) --cut-every-s $(CUT_EVERY_S) $(if $(MINUTES),--minutes $(MINUTES)) \
@@ -208,4 +211,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: compiled test-compiled telemetry-load federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly
+.PHONY: compiled test-compiled telemetry-load telemetry-kills federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly

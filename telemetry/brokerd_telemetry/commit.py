@@ -179,6 +179,21 @@ class Ledger:
         self._known = manifest.all_paths()
         return manifest
 
+    @property
+    def _published(self) -> Path:
+        return self._dir / "PUBLISHED"
+
+    def published(self) -> str:
+        """Return the last run that published all it had to; empty if there is none."""
+        try:
+            return self._published.read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def note_published(self, run_id: str) -> None:
+        """Say that a run has published all it had to."""
+        write_durably(self._published, f"{run_id}\n".encode())
+
     def added(self, manifest: Manifest) -> list[str]:
         """Return the files of a manifest that were not in the loaded one; LedgerError if one of
         them does not exist.

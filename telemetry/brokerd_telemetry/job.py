@@ -140,6 +140,7 @@ class Run:
             verdicts = self._plan()
         if not verdicts.fresh:
             self.say("no new telemetry; the tables stay as they are")
+            self._publish_again()
             return self.result
         self.result.segments = len(verdicts.fresh)
         rows = sum(segment.rows for segment in verdicts.fresh)
@@ -325,6 +326,14 @@ class Run:
                 own.unlink(missing_ok=True)
                 del segments[identity]
 
+    def _publish_again(self) -> None:
+        """Publish what a run committed that was ended before it had published it."""
+        keeper = self.store or self.ledger
+        if self.manifest.run_id and keeper.published() != self.manifest.run_id:
+            self.say("the last run was ended before it had published; this is made good")
+            self.touched = set(self.manifest.clusters())
+            self._publish()
+
     def _publish(self) -> None:
         """Write report, metrics, findings and views; hand them to the members."""
         from brokerd_telemetry import publish
@@ -347,3 +356,4 @@ class Run:
             if self.options.release:
                 taken = {entry["path"] for entry in self.manifest.segments.values()}
                 sources.release(source.access, taken, self.say)
+        (self.store or self.ledger).note_published(self.manifest.run_id)

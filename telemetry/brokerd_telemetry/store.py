@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CURRENT = "ledger/CURRENT"
+PUBLISHED = "ledger/PUBLISHED"
 MANIFESTS = "ledger/manifests/"
 
 
@@ -84,6 +85,15 @@ class Store:
     def publish(self, files: Mapping[str, bytes]) -> None:
         """Put what people and programs read beside the tables."""
         objects.together(lambda name: self.place.put(f"publish/{name}", files[name]), list(files))
+
+    def published(self) -> str:
+        """Return the last run that published all it had to; empty if there is none."""
+        found = self.place.get(PUBLISHED)
+        return "" if found is None else found[0].decode().strip()
+
+    def note_published(self, run_id: str) -> None:
+        """Say that a run has published all it had to."""
+        self.place.put(PUBLISHED, f"{run_id}\n".encode())
 
     def vacuum(self) -> int:
         """Delete what only manifests named that are too old to be kept; return how many files."""

@@ -154,7 +154,9 @@ def test_with_nothing_configured_guest_gets_in_from_everywhere_as_in_rabbitmqs_i
     container = Container(tmp_path, "one", {})
     assert container.health()[0] == 1, "nothing runs yet"
     with running([container]):
-        assert "guest, password guest, from everywhere" in container.log()
+        # It is healthy a moment before it says how to reach it.
+        told = "guest, password guest, from everywhere"
+        eventually(lambda: told in container.log(), told, START_SECONDS)
         container.connect("guest", "guest").close()
 
 

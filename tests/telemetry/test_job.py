@@ -481,6 +481,12 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
         sql = f"SELECT {columns} FROM {table}"
         assert close(query(out, sql), query(done.out, sql)), table
     assert "no new telemetry" in run(raw, out)
+    # One that was killed after its commit, before the report.
+    (out / "ledger" / "PUBLISHED").unlink()
+    (out / "publish" / "report.html").write_text("of the run before")
+    assert "had published" in run(raw, out)
+    assert commit.Ledger(out).load().run_id in (out / "publish" / "report.html").read_text()
+    assert "had published" not in run(raw, out)
 
 
 def test_a_stream_that_is_killed_twice_makes_the_tables_of_one_whole_run(

@@ -51,21 +51,8 @@ def of(steps: DataFrame, coverage: DataFrame) -> DataFrame:
     in which messages waited.  taken, near_taken: enqueued and refused, and of that near a border of
     the hour.  enq_<n>, ack_<n>: in its n-th ten seconds, null without a step; step_us: its longest.
     """
-    span_us = f.col("quiet_us") + f.col("busy_us")
-    has = f.col("consumers") > 0
-    waits = has & (f.col("ready") > 0)
-    full = waits & (f.col("prefetch_sum") > 0) & (f.col("unacked") >= f.col("prefetch_sum"))
-    # Not whole: a product of what a member claims may be too large for that.
-    each_us = span_us.cast("double") * f.col("consumers")
-    went = (f.col("d_dlv") > 0) | (f.col("d_gone") > 0)
-    taken = f.col("d_enq") + f.col("d_refused")
     in_minute_us = f.pmod(f.col("t0"), f.lit(MINUTE_US))
-
-    def spent(when: Column, value: Column) -> Column:
-        return f.coalesce(f.sum(f.when(when, value)), f.lit(0))
-
-    def end(when: Column) -> Column:
-        return f.max(f.when(when, f.col("t1")))
+    taken = f.col("d_enq") + f.col("d_refused")
 
     def flow(name: str) -> list[Column]:
         slot = f.floor(in_minute_us / FLOW_US)
@@ -87,19 +74,9 @@ def of(steps: DataFrame, coverage: DataFrame) -> DataFrame:
             f.max(f.col("ready") + f.col("dl_pending")).alias("waiting_max"),
             f.min_by("start_depth", "place").alias("start_depth"),
             f.min_by("start_pending", "place").alias("start_pending"),
-            end(f.col("d_dlv") > 0).alias("taken_us"),
-            f.min("t0").alias("first_us"),
-            end(f.col("d_enq") > 0).alias("in_us"),
-            end(went).alias("out_us"),
-            f.sum(span_us).alias("told_us"),
-            spent(has, span_us).alias("consumed_us"),
-            spent(has, each_us).alias("consumer_us"),
-            spent(waits, span_us).alias("waiting_us"),
-            spent(full, span_us).alias("full_us"),
-            spent(waits, each_us).alias("busy_us"),
-            f.sum(f.when(waits, f.col("d_ack"))).alias("settled"),
+            *_times(),
             f.sum(taken).alias("taken"),
-            spent(near_a_border(), taken).alias("near_taken"),
+            _spent(near_a_border(), taken).alias("near_taken"),
             *flow("enq"),
             *flow("ack"),
             f.max(f.col("t1") - f.col("t0")).alias("step_us"),
@@ -107,6 +84,38 @@ def of(steps: DataFrame, coverage: DataFrame) -> DataFrame:
         )
         .withColumnRenamed("minute_us", "t0")
     )
+
+
+def _spent(when: Column, value: Column) -> Column:
+    return f.coalesce(f.sum(f.when(when, value)), f.lit(0))
+
+
+def _times() -> list[Column]:
+    """Return when something happened, and how long consumers had what to do."""
+    span_us = f.col("quiet_us") + f.col("busy_us")
+    has = f.col("consumers") > 0
+    waits = has & (f.col("ready") > 0)
+    full = waits & (f.col("prefetch_sum") > 0) & (f.col("unacked") >= f.col("prefetch_sum"))
+    # Not whole: a product of what a member claims may be too large for that.
+    each_us = span_us.cast("double") * f.col("consumers")
+    went = (f.col("d_dlv") > 0) | (f.col("d_gone") > 0)
+
+    def end(when: Column) -> Column:
+        return f.max(f.when(when, f.col("t1")))
+
+    return [
+        end(f.col("d_dlv") > 0).alias("taken_us"),
+        f.min("t0").alias("first_us"),
+        end(f.col("d_enq") > 0).alias("in_us"),
+        end(went).alias("out_us"),
+        f.sum(span_us).alias("told_us"),
+        _spent(has, span_us).alias("consumed_us"),
+        _spent(has, each_us).alias("consumer_us"),
+        _spent(waits, span_us).alias("waiting_us"),
+        _spent(full, span_us).alias("full_us"),
+        _spent(waits, each_us).alias("busy_us"),
+        f.sum(f.when(waits, f.col("d_ack"))).alias("settled"),
+    ]
 
 
 def flows(spans: DataFrame) -> DataFrame:

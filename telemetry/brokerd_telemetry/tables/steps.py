@@ -58,23 +58,7 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     place: the row's among all of its queue and of others of the name, of which one that was
     declared later has a higher group.  is_unknown: it is not known from where on it counts.
     """
-    own = _with_carry(rows, carry)
-    window = Window.partitionBy("cluster", "grp").orderBy(*ORDER)
-    before = f.lag(
-        f.struct(
-            "t1", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes",
-            *(f"c_{name}" for name in QUEUE_COUNTERS),
-        )
-    ).over(window)  # fmt: skip
-    hour_us = f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US))
-    chained = own.withColumn("hour_us", hour_us).withColumns(
-        {
-            "before": before,
-            # One number, which unlike a struct can be compared in a hash table.
-            "place": f.shiftleft("grp", 32) + f.row_number().over(window),
-        }
-    )
-    chained = chained.withColumns({f"d_{name}": _step(name) for name in QUEUE_COUNTERS})
+    chained = _chained(_with_carry(rows, carry))
     gone = f.col("d_ack")
     for name in REMOVALS:
         gone = gone + f.col(f"d_{name}")
@@ -82,6 +66,7 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
     since = f.least(f.greatest(f.col("before.t1"), f.col("t0")), f.col("t1"))
     since = f.coalesce(since, f.col("t0"))
     quiet_us = f.greatest(f.coalesce(since - f.col("before.t1"), f.lit(0)), f.lit(0))
+    pending = f.col("dl_pending") - f.col("d_dl_out") + f.col("d_dl_confirmed") + f.col("d_dl_lost")
     return (
         chained.withColumns(
             {
@@ -91,16 +76,11 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
                 # A queue that begins with its birth was empty; of others the start is deduced.
                 "start_depth": f.coalesce(
                     f.col("before.ready") + f.col("before.unacked"),
-                    f.when(is_birth(), f.lit(0)).otherwise(depth - f.col("d_enq") + gone),
+                    f.when(_is_birth(), f.lit(0)).otherwise(depth - f.col("d_enq") + gone),
                 ),
                 "start_pending": f.coalesce(
                     f.col("before.dl_pending"),
-                    f.when(is_birth(), f.lit(0)).otherwise(
-                        f.col("dl_pending")
-                        - f.col("d_dl_out")
-                        + f.col("d_dl_confirmed")
-                        + f.col("d_dl_lost")
-                    ),
+                    f.when(_is_birth(), f.lit(0)).otherwise(pending),
                 ),
             }
         )
@@ -108,11 +88,31 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
             {
                 "ready_us": _area("ready"),
                 "byte_us": _area("ready_bytes") + _area("unacked_bytes"),
-                "is_unknown": f.col("before").isNull() & ~is_birth(),
+                "is_unknown": f.col("before").isNull() & ~_is_birth(),
             }
         )
         .where(~f.col("is_carried"))
     )
+
+
+def _chained(rows: DataFrame) -> DataFrame:
+    """Return rows with their hour, their place, the row before and the differences to it."""
+    window = Window.partitionBy("cluster", "grp").orderBy(*ORDER)
+    before = f.lag(
+        f.struct(
+            "t1", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes",
+            *(f"c_{name}" for name in QUEUE_COUNTERS),
+        )
+    ).over(window)  # fmt: skip
+    placed = rows.withColumns(
+        {
+            "hour_us": f.col("t0") - f.pmod(f.col("t0"), f.lit(HOUR_US)),
+            "before": before,
+            # One number, which unlike a struct can be compared in a hash table.
+            "place": f.shiftleft("grp", 32) + f.row_number().over(window),
+        }
+    )
+    return placed.withColumns({f"d_{name}": _step(name) for name in QUEUE_COUNTERS})
 
 
 def last_rows(spans: DataFrame, carry: DataFrame | None, hours_us: list[int]) -> DataFrame:
@@ -180,7 +180,7 @@ def _step(name: str) -> Column:
     )
 
 
-def is_birth() -> Column:
+def _is_birth() -> Column:
     """Tell of a queue's first row that is known whether it reaches back to the queue's birth."""
     return (f.col("enq") == f.col("c_enq")) & (f.col("dlv") == f.col("c_dlv"))
 

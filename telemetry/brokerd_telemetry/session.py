@@ -24,6 +24,9 @@ JAVA_MAJOR_MIN = 17
 SHORT_PROFILE_ROWS_MAX = 500_000
 #: Below so many rows it costs more to compile expressions to bytecode than it gains.
 INTERPRETED_ROWS_MAX = 50_000
+#: Parts of a large run.
+PARTITION_ROWS = 50_000
+PARTITIONS_MIN = 16
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
 TEMPLATE = Path("/etc/telemetry/executor.yaml")
@@ -78,7 +81,12 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2" if is_short else "16",
+        # A task sorts and sums so many rows in memory, whatever their number.
+        "spark.sql.shuffle.partitions": (
+            "2" if is_short else str(max(PARTITIONS_MIN, settings.rows // PARTITION_ROWS))
+        ),
+        # In octets on their way, compressed: without it Spark would make few large ones of these.
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
         "spark.sql.adaptive.enabled": "false" if is_short else "true",
         # Many small segments share a task (design/telemetry.md §4.3).
         "spark.sql.files.openCostInBytes": "65536",

@@ -92,3 +92,10 @@ def test_the_more_rows_the_more_is_compiled(
     assert ("spark.sql.codegen.wholeStage" not in values) == is_by_stage
     options = values["spark.driver.extraJavaOptions"]
     assert ("TieredStopAtLevel" not in options) == is_fully_compiled
+
+
+def test_more_rows_are_more_parts_and_not_larger_ones() -> None:
+    """Five million in few parts ran out of memory."""
+    parts = "spark.sql.shuffle.partitions"
+    for rows, count in ((600_000, 16), (5_000_000, 100), (50_000_000, 1000)):
+        assert session.configuration(SparkSettings(rows=rows), {})[parts] == str(count)

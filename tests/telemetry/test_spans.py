@@ -54,7 +54,7 @@ def test_the_later_queue_of_a_name_and_the_later_leader_have_the_last_word() -> 
     assert (minute.ready_last, minute.qtype, minute.leaders, minute.rows) == (2, "classic", 3, 4)
     # 5, 1 more, and of the second queue 1 and 2 more.
     assert (minute.ready_max, minute.enq) == (6, 9)
-    # By the ten seconds in which they came; of the last two there is nothing to tell.
+    # By the ten seconds in which they came; the minute's last twenty seconds had no row.
     assert sorted((flow.window_start.second, flow.enq) for flow in flows) == [
         (0, 5), (10, 1), (20, 2), (30, 1),
     ]  # fmt: skip

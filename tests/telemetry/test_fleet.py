@@ -27,6 +27,7 @@ from brokerd_telemetry.commands import telemetry
 from brokerd_telemetry.commit import Ledger, Manifest
 from brokerd_telemetry.objects import Place
 from brokerd_telemetry.sources import SourceError
+from brokerd_telemetry.store import Store
 from click.testing import CliRunner
 
 from brokerd.rpc.v1 import telemetry_pb2_grpc
@@ -174,6 +175,14 @@ def test_a_fleet_in_one_run_and_on_after_its_disk_is_lost(world: World, tmp_path
     mine = f"SELECT {columns} FROM queue_1h WHERE cluster = '{BUCKETED}'"
     views_of_the_disk(tmp_path / "second")
     assert query(tmp_path / "second", mine) == hours
+
+    # Nothing new, the disk is gone again: the store knows what was published, and what was not.
+    assert "had published" not in run(world, tmp_path / "third")
+    assert not (tmp_path / "third" / "publish").exists()
+    Store(Place(f"s3://{BUCKET}/tables"), tmp_path, print).note_published("the run before")
+    assert "had published" in run(world, tmp_path / "third")
+    assert (tmp_path / "third" / "publish" / "report.html").exists()
+    assert "had published" not in run(world, tmp_path / "third")
 
 
 def one_listing_per_prefix(storage: ObjectServer) -> None:

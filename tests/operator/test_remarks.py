@@ -324,6 +324,8 @@ async def test_more_replicas_than_members_warns_until_there_are_enough(bench: Be
     assert warning(bench, "Queue", "q") == (
         "TooFewMembers: replicas is 5, and the cluster has 3 members: it cannot have more replicas"
     )
+    said = [event for event in bench.store.events if event[2] == "TooFewMembers"]
+    assert [(type_, key.name) for type_, key, _, _ in said] == [("Warning", "q")]
     bench.broker.members = [member(f"fake-{n}") for n in range(5)]
     await bench.until("enough", lambda: not warning(bench, "Queue", "q"))
     assert warning(bench, "Queue", "plain") == ""
@@ -343,6 +345,8 @@ async def test_missing_dependency_and_oddity_stand_in_one_warning(bench: Bench) 
     assert warning(bench, "Queue", "q").startswith(
         "MissingDependency: exchange nowhere in / does not exist; replicas is 9"
     )
+    # Said by the condition alone: resources come in any order.
+    assert all(event[2] != "MissingDependency" for event in bench.store.events)
 
 
 # ---- nothing is written without need -----------------------------------------------------------

@@ -15,6 +15,8 @@ from brokerd_operator.engine.shell import Store
 from brokerd_operator.reconcile.drift import DIFFERENCES_MAX, Difference
 from brokerd_operator.specs.model import Meta, TopologySpec
 
+_MISSING = "MissingDependency"
+
 
 def now_text() -> str:
     """The time as Kubernetes writes it."""
@@ -94,19 +96,37 @@ def plain_status(
 
 
 async def write(store: Store, body: Body, status: Mapping[str, Any]) -> bool:
-    """Write if it says something new; whether it did. Tells of it when Ready flips."""
+    """Write if it says something new, and tell when Ready flips or a Warning arises."""
     previous = body.get("status") or {}
     if conditions.is_same_status(previous, status):
         return False
     await store.write_status(body, status)
+    written = {"status": status}
+    await _tell_ready(store, body, conditions.find(written, conditions.READY))
+    await _tell_warning(store, body, conditions.find(written, conditions.WARNING))
+    return True
+
+
+async def _tell_ready(store: Store, body: Body, after: conditions.Condition | None) -> None:
     before = conditions.find(body, conditions.READY)
-    after = conditions.find({"status": status}, conditions.READY)
     if after is None or (before is not None and before.reason == after.reason):
-        return True
+        return
     is_stalled = conditions.REASONS[after.reason].is_stalled
     was_ready = before is not None and before.status == conditions.TRUE
     is_ready = after.status == conditions.TRUE
     if is_ready != was_ready or is_stalled:
         type_ = "Warning" if is_stalled else "Normal"
         await store.emit(body, type_, after.reason, after.message)
-    return True
+
+
+async def _tell_warning(store: Store, body: Body, after: conditions.Condition | None) -> None:
+    """The resource stays Ready, and who looks at nothing but that and at events would not know.
+
+    Resources come in any order, so something is missing for a moment after most `kubectl apply`s:
+    that is said by the condition alone.
+    """
+    if after is None or after.status != conditions.TRUE or after.reason == _MISSING:
+        return
+    before = conditions.find(body, conditions.WARNING)
+    if before is None or (before.status, before.reason) != (after.status, after.reason):
+        await store.emit(body, "Warning", after.reason, after.message)

@@ -55,6 +55,8 @@ class Link:
         self._woken = asyncio.Event()
         self._consume_wanted = False
         self._is_consuming = False
+        #: Of the demand that is waited for, with the consumer in place.
+        self._demand_timer: asyncio.TimerHandle | None = None
         self._session_error: ClientError | None = None
         self._next: link_state.Connect | None = None
         self._cleans_up = False
@@ -239,6 +241,7 @@ class Link:
         peer, self._peer = self._peer, None
         self._channel = None
         self._consume_wanted = self._is_consuming = False
+        self._drop_demand_timer()
         if peer is not None:
             peer.connection.on_read = None
             await peer.connection.close()
@@ -293,6 +296,16 @@ class Link:
     def _cancel_consume(self, _: link_state.CancelConsume) -> None:
         self._consume_wanted = False
         self._woken.set()
+
+    def _await_demand(self, action: link_state.AwaitDemand) -> None:
+        self._drop_demand_timer()
+        loop, missed = asyncio.get_running_loop(), link_state.DemandMissed(action.session)
+        self._demand_timer = loop.call_later(action.delay_ms / 1000, self._handle, missed)
+
+    def _drop_demand_timer(self) -> None:
+        if self._demand_timer is not None:
+            self._demand_timer.cancel()
+            self._demand_timer = None
 
     def _hold_reading(self, _: link_state.HoldReading) -> None:
         if self._peer is not None:
@@ -362,6 +375,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     link_state.Requeue: Link._requeue,
     link_state.Consume: Link._consume,
     link_state.CancelConsume: Link._cancel_consume,
+    link_state.AwaitDemand: Link._await_demand,
     link_state.HoldReading: Link._hold_reading,
     link_state.ResumeReading: Link._resume_reading,
     link_state.Disconnect: Link._disconnect,

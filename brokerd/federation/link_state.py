@@ -26,6 +26,11 @@ IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
 #: queue cost next to nothing (RabbitMQ spins here).
 NACK_DELAY_MS = 500
+#: A consumer whose messages nobody here wants stays so long with its messages unread.  Demand comes
+#: and goes many times a second while consumers here take what has come; to cancel and to consume
+#: anew each time costs two brokers a round trip, and RabbitMQ 3.10.8 a channel that crashes when
+#: the queue is a quorum queue.
+LINGER_MS = 100
 ERROR_CHARACTERS_MAX = 512
 
 
@@ -124,6 +129,13 @@ class DemandChanged:
 
 
 @dataclass(slots=True)
+class DemandMissed:
+    """The time of an AwaitDemand is over."""
+
+    session: int
+
+
+@dataclass(slots=True)
 class StopRequested:
     """The link ends here.  `is_removed`: its configuration went, not only its place."""
 
@@ -179,6 +191,14 @@ class CancelConsume:
 
 
 @dataclass(slots=True)
+class AwaitDemand:
+    """Tell DemandMissed after this time; the one that was asked for before is no longer wanted."""
+
+    delay_ms: int
+    session: int
+
+
+@dataclass(slots=True)
 class HoldReading:
     """Read nothing more from the socket."""
 
@@ -210,6 +230,7 @@ Event: TypeAlias = (
     | AlarmChanged
     | DestinationBlocked
     | DemandChanged
+    | DemandMissed
     | StopRequested
 )
 Action: TypeAlias = (
@@ -219,6 +240,7 @@ Action: TypeAlias = (
     | Requeue
     | Consume
     | CancelConsume
+    | AwaitDemand
     | HoldReading
     | ResumeReading
     | Disconnect
@@ -320,7 +342,10 @@ class FederationLink:
         self._consumes = False
         #: Tries that failed since the link last ran long enough.
         self._failures = 0
+        #: So much is under way that nothing more is read.
         self._is_held = False
+        #: It consumes though nothing is wanted, and reads nothing: demand may be back soon.
+        self._lingers = False
         #: Refused tags are requeued one by one, later: no ack with multiple may cover them.
         self._has_refused = False
         #: tag -> size, in order of delivery.
@@ -369,6 +394,7 @@ class FederationLink:
         assert self._is_prepared or (not self._waiting and not self._is_held)
         assert (self.state is State.BLOCKED) == (self._is_prepared and self._is_blocked)
         assert self._is_prepared or not self._consumes
+        assert self._consumes or not self._lingers
 
     # Life.
 
@@ -425,6 +451,7 @@ class FederationLink:
     def _forget_session(self) -> None:
         self._is_prepared = False
         self._is_held = False
+        self._lingers = False
         self._consumes = False
         self._blocked = ""
         self._is_wanted = True
@@ -449,6 +476,11 @@ class FederationLink:
         self._is_wanted = event.is_wanted
         return self._reconsider(self.since_ms)
 
+    def _demand_missed(self, event: DemandMissed) -> list[Action]:
+        if event.session != self.session or not self._lingers:
+            return []
+        return self._cancel()
+
     @property
     def _is_blocked(self) -> bool:
         return bool(self._alarm or self._blocked)
@@ -458,11 +490,27 @@ class FederationLink:
         if not self._is_prepared:
             return []
         self._enter(State.BLOCKED if self._is_blocked else State.RUNNING, now_ms)
-        consumes = self._is_wanted and not self._is_blocked and self._left != 0
-        if consumes == self._consumes:
+        may_consume = not self._is_blocked and self._left != 0
+        if not self._consumes:
+            self._consumes = may_consume and self._is_wanted
+            return [Consume()] if self._consumes else []
+        if not may_consume:
+            return self._cancel()
+        if self._is_wanted != self._lingers:
             return []
-        self._consumes = consumes
-        return [Consume() if consumes else CancelConsume()]
+        if self._is_wanted:
+            return self._end_lingering()
+        self._lingers = True
+        held: list[Action] = [] if self._is_held else [HoldReading()]
+        return [*held, AwaitDemand(LINGER_MS, self.session)]
+
+    def _cancel(self) -> list[Action]:
+        self._consumes = False
+        return [CancelConsume(), *self._end_lingering()]
+
+    def _end_lingering(self) -> list[Action]:
+        lingered, self._lingers = self._lingers, False
+        return [ResumeReading()] if lingered and not self._is_held else []
 
     def _finished(self, now_ms: int) -> list[Action]:
         """End once nothing is left and all answers are there; what came too much goes back."""
@@ -507,7 +555,8 @@ class FederationLink:
             or self._waiting_bytes >= IN_FLIGHT_BYTES_MAX
         ):
             self._is_held = True
-            actions.append(HoldReading())
+            if not self._lingers:
+                actions.append(HoldReading())
         if self._left == 0:
             actions += self._reconsider(event.now_ms)
         return actions
@@ -542,7 +591,8 @@ class FederationLink:
             and self._waiting_bytes <= IN_FLIGHT_BYTES_MAX // 2
         ):
             self._is_held = False
-            actions.append(ResumeReading())
+            if not self._lingers:
+                actions.append(ResumeReading())
         if self._left is not None:
             actions += self._finished(self.since_ms) or self._reconsider(self.since_ms)
         return actions
@@ -571,5 +621,6 @@ _HANDLERS: dict[type, Callable[..., list[Action]]] = {
     AlarmChanged: FederationLink._alarm_changed,
     DestinationBlocked: FederationLink._destination_blocked,
     DemandChanged: FederationLink._demand_changed,
+    DemandMissed: FederationLink._demand_missed,
     StopRequested: FederationLink._stop_requested,
 }

@@ -26,6 +26,8 @@ from tests.integration.federation_rig import (
 from tests.integration.members import eventually
 
 QUORUM = {"x-queue-type": "quorum"}
+#: The channel broke about once in a thousand.
+FAST_MESSAGES = 10_000
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 
@@ -75,6 +77,22 @@ def test_messages_move_here_from_rabbitmq(ends: Ends, kind: str) -> None:
         headers = consumer.got[0][1].headers
         assert headers["x-original-exchange"] == ""
         assert headers["x-received-from"][0]["cluster-name"] == RABBIT_CLUSTER
+
+
+def test_a_fast_consumer_here_breaks_no_channel_of_a_quorum_queue_there(ends: Ends) -> None:
+    """R-FQ-2: a consumer that is cancelled and made anew within a millisecond, with messages on
+    their way, is more than a channel of RabbitMQ 3.10.8 takes (INTERNAL_ERROR, and what it had
+    comes again).
+    """
+    queue = "fast"
+    declare(ends.member.amqp_port, queue, QUORUM)
+    federate_queue(ends.admin, queue, uri(ends.rabbit.amqp_port), f"^{queue}$")
+    wait_queue_link(ends.admin, queue)
+    publish(ends.rabbit.amqp_port, queue, FAST_MESSAGES)
+    with worker(ends.member.amqp_port, queue, 1000) as consumer:
+        consumer.wait(FAST_MESSAGES)
+        assert wait_queue_link(ends.admin, queue)["last_error"] == ""
+        assert consumer.bodies == [b"%d" % i for i in range(FAST_MESSAGES)]
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -103,6 +103,9 @@ class Transcript(Runner):
     def demand(self, words: Words, _: Values) -> list[str]:
         return self._handle(link_state.DemandChanged(self._session(words), words[0] == "yes"))
 
+    def missed(self, words: Words, _: Values) -> list[str]:
+        return self._handle(link_state.DemandMissed(self._session(words)))
+
     def _session(self, words: Words) -> int:
         return self.link.session - 1 if "old" in words else self.link.session
 
@@ -179,6 +182,7 @@ _SHOWN: dict[type, Callable[..., str]] = {
     link_state.Requeue: lambda a: f"requeue {a.tag} in {a.delay_ms} ms",
     link_state.Consume: lambda a: "consume",
     link_state.CancelConsume: lambda a: "cancel",
+    link_state.AwaitDemand: lambda a: f"await demand {a.delay_ms} ms",
     link_state.HoldReading: lambda a: "hold reading",
     link_state.ResumeReading: lambda a: "read on",
     link_state.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
@@ -196,6 +200,7 @@ _STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
     "alarm": Transcript.alarm,
     "blocked": Transcript.blocked,
     "demand": Transcript.demand,
+    "missed": Transcript.missed,
     "deliver": Transcript.deliver,
     "answer": Transcript.answer,
     "status": Transcript.status,

@@ -11,7 +11,7 @@ import pytest
 from brokerd.amqp import events, methods
 from brokerd.amqp.connection import AmqpConnection
 from brokerd.amqp.values import Table
-from brokerd.federation import upstream
+from brokerd.federation import link_state, upstream
 from brokerd.federation.ends import Ends, Listener
 from brokerd.federation.errors import ClientError
 from brokerd.federation.link import Link
@@ -188,6 +188,25 @@ async def test_demand_that_comes_and_goes_moves_the_consumer_and_not_the_state()
         assert made.state == "running"
         made.target.listeners[0].demanded(True)
         await until(lambda: made.broker.told.count("basic.consume") == 2)
+
+
+async def test_demand_that_is_back_soon_costs_the_upstream_nothing() -> None:
+    """R-FQ-2: it comes and goes many times a second while consumers take what has come."""
+    async with rig() as made:
+        await until(lambda: made.target.published)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 3 * link_state.LINGER_MS / 1000:
+            made.target.listeners[0].demanded(False)
+            await asyncio.sleep(0.005)
+            made.target.listeners[0].demanded(True)
+            await asyncio.sleep(0)
+        # Nothing is held any more: the answer of the upstream is read.
+        made.target.listeners[0].answered([(1, True)])
+        await until(lambda: "basic.ack" in made.broker.told)
+        await until(lambda: made.link.row()["backlog"] == 0)
+        assert made.broker.told.count("basic.consume") == 1
+        assert "basic.cancel" not in made.broker.told
 
 
 async def test_demand_that_ends_at_once_leaves_no_consumer_behind() -> None:

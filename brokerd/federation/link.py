@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.amqp import methods, spec
-from brokerd.federation import link_state, upstream_side
+from brokerd.federation import link_events, link_state, upstream_side
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Ends, Intake, Peer, Session
 from brokerd.federation.errors import (
@@ -58,19 +58,19 @@ class Link:
         #: Of the demand that is waited for, with the consumer in place.
         self._demand_timer: asyncio.TimerHandle | None = None
         self._session_error: ClientError | None = None
-        self._next: link_state.Connect | None = None
+        self._next: link_events.Connect | None = None
         self._cleans_up = False
         self._is_finished = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin; the link runs until `stop`."""
-        self._handle(link_state.Started(_now_ms()))
+        self._handle(link_events.Started(_now_ms()))
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link {self.id}")
 
     async def stop(self, is_removed: bool) -> None:
         """End the link; is_removed: its definition is gone or changed (R-FX-17)."""
-        self._tell(link_state.StopRequested(_now_ms(), is_removed))
+        self._tell(link_events.StopRequested(_now_ms(), is_removed))
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -90,7 +90,7 @@ class Link:
 
     def alarm_changed(self, reason: str) -> None:
         """R-ALM-9."""
-        self._tell(link_state.AlarmChanged(_now_ms(), reason))
+        self._tell(link_events.AlarmChanged(_now_ms(), reason))
 
     def row(self) -> dict[str, Any]:
         """Return status and figures, for listings and telemetry (R-FED-6)."""
@@ -125,7 +125,7 @@ class Link:
                 return
             before = self.machine.state
             last_error = self.machine.error
-            self._handle(link_state.Failed(_now_ms(), error))
+            self._handle(link_events.Failed(_now_ms(), error))
             if before is not self.machine.state or last_error != self.machine.error:
                 self._report(None)
 
@@ -134,7 +134,7 @@ class Link:
         self._session_error = None
         peer = await self._connect_source()
         self._handle(
-            link_state.Connected(
+            link_events.Connected(
                 _now_ms(),
                 peer.address.shown,
                 peer.cluster,
@@ -161,7 +161,7 @@ class Link:
         publisher = self._publisher = await self._ends.destination.open(_Listener(self, number))
         channel.on_delivery = self._delivered
         peer.connection.on_read = publisher.flush
-        self._tell(link_state.Prepared(_now_ms(), intake.messages))
+        self._tell(link_events.Prepared(_now_ms(), intake.messages))
         await self._serve(channel, intake)
 
     async def _connect_source(self) -> Peer:
@@ -188,7 +188,7 @@ class Link:
             self._woken.set()
 
     def _delivered(self, method: methods.BasicDeliver, header: bytes, body: bytes) -> None:
-        event = link_state.Delivered(
+        event = link_events.Delivered(
             *(method.delivery_tag, method.redelivered, method.exchange, method.routing_key),
             *(header, body, _now_ms()),
         )
@@ -261,45 +261,45 @@ class Link:
 
     # Actions.
 
-    def _handle(self, event: link_state.Event) -> None:
+    def _handle(self, event: link_events.Event) -> None:
         for action in self.machine.handle(event):
             _ACTIONS[type(action)](self, action)
 
-    def _tell(self, event: link_state.Event) -> None:
+    def _tell(self, event: link_events.Event) -> None:
         """Handle what may change the state, and report it."""
         before = self.machine.state
         self._handle(event)
         self._report(before)
 
-    def _connect(self, action: link_state.Connect) -> None:
+    def _connect(self, action: link_events.Connect) -> None:
         self._next = action
 
-    def _forward(self, action: link_state.Forward) -> None:
+    def _forward(self, action: link_events.Forward) -> None:
         if self._publisher is not None:
             self._publisher.publish(action.tag, action.routing_key, action.header, action.body)
 
-    def _acknowledge(self, action: link_state.Acknowledge) -> None:
+    def _acknowledge(self, action: link_events.Acknowledge) -> None:
         if self._channel is not None:
             self._channel.cast(methods.BasicAck(action.tag, action.multiple))
 
-    def _requeue(self, action: link_state.Requeue) -> None:
+    def _requeue(self, action: link_events.Requeue) -> None:
         channel = self._channel
         if channel is not None:
             nack = methods.BasicNack(action.tag, multiple=False, requeue=True)
             # A closed channel swallows it: its unacknowledged messages return by themselves.
             asyncio.get_running_loop().call_later(action.delay_ms / 1000, channel.cast, nack)
 
-    def _consume(self, _: link_state.Consume) -> None:
+    def _consume(self, _: link_events.Consume) -> None:
         self._consume_wanted = True
         self._woken.set()
 
-    def _cancel_consume(self, _: link_state.CancelConsume) -> None:
+    def _cancel_consume(self, _: link_events.CancelConsume) -> None:
         self._consume_wanted = False
         self._woken.set()
 
-    def _await_demand(self, action: link_state.AwaitDemand) -> None:
+    def _await_demand(self, action: link_events.AwaitDemand) -> None:
         self._drop_demand_timer()
-        loop, missed = asyncio.get_running_loop(), link_state.DemandMissed(action.session)
+        loop, missed = asyncio.get_running_loop(), link_events.DemandMissed(action.session)
         self._demand_timer = loop.call_later(action.delay_ms / 1000, self._handle, missed)
 
     def _drop_demand_timer(self) -> None:
@@ -307,18 +307,18 @@ class Link:
             self._demand_timer.cancel()
             self._demand_timer = None
 
-    def _hold_reading(self, _: link_state.HoldReading) -> None:
+    def _hold_reading(self, _: link_events.HoldReading) -> None:
         if self._peer is not None:
             self._peer.connection.pause_reading()
 
-    def _resume_reading(self, _: link_state.ResumeReading) -> None:
+    def _resume_reading(self, _: link_events.ResumeReading) -> None:
         if self._peer is not None:
             self._peer.connection.resume_reading()
 
-    def _disconnect(self, action: link_state.Disconnect) -> None:
+    def _disconnect(self, action: link_events.Disconnect) -> None:
         self._cleans_up = action.cleans_up
 
-    def _finish(self, _: link_state.Finish) -> None:
+    def _finish(self, _: link_events.Finish) -> None:
         self._is_finished = True
         self._woken.set()
 
@@ -349,7 +349,7 @@ class _Listener:
 
     def answered(self, answers: list[tuple[int, bool]]) -> None:
         """See Listener."""
-        self._link._handle(link_state.Answered(self._session, answers))
+        self._link._handle(link_events.Answered(self._session, answers))
 
     def failed(self, error: ClientError) -> None:
         """See Listener."""
@@ -357,11 +357,11 @@ class _Listener:
 
     def blocked(self, reason: str) -> None:
         """See Listener."""
-        self._link._tell(link_state.DestinationBlocked(_now_ms(), self._session, reason))
+        self._link._tell(link_events.DestinationBlocked(_now_ms(), self._session, reason))
 
     def demanded(self, is_wanted: bool) -> None:
         """See Listener."""
-        self._link._handle(link_state.DemandChanged(self._session, is_wanted))
+        self._link._handle(link_events.DemandChanged(self._session, is_wanted))
 
 
 def _now_ms() -> int:
@@ -369,15 +369,15 @@ def _now_ms() -> int:
 
 
 _ACTIONS: dict[type, Callable[..., None]] = {
-    link_state.Connect: Link._connect,
-    link_state.Forward: Link._forward,
-    link_state.Acknowledge: Link._acknowledge,
-    link_state.Requeue: Link._requeue,
-    link_state.Consume: Link._consume,
-    link_state.CancelConsume: Link._cancel_consume,
-    link_state.AwaitDemand: Link._await_demand,
-    link_state.HoldReading: Link._hold_reading,
-    link_state.ResumeReading: Link._resume_reading,
-    link_state.Disconnect: Link._disconnect,
-    link_state.Finish: Link._finish,
+    link_events.Connect: Link._connect,
+    link_events.Forward: Link._forward,
+    link_events.Acknowledge: Link._acknowledge,
+    link_events.Requeue: Link._requeue,
+    link_events.Consume: Link._consume,
+    link_events.CancelConsume: Link._cancel_consume,
+    link_events.AwaitDemand: Link._await_demand,
+    link_events.HoldReading: Link._hold_reading,
+    link_events.ResumeReading: Link._resume_reading,
+    link_events.Disconnect: Link._disconnect,
+    link_events.Finish: Link._finish,
 }

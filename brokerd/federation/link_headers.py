@@ -10,7 +10,7 @@ from brokerd.amqp import properties
 from brokerd.amqp.values import Long, Table, Value
 from brokerd.core.catalog.federation_type import already_seen
 from brokerd.federation.link_counts import Drop
-from brokerd.federation.link_state import Delivered
+from brokerd.federation.link_events import Delivered
 from brokerd.federation.upstream import RECEIVED_FROM, Upstream
 
 

@@ -1,6 +1,7 @@
 """One link as a machine: its life, when it consumes, when it acknowledges; of any kind.
 
-PURE.  Events in, actions out; `link.py` executes them.  State changes only through `handle`.
+PURE.  Events in, actions out (`link_events.py`); `link.py` executes them.  State changes only
+through `handle`.
 What differs between kinds of links (federated exchanges, federated queues) is their `Passage`: what
 a message becomes on its way (design/links.md).  Messages are numbered by their delivery tag on the
 source's channel, so that numbers start anew with every session; `session` tells late answers of an
@@ -10,14 +11,39 @@ earlier one apart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from brokerd.amqp import properties
 from brokerd.amqp.errors import AmqpError
 from brokerd.amqp.values import Table, Value
 from brokerd.federation.link_counts import Counts, Drop
+from brokerd.federation.link_events import (
+    Acknowledge,
+    Action,
+    AlarmChanged,
+    Answered,
+    AwaitDemand,
+    CancelConsume,
+    Connect,
+    Connected,
+    Consume,
+    Delivered,
+    DemandChanged,
+    DemandMissed,
+    DestinationBlocked,
+    Disconnect,
+    Event,
+    Failed,
+    Finish,
+    Forward,
+    HoldReading,
+    Prepared,
+    Requeue,
+    ResumeReading,
+    Started,
+    StopRequested,
+)
 from brokerd.federation.upstream import QUEUE_LENGTH, Address
 
 #: Forwarded and not answered by the destination; over it nothing more is read.
@@ -42,210 +68,6 @@ class State(Enum):
     BLOCKED = "blocked"
     ERROR = "error"
     SHUTDOWN = "shutdown"
-
-
-# Events.
-
-
-@dataclass(slots=True)
-class Started:
-    """The link is to run."""
-
-    now_ms: int
-
-
-@dataclass(slots=True)
-class Connected:
-    """A connection is open; who is at the other end."""
-
-    now_ms: int
-    uri: str
-    cluster: str
-    vhost: str
-    local_connection: str
-
-
-@dataclass(slots=True)
-class Prepared:
-    """What is consumed from is there, and the destination is open."""
-
-    now_ms: int
-    #: In the queue that is consumed from, when it was looked at.
-    messages: int = 0
-
-
-@dataclass(slots=True)
-class Delivered:
-    """One message from the upstream queue."""
-
-    tag: int
-    redelivered: bool
-    exchange: str
-    routing_key: str
-    header: bytes
-    body: bytes
-    now_ms: int
-
-
-@dataclass(slots=True)
-class Answered:
-    """The destination answered: (tag, taken over) each."""
-
-    session: int
-    answers: list[tuple[int, bool]]
-
-
-@dataclass(slots=True)
-class Failed:
-    """The session ended, or never began."""
-
-    now_ms: int
-    error: str
-
-
-@dataclass(slots=True)
-class AlarmChanged:
-    """A local resource alarm; "" when there is none (R-ALM-9)."""
-
-    now_ms: int
-    reason: str
-
-
-@dataclass(slots=True)
-class DestinationBlocked:
-    """The destination takes nothing for now; "" when it takes messages again."""
-
-    now_ms: int
-    session: int
-    reason: str
-
-
-@dataclass(slots=True)
-class DemandChanged:
-    """The destination wants messages, or does not (R-FQ-2)."""
-
-    session: int
-    is_wanted: bool
-
-
-@dataclass(slots=True)
-class DemandMissed:
-    """The time of an AwaitDemand is over."""
-
-    session: int
-
-
-@dataclass(slots=True)
-class StopRequested:
-    """The link ends here.  `is_removed`: its configuration went, not only its place."""
-
-    now_ms: int
-    is_removed: bool
-
-
-# Actions.
-
-
-@dataclass(slots=True)
-class Connect:
-    """Open a session after this pause."""
-
-    delay_ms: int
-    session: int
-
-
-@dataclass(slots=True)
-class Forward:
-    """Publish to the destination."""
-
-    tag: int
-    routing_key: str
-    header: bytes
-    body: bytes
-
-
-@dataclass(slots=True)
-class Acknowledge:
-    """basic.ack upstream."""
-
-    tag: int
-    multiple: bool
-
-
-@dataclass(slots=True)
-class Requeue:
-    """basic.nack with requeue upstream, after a pause (R-FED-5)."""
-
-    tag: int
-    delay_ms: int
-
-
-@dataclass(slots=True)
-class Consume:
-    """basic.consume upstream (again)."""
-
-
-@dataclass(slots=True)
-class CancelConsume:
-    """basic.cancel upstream."""
-
-
-@dataclass(slots=True)
-class AwaitDemand:
-    """Tell DemandMissed after this time; the one that was asked for before is no longer wanted."""
-
-    delay_ms: int
-    session: int
-
-
-@dataclass(slots=True)
-class HoldReading:
-    """Read nothing more from the socket."""
-
-
-@dataclass(slots=True)
-class ResumeReading:
-    """Read on."""
-
-
-@dataclass(slots=True)
-class Disconnect:
-    """Close the session; `cleans_up`: the source takes away what it made (R-FX-17)."""
-
-    cleans_up: bool
-
-
-@dataclass(slots=True)
-class Finish:
-    """All that was to be moved has been moved: the link ends by itself."""
-
-
-Event: TypeAlias = (
-    Started
-    | Connected
-    | Prepared
-    | Delivered
-    | Answered
-    | Failed
-    | AlarmChanged
-    | DestinationBlocked
-    | DemandChanged
-    | DemandMissed
-    | StopRequested
-)
-Action: TypeAlias = (
-    Connect
-    | Forward
-    | Acknowledge
-    | Requeue
-    | Consume
-    | CancelConsume
-    | AwaitDemand
-    | HoldReading
-    | ResumeReading
-    | Disconnect
-    | Finish
-)
 
 
 class Definition(Protocol):

@@ -16,7 +16,7 @@ from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Dial, Ends, Intake, Listener, Peer, Session
 from brokerd.federation.errors import ChannelClosed
 from brokerd.federation.link_counts import Drop
-from brokerd.federation.link_state import Delivered
+from brokerd.federation.link_events import Delivered
 from brokerd.federation.remote_publisher import RemotePublisher
 from brokerd.federation.shovel import Shovel
 

@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 from brokerd.amqp.properties import BasicProperties, headers, user_id
 from brokerd.amqp.values import Table, Value
-from brokerd.federation import link_state, upstream
+from brokerd.federation import link_events, upstream
+from brokerd.federation.link_events import Action
 from brokerd.federation.link_headers import ExchangePassage
-from brokerd.federation.link_state import Action, FederationLink
+from brokerd.federation.link_state import FederationLink
 from tests.transcripts.scenarios import Runner
 
 Words = list[str]
@@ -61,7 +62,7 @@ class Transcript(Runner):
         values = dict(word.split("=", 1) for word in words if "=" in word)
         return _STEPS[command](self, plain, values)
 
-    def _handle(self, event: link_state.Event) -> list[str]:
+    def _handle(self, event: link_events.Event) -> list[str]:
         return [shown(action) for action in self.link.handle(event)] or ["nothing"]
 
     def make(self, _: Words, values: Values) -> list[str]:
@@ -73,38 +74,38 @@ class Transcript(Runner):
         return ["ok"]
 
     def start(self, _: Words, __: Values) -> list[str]:
-        return self._handle(link_state.Started(self.now_ms))
+        return self._handle(link_events.Started(self.now_ms))
 
     def connected(self, _: Words, __: Values) -> list[str]:
         uri = "amqp://upstream:1/up"
-        return self._handle(link_state.Connected(self.now_ms, uri, "warehouse", "up", "local:9"))
+        return self._handle(link_events.Connected(self.now_ms, uri, "warehouse", "up", "local:9"))
 
     def prepared(self, _: Words, values: Values) -> list[str]:
         messages = int(values.get("messages", "0"))
-        return self._handle(link_state.Prepared(self.now_ms, messages))
+        return self._handle(link_events.Prepared(self.now_ms, messages))
 
     def failed(self, words: Words, _: Values) -> list[str]:
-        return self._handle(link_state.Failed(self.now_ms, " ".join(words)))
+        return self._handle(link_events.Failed(self.now_ms, " ".join(words)))
 
     def stop(self, _: Words, __: Values) -> list[str]:
-        return self._handle(link_state.StopRequested(self.now_ms, False))
+        return self._handle(link_events.StopRequested(self.now_ms, False))
 
     def remove(self, _: Words, __: Values) -> list[str]:
-        return self._handle(link_state.StopRequested(self.now_ms, True))
+        return self._handle(link_events.StopRequested(self.now_ms, True))
 
     def alarm(self, words: Words, _: Values) -> list[str]:
-        return self._handle(link_state.AlarmChanged(self.now_ms, " ".join(words)))
+        return self._handle(link_events.AlarmChanged(self.now_ms, " ".join(words)))
 
     def blocked(self, words: Words, _: Values) -> list[str]:
         reason = " ".join(word for word in words if word != "old")
-        event = link_state.DestinationBlocked(self.now_ms, self._session(words), reason)
+        event = link_events.DestinationBlocked(self.now_ms, self._session(words), reason)
         return self._handle(event)
 
     def demand(self, words: Words, _: Values) -> list[str]:
-        return self._handle(link_state.DemandChanged(self._session(words), words[0] == "yes"))
+        return self._handle(link_events.DemandChanged(self._session(words), words[0] == "yes"))
 
     def missed(self, words: Words, _: Values) -> list[str]:
-        return self._handle(link_state.DemandMissed(self._session(words)))
+        return self._handle(link_events.DemandMissed(self._session(words)))
 
     def _session(self, words: Words) -> int:
         return self.link.session - 1 if "old" in words else self.link.session
@@ -126,7 +127,7 @@ class Transcript(Runner):
             # A headers table that ends in the middle of a value.
             header = b"\x20\x00\x00\x00\x00\x04\x01aS\x00"
         return self._handle(
-            link_state.Delivered(
+            link_events.Delivered(
                 int(words[0]),
                 "redelivered" in words,
                 "stock",
@@ -140,7 +141,7 @@ class Transcript(Runner):
     def answer(self, words: Words, values: Values) -> list[str]:
         answers = [(int(word), True) for word in words if word != "old"]
         answers += [(int(tag), False) for tag in values.get("refused", "").split(",") if tag]
-        return self._handle(link_state.Answered(self._session(words), answers))
+        return self._handle(link_events.Answered(self._session(words), answers))
 
     def status(self, _: Words, __: Values) -> list[str]:
         row = self.link.status()
@@ -163,7 +164,7 @@ class Transcript(Runner):
 
 def shown(action: Action) -> str:
     """Write an action down."""
-    if isinstance(action, link_state.Forward):
+    if isinstance(action, link_events.Forward):
         received = headers(action.header)["x-received-from"]
         assert isinstance(received, list)
         places = []
@@ -177,16 +178,16 @@ def shown(action: Action) -> str:
 
 
 _SHOWN: dict[type, Callable[..., str]] = {
-    link_state.Connect: lambda a: f"connect session={a.session} in {a.delay_ms} ms",
-    link_state.Acknowledge: lambda a: f"ack {a.tag}" + (" multiple" if a.multiple else ""),
-    link_state.Requeue: lambda a: f"requeue {a.tag} in {a.delay_ms} ms",
-    link_state.Consume: lambda a: "consume",
-    link_state.CancelConsume: lambda a: "cancel",
-    link_state.AwaitDemand: lambda a: f"await demand {a.delay_ms} ms",
-    link_state.HoldReading: lambda a: "hold reading",
-    link_state.ResumeReading: lambda a: "read on",
-    link_state.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
-    link_state.Finish: lambda a: "finish",
+    link_events.Connect: lambda a: f"connect session={a.session} in {a.delay_ms} ms",
+    link_events.Acknowledge: lambda a: f"ack {a.tag}" + (" multiple" if a.multiple else ""),
+    link_events.Requeue: lambda a: f"requeue {a.tag} in {a.delay_ms} ms",
+    link_events.Consume: lambda a: "consume",
+    link_events.CancelConsume: lambda a: "cancel",
+    link_events.AwaitDemand: lambda a: f"await demand {a.delay_ms} ms",
+    link_events.HoldReading: lambda a: "hold reading",
+    link_events.ResumeReading: lambda a: "read on",
+    link_events.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
+    link_events.Finish: lambda a: "finish",
 }
 _STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
     "link": Transcript.make,

@@ -8,8 +8,8 @@ from brokerd.amqp import properties
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table, Value
 from brokerd.federation import upstream
+from brokerd.federation.link_events import Delivered
 from brokerd.federation.link_headers import ExchangePassage, QueuePassage
-from brokerd.federation.link_state import Delivered
 
 URI = "amqp://there:1/up"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.federation import shovel, upstream
+from brokerd.federation.link_events import Connected, Delivered, Prepared, Started
 from brokerd.federation.link_headers import ExchangePassage
 from brokerd.federation.link_rows import LinkRows
-from brokerd.federation.link_state import Connected, Delivered, FederationLink, Prepared, Started
+from brokerd.federation.link_state import FederationLink
 from brokerd.federation.shovel_ends import ShovelPassage
 
 

@@ -131,6 +131,34 @@ def test_mandatory_unroutable_message_is_returned_and_confirmed(client: Client) 
     assert numbers(responses, "confirmed") == [3, 4]
 
 
+def test_each_message_keeps_its_own_properties(client: Client, channel: Any) -> None:
+    """What is equal to the message before is read once; what is not, anew."""
+    kinds = {
+        "none": None,
+        "a": messages_pb2.Properties(message_id="a"),
+        "b": messages_pb2.Properties(message_id="b"),
+        "soon": messages_pb2.Properties(message_id="soon", expiration="600000"),
+    }
+    order = ["none", "a", "a", "b", "none", "soon", "soon", "none", "a"]
+    with queue_of(channel, "own-properties") as queue:
+        call = client.publish()
+        for first in (0, len(order)):
+            call.send(
+                batch(
+                    *(
+                        publication(first + i + 1, queue, kind.encode(), properties=kinds[kind])
+                        for i, kind in enumerate(order)
+                    )
+                )
+            )
+        assert len(numbers(call.rest(), "confirmed")) == 2 * len(order)
+        for kind in 2 * order:
+            _, properties, body = channel.basic_get(queue, auto_ack=True)
+            expected = (kind, None if kind == "none" else kind)
+            assert (body.decode(), properties.message_id) == expected
+            assert properties.expiration == ("600000" if kind == "soon" else None)
+
+
 def test_properties_go_from_grpc_to_amqp_and_back(client: Client, channel: Any) -> None:
     """R-PUB-11."""
     table = messages_pb2.Table(fields={"deep": Value(boolean=True), "void": Value()})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 
 from brokerd.amqp import errors, methods
+from brokerd.amqp.properties import EMPTY
 from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import SequenceConfirms
@@ -128,6 +129,10 @@ class PublishStream:
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._revision = 0
         self._targets: dict[Key, Target] = {}
+        #: The properties of the message that was read last, and what became of them.
+        self._packed = b""
+        self._header = EMPTY
+        self._is_plain = True
         self._publisher = Publisher(
             services.queues.groups,
             identity.node,
@@ -248,9 +253,10 @@ class PublishStream:
             )
         for item in publications:
             key = (item.exchange, item.routing_key, item.mandatory)
-            header = rpc_properties.encode(item.properties)
+            self._read_properties(item.properties)
+            header = self._header
             target = self._target(key)
-            if target.result is None or not message_checks.all_plain([(b"", header, b"")]):
+            if target.result is None or not self._is_plain:
                 self._finish_run()
                 self._publish_special(item, target, header)
                 continue
@@ -261,6 +267,14 @@ class PublishStream:
             self._number(item.sequence)
             run.contents.append((target.route, header, item.body, b""))
             run.size += len(header) + len(item.body)
+
+    def _read_properties(self, properties: messages_pb2.Properties) -> None:
+        """Bring header and is_plain up to date: most programs give all messages the same."""
+        packed = properties.SerializeToString()
+        if packed != self._packed:
+            header = rpc_properties.encode(properties)
+            self._packed, self._header = packed, header
+            self._is_plain = message_checks.all_plain([(b"", header, b"")])
 
     def _number(self, sequence: int) -> None:
         if not self._confirms.number(sequence):

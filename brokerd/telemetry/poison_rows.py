@@ -1,7 +1,8 @@
 """Messages that were given up for their delivery limit: which kind of message, handed out how often
 (design/telemetry.md §6.6, event `redel`).
 
-Told where a letter is made of such a message, never on the way of a delivery.  A fingerprint stands
+Told where a letter is made of such a message, or where it is dropped since there is nowhere to send
+one; never on the way of a delivery.  A fingerprint stands
 for messages that look alike: routing key, names of headers, and what else the publisher says of
 them, never a body nor the value of a header.  Bounded by queue and minute.  Pure; used by the
 counters.
@@ -63,26 +64,37 @@ class PoisonRows:
     ) -> None:
         """Count a message that had gone out `tries` times.
 
-        header: its stored properties, as it lay in the queue.  ended: what became of its letter.
+        header: its stored properties, as it lay in the queue.  ended: what became of its letter,
+        "dropped" where there was none.
         """
+        left = self.looks_left(vhost, queue)
+        if not left:
+            self.unseen(vhost, queue, tries, 1, ended)
+            return
+        self._looks[vhost, queue] = LOOKS_A_MINUTE - left + 1
+        self._add((vhost, queue, fingerprint(routing_key, header), ended), tries, 1)
+
+    def looks_left(self, vhost: str, queue: str) -> int:
+        """Return how many messages of a queue are still looked at in this minute."""
         minute = self._clock_ms() // MINUTE_MS
         if minute != self._minute:
             self._minute = minute
             self._looks.clear()
-        looks = self._looks.get((vhost, queue), 0)
-        found = ""
-        if looks < LOOKS_A_MINUTE:
-            self._looks[vhost, queue] = looks + 1
-            found = fingerprint(routing_key, header)
-        key = (vhost, queue, found, ended)
+        return LOOKS_A_MINUTE - self._looks.get((vhost, queue), 0)
+
+    def unseen(self, vhost: str, queue: str, tries: int, count: int, ended: str) -> None:
+        """Count messages that nobody looked at."""
+        self._add((vhost, queue, "", ended), tries, count)
+
+    def _add(self, key: tuple[str, str, str, str], tries: int, count: int) -> None:
         entry = self._found.get(key)
         if entry is None:
             if len(self._found) >= ROWS_MAX:
                 return
             entry = self._found[key] = [0, 0, 0]
-        entry[0] += 1
+        entry[0] += count
         entry[1] = max(entry[1], tries)
-        entry[2] += max(0, tries - 1)
+        entry[2] += count * max(0, tries - 1)
 
     def take(self, t0_us: int, t1_us: int) -> list[Row]:
         """Return the rows of an interval, counted since the last take."""

@@ -312,7 +312,7 @@ def _dead_letters(rows: list[Row], graph: list[Row]) -> str:
 
 def _poison(rows: list[Row]) -> str:
     if not rows:
-        return page.nothing("No letter was made for a delivery limit.")
+        return page.nothing("No message was given up for a delivery limit.")
     sums: dict[tuple[str, str, str, str], list[int]] = {}
     for row in rows:
         key = (row["queue"], row["vhost"], row["fp"] or "not looked at", row["ended"] or "")

@@ -414,8 +414,8 @@ RULES = (
     Rule("AE-CYCLE", "warning", "unroutable_1h", False,
          "break the ring of alternate exchanges", _alternate_cycle),
     Rule("POISON", "warning", "queue_1h", True,
-         "look at the dead letters of this queue: some message cannot be handled (the table "
-         "poison_1h tells kinds of messages apart)", _poison),
+         "some message cannot be handled: look at the dead letters of this queue, if it has any "
+         "(the table poison_1h tells kinds of messages apart)", _poison),
     Rule("LIMIT-DROP", "critical", "queue_1h", True,
          "name a dead letter exchange, or set a delivery-limit (-1: none) by argument, policy or "
          "resource", _default_limit),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,13 @@ def test_one_member_tells_what_is_declared_and_what_was_given_up(tmp_path: Path)
             channel.exchange_declare("lonely", "topic", durable=True)
             channel.queue_declare("dead", durable=True)
             letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-            arguments = {**QUORUM, **letters, "x-delivery-limit": 2}
-            channel.queue_declare("orders", durable=True, arguments=arguments)
-            channel.basic_publish("", "orders", b"a secret", pika.BasicProperties(type="broken"))
-            for _ in range(3):
-                tag = eventually(lambda: got(channel, "orders"), "the message")
-                channel.basic_nack(tag, requeue=True)
+            limited = {**QUORUM, "x-delivery-limit": 2}
+            for queue, arguments in (("orders", {**limited, **letters}), ("nowhere", limited)):
+                channel.queue_declare(queue, durable=True, arguments=arguments)
+                channel.basic_publish("", queue, b"a secret", pika.BasicProperties(type="broken"))
+                for _ in range(3):
+                    tag = eventually(partial(got, channel, queue), "the message")
+                    channel.basic_nack(tag, requeue=True)
             eventually(lambda: depth(channel, "dead") == 1, "the letter")
         policy = {"pattern": "^nothing$", "apply-to": "queues", "definition": {"max-length": 5}}
         assert Admin(members[0].grpc_port).code(put("policy", "nobodys", policy)) == 0
@@ -135,9 +137,14 @@ def test_one_member_tells_what_is_declared_and_what_was_given_up(tmp_path: Path)
     (exchange,) = [row for row in rows if row["k"] == "topo" and row["kind"] == "exchange"]
     assert (exchange["exchange"], exchange["bindings"]) == ("lonely", 0)
     assert {row["member"] for row in rows if row["k"] == "topo"} == {policy_row["member"]}
-    (given_up,) = [row for row in rows if row["k"] == "redel"]
-    assert (given_up["queue"], given_up["n"], given_up["tries"]) == ("orders", 1, 3)
-    assert given_up["ended"] == "routed"
+    given_up = sorted(
+        (row["queue"], row["n"], row["tries"], row["ended"]) for row in rows if row["k"] == "redel"
+    )
+    # One that has no letter is told too, by whoever leads its queue.
+    assert given_up == [("nowhere", 1, 3, "dropped"), ("orders", 1, 3, "routed")]
+    fingerprints = {row["fp"] for row in rows if row["k"] == "redel"}
+    assert len(fingerprints) == 2
+    assert "" not in fingerprints
     assert "secret" not in json.dumps(rows)
 
 

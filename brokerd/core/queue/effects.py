@@ -76,6 +76,16 @@ class Reroute:
 
 
 @dataclass(slots=True)
+class GivenUp:
+    """These left the queue for its delivery limit and go nowhere: it has no dead letter exchange.
+
+    Nothing is to be done for them; their leader tells what kind of messages they were.
+    """
+
+    runs: list[Run]
+
+
+@dataclass(slots=True)
 class LeadershipBegun:
     """A new leader has applied all that earlier leaders left: consumers everywhere must resume.
 

@@ -95,6 +95,8 @@ class QueueState:
         self._dead: dict[tuple[str, str, str | None], list[Run]] = {}
         #: To the queue's alternate exchange, by reason and exchange (R-MQ-2).
         self._rerouted: dict[tuple[str, str], list[Run]] = {}
+        #: For the delivery limit, to nowhere.
+        self._given_up: list[Run] = []
         self._letters_added = False
         self._configure()
 
@@ -407,8 +409,11 @@ class QueueState:
             for span in spans:
                 append_run(runs, span)
         else:
-            if reason == "delivery_limit" and self.options.delivery_limit_is_default:
-                self.counters["default_limit_drop"] += count
+            if reason == "delivery_limit":
+                if self.options.delivery_limit_is_default:
+                    self.counters["default_limit_drop"] += count
+                for span in spans:
+                    append_run(self._given_up, span)
             if self.options.alternate_exchange is not None and count:
                 self._reroute(reason, self.options.alternate_exchange, spans)
         for span in spans:
@@ -487,6 +492,9 @@ class QueueState:
             self._dead = {}
         if self._rerouted:
             self._take_rerouted()
+        if self._given_up:
+            result.append(effects.GivenUp(self._given_up))
+            self._given_up = []
         if self._letters_added:
             self._letters_added = False
             if self.letters.count:

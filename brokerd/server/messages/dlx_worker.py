@@ -39,6 +39,8 @@ RETRY_S = 180.0
 UNAVAILABLE_S = 5.0
 #: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
 CYCLES_MAX = 1000
+#: What telemetry says of a message for which there is no letter.
+DROPPED = "dropped"
 
 
 @dataclass(slots=True)
@@ -220,6 +222,22 @@ class DeadLetterer:
             poison = self._routing.counters.poison
             tries = run.acquired_count
             poison.given_up(queue.vhost, queue.name, tries, routing_key, header, outcome)
+
+    def given_up(self, uid: int, effect: effects.GivenUp) -> None:
+        """Tell the telemetry of messages that have no letter; their leader reads no more of them
+        than it looks at.
+        """
+        queue = self._queues.queue_of(uid)
+        if queue is None:
+            return
+        poison = self._routing.counters.poison
+        for run in effect.runs:
+            looks = min(run.length, poison.looks_left(queue.vhost, queue.name))
+            contents = self._queues.contents(uid, run._replace(length=looks)) if looks else []
+            for content in contents:
+                self._give_up(queue, "delivery_limit", run, content, DROPPED)
+            if unseen := run.length - len(contents):
+                poison.unseen(queue.vhost, queue.name, run.acquired_count, unseen, DROPPED)
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""

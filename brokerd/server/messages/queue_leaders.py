@@ -86,6 +86,10 @@ class DeadLetters(Protocol):
         """Send them to the queue's alternate exchange."""
         ...
 
+    def given_up(self, uid: int, effect: effects.GivenUp) -> None:
+        """Tell what kind of messages they were."""
+        ...
+
     def wake(self, uid: int) -> None:
         """Letters of an at-least-once queue wait."""
         ...
@@ -471,6 +475,9 @@ class QueueLeaders:
     def _reroute(self, uid: int, _: int, effect: effects.Reroute) -> None:
         self._dead_letters.reroute(uid, effect)
 
+    def _given_up(self, uid: int, _: int, effect: effects.GivenUp) -> None:
+        self._dead_letters.given_up(uid, effect)
+
     def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
         self._dead_letters.wake(uid)
 
@@ -491,6 +498,7 @@ _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
     effects.Resumed: QueueLeaders._resumed,
     effects.DeadLetter: QueueLeaders._dead_letter,
     effects.Reroute: QueueLeaders._reroute,
+    effects.GivenUp: QueueLeaders._given_up,
     effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,
     effects.QueueDeleted: QueueLeaders._queue_deleted,
 }

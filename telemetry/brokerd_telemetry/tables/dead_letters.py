@@ -102,12 +102,12 @@ def build_graph(inputs: Inputs) -> DataFrame:
 
 
 def build_poison(inputs: Inputs) -> DataFrame:
-    """Return poison_1h: what was given up for a delivery limit and became a letter, by queue,
-    fingerprint and end.
+    """Return poison_1h: what was given up for a delivery limit, by queue, fingerprint and end.
 
     n: messages.  tries_max: how often one of them was handed out at the most.  redeliveries: how
     often they were handed out again, all together.  fp: null for those beyond a member's bound,
-    which were not looked at.  ended: what became of their letters, as outcome of deadletter_1h.
+    which were not looked at.  ended: what became of their letters, as outcome of deadletter_1h;
+    "dropped" without one.
     """
     hour = window("t0", HOUR_US).alias("window_start")
     return (

@@ -97,6 +97,9 @@ class SimLetters:
         """No queue of the simulation dead-letters at most once."""
         raise AssertionError(f"queue {uid} drops messages: {effect}")
 
+    def given_up(self, uid: int, effect: effects.GivenUp) -> None:
+        """Nobody counts kinds of messages here."""
+
     def reroute(self, uid: int, effect: effects.Reroute) -> None:
         """No queue of the simulation has an alternate exchange."""
         raise AssertionError(f"queue {uid} sends messages on: {effect}")

@@ -163,6 +163,8 @@ def _effect(effect: Any) -> str:
         return f"dead letter {effect.reason} to {where}: " + ", ".join(map(_run, effect.runs))
     if isinstance(effect, effects.Reroute):
         return f"reroute {effect.reason} to {effect.exchange}: " + ", ".join(map(_run, effect.runs))
+    if isinstance(effect, effects.GivenUp):
+        return "given up: " + ", ".join(map(_run, effect.runs))
     return str(effect)
 
 

@@ -173,6 +173,9 @@ class DeadLetters:
     def reroute(self, uid: int, effect: effects.Reroute) -> None:
         raise AssertionError(effect)
 
+    def given_up(self, uid: int, effect: effects.GivenUp) -> None:
+        raise AssertionError(effect)
+
     def wake(self, uid: int) -> None:
         raise AssertionError(uid)
 

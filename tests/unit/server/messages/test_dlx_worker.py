@@ -15,11 +15,12 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
 from brokerd.core.queue import queue_commands
-from brokerd.core.queue.effects import DeadLetter, Run
+from brokerd.core.queue.effects import DeadLetter, GivenUp, Run
 from brokerd.core.queue.queue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
+from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
 
@@ -226,3 +227,22 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
         [("a", "routed", 1, 4, 3), ("b", "routed", 1, 4, 3)] if reason == "delivery_limit" else []
     )
     assert len({row["fp"] for row in rows}) <= 1
+
+
+async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked_at() -> None:
+    rig = Rig()
+    worker = DeadLetterer(rig.queues, rig.routing, cast(Any, Sender(cast(Any, rig.groups))), print)
+    read: list[int] = []
+
+    def contents(uid: int, run: Run) -> list[Any]:
+        read.append(run.length)
+        return [(("x", "k"), b"\0\0", b"body", b"")] * run.length
+
+    rig.queues.contents = contents  # type: ignore[method-assign]
+    worker.given_up(rig.uids[0], GivenUp([Run(1, 1, 0, 0, 4, 3), Run(2, 150, 0, 0, 2, 1)]))
+    worker.given_up(rig.uids[0], GivenUp([Run(200, 50, 0, 0, 2, 1)]))
+    worker.given_up(99, GivenUp([Run(1, 1, 0, 0, 4, 3)]))
+    assert read == [1, LOOKS_A_MINUTE - 1]
+    rows = [row for row in rig.routing.counters.take_events(0, 1) if row["k"] == "redel"]
+    told = sorted((row["fp"] == "", row["ended"], row["n"], row["redeliveries"]) for row in rows)
+    assert told == [(False, "dropped", 100, 102), (True, "dropped", 101, 101)]

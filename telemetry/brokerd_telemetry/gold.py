@@ -140,8 +140,8 @@ def prepare(
 ) -> Inputs:
     """Return what the tables of these hours are made of; paths: their silver files."""
 
-    def loaded(paths: list[str]) -> DataFrame | None:
-        return spark.read.parquet(*paths) if paths else None
+    def loaded(paths: list[str], **options: bool) -> DataFrame | None:
+        return spark.read.parquet(*paths, **options) if paths else None
 
     def load(table: str, wanted: list[str]) -> DataFrame | None:
         return loaded(live.files(table, wanted))
@@ -179,7 +179,8 @@ def prepare(
         ),
         coverage=covered,
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
-        usage_before=load("usage_1h", others),
+        # On the day of an upgrade both versions' columns are there.
+        usage_before=loaded(live.files("usage_1h", others), mergeSchema=True),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )

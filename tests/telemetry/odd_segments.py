@@ -9,6 +9,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from brokerd_telemetry import schema
+from pyspark.sql.types import LongType
+
 from tests.telemetry import fleet
 
 #: Rows whose types are right and whose content no member writes.
@@ -23,6 +26,9 @@ ODD: tuple[dict[str, Any], ...] = (
     {"k": "redel", "queue": "odd", "n": 1 << 62, "tries": 1, "fp": "f"},
     {"k": "redel", "queue": "odd", "n": 1 << 62, "tries": 2, "fp": "f"},
 )  # fmt: skip
+
+#: Messages of 100 octets.
+LARGE = 10**13
 
 
 def cheat(raw: Path) -> None:
@@ -48,6 +54,36 @@ def cheat(raw: Path) -> None:
     node.rows["sample"] += [{"t0": fleet.BEGIN_US, "t1": second_us, "vhost": "/", **row}
                             for row in ODD]  # fmt: skip
     node.boot_event(second_us, "end")
+    node.seal(fleet.BEGIN_US)
+
+
+def large(raw: Path) -> None:
+    """Write a cluster with a queue so large that octets times microseconds are no 64-bit number."""
+    node = fleet.Node(raw, "test/large", "l0", 0x1A, [])
+    queue = fleet.Queue(3, "large")
+    node.boot_event(fleet.BEGIN_US, "start")
+    for number in range(2):
+        # One more each time: of a queue that stays as it is nothing is told.
+        queue.counters["enq"] = queue.ready = LARGE + number
+        at_us = fleet.BEGIN_US + number * fleet.INTERVAL_US
+        node.collect(at_us, at_us + fleet.INTERVAL_US, [queue], 1)
+    node.boot_event(at_us + fleet.INTERVAL_US, "end")
+    node.seal(fleet.BEGIN_US)
+
+
+def greedy(raw: Path) -> None:
+    """Write a cluster whose rows claim the largest numbers that there are, of each kind."""
+    node = fleet.Node(raw, "test/greedy", "g0", 0x62, [])
+    times = {"t0": fleet.BEGIN_US, "t1": fleet.BEGIN_US + fleet.INTERVAL_US}
+    names = [field.name for field in schema.ROW.fields if field.dataType == LongType()]
+    claims = dict.fromkeys(names, (1 << 63) - 1)
+    most = {"i": [1, 2], "c": [claims["n"]] * 2, "sum_us": claims["n"], "max_us": claims["n"]}
+    for kind, needed in schema.REQUIRED.items():
+        texts = dict.fromkeys(set(needed) - set(names), "x")
+        row = claims | texts | {"k": kind, **times}
+        if "total" in row:
+            row |= dict.fromkeys(("total", "route", "replicate", "fsync", "wait", "lag"), most)
+        node.rows["sample"] += [row, row, row | {"c_enq": 0, "term": -(1 << 63)}]
     node.seal(fleet.BEGIN_US)
 
 

@@ -92,6 +92,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     odd_segments.cheat(raw)
     odd_segments.damage(raw)
     odd_segments.golden(raw)
+    odd_segments.large(raw)
     said = run(raw, out)
     yield Done(raw, out, said, truth)
     shutil.rmtree(out)
@@ -107,6 +108,29 @@ def test_odd_rows_of_one_cluster_stop_no_run(done: Done) -> None:
     exchanges = "SELECT exchange, is_unbound, idle_in_s FROM idle_exchanges_1h"
     assert query(done.out, f"{exchanges} {where}") == [("odd", True, None)]
     assert query(done.out, f"SELECT fp, n, tries_max FROM poison_1h {where}") == [("f", None, 2)]
+
+
+def test_numbers_without_sense_of_one_cluster_stop_no_run(tmp_path: Path) -> None:
+    """They wrap around or are left out, in its own tables; another's are right."""
+    odd_segments.golden(tmp_path / "raw")
+    odd_segments.greedy(tmp_path / "raw")
+    run(tmp_path / "raw", tmp_path / "out")
+    enqueued = "SELECT cluster, enq FROM queue_1h WHERE queue IN ('orders', 'x')"
+    sound, (greedy, _) = query(tmp_path / "out", enqueued)
+    assert (sound, greedy) == (("mq/prod-eu", 912), "test/greedy")
+
+
+def test_what_a_large_queue_holds_is_billed(done: Done) -> None:
+    """A gigabyte for three hours, or as much of more and longer, is beyond a 64-bit number of
+    octets times microseconds.
+    """
+    seconds = 2 * fleet.INTERVAL_US / 1e6
+    where = "WHERE cluster = 'test/large'"
+    stored = f"SELECT gb_hours_stored FROM chargeback_1d {where} AND vhost = '/' AND user = ''"
+    assert close(query(done.out, stored), [(odd_segments.LARGE * 100 / 1e9 * seconds / 3600,)])
+    levels = f"SELECT queue, ready_avg, bytes_avg FROM queue_1h {where}"
+    expected = ("large", float(odd_segments.LARGE), odd_segments.LARGE * 100.0)
+    assert close(query(done.out, levels), [expected])
 
 
 def test_the_totals_are_the_truth_although_a_leader_was_killed(done: Done) -> None:

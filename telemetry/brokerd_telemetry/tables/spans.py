@@ -25,7 +25,7 @@ FLOW_US = 10_000_000
 _TEXTS = ("node", "qtype", "strategy", "dlx")
 _KEY = ("cluster", "vhost", "queue", "grp", *_TEXTS)
 _SUMS = (
-    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "enq", "ready_us", "byte_us",
+    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "enq", "ready_us", "byte_s",
 )  # fmt: skip
 #: What the last step of a minute said.
 LASTS = (

@@ -87,7 +87,7 @@ def queue_steps(rows: DataFrame, carry: DataFrame | None) -> DataFrame:
         .withColumns(
             {
                 "ready_us": _area("ready"),
-                "byte_us": _area("ready_bytes") + _area("unacked_bytes"),
+                "byte_s": (_area("ready_bytes") + _area("unacked_bytes")) / 1e6,
                 "is_unknown": f.col("before").isNull() & ~_is_birth(),
             }
         )
@@ -186,6 +186,10 @@ def _is_birth() -> Column:
 
 
 def _area(name: str) -> Column:
-    """Return level times microseconds: a row that did not come had the level of the one before."""
-    before = f.coalesce(f.col(f"before.{name}"), f.col(name))
-    return before * f.col("quiet_us") + f.col(name) * f.col("busy_us")
+    """Return level times microseconds: a row that did not come had the level of the one before.
+
+    Not whole: a gigabyte for three hours is more octet-microseconds than a 64-bit number holds.
+    """
+    level = f.col(name).cast("double")
+    before = f.coalesce(f.col(f"before.{name}").cast("double"), level)
+    return before * f.col("quiet_us") + level * f.col("busy_us")

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SUMS = (
-    "in", "in_bytes", "out", "out_bytes", "confirmed", "redlv", "blocked_ms", "stored_byte_us",
+    "in", "in_bytes", "out", "out_bytes", "confirmed", "redlv", "blocked_ms", "stored_byte_s",
     "copies", "dl_msgs",
 )  # fmt: skip
 _KEY = ("cluster", "window_start", "vhost", "user")
-#: 1e9 bytes held for an hour, in byte-microseconds.
-GB_HOUR_US = 1e9 * HOUR_US
+#: 1e9 octets held for an hour, in octet-seconds.
+GB_HOUR_S = 1e9 * HOUR_US / 1e6
 
 
 def build_hours(inputs: Inputs) -> DataFrame:
@@ -37,7 +37,7 @@ def build_hours(inputs: Inputs) -> DataFrame:
         )
     )
     storage = inputs.spans.groupBy("cluster", hour, "vhost").agg(
-        f.sum("byte_us").alias("stored_byte_us"), f.sum("d_dl_out").alias("dl_msgs")
+        f.sum("byte_s").alias("stored_byte_s"), f.sum("d_dl_out").alias("dl_msgs")
     )
     copies = inputs.kind("exchange").groupBy("cluster", hour, "vhost").agg(total("copies"))
     shared = storage.join(copies, ["cluster", "window_start", "vhost"], "full").withColumn(
@@ -50,7 +50,7 @@ def build_days(inputs: Inputs) -> DataFrame:
     """Return chargeback_1d from the hours of its day."""
     hours = build_hours(inputs)
     if inputs.usage_before is not None:
-        hours = hours.unionByName(inputs.usage_before.select(*_KEY, *_SUMS))
+        hours = hours.unionByName(_earlier(inputs.usage_before).select(*_KEY, *_SUMS))
     days = (
         hours.withColumn("window_start", f.date_trunc("day", "window_start"))
         .groupBy(*_KEY)
@@ -61,7 +61,7 @@ def build_days(inputs: Inputs) -> DataFrame:
         days.join(ingress, ["cluster", "window_start", "vhost"])
         .withColumns(
             {
-                "gb_hours_stored": f.col("stored_byte_us") / GB_HOUR_US,
+                "gb_hours_stored": f.col("stored_byte_s") / GB_HOUR_S,
                 "amplification": f.when(
                     f.col("user") == "", ratio(f.col("copies"), f.col("vhost_in"))
                 ),
@@ -69,3 +69,13 @@ def build_days(inputs: Inputs) -> DataFrame:
         )
         .drop("vhost_in")
     )
+
+
+def _earlier(hours: DataFrame) -> DataFrame:
+    """Return usage_1h as it is written now; an earlier version's job wrote octet-microseconds."""
+    if "stored_byte_us" not in hours.columns:
+        return hours
+    stored = f.col("stored_byte_us") / 1e6
+    if "stored_byte_s" in hours.columns:
+        stored = f.coalesce(f.col("stored_byte_s"), stored)
+    return hours.withColumn("stored_byte_s", stored)

@@ -259,9 +259,10 @@ void grpc_run(const struct options *o) {
     steady_begin(o);
     uint64_t begin = now_us(), now = begin, last_progress = begin;
     while (g.done < o->count) {
-        fill(now);
-        bool waiting = g.c.out.size > 0;
-        if (waiting) waiting = !(amqp_pump(&g.c, false, true) && !g.c.out.size);
+        /* Until the windows, what may be in flight, or the socket takes no more. */
+        bool waiting = false;
+        for (fill(now); g.c.out.size > 0 && !waiting; fill(now))
+            waiting = !(amqp_pump(&g.c, false, true) && !g.c.out.size);
         struct pollfd p = {.fd = g.c.fd, .events = (short)(POLLIN | (waiting ? POLLOUT : 0))};
         int ready = poll(&p, 1, 200);
         now = now_us();

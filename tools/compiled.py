@@ -35,6 +35,8 @@ ROOMS = (
     "storage",
     "cluster",
     "server/amqp",
+    "server/grpc/publication_reader.py",
+    "server/grpc/rpc_http2.py",
     "server/messages",
     "server/queue_groups.py",
     "server/member_queues.py",

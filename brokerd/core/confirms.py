@@ -119,16 +119,16 @@ class SequenceConfirms(Confirms):
         #: True: the client's numbers are not simply 1, 2, 3, …
         self.has_gaps = False
 
-    def number(self, sequence: int) -> bool:
-        """Take the client's number for the next message; False, and nothing is taken, unless it is
-        at least `next_sequence`.
+    def number(self, sequence: int, count: int = 1) -> bool:
+        """Take the client's number for the next message, and those after it for so many in all;
+        False, and nothing is taken, unless it is at least `next_sequence`.
         """
         if sequence < self.next_sequence:
             return False
         if sequence > self.next_sequence:
             self.has_gaps = True
             self.next_sequence = sequence
-        self.published()
+        self.published(count)
         return True
 
     def due_ranges(self) -> tuple[list[Range], list[Range]]:

@@ -82,7 +82,9 @@ class MessageReader:
             at += size
             self._left -= size
             if self._left or self._parts:
-                self._parts.append(bytes(piece) if size < VIEW_BYTES_MIN else piece)
+                # A view keeps all of the data in memory, which is not to be much more.
+                is_copied = size < VIEW_BYTES_MIN or 2 * size < end
+                self._parts.append(bytes(piece) if is_copied else piece)
             if not self._left:
                 messages.append(b"".join(self._parts) if self._parts else bytes(piece))
                 self._parts = []

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import grpc
+
 from brokerd.cluster.peer import listening
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.config import BrokerConfig, LimitConfig
 from brokerd.core.strangers import Strangers, source_of
-from brokerd.rpc.v1 import admin_pb2_grpc, messages_pb2_grpc, telemetry_pb2_grpc
+from brokerd.rpc.v1 import admin_pb2_grpc, messages_pb2, messages_pb2_grpc, telemetry_pb2_grpc
 from brokerd.server.access.tls_listener import ListenerContext, ListenError, listener_context
 from brokerd.server.grpc.rpc_auth import Callers
 from brokerd.server.grpc.rpc_budget import Budget
@@ -110,6 +112,12 @@ class GrpcServer:
         )
         messages_pb2_grpc.add_MessagesServicer_to_server(  # type: ignore[no-untyped-call]
             self._servicers.messages, self
+        )
+        # Not the generated one's: its requests come as octets, all that are there at once.
+        self.handlers[b"/brokerd.v1.Messages/Publish"] = grpc.stream_stream_rpc_method_handler(
+            self._servicers.messages.Publish,
+            request_deserializer=None,
+            response_serializer=messages_pb2.PublishResponse.SerializeToString,
         )
         telemetry_pb2_grpc.add_TelemetryServicer_to_server(  # type: ignore[no-untyped-call]
             self._servicers.telemetry, self

@@ -132,10 +132,8 @@ class MessageService(messages_pb2_grpc.MessagesServicer):
         self._calls = calls
         self._has_started = has_started
 
-    async def Publish(
-        self, request_iterator: AsyncIterator[messages_pb2.PublishRequest], context: Context
-    ) -> None:
-        """Publish with confirms."""
+    async def Publish(self, request_iterator: AsyncIterator[list[bytes]], context: Context) -> None:
+        """Publish with confirms; requests come as octets (publication_reader.py), in batches."""
         await self._serve(
             context,
             lambda caller: PublishStream(self._services, caller, context).run(request_iterator),

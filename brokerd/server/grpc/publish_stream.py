@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from brokerd.amqp import errors, methods
-from brokerd.amqp.properties import EMPTY
 from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import SequenceConfirms
@@ -22,10 +21,16 @@ from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
 from brokerd.core.ranges import count_of
 from brokerd.rpc.v1 import messages_pb2
-from brokerd.server.grpc import rpc_errors, rpc_properties
-from brokerd.server.messages import message_checks
+from brokerd.server.grpc import rpc_errors
+from brokerd.server.grpc.publication_reader import (
+    PUBLICATIONS_MAX,
+    RUN_BYTES_MAX,
+    Alike,
+    Key,
+    PublicationReader,
+)
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publisher
+from brokerd.server.messages.publishing import Credit, Publisher
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -33,17 +38,13 @@ if TYPE_CHECKING:
     from brokerd.core.catalog.permissions import Access
     from brokerd.server.grpc.ports import StreamServices
 
-#: Publications of one request, and those that may be unconfirmed before reading stops.
-REQUEST_PUBLICATIONS_MAX = 4096
+#: Publications that may be unconfirmed before reading stops.
 UNCONFIRMED_MAX = 65_536
 #: Different (exchange, routing key, mandatory) a call remembers.
 TARGETS_MAX = 1024
 NAME_BYTES_MAX = 255
 #: How often a call that an alarm has stopped looks whether it is over.
 ALARM_POLL_S = 0.1
-
-#: (exchange, routing key, mandatory)
-Key: TypeAlias = tuple[str, str, bool]
 
 
 class Caller:
@@ -78,7 +79,7 @@ class _Run:
         """Tell whether a publication belongs to this run."""
         if key != self.key or sequence != self.first + len(self.contents):
             return False
-        return self.size < BATCH_BYTES_MAX
+        return self.size < RUN_BYTES_MAX
 
 
 async def first_of(*parts: asyncio.Future[Any], timeout_s: float | None = None) -> None:
@@ -129,10 +130,7 @@ class PublishStream:
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._revision = 0
         self._targets: dict[Key, Target] = {}
-        #: The properties of the message that was read last, and what became of them.
-        self._packed = b""
-        self._header = EMPTY
-        self._is_plain = True
+        self._reader = PublicationReader()
         self._publisher = Publisher(
             services.queues.groups,
             identity.node,
@@ -146,9 +144,12 @@ class PublishStream:
             services.messages, services.replies, caller, self._publisher, self, self._totals
         )
 
-    async def run(self, requests: AsyncIterator[messages_pb2.PublishRequest]) -> None:
-        """Serve the call: until the client closes its side and everything is answered."""
-        reading = asyncio.create_task(self._read(requests))
+    async def run(self, batches: AsyncIterator[list[bytes]]) -> None:
+        """Serve the call: until the client closes its side and everything is answered.
+
+        batches: PublishRequests as they came.
+        """
+        reading = asyncio.create_task(self._read(batches))
         writing = asyncio.create_task(self._write())
         parts = (reading, writing, self._defect)
         try:
@@ -178,14 +179,12 @@ class PublishStream:
 
     # ---- in ---------------------------------------------------------------------------------
 
-    async def _read(
-        self, requests: AsyncIterator[messages_pb2.PublishRequest]
-    ) -> BaseException | None:
+    async def _read(self, batches: AsyncIterator[list[bytes]]) -> BaseException | None:
         """Take requests until the client closes its side (None) or makes a mistake."""
-        async for request in requests:
+        async for batch in batches:
             await self._wait_for_room()
             try:
-                self._publish(request.publications)
+                self._take(batch)
             except (errors.AmqpError, rpc_errors.CallRefused) as error:
                 self._offer()
                 return error
@@ -221,7 +220,7 @@ class PublishStream:
             self._bytes > limit
             or self._held
             or self._confirms.outstanding > UNCONFIRMED_MAX
-            or len(self._returned) > REQUEST_PUBLICATIONS_MAX
+            or len(self._returned) > PUBLICATIONS_MAX
         ):
             self._room.clear()
             await self._room.wait()
@@ -244,40 +243,36 @@ class PublishStream:
                 caller.vhost, caller.user, caller.name, "call_held", blocked_ms, cause
             )
 
-    def _publish(self, publications: Sequence[messages_pb2.Publication]) -> None:
-        if len(publications) > REQUEST_PUBLICATIONS_MAX:
-            raise rpc_errors.CallRefused(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"{len(publications)} publications in one request, at most "
-                f"{REQUEST_PUBLICATIONS_MAX} are possible",
-            )
-        for item in publications:
-            key = (item.exchange, item.routing_key, item.mandatory)
-            self._read_properties(item.properties)
-            header = self._header
-            target = self._target(key)
-            if target.result is None or not self._is_plain:
-                self._finish_run()
-                self._publish_special(item, target, header)
-                continue
-            run = self._run
-            if run is None or not run.continues(key, item.sequence):
-                self._finish_run()
-                run = self._run = _Run(key, target, target.result, item.sequence)
-            self._number(item.sequence)
-            run.contents.append((target.route, header, item.body, b""))
-            run.size += len(header) + len(item.body)
+    def _take(self, requests: list[bytes]) -> None:
+        found: list[Alike] = []
+        try:
+            for request in requests:
+                self._reader.read(request, found)
+        finally:
+            # What comes before a mistake is published.
+            for alike in found:
+                self._publish(alike)
 
-    def _read_properties(self, properties: messages_pb2.Properties) -> None:
-        """Bring header and is_plain up to date: most programs give all messages the same."""
-        packed = properties.SerializeToString()
-        if packed != self._packed:
-            header = rpc_properties.encode(properties)
-            self._packed, self._header = packed, header
-            self._is_plain = message_checks.all_plain([(b"", header, b"")])
+    def _publish(self, alike: Alike) -> None:
+        head, bodies = alike.head, alike.bodies
+        key, header = head.key, head.header
+        target = self._target(key)
+        if target.result is None or not head.is_plain:
+            self._finish_run()
+            for sequence, body in enumerate(bodies, alike.first):
+                self._publish_special(sequence, body, target, header)
+            return
+        run = self._run
+        if run is None or not run.continues(key, alike.first):
+            self._finish_run()
+            run = self._run = _Run(key, target, target.result, alike.first)
+        self._number(alike.first, len(bodies))
+        route = target.route
+        run.contents += [(route, header, body, b"") for body in bodies]
+        run.size += len(header) * len(bodies) + alike.size
 
-    def _number(self, sequence: int) -> None:
-        if not self._confirms.number(sequence):
+    def _number(self, sequence: int, count: int) -> None:
+        if not self._confirms.number(sequence, count):
             raise rpc_errors.CallRefused(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"sequence {sequence}: sequences must rise, {self._confirms.next_sequence} or more "
@@ -306,13 +301,11 @@ class PublishStream:
             self._targets[key] = target
         return target
 
-    def _publish_special(
-        self, item: messages_pb2.Publication, target: Target, header: bytes
-    ) -> None:
+    def _publish_special(self, sequence: int, body: bytes, target: Target, header: bytes) -> None:
         """Publish one message whose properties concern the broker, or decide where it goes."""
-        content, result, replies = self._pipeline.check(target, header, item.body)
-        self._number(item.sequence)
-        self._send(target, result, [content], item.sequence, replies)
+        content, result, replies = self._pipeline.check(target, header, body)
+        self._number(sequence, 1)
+        self._send(target, result, [content], sequence, replies)
 
     def _finish_run(self) -> None:
         run, self._run = self._run, None

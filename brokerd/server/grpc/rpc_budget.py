@@ -41,6 +41,12 @@ class Budget:
         """The same for a large message, before it comes; a quarter is left to small ones."""
         return self.take(size, limit_parts=3)
 
+    def reserve(self, size: int) -> bool:
+        """The same for what a call may have for as long as it lasts: half is left to messages that
+        are promised theirs.
+        """
+        return self.take(size, limit_parts=1)
+
     def give(self, size: int) -> None:
         """These bytes are free again."""
         self.used -= size

@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES_MAX = 17 * 1024 * 1024
 #: What a call may have on the way and unhandled once it is known who calls.
 STREAM_BYTES = 256 * 1024
+#: The same of one that sends half of that within this time, if there is room.
+WIDE_BYTES = 1024 * 1024
+FAST_S = 0.05
 #: A message of which more than this is missing is promised its memory before it is asked for.
 LARGE_BYTES = STREAM_BYTES // 2
 #: A message in memory is at least that much more than its bytes.
@@ -73,7 +76,8 @@ class RpcCall:
     """State of one call.
 
     Invariant: `_counted` bytes of the connection's budget are this call's: what was received and is
-    not handled (`_held`), or what it was promised (`_promised`) if that is more.
+    not handled (`_held`), or what it was promised (`_promised`) or may always have (`_reserved`) if
+    that is more.
 
     In one piece: the one context that servicers see in the place of grpc.aio's, budget included.
     """
@@ -103,6 +107,8 @@ class RpcCall:
         self._held = 0
         self._taken = 0
         self._promised = 0
+        self._reserved = 0
+        self._opened_s = 0.0
         self._counted = 0
         self._is_finished = False
         self._sent_headers = False
@@ -151,7 +157,7 @@ class RpcCall:
 
     def _count(self) -> bool:
         """Bring the budget up to date; False if there is not so much."""
-        wanted = max(self._held, self._promised)
+        wanted = max(self._held, self._promised, self._reserved)
         change, budget = wanted - self._counted, self._connection.budget
         if change > 0 and not budget.take(change):
             return False
@@ -177,20 +183,40 @@ class RpcCall:
         self._open_window(stream)
 
     def _open_window(self, stream: rpc_http2.Stream) -> None:
-        room = max(STREAM_BYTES, self._promised) - self._held - stream.room
+        window = max(STREAM_BYTES, self._reserved)
+        room = max(window, self._promised) - self._held - stream.room
         # Not for every little, but for all that a message lacks.
-        if room >= STREAM_BYTES // 2 or (room > 0 and self._reader.missing > stream.room):
+        if room >= window // 2 or (room > 0 and self._reader.missing > stream.room):
+            if not self._reserved:
+                room += self._widen()
             self._connection.http2.allow(stream, room)
             self._connection.flush_soon()
+
+    def _widen(self) -> int:
+        """Let a fast call have more on the way from now on, if there is memory; return how much.
+
+        What it has sent and we have not read cannot be seen: it is fast that empties its window
+        soon after it was opened.
+        """
+        now_s = asyncio.get_running_loop().time()
+        before_s, self._opened_s = self._opened_s, now_s
+        change = max(WIDE_BYTES - self._counted, 0)
+        if now_s - before_s > FAST_S or not self._connection.budget.reserve(change):
+            return 0
+        self._reserved = WIDE_BYTES
+        self._counted += change
+        return WIDE_BYTES - STREAM_BYTES
 
     def _take_promise(self) -> bool:
         """Get the memory for the whole of a large message; True as well if nobody needs it."""
         if self._is_finished:
             return True
         wanted = self._held + self._reader.missing + MESSAGE_BYTES
-        if not self._connection.budget.promise(wanted - self._counted):
+        change = max(wanted - self._counted, 0)
+        if change and not self._connection.budget.promise(change):
             return False
-        self._counted = self._promised = wanted
+        self._promised = wanted
+        self._counted += change
         self._open_window(self.stream)
         return True
 
@@ -212,6 +238,9 @@ class RpcCall:
                 return None
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
+        return self._pop()
+
+    def _pop(self) -> bytes:
         message = self._messages.popleft()
         self._taken += len(message) + grpc_messages.PREFIX_BYTES + MESSAGE_BYTES
         return message
@@ -223,6 +252,18 @@ class RpcCall:
             if message is None:
                 return
             yield self._decode(message)
+
+    async def _batches(self) -> AsyncIterator[list[bytes]]:
+        """Give what has come at once, as it came; it stays counted until more is asked for."""
+        while True:
+            self._release()
+            message = await self._next()
+            if message is None:
+                return
+            batch = [message]
+            while self._messages:
+                batch.append(self._pop())
+            yield batch
 
     async def _request(self) -> Any:
         """Return the request of a call that has one; its bytes are counted until the call ends."""
@@ -311,7 +352,8 @@ class RpcCall:
         self.unsent = None
         budget = self._connection.budget
         budget.leave(self._take_promise)
-        counted, self._counted, self._held, self._taken, self._promised = self._counted, 0, 0, 0, 0
+        counted, self._counted = self._counted, 0
+        self._held = self._taken = self._promised = self._reserved = 0
         self._connection.call_ended(self)
         budget.give(counted)
         budget.serve()
@@ -360,7 +402,13 @@ class RpcCall:
 
     async def _serve(self) -> None:
         handler = self._handler
-        argument = self._requests() if handler.request_streaming else await self._request()
+        argument: Any
+        if not handler.request_streaming:
+            argument = await self._request()
+        elif handler.request_deserializer is None:
+            argument = self._batches()
+        else:
+            argument = self._requests()
         if not handler.response_streaming:
             work = handler.stream_unary if handler.request_streaming else handler.unary_unary
             await self.write(await work(argument, self))

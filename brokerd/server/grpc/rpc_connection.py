@@ -161,8 +161,20 @@ class RpcConnection(asyncio.BufferedProtocol):
     def _take_events(self) -> None:
         try:
             # Nothing behind a first request is looked at before it is known who sent it.
+            data: list[rpc_http2.Data] = []
             while self._login is None and (event := self.http2.next_event()) is not None:
+                if type(event) is rpc_http2.Data:
+                    if data and data[0].stream is not event.stream:
+                        self._take_data(data)
+                        data = []
+                    data.append(event)
+                    continue
+                if data:
+                    self._take_data(data)
+                    data = []
                 self._take(event)
+            if data:
+                self._take_data(data)
             if self._window_opened:
                 self._window_opened = False
                 self._send()
@@ -174,12 +186,15 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self.http2.out:
             self._flush()
 
+    def _take_data(self, frames: list[rpc_http2.Data]) -> None:
+        """Hand out what one read brought of a stream at once: small messages have frames each."""
+        call = self.calls.get(frames[0].stream.id)
+        if call is not None:
+            data = [frame.data for frame in frames]
+            call.data_received(data[0] if len(data) == 1 else b"".join(data), frames[-1].ends)
+
     def _take(self, event: rpc_http2.Event) -> None:
         match event:
-            case rpc_http2.Data(stream, data, ends):
-                call = self.calls.get(stream.id)
-                if call is not None:
-                    call.data_received(data, ends)
             case rpc_http2.Request(stream, headers):
                 self._open(stream, dict(headers))
             case rpc_http2.Reset(stream):

@@ -227,9 +227,9 @@ async def test_nothing_stays_of_a_call_that_is_cancelled_between_read_and_offer(
     groups = services.queues.groups
     arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def requests() -> AsyncIterator[messages_pb2.PublishRequest]:
+    async def requests() -> AsyncIterator[list[bytes]]:
         await arrived
-        yield REQUEST
+        yield [REQUEST.SerializeToString()]
         if is_read_first:
             running.cancel()
         await asyncio.Event().wait()

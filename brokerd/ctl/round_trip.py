@@ -16,6 +16,7 @@ from typing import TextIO, TypeVar
 import click
 
 from brokerd.amqp import methods
+from brokerd.amqp.events import ContentReceived
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
@@ -93,7 +94,13 @@ async def _round_trip(channel: Channel) -> None:
     confirms: asyncio.Queue[bool] = asyncio.Queue()
     deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
     channel.on_confirm = lambda _tag, _multiple, is_confirmed: confirms.put_nowait(is_confirmed)
-    channel.on_delivery = lambda *delivery: deliveries.put_nowait(delivery)
+
+    def delivered(read: list[ContentReceived]) -> None:
+        for event in read:
+            assert isinstance(event.method, methods.BasicDeliver)
+            deliveries.put_nowait((event.method, event.header, event.body))
+
+    channel.on_deliveries = delivered
     try:
         await channel.call(_queue(dead))
         arguments: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from brokerd import __version__
@@ -44,7 +44,8 @@ _TLS_HINTS = {
     ),
 }
 
-OnDelivery = Callable[[methods.BasicDeliver, bytes, bytes], None]
+#: What one read brought of one channel's deliveries, in order.
+OnDeliveries = Callable[[list[events.ContentReceived]], None]
 
 
 async def tls_context(address: Address, authorities: str | None) -> ssl.SSLContext | None:
@@ -86,7 +87,7 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.number = number
         self.error: ClientError | None = None
-        self.on_delivery: OnDelivery | None = None
+        self.on_deliveries: OnDeliveries | None = None
         #: The server ended a consumer, or the channel closed: called once with the reason.
         self.on_ended: Callable[[ClientError], None] | None = None
         #: (tag, multiple, confirmed)
@@ -143,6 +144,17 @@ class Channel:
         self, exchange: str, routing_key: str, header: bytes, body: bytes, mandatory: bool = False
     ) -> None:
         """Send a message; `header` are raw properties."""
+        self.publish_all(exchange, routing_key, header, [body], mandatory)
+
+    def publish_all(
+        self,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        bodies: Iterable[bytes],
+        mandatory: bool = False,
+    ) -> None:
+        """Send messages that are alike but for their bodies."""
         if self.error is None:
             where = (exchange, routing_key, mandatory)
             if where != self._published_to:
@@ -152,8 +164,13 @@ class Channel:
                 self._publish_frame = method.encode(self.number)
                 self._published_to = where
             machine = self._connection.machine
-            frames = content_frames(self.number, spec.CLASS_BASIC, header, body, machine.frame_max)
-            machine.send_raw(b"".join((self._publish_frame, *frames)), self.number)
+            parts: list[bytes] = []
+            for body in bodies:
+                parts.append(self._publish_frame)
+                parts += content_frames(
+                    self.number, spec.CLASS_BASIC, header, body, machine.frame_max
+                )
+            machine.send_raw(b"".join(parts), self.number)
             self._connection.flush_soon()
 
     async def close(self) -> None:
@@ -418,8 +435,25 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _dispatch(self, happened: list[events.Event]) -> None:
+        delivered: list[events.ContentReceived] = []
         for event in happened:
+            if type(event) is events.ContentReceived and type(event.method) is methods.BasicDeliver:
+                if delivered and delivered[-1].channel != event.channel:
+                    self._hand_out(delivered)
+                    delivered = []
+                delivered.append(event)
+                continue
+            if delivered:
+                self._hand_out(delivered)
+                delivered = []
             _HANDLERS[type(event)](self, event)
+        if delivered:
+            self._hand_out(delivered)
+
+    def _hand_out(self, delivered: list[events.ContentReceived]) -> None:
+        channel = self._channels.get(delivered[0].channel)
+        if channel is not None and channel.on_deliveries is not None:
+            channel.on_deliveries(delivered)
 
     def _connection_opened(self, _: events.ConnectionOpened) -> None:
         if not self._opened.done():
@@ -453,10 +487,7 @@ class Connection(asyncio.Protocol):
         method = event.method
         if channel is None:
             return
-        if isinstance(method, methods.BasicDeliver):
-            if channel.on_delivery is not None:
-                channel.on_delivery(method, event.header, event.body)
-        elif isinstance(method, methods.BasicGetOk):
+        if isinstance(method, methods.BasicGetOk):
             channel.got = event.header, event.body
             channel.take(method)
         elif isinstance(method, methods.BasicReturn) and channel.on_return is not None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ClientError
+from brokerd.federation.link_events import Answer
 from brokerd.federation.link_state import Passage
 from brokerd.federation.ports import Publisher, Topology
 from brokerd.federation.upstream import Address
@@ -103,8 +104,8 @@ class Listener(Protocol):
     `publish`; after the publisher's `close` nothing it says counts.
     """
 
-    def answered(self, answers: list[tuple[int, bool]]) -> None:
-        """These numbers are decided: (number, taken over)."""
+    def answered(self, answers: list[Answer]) -> None:
+        """These numbers are decided."""
         ...
 
     def failed(self, error: ClientError) -> None:

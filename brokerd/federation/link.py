@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.amqp import methods, spec
+from brokerd.amqp import events, methods, spec
 from brokerd.federation import link_events, link_state, upstream_side
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Ends, Intake, Peer, Session
@@ -159,7 +159,7 @@ class Link:
         if not self.machine.no_ack:
             await channel.call(methods.BasicQos(prefetch_count=self._definition.prefetch_count))
         publisher = self._publisher = await self._ends.destination.open(_Listener(self, number))
-        channel.on_delivery = self._delivered
+        channel.on_deliveries = self._delivered
         peer.connection.on_read = publisher.flush
         self._tell(link_events.Prepared(_now_ms(), intake.messages))
         await self._serve(channel, intake)
@@ -187,12 +187,9 @@ class Link:
             self._session_error = self._session_error or error
             self._woken.set()
 
-    def _delivered(self, method: methods.BasicDeliver, header: bytes, body: bytes) -> None:
-        event = link_events.Delivered(
-            *(method.delivery_tag, method.redelivered, method.exchange, method.routing_key),
-            *(header, body, _now_ms()),
-        )
-        self._handle(event)
+    def _delivered(self, delivered: list[events.ContentReceived]) -> None:
+        for run in _runs(delivered, _now_ms()):
+            self._handle(run)
 
     async def _serve(self, channel: Channel, intake: Intake) -> None:
         """Until the session fails: the source follows, the consumer comes and goes."""
@@ -276,7 +273,7 @@ class Link:
 
     def _forward(self, action: link_events.Forward) -> None:
         if self._publisher is not None:
-            self._publisher.publish(action.tag, action.routing_key, action.header, action.body)
+            self._publisher.publish(action.tag, action.routing_key, action.header, action.bodies)
 
     def _acknowledge(self, action: link_events.Acknowledge) -> None:
         if self._channel is not None:
@@ -347,7 +344,7 @@ class _Listener:
         self._link = link
         self._session = session
 
-    def answered(self, answers: list[tuple[int, bool]]) -> None:
+    def answered(self, answers: list[link_events.Answer]) -> None:
         """See Listener."""
         self._link._handle(link_events.Answered(self._session, answers))
 
@@ -362,6 +359,25 @@ class _Listener:
     def demanded(self, is_wanted: bool) -> None:
         """See Listener."""
         self._link._handle(link_events.DemandChanged(self._session, is_wanted))
+
+
+def _runs(delivered: list[events.ContentReceived], now_ms: int) -> list[link_events.Delivered]:
+    """Return deliveries with neighbours that are alike joined."""
+    runs: list[link_events.Delivered] = []
+    last: tuple[object, ...] = ()
+    following = 0
+    for event in delivered:
+        method = event.method
+        assert isinstance(method, methods.BasicDeliver)
+        tag = method.delivery_tag
+        alike = method.redelivered, method.exchange, method.routing_key, event.header
+        if tag == following and alike == last:
+            runs[-1].bodies.append(event.body)
+        else:
+            runs.append(link_events.Delivered(tag, *alike, [event.body], now_ms))
+            last = alike
+        following = tag + 1
+    return runs
 
 
 def _now_ms() -> int:

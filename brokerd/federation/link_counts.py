@@ -42,18 +42,18 @@ class Counts:
     lag_sum_ms: int = 0
     lag_max_ms: int = 0
 
-    def passed(self, table: Table, size: int, now_ms: int) -> None:
-        """Count a message that goes on.  table: its headers."""
-        self.messages += 1
+    def passed(self, table: Table, count: int, size: int, now_ms: int) -> None:
+        """Count messages that go on.  table: the headers of each; size: of all."""
+        self.messages += count
         self.bytes += size
         received = table.get(RECEIVED_FROM)
         hops = len(received) if isinstance(received, list) else 0
-        self.hops[min(hops, HOP_BUCKETS - 1)] += 1
+        self.hops[min(hops, HOP_BUCKETS - 1)] += count
         stamp = table.get(STAMP)
         if type(stamp) is int:
             lag_ms = max(0, now_ms - stamp)
-            self.lag_count += 1
-            self.lag_sum_ms += lag_ms
+            self.lag_count += count
+            self.lag_sum_ms += lag_ms * count
             self.lag_max_ms = max(self.lag_max_ms, lag_ms)
 
     def overview(self) -> dict[str, Value]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+#: Of a run of tags: the first, how many, and whether the destination has taken them over.
+Answer: TypeAlias = tuple[int, int, bool]
+
 # Events.
 
 
@@ -40,23 +43,24 @@ class Prepared:
 
 @dataclass(slots=True)
 class Delivered:
-    """One message from the upstream queue."""
+    """Messages from the upstream queue that are alike but for tag, each one more, and body."""
 
+    #: Of the first.
     tag: int
     redelivered: bool
     exchange: str
     routing_key: str
     header: bytes
-    body: bytes
+    bodies: list[bytes]
     now_ms: int
 
 
 @dataclass(slots=True)
 class Answered:
-    """The destination answered: (tag, taken over) each."""
+    """The destination answered."""
 
     session: int
-    answers: list[tuple[int, bool]]
+    answers: list[Answer]
 
 
 @dataclass(slots=True)
@@ -120,12 +124,12 @@ class Connect:
 
 @dataclass(slots=True)
 class Forward:
-    """Publish to the destination."""
+    """Publish to the destination, under the tag and those that follow it."""
 
     tag: int
     routing_key: str
     header: bytes
-    body: bytes
+    bodies: list[bytes]
 
 
 @dataclass(slots=True)

@@ -347,31 +347,42 @@ class FederationLink:
     def _delivered(self, event: Delivered) -> list[Action]:
         if not self._is_prepared:
             return []
-        if self._left == 0 and not self.no_ack:
-            # It came before the consumer was cancelled.  Without acknowledgements it would be
-            # lost, so that it is moved, too.
-            return [Requeue(event.tag, 0)]
+        count = taken = len(event.bodies)
+        if self._left is not None and not self.no_ack:
+            taken = min(self._left, count)
+        actions = self._take(event, taken) if taken else []
+        # The others came before the consumer was cancelled.  Without acknowledgements they would be
+        # lost, so that they are moved, too.
+        return actions + [Requeue(event.tag + place, 0) for place in range(taken, count)]
+
+    def _take(self, event: Delivered, count: int) -> list[Action]:
+        """Pass the first so many messages on."""
         try:
             table = properties.headers(event.header)
             passed = self.passage.forward(event, table)
         except AmqpError:
             passed = Drop.MALFORMED
+        tags = range(event.tag, event.tag + count)
+        actions: list[Action]
         if self._left:
-            self._left -= 1
+            self._left = max(0, self._left - count)
         if isinstance(passed, Drop):
-            self.counts.dropped[passed] += 1
-            self._done += 1
-            actions: list[Action] = [] if self.no_ack else [Acknowledge(event.tag, False)]
+            self.counts.dropped[passed] += count
+            self._done += count
+            actions = [] if self.no_ack else [Acknowledge(tag, False) for tag in tags]
             return actions + (self._finished(event.now_ms) or self._reconsider(event.now_ms))
-        size = len(event.header) + len(event.body)
-        self.counts.passed(table, size, event.now_ms)
-        self._waiting[event.tag] = size
+        bodies = event.bodies[:count]
+        sizes = [len(event.header) + len(body) for body in bodies]
+        size = sum(sizes)
+        self.counts.passed(table, count, size, event.now_ms)
+        self._waiting.update(zip(tags, sizes, strict=True))
         self._waiting_bytes += size
-        actions = [Forward(event.tag, *passed, event.body)]
+        actions = [Forward(event.tag, *passed, bodies)]
         if not self.needs_confirm:
-            self._done += 1
+            self._done += count
         if self.definition.ack_mode == "on-publish":
-            actions.append(Acknowledge(event.tag, False))
+            # Nothing below it waits: what is not taken any more comes later.
+            actions.append(Acknowledge(tags[-1], count > 1))
         if not self._is_held and (
             len(self._waiting) >= IN_FLIGHT_MESSAGES_MAX
             or self._waiting_bytes >= IN_FLIGHT_BYTES_MAX
@@ -389,20 +400,17 @@ class FederationLink:
             return []
         actions: list[Action] = []
         taken: list[int] = []
-        for tag, is_taken in event.answers:
-            size = self._waiting.pop(tag, None)
-            if size is None:
-                continue
-            self._waiting_bytes -= size
-            if is_taken:
-                taken.append(tag)
-            else:
-                self.counts.refused += 1
-                self._has_refused = True
-                if self.needs_confirm:
-                    actions.append(Requeue(tag, NACK_DELAY_MS))
-                    if self._left is not None:
-                        self._left += 1
+        waiting = self._waiting
+        for first, count, is_taken in event.answers:
+            for tag in range(first, first + count):
+                size = waiting.pop(tag, None)
+                if size is None:
+                    continue
+                self._waiting_bytes -= size
+                if is_taken:
+                    taken.append(tag)
+                else:
+                    actions += self._refused(tag)
         self.counts.moved += len(taken)
         if self.needs_confirm:
             self._done += len(taken)
@@ -418,6 +426,15 @@ class FederationLink:
         if self._left is not None:
             actions += self._finished(self.since_ms) or self._reconsider(self.since_ms)
         return actions
+
+    def _refused(self, tag: int) -> list[Action]:
+        self.counts.refused += 1
+        self._has_refused = True
+        if not self.needs_confirm:
+            return []
+        if self._left is not None:
+            self._left += 1
+        return [Requeue(tag, NACK_DELAY_MS)]
 
     def _acknowledge(self, taken: list[int]) -> list[Action]:
         """One ack with multiple up to the oldest tag that still waits, single ones beyond."""

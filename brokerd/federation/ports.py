@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.amqp.values import Table
+from brokerd.federation.link_events import Answer
 from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Choice
 
-#: (number, taken over by all its queues) for publishes that are decided.
-Outcome = Callable[[list[tuple[int, bool]]], None]
+#: Publishes that are decided: taken over by all their queues, or refused by one.
+Outcome = Callable[[list[Answer]], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,8 +65,11 @@ class Publisher(Protocol):
     Outcomes are reported from the event loop or from `flush`, never from within `publish`.
     """
 
-    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
-        """Route and enqueue; not mandatory, alternate exchanges apply (R-FX-14)."""
+    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
+        """Route and enqueue; not mandatory, alternate exchanges apply (R-FX-14).
+
+        The first body has this number, each of the others the next one.
+        """
         ...
 
     def flush(self) -> None:

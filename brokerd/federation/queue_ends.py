@@ -13,6 +13,7 @@ from brokerd.federation import upstream_side
 from brokerd.federation.client import Channel
 from brokerd.federation.ends import Intake, Listener, Peer, Session
 from brokerd.federation.errors import ClientError
+from brokerd.federation.link_events import Answer
 from brokerd.federation.ports import FederatedQueue, Publisher, Topology
 from brokerd.federation.upstream import Upstream
 
@@ -80,9 +81,9 @@ class _QueuePublisher:
         self._publisher = topology.open_publisher(queue.vhost, "", self._answered)
         self._watch = topology.watch_demand(queue, listener.demanded)
 
-    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
         """See Publisher; routing_key is the queue's name."""
-        self._publisher.publish(number, routing_key, header, body)
+        self._publisher.publish(number, routing_key, header, bodies)
 
     def flush(self) -> None:
         """See Publisher."""
@@ -93,6 +94,6 @@ class _QueuePublisher:
         self._watch.close()
         self._publisher.close()
 
-    def _answered(self, answers: list[tuple[int, bool]]) -> None:
+    def _answered(self, answers: list[Answer]) -> None:
         self._listener.answered(answers)
         self._watch.check()

@@ -9,11 +9,13 @@ what waits here while the broker has asked for a pause with channel.flow (R-OLD-
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from brokerd.amqp import methods
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.ends import Listener
 from brokerd.federation.errors import ClientError
+from brokerd.federation.link_events import Answer
 
 #: What a listing says of a broker that has sent channel.flow(active=false): it gives no reason.
 PAUSED = "channel.flow"
@@ -46,11 +48,11 @@ class RemotePublisher:
         self._sequence = 0
         self._oldest = 1
         self._numbers: dict[int, int] = {}
-        self._decided: list[tuple[int, bool]] = []
+        self._decided: list[Answer] = []
         #: The reason of connection.blocked, "" without one.
         self._blocked = ""
-        #: (number, exchange, routing key, header, body) of what came during a pause, in order.
-        self._held: list[tuple[int, str, str, bytes, bytes]] = []
+        #: (number, exchange, routing key, header, bodies) of what came during a pause, in order.
+        self._held: list[tuple[int, str, str, bytes, list[bytes]]] = []
 
     async def start(self) -> None:
         """Ask for confirms, and listen.  Raises ClientError."""
@@ -65,13 +67,13 @@ class RemotePublisher:
         self._channel.on_ended = self._listener.failed
         self._connection.on_read = self._report
 
-    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
         """See Publisher."""
         exchange = self._exchange()
         if self._channel.is_flowing:
-            self._send(number, exchange, routing_key, header, body)
+            self._send(number, exchange, routing_key, header, bodies)
         else:
-            self._held.append((number, exchange, routing_key, header, body))
+            self._held.append((number, exchange, routing_key, header, bodies))
 
     def flush(self) -> None:
         """See Publisher."""
@@ -85,11 +87,12 @@ class RemotePublisher:
         self._connection.leave()
 
     def _send(
-        self, number: int, exchange: str, routing_key: str, header: bytes, body: bytes
+        self, number: int, exchange: str, routing_key: str, header: bytes, bodies: list[bytes]
     ) -> None:
-        self._sequence += 1
-        self._numbers[self._sequence] = number
-        self._channel.publish(exchange, routing_key, header, body, self._mandatory)
+        first = self._sequence + 1
+        self._sequence += len(bodies)
+        self._numbers.update(zip(range(first, self._sequence + 1), count(number), strict=False))
+        self._channel.publish_all(exchange, routing_key, header, bodies, self._mandatory)
 
     def _blocks(self, reason: str) -> None:
         self._blocked = reason
@@ -108,17 +111,24 @@ class RemotePublisher:
 
     def _confirmed(self, sequence: int, multiple: bool, is_taken: bool) -> None:
         if not multiple:
-            number = self._numbers.pop(sequence, None)
-            if number is not None:
-                self._decided.append((number, is_taken))
+            self._decide(sequence, is_taken)
             return
         # 0 stands for all (AMQP 0-9-1 basic.ack.delivery-tag); nobody can confirm the future.
         last = min(sequence or self._sequence, self._sequence)
         for answered in range(self._oldest, last + 1):
-            number = self._numbers.pop(answered, None)
-            if number is not None:
-                self._decided.append((number, is_taken))
+            self._decide(answered, is_taken)
         self._oldest = max(self._oldest, last + 1)
+
+    def _decide(self, sequence: int, is_taken: bool) -> None:
+        number = self._numbers.pop(sequence, None)
+        if number is None:
+            return
+        if self._decided:
+            first, length, was_taken = self._decided[-1]
+            if number == first + length and is_taken == was_taken:
+                self._decided[-1] = first, length + 1, is_taken
+                return
+        self._decided.append((number, 1, is_taken))
 
     def _returned(self, method: methods.BasicReturn) -> None:
         # Its confirm comes behind it, and must not count: the session is over now.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pika
@@ -11,6 +12,7 @@ import pytest
 
 from tests.integration.federated_queue_rig import (
     STILL_SECONDS,
+    Worker,
     count_of,
     federate_queue,
     wait_queue_link,
@@ -166,3 +168,28 @@ def test_nothing_is_lost_between_consumers_that_come_and_go(ends: Ends) -> None:
         consumer.idle(STILL_SECONDS)
         got += map(int, consumer.bodies)
     assert set(got) == set(range(1200))
+
+
+def test_no_ack_loses_and_repeats_nothing_while_consumers_here_come_and_go(ends: Ends) -> None:
+    """R-FED-5: upstream forgets a message when it sends it.  What the link has read, or has still
+    to read, when demand ends is not lost with the consumer that it cancels.
+    """
+    queue = "gone"
+    declare(ends.member.amqp_port, queue, QUORUM)
+    upstream = uri(ends.rabbit.amqp_port)
+    federate_queue(ends.admin, queue, upstream, f"^{queue}$", ack_mode="no-ack")
+    wait_queue_link(ends.admin, queue)
+    publish(ends.rabbit.amqp_port, queue, FAST_MESSAGES)
+    got: list[int] = []
+    most = FAST_MESSAGES // 4
+
+    def has_taken(consumer: Worker) -> bool:
+        consumer.idle(0.01)
+        return len(consumer.got) >= min(most, FAST_MESSAGES - len(got))
+
+    while len(got) < FAST_MESSAGES:
+        with worker(ends.member.amqp_port, queue) as consumer:
+            eventually(partial(has_taken, consumer), f"more than {len(got)} messages")
+        got += map(int, consumer.bodies)
+    assert sorted(got) == list(range(FAST_MESSAGES))
+    assert wait_queue_link(ends.admin, queue)["last_error"] == ""

@@ -132,7 +132,7 @@ class DeadLetterer:
                     self.log_cycle(cycling, history)
                 targets = [target for target in result.queues if target.name in kept]
                 self._make_known(targets)
-                pipeline.send_own(routing, publisher, queue.vhost, result, letter, 1, targets)
+                pipeline.send_own(routing, publisher, queue.vhost, result, [letter], 1, targets)
                 outcome = _outcome(result, bool(targets), bool(cycling))
                 routing.counters.dead_lettered(
                     queue.vhost,
@@ -420,7 +420,7 @@ class Worker:
         number = 0
         for letter, way, targets in missing:
             pipeline.send_own(
-                *(self._counting, taker, way.vhost, way.result, way.content, number, targets),
+                *(self._counting, taker, way.vhost, way.result, [way.content], number, targets),
                 is_again=letter.is_sent,
             )
             letter.is_sent = True

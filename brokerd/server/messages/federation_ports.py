@@ -27,6 +27,7 @@ from brokerd.core.catalog.catalog_objects import Entry, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
+from brokerd.core.confirms import SequenceConfirms
 from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
@@ -49,7 +50,7 @@ _LINK_KINDS = frozenset({"exchange", "policy", "parameter", "vhost", "member", "
 class LinkPublisher:
     """ports.Publisher: one publishing channel of the broker's own.
 
-    Invariant: `_waiting` holds, per number without an outcome, the queues that have not answered.
+    The link's numbers, which rise and have gaps, are confirmed as a client's are (R-PC-3).
     """
 
     def __init__(
@@ -66,8 +67,7 @@ class LinkPublisher:
         self._exchange = exchange
         self._outcome = outcome
         self._channel = sender.next_uid()
-        self._waiting: dict[int, int] = {}
-        self._decided: list[tuple[int, bool]] = []
+        self._confirms = SequenceConfirms()
         self._closed = False
         #: What `_look` found in the last header, which many programs send again and again.
         self._last_header: bytes | None = None
@@ -79,32 +79,36 @@ class LinkPublisher:
             sender.groups, sender.node, sender.incarnation, self._channel, self._answered
         )
 
-    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
         """Route and enqueue (R-FX-14)."""
         routing = self._routing
+        confirms, count = self._confirms, len(bodies)
+        confirms.number(number, count)
         if header != self._last_header:
             try:
                 self._look(header)
             except amqp_errors.AmqpError:
                 # It cannot be routed by anyone; asking again would not help.
-                self._decided.append((number, True))
+                confirms.expect(number, count, 0)
                 return
         result = routing.router.route(
             self._vhost, self._exchange, routing_key, self._table, self._keys
         )
         if result.exchange is None:
             # Deleted just now: the link is about to end, the message stays upstream.
-            self._decided.append((number, False))
+            confirms.rejected(number, count)
             return
-        content = ((self._exchange, routing_key), self._kept_header, body, self._annotations)
-        self._waiting[number] = len(result.queues)
-        if not pipeline.send_own(routing, self._publisher, self._vhost, result, content, number):
-            del self._waiting[number]
-            # A queue that was deleted just now gets nothing; the message stays where it is.
-            is_done = self._exchange != names.DEFAULT_EXCHANGE
-            if is_done:
-                routing.unroutable(self._vhost, self._exchange, result, 1)
-            self._decided.append((number, is_done))
+        route = (self._exchange, routing_key)
+        header, annotations = self._kept_header, self._annotations
+        contents = [(route, header, body, annotations) for body in bodies]
+        if result.queues or self._exchange != names.DEFAULT_EXCHANGE:
+            confirms.expect(number, count, len(result.queues))
+        else:
+            # A queue that was deleted just now gets nothing; the messages stay where they are.
+            confirms.rejected(number, count)
+        taken = pipeline.send_own(routing, self._publisher, self._vhost, result, contents, number)
+        if not taken and self._exchange != names.DEFAULT_EXCHANGE:
+            routing.unroutable(self._vhost, self._exchange, result, count)
 
     def _look(self, header: bytes) -> None:
         """Read what a header says.  Raises AmqpError; what is known stays as it was then."""
@@ -134,27 +138,16 @@ class LinkPublisher:
         self._publisher.leave(command)
 
     def _answered(self, runs: list[tuple[int, int, int]]) -> None:
-        waiting = self._waiting
         for first, count, accepted in runs:
-            for number in range(first, first + count):
-                left = waiting.get(number)
-                if left is None:
-                    continue
-                if number - first >= accepted:
-                    # R-PC-3: the first refusal decides.
-                    del waiting[number]
-                    self._decided.append((number, False))
-                elif left == 1:
-                    del waiting[number]
-                    self._decided.append((number, True))
-                else:
-                    waiting[number] = left - 1
+            self._confirms.answered(first, count, accepted)
         self._report()
 
     def _report(self) -> None:
-        if self._decided and not self._closed:
-            decided, self._decided = self._decided, []
-            self._outcome(decided)
+        if self._confirms and not self._closed:
+            taken, refused = self._confirms.due_ranges()
+            self._confirms.take()
+            answers = [(low, high - low, True) for low, high in taken]
+            self._outcome(answers + [(low, high - low, False) for low, high in refused])
 
 
 def _annotations(header: bytes, table: Table) -> tuple[message_annotations.Annotations, list[str]]:

@@ -218,24 +218,25 @@ def send_own(
     publisher: Taker,
     vhost: str,
     result: RouteResult,
-    content: Content,
+    contents: list[Content],
     number: int,
     targets: Sequence[publishing.Target] | None = None,
     *,
     is_again: bool = False,
 ) -> bool:
-    """Mark, count and send a message of the member's own; False: nobody takes it.
+    """Mark, count and send messages of the member's own; False: nobody takes them.
 
+    contents: of one exchange.  number: the first one's.
     targets: queues that really take it, where fewer than the route has (R-DLX-28).
     is_again: some of them had not taken it over; it was counted when it was sent first.
     """
     taken = result.queues if targets is None else targets
     if not is_again:
-        exchange, body = content[0][0], content[2]
-        routing.counters.internal_published(vhost, exchange, result, 1, len(body), len(taken))
+        exchange, size = contents[0][0][0], sum(len(content[2]) for content in contents)
+        count = len(contents)
+        routing.counters.internal_published(vhost, exchange, result, count, size, len(taken))
     if not taken:
         return False
-    contents = [content]
     if result.alternates:
         contents = marked(routing.profile, contents)
     publisher.add(taken, contents, number)

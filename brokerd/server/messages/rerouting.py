@@ -55,4 +55,4 @@ def _publish(
     # R-MQ-6: an alternate without a binding that matches has an alternate of its own.
     result = routing.router.route(vhost, exchange, routing_key, table, extra)
     letter = ((exchange, routing_key), header, body, message_annotations.encode(kept))
-    pipeline.send_own(routing, publisher, vhost, result, letter, 1)
+    pipeline.send_own(routing, publisher, vhost, result, [letter], 1)

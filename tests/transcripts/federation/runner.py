@@ -4,6 +4,7 @@
            [ends-after=N|queue-length]
     > start     > connected     > prepared [messages=N]    > failed TEXT     > stop     > remove
     > deliver TAG [from=CLUSTER/VHOST,…] [user=NAME] [stamp=MS] [redelivered] [size=BYTES] [broken]
+              [count=N]
     > answer TAG… [refused=TAG,…] [old]     > alarm [REASON]     > at MS     > status
     > blocked [REASON] [old]     > demand yes|no [old]
 
@@ -133,14 +134,14 @@ class Transcript(Runner):
                 "stock",
                 "key",
                 header,
-                b"x" * int(values.get("size", "4")),
+                [b"x" * int(values.get("size", "4"))] * int(values.get("count", "1")),
                 self.now_ms,
             )
         )
 
     def answer(self, words: Words, values: Values) -> list[str]:
-        answers = [(int(word), True) for word in words if word != "old"]
-        answers += [(int(tag), False) for tag in values.get("refused", "").split(",") if tag]
+        answers = [(int(word), 1, True) for word in words if word != "old"]
+        answers += [(int(tag), 1, False) for tag in values.get("refused", "").split(",") if tag]
         return self._handle(link_events.Answered(self._session(words), answers))
 
     def status(self, _: Words, __: Values) -> list[str]:
@@ -173,7 +174,10 @@ def shown(action: Action) -> str:
             mark = "*" if entry.get("redelivered") else ""
             places.append(f"{entry['cluster-name']!s}/{entry['vhost']!s}{mark}")
         name = user_id(action.header)
-        return f"forward {action.tag} from {' '.join(places)}" + (f" user {name}" if name else "")
+        tags = str(action.tag)
+        if len(action.bodies) > 1:
+            tags += f"-{action.tag + len(action.bodies) - 1}"
+        return f"forward {tags} from {' '.join(places)}" + (f" user {name}" if name else "")
     return _SHOWN[type(action)](action)
 
 

@@ -131,7 +131,7 @@ async def test_a_message_goes_through_and_is_acknowledged_when_it_is_taken_over(
         assert made.broker.arguments == [{"x-priority": -1}]
         await until(lambda: made.link.row()["backlog"] == 0)
         assert "basic.ack" not in made.broker.told
-        made.target.listeners[0].answered([(1, True)])
+        made.target.listeners[0].answered([(1, 1, True)])
         await until(lambda: "basic.ack" in made.broker.told)
     assert made.target.closed == 1
     assert made.state == "shutdown"
@@ -145,11 +145,11 @@ async def test_a_destination_that_fails_costs_the_session_and_not_the_link() -> 
         old.failed(ClientError("the other broker is gone"))
         await until(lambda: len(made.target.listeners) == 2 and len(made.target.published) == 2)
         assert ("error", "the other broker is gone") in made.member.states
-        old.answered([(1, True)])
+        old.answered([(1, 1, True)])
         old.failed(ClientError("late"))
         old.blocked("late")
         old.demanded(False)
-        made.target.listeners[1].answered([(1, True)])
+        made.target.listeners[1].answered([(1, 1, True)])
         await until(lambda: "basic.ack" in made.broker.told)
         assert made.broker.told.count("basic.ack") == 1
         assert made.state == "running"
@@ -207,7 +207,7 @@ async def test_demand_that_is_back_soon_costs_the_upstream_nothing(
             made.target.listeners[0].demanded(True)
             await asyncio.sleep(0)
         # Nothing is held any more: the answer of the upstream is read.
-        made.target.listeners[0].answered([(1, True)])
+        made.target.listeners[0].answered([(1, 1, True)])
         await until(lambda: "basic.ack" in made.broker.told)
         await until(lambda: made.link.row()["backlog"] == 0)
         assert made.broker.told.count("basic.consume") == 1

@@ -24,7 +24,7 @@ def passage(**definition: object) -> QueuePassage:
 def moved(made: QueuePassage, table: Table | None, **fields: str) -> tuple[Table, BasicProperties]:
     """Move a message; return its headers and its properties then."""
     header = BasicProperties(headers=table, message_id="m", **fields).encode()  # type: ignore[arg-type]
-    message = Delivered(1, True, "source", "key", header, b"", 0)
+    message = Delivered(1, True, "source", "key", header, [b""], 0)
     passed = made.forward(message, properties.headers(header))
     assert isinstance(passed, tuple)
     assert passed[0] == "q"
@@ -60,7 +60,7 @@ def test_the_first_move_keeps_where_the_message_was_published() -> None:
 def test_a_visit_count_is_64_bits_wide() -> None:
     """R-FQ-5: RabbitMQ's own are."""
     made = passage()
-    message = Delivered(1, False, "", "q", BasicProperties().encode(), b"", 0)
+    message = Delivered(1, False, "", "q", BasicProperties().encode(), [b""], 0)
     passed = made.forward(message, {})
     assert isinstance(passed, tuple)
     assert b"\x0bvisit-countl" in passed[1]
@@ -154,7 +154,7 @@ def test_equal_messages_become_equal_and_others_do_not(kind: str) -> None:
 
     one, two = (BasicProperties(message_id=text).encode() for text in ("1", "2"))
     messages = [
-        Delivered(1, redelivered, exchange, key, header, b"", 0)
+        Delivered(1, redelivered, exchange, key, header, [b""], 0)
         for header, redelivered, exchange, key in (
             (one, False, "a", "k"),
             (one, False, "a", "k"),

@@ -26,7 +26,7 @@ def listed(made: FederationLink) -> dict[str, Any]:
 
 
 def deliver(made: FederationLink, tag: int) -> None:
-    made.handle(Delivered(tag, False, "x", "k", b"\x00\x00", b"12345678", 0))
+    made.handle(Delivered(tag, False, "x", "k", b"\x00\x00", [b"12345678"], 0))
 
 
 def test_rows_say_what_happened_since_the_last_ones() -> None:

@@ -14,6 +14,7 @@ from brokerd.amqp.connection import AmqpConnection
 from brokerd.amqp.content import parse_publish
 from brokerd.federation.client import Connection
 from brokerd.federation.errors import ClientError
+from brokerd.federation.link_events import Answer
 from brokerd.federation.remote_publisher import RemotePublisher
 from tests.unit.federation.test_client import connect, polite, serving
 
@@ -89,8 +90,9 @@ class Heard:
         self.reasons: list[str] = []
         self.told = asyncio.Event()
 
-    def answered(self, answers: list[tuple[int, bool]]) -> None:
-        self.answers += answers
+    def answered(self, answers: list[Answer]) -> None:
+        for first, count, is_taken in answers:
+            self.answers += [(number, is_taken) for number in range(first, first + count)]
         self.told.set()
 
     def failed(self, error: ClientError) -> None:
@@ -132,12 +134,12 @@ async def test_nothing_is_taken_over_before_the_broker_says_so() -> None:
     heard = Heard()
     async with publisher(broker, heard) as (made, _):
         for number in (70, 71, 72):
-            made.publish(number, "key", b"\x00\x00", b"%d" % number)
+            made.publish(number, "key", b"\x00\x00", [b"%d" % number])
         made.flush()
         assert heard.answers == []
         await heard.wait()
         assert heard.answers == [(71, True)]
-        made.publish(73, "key", b"\x00\x00", b"73")
+        made.publish(73, "key", b"\x00\x00", [b"73"])
         made.flush()
         await heard.wait()
     assert heard.answers == [(71, True), (70, True), (72, True), (73, False)]
@@ -149,7 +151,7 @@ async def test_what_was_answered_already_or_never_sent_answers_nothing() -> None
     broker = Broker([[(1, False, True), (1, False, True), (2**62, True, True), (9, False, False)]])
     heard = Heard()
     async with publisher(broker, heard) as (made, _):
-        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert heard.answers == [(1, True)]
@@ -159,8 +161,8 @@ async def test_zero_stands_for_all() -> None:
     broker = Broker([[], [(0, True, True)]])
     heard = Heard()
     async with publisher(broker, heard) as (made, _):
-        made.publish(5, "key", b"\x00\x00", b"")
-        made.publish(6, "key", b"\x00\x00", b"")
+        made.publish(5, "key", b"\x00\x00", [b""])
+        made.publish(6, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert heard.answers == [(5, True), (6, True)]
@@ -171,7 +173,7 @@ async def test_a_message_that_comes_back_ends_the_session_and_is_not_taken_over(
     heard = Heard()
     broker = Broker(["return"])
     async with publisher(broker, heard, mandatory=True) as (made, _):
-        made.publish(1, "gone", b"\x00\x00", b"")
+        made.publish(1, "gone", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert broker.got == [("to", "gone", True, b"")]
@@ -182,7 +184,7 @@ async def test_a_message_that_comes_back_ends_the_session_and_is_not_taken_over(
 async def test_a_closed_channel_and_a_lost_connection_end_the_session() -> None:
     heard = Heard()
     async with publisher(Broker(["close"]), heard) as (made, _):
-        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
         assert "no exchange 'x'" in heard.errors[0]
@@ -197,11 +199,11 @@ async def test_a_broker_that_blocks_is_heard() -> None:
     """connection.blocked, R-ALM-2."""
     heard = Heard()
     async with publisher(Broker(["block", "unblock"]), heard) as (made, _):
-        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
         assert heard.reasons == ["low on memory"]
-        made.publish(2, "key", b"\x00\x00", b"")
+        made.publish(2, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert heard.reasons == ["low on memory", ""]
@@ -212,17 +214,17 @@ async def test_nothing_goes_out_during_a_pause_and_all_of_it_in_order_after() ->
     heard = Heard()
     broker = Broker(["pause", [], [(3, True, True)], [(4, False, True)]])
     async with publisher(broker, heard) as (made, connection):
-        made.publish(1, "key", b"\x00\x00", b"one")
+        made.publish(1, "key", b"\x00\x00", [b"one"])
         made.flush()
         await heard.wait()
         assert heard.reasons == ["channel.flow"]
-        made.publish(2, "key", b"\x00\x00", b"two")
-        made.publish(3, "key", b"\x00\x00", b"three")
+        made.publish(2, "key", b"\x00\x00", [b"two"])
+        made.publish(3, "key", b"\x00\x00", [b"three"])
         made.flush()
         await connection.open_channel()
         while len(heard.answers) < 3:
             await heard.wait()
-        made.publish(4, "key", b"\x00\x00", b"four")
+        made.publish(4, "key", b"\x00\x00", [b"four"])
         made.flush()
         while len(heard.answers) < 4:
             await heard.wait()
@@ -244,11 +246,11 @@ async def test_a_held_message_keeps_the_exchange_that_it_came_for() -> None:
         now = next(exchanges)
         made = RemotePublisher(connection, channel, heard, lambda: now, mandatory=False)
         await made.start()
-        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
         now = next(exchanges)
-        made.publish(2, "key", b"\x00\x00", b"")
+        made.publish(2, "key", b"\x00\x00", [b""])
         now = "another by now"
         await connection.open_channel()
         while not heard.answers:
@@ -262,7 +264,7 @@ async def test_a_pause_at_once_is_heard() -> None:
     broker = Broker([[(1, False, True)]], pauses_at_once=True)
     async with publisher(broker, heard) as (made, connection):
         assert heard.reasons == ["channel.flow"]
-        made.publish(1, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
         await connection.open_channel()
         while not heard.answers:
             await heard.wait()
@@ -293,8 +295,8 @@ async def test_a_broker_that_blocks_and_pauses_is_blocked_until_both_are_over() 
     heard = Heard()
     broker = Broker(["both", "unblock"])
     async with publisher(broker, heard) as (made, connection):
-        made.publish(1, "key", b"\x00\x00", b"")
-        made.publish(2, "key", b"\x00\x00", b"")
+        made.publish(1, "key", b"\x00\x00", [b""])
+        made.publish(2, "key", b"\x00\x00", [b""])
         made.flush()
         while len(heard.reasons) < 3:
             await heard.wait()
@@ -309,7 +311,7 @@ async def test_after_its_end_nothing_is_told_and_what_was_sent_has_gone_out() ->
     heard = Heard()
     broker = Broker([[(1, False, True)]])
     async with publisher(broker, heard) as (made, connection):
-        made.publish(1, "key", b"\x00\x00", b"last")
+        made.publish(1, "key", b"\x00\x00", [b"last"])
         made.close()
         async with asyncio.timeout(PATIENCE_S):
             await broker.served.wait()
@@ -322,7 +324,7 @@ async def test_after_its_end_nothing_is_told_and_what_was_sent_has_gone_out() ->
 async def test_a_refusal_of_many_refuses_each(sequence: int) -> None:
     heard = Heard()
     async with publisher(Broker([[(sequence, True, False)]]), heard) as (made, _):
-        made.publish(3, "key", b"\x00\x00", b"")
+        made.publish(3, "key", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert heard.answers == [(3, False)]

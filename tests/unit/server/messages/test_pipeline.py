@@ -236,7 +236,7 @@ def test_the_way_over_an_alternate_exchange_is_marked_where_that_counts(
     rig.publish("ex", "k")
     own: Content = (("ex", "k"), PLAIN, b"own", b"")
     result = rig.catalog.route("ex", "k")
-    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, own, 7)
+    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 7)
     rig.publisher.flush()
     kept = [view.contents(0, 1)[0][3] for _, view, _ in rig.groups.sent]
     assert [message_annotations.decode(raw).rerouted for raw in kept] == [is_marked, is_marked]
@@ -253,8 +253,8 @@ def test_what_the_member_publishes_is_counted_by_the_queues_that_take_it() -> No
     result = rig.catalog.route("ex", "k")
     assert len(result.queues) == 2
     targets = result.queues[:1]
-    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, own, 1, targets)
-    assert not pipeline.send_own(rig.routing, rig.publisher, "/", result, own, 2, ())
+    assert pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 1, targets)
+    assert not pipeline.send_own(rig.routing, rig.publisher, "/", result, [own], 2, ())
     rig.publisher.flush()
     assert [uid for uid, _, _ in rig.groups.sent] == [targets[0].uid]
     counts = rig.counts("ex")

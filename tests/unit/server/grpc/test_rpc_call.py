@@ -46,8 +46,8 @@ class Connection:
 class Sender:
     """A client that sends as much as the window lets, in whole messages, which are handled."""
 
-    def __init__(self, connection: Connection, *, is_ended: bool = False) -> None:
-        self.stream = Stream(1, STREAM_BYTES, has_ended=is_ended)
+    def __init__(self, connection: Connection) -> None:
+        self.stream = Stream(1, STREAM_BYTES)
         self.call = RpcCall(connection, self.stream, NOTHING, {})
         self.call.caller = KNOWN
         self.call.ask_for_more()

@@ -148,7 +148,7 @@ def grpc_stream(per_request: int) -> Measure:
         assert isinstance(cluster, BrokerdCluster)
         queue, port = new_queue(), cluster.amqp_ports[0]
         load_programs.run_amqpload("publish", port, queue=queue, count=1)
-        count = scaled(100_000 if per_request > 1 else 20_000, scale)
+        count = scaled(300_000 if per_request > 1 else 150_000, scale)
         point = load_programs.run_costed(
             "grpc",
             cluster.rpc_ports[0],

@@ -35,6 +35,7 @@ static struct {
     struct amqp c; /* the socket and its buffers alone */
     const struct options *o;
     struct bytes publication, request, response;
+    bool is_open;
     size_t sequence_at, stamp_at, request_sent;
     int64_t window, stream_window;
     unsigned long sent, done, nacked;
@@ -242,6 +243,7 @@ static bool next_frame(uint64_t now) {
     else if (type == HTTP2_PING && !(flags & ACK)) put_frame(HTTP2_PING, ACK, 0, payload, size);
     else if (type == HTTP2_WINDOW_UPDATE && size == 4)
         *(get_u32(at + 5) & WINDOW_MAX ? &g.stream_window : &g.window) += get_u32(payload) & WINDOW_MAX;
+    else if (type == HTTP2_HEADERS && !(flags & END_STREAM)) g.is_open = true;
     else if (type == HTTP2_GOAWAY) say_why_it_ended("connection", payload, size);
     else if (type == HTTP2_RST_STREAM || (type == HTTP2_HEADERS && flags & END_STREAM))
         say_why_it_ended("call", payload, size);
@@ -256,6 +258,14 @@ void grpc_run(const struct options *o) {
     amqp_connect(&g.c, "grpc", o->host, o->port, (int)o->timeout);
     encode_publication();
     call_publish();
+    /* Logging in, as everywhere, is not measured: the call is open when its headers are answered. */
+    for (uint64_t since = now_us(); !g.is_open;) {
+        amqp_pump(&g.c, false, true);
+        struct pollfd p = {.fd = g.c.fd, .events = POLLIN};
+        if (poll(&p, 1, 200) > 0) amqp_pump(&g.c, true, false);
+        while (next_frame(since)) {}
+        if (now_us() - since > o->timeout * 1000000u) die(EXIT_TIMEOUT, "grpc: the call is not answered");
+    }
     steady_begin(o);
     uint64_t begin = now_us(), now = begin, last_progress = begin;
     while (g.done < o->count) {

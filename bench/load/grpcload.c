@@ -27,6 +27,8 @@
 #define FRAME_ROOM 16384      /* the largest that anybody must accept */
 #define WINDOW_DEFAULT 65535
 #define WINDOW_MAX 0x7FFFFFFFu
+/* Handed to the socket at once: an AMQP publisher hands over all that may be in flight. */
+#define WRITE_ROOM (1u << 20)
 #define SEQUENCE_BYTES 5
 #define RESPONSE_MAX (4u << 20)
 #define REQUEST_MESSAGES 100
@@ -144,7 +146,7 @@ static void next_request(uint64_t now) {
 }
 
 static void fill(uint64_t now) {
-    while (g.c.out.size < 4 * FRAME_ROOM) {
+    while (g.c.out.size < WRITE_ROOM) {
         if (g.request_sent == g.request.size) next_request(now);
         size_t left = g.request.size - g.request_sent;
         int64_t window = g.window < g.stream_window ? g.window : g.stream_window;

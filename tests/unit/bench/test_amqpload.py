@@ -253,6 +253,8 @@ def test_more_grpc_confirms_than_messages_are_named() -> None:
     data = http2_frame(0, 1, payload)
 
     def script(connection: socket.socket) -> None:
+        # Nothing is published before the call's headers are answered.
+        connection.sendall(http2_frame(1, 1, b""))
         read_methods(connection, b"amqpload", 1)  # the routing key of the first message
         connection.sendall(data)
 

@@ -20,11 +20,10 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_properties
 from brokerd.server.grpc.rpc_errors import CallRefused
 from brokerd.server.messages import message_checks
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX
 
 #: Publications of one request, and other fields.
 PUBLICATIONS_MAX = 4096
-#: A run of more is begun anew: it is to be sent as one batch.
-RUN_BYTES_MAX = 1024 * 1024
 #: What is remembered of a call, and the octets of each.
 HEADS_MAX = 256
 HEAD_BYTES_MAX = 512
@@ -58,7 +57,9 @@ class Head:
 
 @dataclass(slots=True)
 class Alike:
-    """Consecutive publications that differ in number, by one each, and body alone."""
+    """Consecutive publications that differ in number, by one each, and body alone; no more than
+    one batch, and a body.
+    """
 
     head: Head
     first: int
@@ -178,7 +179,7 @@ def _add(found: list[Alike], head: Head, sequence: int, body: bytes) -> None:
         if (
             last.head is head
             and sequence == last.first + len(last.bodies)
-            and last.size < RUN_BYTES_MAX
+            and last.size < BATCH_BYTES_MAX
         ):
             last.bodies.append(body)
             last.size += len(body)

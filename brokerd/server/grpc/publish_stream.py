@@ -24,13 +24,12 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_errors
 from brokerd.server.grpc.publication_reader import (
     PUBLICATIONS_MAX,
-    RUN_BYTES_MAX,
     Alike,
     Key,
     PublicationReader,
 )
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.messages.publishing import Credit, Publisher
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publisher
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class _Run:
         """Tell whether a publication belongs to this run."""
         if key != self.key or sequence != self.first + len(self.contents):
             return False
-        return self.size < RUN_BYTES_MAX
+        return self.size < BATCH_BYTES_MAX
 
 
 async def first_of(*parts: asyncio.Future[Any], timeout_s: float | None = None) -> None:

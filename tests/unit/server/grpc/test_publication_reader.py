@@ -16,6 +16,7 @@ from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import publication_reader, rpc_properties
 from brokerd.server.grpc.publication_reader import Alike, PublicationReader
 from brokerd.server.grpc.rpc_errors import CallRefused
+from brokerd.server.messages.publishing import BATCH_BYTES_MAX
 
 #: Number, (exchange, routing key, mandatory), header, body.
 Row: TypeAlias = tuple[int, tuple[str, str, bool], bytes, bytes]
@@ -123,7 +124,7 @@ def test_what_is_damaged(items: list[messages_pb2.Publication], data: st.DataObj
 
 def test_runs_and_what_ends_them() -> None:
     """A gap in the numbers, another key, and a megabyte; heads are known again."""
-    megabyte = b"m" * publication_reader.RUN_BYTES_MAX
+    megabyte = b"m" * BATCH_BYTES_MAX
     rows = [(1, "q", b"a"), (2, "q", b"b"), (4, "q", b"c"), (5, "r", b"d"), (6, "q", megabyte)]
     rows += [(7, "q", b"e"), (8, "q", b"f")]
     request = messages_pb2.PublishRequest(

@@ -72,6 +72,7 @@ PART_LOGS := build/tests
 
 # They run under coverage; the parts leave these unit tests out. Not $(MAKE) below: `make -n` would run it.
 COMPILED_TESTS := $(addprefix tests/unit/,amqp core raft storage) tests/transcripts \
+  $(addprefix tests/unit/server/grpc/test_,publication_reader.py rpc_http2.py) \
   tests/integration/test_enquiry.py tests/integration/test_transactions.py
 PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetry) tests/transcripts
 

@@ -1,14 +1,17 @@
 """What do the HTTP API, the page and /metrics cost with many queues and connections?
 
-    python -m bench.management [--queues N] [--connections N] [--seconds N] [--rounds N] [--turns]
+    python -m bench.management [--queues N] [--connections N] [--seconds N] [--rounds N] [--pairs N]
+                               [--turns]
 
 Three members with many quorum queues and idle connections; the first is asked.  For each request:
 the median and the worst time on the clock, CPU of the member asked and of the others, the answer's
 size, and the longest that a confirm took (asked again, with a publisher of 200/s beside it).
-Then one publisher's p50 and p99 alone, and with three pollers that each ask every POLL_S: what an
-autoscaler, an exporter and a Prometheus ask for.  With --turns only the latter, and what of the
-member asked takes long: the longest turns of its loop in CPU time, which a busy machine changes
-little, with where it was seen (bench.turns).
+Then one publisher's p50 and p99 alone, with three pollers that each ask every POLL_S (what an
+autoscaler, an exporter and a Prometheus ask for), and with a stranger: a program that asks nobody
+and works as much as the pollers had the members work, in bursts as long.  What a stranger costs,
+too, is the machine's.  With --rounds 0 only that; with --turns, too, and what of the member asked
+takes long: the longest turns of its loop in CPU time, which a busy machine changes little, with
+where it was seen (bench.turns).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import base64
 import http.client
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -65,6 +69,21 @@ POLLERS = (
     ("exporter", ("/api/overview", "/api/nodes", "/api/queues")),
     ("Prometheus and the page", (METRICS, "/?sort=messages_ready&sort_reverse=true")),
 )
+#: Works in bursts: seconds of each, from one to the next, and the share of a core in it.  As a walk
+#: does (ADR 53) it works for 0.4 ms and rests then.
+STRANGER = """
+import sys, time
+burst_s, every_s, share = map(float, sys.argv[1:])
+slice_s = 0.0004
+while True:
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < burst_s:
+        worked = time.process_time()
+        while time.process_time() - worked < slice_s:
+            pass
+        time.sleep(slice_s / share - slice_s)
+    time.sleep(max(0.0, every_s - burst_s))
+"""
 AUTHORIZATION = "Basic " + base64.b64encode(b"guest:guest").decode()
 
 
@@ -231,23 +250,55 @@ def say_turns(cluster: BrokerdCluster, folder: Path) -> None:
         say(f"- {took * 1e3:.1f} ms: {seen}")
 
 
-def polled(cluster: BrokerdCluster, seconds: float, turns: Path | None) -> None:
-    """Turn about, so that both meet the same disturbance.  turns: where the member notes them."""
+@contextmanager
+def stranger(burst_s: float, cpu_s: float) -> Iterator[None]:
+    """A program beside the cluster that uses cpu_s in a burst, for each of the pollers."""
+    every_s = POLL_S / len(POLLERS)
+    share = min(0.9, max(0.01, cpu_s / burst_s))
+    program = subprocess.Popen(
+        [sys.executable, "-c", STRANGER, str(burst_s), str(every_s), str(share)]
+    )
+    try:
+        yield
+    finally:
+        program.kill()
+        program.wait()
+
+
+def polled(cluster: BrokerdCluster, seconds: float, pairs: int, turns: Path | None) -> None:
+    """Turn about, so that all meet the same disturbance.  turns: where the member notes them."""
     say("| publishing 200/s | p50 ms | p99 ms | longest ms |\n|---|---|---|---|")
     if turns is not None:
         say_turns(cluster, turns)
+    tails: dict[str, list[float]] = {}
 
-    def row(title: str, found: dict[str, float]) -> None:
+    def row(title: str) -> float:
+        """Measure; return the CPU seconds that all members used."""
+        before = sum(used(cluster))
+        found = publishing(cluster, seconds)
+        spent = sum(used(cluster)) - before
         cells = (f"{found[name] / 1e3:.2f}" for name in ("p50_us", "p99_us", "max_us"))
         say(f"| {title} | {' | '.join(cells)} |")
         if turns is not None:
             say_turns(cluster, turns)
+        tails.setdefault(title, []).append(found["p99_us"])
+        return spent
 
-    for _ in range(2):
-        row("alone", publishing(cluster, seconds))
+    longest = 0.0
+    for _ in range(pairs):
+        alone_s = row("alone")
         with pollers(cluster) as rounds:
-            row("three pollers", publishing(cluster, seconds))
-    say(f"\nA poller's round took {max(rounds) * 1e3:,.0f} ms at most.\n")
+            polled_s = row("three pollers")
+        longest = max(longest, *rounds)
+        cost_s = (polled_s - alone_s) / max(1, len(rounds))
+        with stranger(statistics.fmean(rounds), cost_s):
+            row("a stranger")
+        say(f"|  | (which works {cost_s * 1e3:.0f} ms for each of their rounds) |  |  |")
+    say(f"\nA poller's round took {longest * 1e3:,.0f} ms at most.")
+    for title in ("three pollers", "a stranger"):
+        ratios = [mine / base for mine, base in zip(tails[title], tails["alone"], strict=True)]
+        told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        say(f"p99 with {title}, of alone: {statistics.median(ratios):.2f} ({told}).")
 
 
 def measure(cluster: BrokerdCluster, args: argparse.Namespace, folder: Path) -> None:
@@ -261,9 +312,9 @@ def measure(cluster: BrokerdCluster, args: argparse.Namespace, folder: Path) -> 
     say(f"{args.queues:,} quorum queues on three members, {args.connections:,} idle connections.")
     say(f"Resident before: {', '.join(f'{size:.0f} MiB' for size in memory)}.")
     with idle_connections(cluster.amqp_ports, args.connections):
-        if not args.turns:
+        if args.rounds and not args.turns:
             requests(cluster, args.rounds)
-        polled(cluster, args.seconds, folder if args.turns else None)
+        polled(cluster, args.seconds, args.pairs, folder if args.turns else None)
 
 
 def main() -> int:
@@ -272,6 +323,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--turns", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-turns-") as folder:

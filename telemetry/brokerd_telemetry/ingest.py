@@ -1,141 +1,169 @@
-"""Verified segments to typed silver rows; what is no row goes to quarantine.
+"""Verified segments to typed silver files; what is no row goes to quarantine.
 
-design/telemetry.md §7.1, §10.
+design/telemetry.md §7.1, §10, ADR 55.  Spark gives each task some segments; a task is Python,
+reads lines as Arrow's columns (lines.py) and writes Parquet; no row is an object anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
-from operator import or_
+import gzip
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
-from brokerd_telemetry import schema, sinks
+from brokerd_telemetry import lines, schema, sinks
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from brokerd_telemetry.verify import Segment
 
-FUTURE_US = 300_000_000
 #: The directory of a kind's files.
 KIND = "kind_of"
-#: A quarantined line keeps so much of its text.
-LINE_CHARS_MAX = 4096
+#: A task writes what it has when it is so many rows, of all kinds together.
+PENDING_ROWS_MAX = 150_000
+#: Rows of a part of a file: what a reader has in memory at a time.
+GROUP_ROWS = 50_000
 
-_OF_SEGMENT = ("first_seq", "segment_hour_us", "oldest_us")
-_SEGMENTS = t.StructType(
-    [
-        t.StructField("file", t.StringType()),
-        *(t.StructField(name, t.StringType()) for name in schema.IDENTITY),
-        *(t.StructField(name, t.LongType()) for name in _OF_SEGMENT),
-    ]
-)
+_Key = tuple[str, str, int]
 
 
-def rows_of(
-    spark: SparkSession, segments: list[Segment], now_us: int, oldest_us: Mapping[str, int]
-) -> DataFrame:
-    """Return every line of the segments as a silver row; `error` says what is wrong with some.
+@dataclass(slots=True, frozen=True)
+class Work:
+    """What a task is given: segments, and where to put their rows."""
 
-    oldest_us: by cluster; rows before are too late to change the tables.
-    """
-    identity = spark.createDataFrame(
-        [
-            (
-                Path(s.path).name, s.cluster, s.node, s.boot, s.stream, s.first_seq,
-                schema.hour_start_us(s.hour), oldest_us.get(s.cluster, 0),
-            )
-            for s in segments
-        ],
-        _SEGMENTS,
-    )  # fmt: skip
-    lines = (
-        spark.read.text([segment.file for segment in segments])
-        .select(f.col("value"), f.col("_metadata.file_name").alias("file"))
-        .where(~f.col("value").startswith('{"k":"_'))
-    )
-    options = {"columnNameOfCorruptRecord": schema.CORRUPT, "mode": "PERMISSIVE"}
-    parsed = lines.join(f.broadcast(identity), "file").withColumns(
-        {
-            "row": f.from_json("value", schema.PARSED, options),
-            # Not deterministic, so that Spark does not move the condition on seq below from_json,
-            # where each line would be parsed three times.
-            "position": f.monotonically_increasing_id(),
-        }
-    )
-    error = _error(now_us)
-    is_own = f.col("seq").isNull() | (f.col("seq") >= f.col("first_seq"))
-    return (
-        parsed.select("row.*", *schema.IDENTITY, *_OF_SEGMENT, "value", "position")
-        .where(is_own & (f.col("position") >= 0))
-        .withColumn("error", error)
-        .withColumn(
-            "line", f.when(f.col("error").isNotNull(), f.substring("value", 1, LINE_CHARS_MAX))
-        )
-        .withColumn(
-            "hour_us",
-            f.when(f.col("error").isNull(), f.col("t0")).otherwise(f.col("segment_hour_us")),
-        )
-    )
-
-
-def _error(now_us: int) -> Column:
-    """Return what is wrong with a row: parse, key, kind, range, future, late; null if nothing."""
-    missing = f.lit(False)
-    for kind, names in schema.REQUIRED.items():
-        if names:
-            lacks = reduce(or_, (f.col(name).isNull() for name in names))
-            missing = missing | ((f.col("k") == kind) & lacks)
-    times = f.col("t0").isNull() | f.col("t1").isNull() | f.col("seq").isNull()
-    return (
-        f.when(f.col(schema.CORRUPT).isNotNull(), "parse")
-        .when(f.col("k").isNull() | times, "key")
-        .when(~f.col("k").isin(*schema.REQUIRED), "kind")
-        .when(missing, "key")
-        .when((f.col("t1") < f.col("t0")) | (f.col("t0") < 0), "range")
-        .when(f.col("t1") > now_us + FUTURE_US, "future")
-        .when(f.col("t0") < f.col("oldest_us"), "late")
-    )
+    number: int
+    segments: tuple[tuple[str, lines.Origin], ...]
+    staged: Path
 
 
 def write_silver(
-    frame: DataFrame, out_dir: Path, run_id: str, parts: int
+    spark: SparkSession,
+    segments: list[Segment],
+    limits: tuple[int, Mapping[str, int]],
+    out_dir: Path,
+    run_id: str,
+    parts: int,
 ) -> tuple[sinks.Files, sinks.Files]:
-    """Write silver by cluster, kind and hour; return the new files, and those of bad lines, which
+    """Write rows by cluster, kind and hour; return the new files, and those of bad lines, which
     lie in quarantine.
+
+    limits: the time, and by cluster since when rows may change the tables, in microseconds.
     """
-    hour = f.timestamp_micros("hour_us")
     staged = sinks.staging(out_dir, run_id) / "silver"
-    (
-        frame.withColumns(
-            {
-                sinks.CLUSTER: sinks.cluster_column(),
-                KIND: f.when(f.col("error").isNotNull(), f.lit(schema.BAD_KIND)).otherwise(
-                    f.col("k")
-                ),
-                "dt": f.date_format(hour, "yyyy-MM-dd"),
-                "hh": f.date_format(hour, "HH"),
-            }
-        )
-        .select(*(field.name for field in schema.SILVER.fields), sinks.CLUSTER, KIND, "dt", "hh")
-        .coalesce(parts)
-        .write.mode("append")
-        .partitionBy(sinks.CLUSTER, KIND, "dt", "hh")
-        .parquet(str(staged))
-    )
-    quarantine = out_dir / "quarantine" / "rows"
+    staged.mkdir(parents=True)
+    works = [
+        Work(number, own, staged) for number, own in enumerate(_shared_out(segments, limits, parts))
+    ]
+    spark.sparkContext.parallelize(works, len(works)).foreach(write)
+    files: sinks.Files = {}
     bad: sinks.Files = {}
-    for folder in sorted(staged.glob(f"*/{KIND}={schema.BAD_KIND}")):
-        own = quarantine / folder.parent.name
-        for hour_name, items in sinks.adopt(out_dir, folder, own, f"run={run_id}").items():
-            bad.setdefault(hour_name, []).extend(items)
-    return sinks.adopt(out_dir, staged, out_dir / "silver", f"run={run_id}"), bad
+    for task in sorted(staged.iterdir()):
+        for folder in sorted(task.glob(f"*/{KIND}={schema.BAD_KIND}")):
+            own = out_dir / "quarantine" / "rows" / folder.parent.name
+            _add(bad, sinks.adopt(out_dir, folder, own, f"run={run_id}"))
+        _add(files, sinks.adopt(out_dir, task, out_dir / "silver", f"run={run_id}"))
+    return files, bad
+
+
+def _add(files: sinks.Files, more: sinks.Files) -> None:
+    for hour, items in more.items():
+        files.setdefault(hour, []).extend(items)
+
+
+def _shared_out(
+    segments: list[Segment], limits: tuple[int, Mapping[str, int]], parts: int
+) -> list[tuple[tuple[str, lines.Origin], ...]]:
+    """Return the segments of each task: about as many rows each, neighbours in time together."""
+    now_us, oldest_us = limits
+    ordered = sorted(segments, key=lambda segment: (segment.cluster, segment.hour, segment.path))
+    share = sum(segment.rows for segment in segments) / parts
+    tasks: list[list[tuple[str, lines.Origin]]] = [[] for _ in range(parts)]
+    before = 0
+    for segment in ordered:
+        origin = lines.Origin(
+            (segment.cluster, segment.node, segment.boot, segment.stream),
+            segment.first_seq,
+            schema.hour_start_us(segment.hour),
+            now_us,
+            oldest_us.get(segment.cluster, 0),
+        )
+        tasks[min(int(before / share), parts - 1)].append((segment.file, origin))
+        before += segment.rows
+    return [tuple(own) for own in tasks if own]
+
+
+# ---- in a task ------------------------------------------------------------------------------
+
+
+def write(work: Work) -> None:
+    """Write the rows of a task's segments; all its files are there at once, or none.
+
+    Another attempt at it begins anew, and what the one before left is taken by nobody.
+    """
+    attempt = work.staged.with_name(f"silver-{work.number:05d}-{_attempt()}")
+    pending: dict[_Key, list[pyarrow.Table]] = {}
+    count = written = 0
+    for file, origin in work.segments:
+        for kind, hour_us, table in lines.rows_of(gzip.decompress(Path(file).read_bytes()), origin):
+            # A kind has half of the columns at most; the others are filled in when it is written.
+            used = [name for name in table.column_names if table[name].null_count < len(table)]
+            pending.setdefault((origin.identity[0], kind, hour_us), []).append(table.select(used))
+            count += len(table)
+        if count >= PENDING_ROWS_MAX:
+            _write(attempt, f"{work.number:05d}-{written:05d}", pending)
+            pending, count, written = {}, 0, written + 1
+    _write(attempt, f"{work.number:05d}-{written:05d}", pending)
+    final = work.staged / f"{work.number:05d}"
+    shutil.rmtree(final, ignore_errors=True)
+    if attempt.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        attempt.rename(final)
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.taskAttemptId()
+
+
+def _write(folder: Path, name: str, pending: dict[_Key, list[pyarrow.Table]]) -> None:
+    whole = lines.silver_schema()
+    for (cluster, kind, hour_us), tables in pending.items():
+        hour = schema.partition_of(schema.hour_of(hour_us))
+        target = folder / f"{sinks.CLUSTER}={sinks.encoded(cluster)}" / f"{KIND}={kind}" / hour
+        target.mkdir(parents=True, exist_ok=True)
+        with pyarrow.parquet.ParquetWriter(
+            target / f"part-{name}.parquet", whole, compression="zstd"
+        ) as file:
+            for group in _groups(tables):
+                file.write_table(
+                    pyarrow.concat_tables([whole.empty_table(), *group], promote_options="default")
+                )
+
+
+def _groups(tables: list[pyarrow.Table]) -> Iterator[list[pyarrow.Table]]:
+    """Yield the tables, about GROUP_ROWS rows together."""
+    group: list[pyarrow.Table] = []
+    count = 0
+    for table in tables:
+        group.append(table)
+        count += len(table)
+        if count >= GROUP_ROWS:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
+
+
+# ---- back ------------------------------------------------------------------------------------
 
 
 def by_kind(spark: SparkSession, paths: list[str]) -> dict[str, DataFrame]:

@@ -235,11 +235,12 @@ class Run:
             for cluster in self.manifest.clusters()
             if (first := collect.late_from(self.manifest, cluster)) is not None
         }
-        frame = ingest.rows_of(spark, verdicts.fresh, self.now_us, oldest_us)
         fresh = sum(segment.rows for segment in verdicts.fresh)
         cores = min(spark.sparkContext.defaultParallelism, fresh // TASK_ROWS_MIN)
         parts = max(1, cores, fresh // FILE_ROWS)
-        files, bad = ingest.write_silver(frame, self.out_dir, self.run_id, parts)
+        files, bad = ingest.write_silver(
+            spark, verdicts.fresh, (self.now_us, oldest_us), self.out_dir, self.run_id, parts
+        )
         silver = self.manifest.tables.setdefault("silver", {})
         since: dict[str, str] = {}
         for hour, entries in files.items():

@@ -36,7 +36,7 @@ _LONGS = (
     "moved", "lag_count", "lag_sum_ms", "priority", "bindings",
     "tries", "redeliveries",
 )  # fmt: skip
-_TEXTS = (
+TEXTS = (
     "k", "vhost", "queue", "qtype", "overflow", "dlx", "strategy", "policy", "exchange", "user",
     "reason", "outcome", "rk", "dlrk", "err", "state", "from", "to", "conn", "mode", "cause",
     "kind", "link", "upstream", "remote", "broker_version",
@@ -45,7 +45,7 @@ _TEXTS = (
 )  # fmt: skip
 _FLAGS = ("hb", "whole", "has_alternate", "is_target")
 #: Counts by name; members of another version may have other names.
-_COUNTS = (
+COUNTS = (
     # Bytes by part of a member's memory.
     "mem_parts",
     # Objects by kind, and by key of a policy.
@@ -65,21 +65,21 @@ HISTOGRAM = t.StructType(
 ROW = t.StructType(
     [
         t.StructField("v", t.IntegerType()),
-        *(t.StructField(name, t.StringType()) for name in _TEXTS),
+        *(t.StructField(name, t.StringType()) for name in TEXTS),
         *(t.StructField(name, t.LongType()) for name in _LONGS),
         *(t.StructField(name, t.BooleanType()) for name in _FLAGS),
         t.StructField("ae_hops", t.ArrayType(t.LongType())),
         t.StructField("hops", t.ArrayType(t.LongType())),
         # The queues that dead letters went to.
         t.StructField("targets", t.ArrayType(t.StringType())),
-        *(t.StructField(name, t.MapType(t.StringType(), t.LongType())) for name in _COUNTS),
+        *(t.StructField(name, t.MapType(t.StringType(), t.LongType())) for name in COUNTS),
         *(
             t.StructField(name, HISTOGRAM)
             for name in ("total", "route", "replicate", "fsync", "wait", "lag")
         ),
     ]
 )
-#: Filled by Spark with the whole line when it is no JSON or a field has the wrong type.
+#: The beginning of a line that is no JSON, or has a field of a wrong type.
 CORRUPT = "_corrupt"
 PARSED = t.StructType([*ROW.fields, t.StructField(CORRUPT, t.StringType())])
 
@@ -118,6 +118,8 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "conn": (),
     "redel": ("vhost", "queue", "n", "tries"),
 }
+#: Kinds that may have one of COUNTS, or a number where the tables have a text (from, to, err).
+KINDS_BY_LINE = ("node", "policy", "topo", "unr", "wm")
 #: The directory in silver of lines that are no rows; moved to quarantine before the commit.
 BAD_KIND = "_bad"
 

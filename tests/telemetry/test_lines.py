@@ -1,0 +1,197 @@
+"""Lines of segments become rows, whichever way they are read, or are told of with what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+import orjson
+import pytest
+from brokerd_telemetry import lines, schema
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+HOUR_US = schema.HOUR_US
+NOW_US = 10 * HOUR_US
+ORIGIN = lines.Origin(("a/b", "n0", "ff", "sample"), 5, 3 * HOUR_US, NOW_US, HOUR_US)
+#: A row that is one, of a kind that needs nothing.
+ROW = {"v": 1, "seq": 7, "k": "conn", "t0": 2 * HOUR_US, "t1": 2 * HOUR_US + 9}
+
+Found = dict[tuple[str, int], list[dict[str, Any]]]
+
+
+def read(*rows: dict[str, Any] | bytes, origin: lines.Origin = ORIGIN) -> Found:
+    """Return the rows by kind and hour, without nulls and in the order of their numbers."""
+    text = b"".join(
+        (row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n"
+        for row in ({"k": "_open"}, *rows, {"k": "_seal"})
+    )
+    found: Found = {}
+    for kind, hour_us, table in lines.rows_of(text, origin):
+        assert table.schema == lines.silver_schema()
+        table.validate(full=True)
+        found.setdefault((kind, hour_us), []).extend(
+            {name: value for name, value in row.items() if value is not None}
+            for row in table.to_pylist()
+        )
+    for items in found.values():
+        items.sort(key=orjson.dumps)
+    return found
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    return {**ROW, **fields}
+
+
+def test_a_row_has_its_fields_and_where_it_comes_from() -> None:
+    histogram = {"i": [1, 2], "c": [3, 4], "sum_us": 5, "max_us": 6}
+    sent = row(
+        k="exchange", vhost="/", exchange="ä\u0000", ae_hops=[1, 2], hb=True, total=histogram
+    )
+    sent["in"] = -(1 << 63)
+    own = dict(zip(schema.IDENTITY, ORIGIN.identity, strict=True))
+    assert read({**sent, "of tomorrow": {"x": 1}}) == {("exchange", 2 * HOUR_US): [sent | own]}
+
+
+def test_names_that_nobody_knows_before_are_kept() -> None:
+    counts = {"queues": 1, "log": (1 << 63) - 1, "void": None}
+    found = read(row(k="node", mem_parts=counts), row(seq=8), row(k="raft", grp=1, matched=counts))
+    assert dict(found["node", 2 * HOUR_US][0]["mem_parts"]) == counts
+    assert dict(found["raft", 2 * HOUR_US][0]["matched"]) == counts
+    assert [line["seq"] for line in found["conn", 2 * HOUR_US]] == [8]
+
+
+def test_a_number_may_stand_where_a_text_is_expected() -> None:
+    found = read(row(k="wm", **{"from": 0, "to": 1.5}), row(seq=8, state=-7))
+    kinds = {kind: line for (kind, _), (line,) in found.items()}
+    assert (kinds["wm"]["from"], kinds["wm"]["to"], kinds["conn"]["state"]) == ("0", "1.5", "-7")
+
+
+def test_rows_lie_in_the_hours_that_they_tell_of() -> None:
+    found = read(*(row(seq=7 + hour, t0=hour * HOUR_US, t1=hour * HOUR_US) for hour in (1, 2, 4)))
+    assert [(kind, hour // HOUR_US) for kind, hour in sorted(found)] == [
+        ("conn", 1), ("conn", 2), ("conn", 4),
+    ]  # fmt: skip
+
+
+def test_what_an_earlier_segment_had_is_left_out() -> None:
+    found = read(row(seq=4), row(seq=5), row(seq=4, k="no-such-kind"), b"torn")
+    assert [line["seq"] for line in found["conn", 2 * HOUR_US]] == [5]
+    # Nobody knows the number of a line that cannot be read.
+    assert [line["error"] for line in found[schema.BAD_KIND, ORIGIN.hour_us]] == ["parse"]
+
+
+WRONG = {
+    "parse": (
+        b"{", b"[1]", b"7", b'{"v":1,"seq":7,"k":"co', b'"\xff"', row(seq="7"), row(n=1.5),
+        row(n=True), row(n=1 << 63), row(k=False), row(hb=1), row(vhost=["/"]), row(total=3),
+        row(total={"i": [1 << 31]}), row(total={"c": ["x"]}), row(ae_hops=5), row(targets=[1]),
+        row(mem_parts=[]), row(mem_parts="x"), row(mem_parts={"a": "b"}), row(mem_parts={"a": 1.5}),
+        b'{"k":"conn","vhost":"\xff"}', b'{"k":"conn","vhost":"\\ud83d"}', b'{"n":NaN}',
+        b"{'k':'conn'}", orjson.dumps(ROW) + b"{}", orjson.dumps(ROW) + b"x",
+    ),
+    "key": (
+        {"v": 1}, {**ROW, "seq": None}, {**ROW, "k": None}, {**ROW, "t1": None},
+        row(k="dl", vhost="/", queue="q", reason="expired", outcome="lost"),
+        row(k="policy", vhost="/", policy="p"),
+    ),
+    "kind": (row(k="no-such-kind"), row(k="_bad"), row(k="../x"), row(k=7)),
+    "range": (row(t1=2 * HOUR_US - 1), row(t0=-1), row(t0=-(1 << 63), t1=(1 << 63) - 1)),
+    "future": (row(t1=NOW_US + lines.FUTURE_US + 1),),
+    "late": (row(t0=HOUR_US - 1),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", WRONG)
+@pytest.mark.parametrize("beside", [(), (row(seq=6), row(seq=6, k="node", mem_parts={"a": 1}))])
+def test_what_is_no_row_is_told_of(error: str, beside: tuple[dict[str, Any], ...]) -> None:
+    for wrong in WRONG[error]:
+        found = read(*beside, wrong)
+        ((_, bad),) = [item for item in found.items() if item[0][0] == schema.BAD_KIND]
+        text = wrong if isinstance(wrong, bytes) else orjson.dumps(wrong)
+        said = [(line["error"], line["line"]) for line in bad]
+        assert said == [(error, text.decode(errors="replace"))], wrong
+        assert sum(map(len, found.values())) == len(beside) + 1
+
+
+def test_a_long_line_is_kept_in_part() -> None:
+    ((line,),) = read(b"x" * 10_000).values()
+    assert line["line"] == "x" * lines.LINE_CHARS_MAX
+
+
+def test_lines_that_are_not_one_row_each_are_read_apart() -> None:
+    """Arrow takes two objects of one line, and one of two lines, for rows."""
+    one = orjson.dumps(ROW)
+    halves = one[:20], one[20:]
+    found = read(one + b" " + one, *halves)
+    assert list(found) == [(schema.BAD_KIND, ORIGIN.hour_us)]
+    assert Counter(line["error"] for line in found[schema.BAD_KIND, ORIGIN.hour_us]) == {"parse": 3}
+
+
+def test_a_text_of_many_blocks_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK_OCTETS", 100)
+    found = read(*(row(seq=seq) for seq in range(10, 60)))
+    assert [line["seq"] for line in found["conn", 2 * HOUR_US]] == list(range(10, 60))
+
+
+# ---- both ways ------------------------------------------------------------------------------
+
+LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
+VALUES: dict[type[t.DataType], st.SearchStrategy[Any]] = {
+    t.StringType: st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    t.LongType: LONGS,
+    t.IntegerType: st.integers(-(1 << 31), (1 << 31) - 1),
+    t.BooleanType: st.booleans(),
+}
+
+
+def values(kind: t.DataType) -> st.SearchStrategy[Any]:
+    """Return what a field of a type may hold."""
+    if isinstance(kind, t.ArrayType):
+        return st.lists(st.none() | values(kind.elementType), max_size=3)
+    if isinstance(kind, t.MapType):
+        return st.dictionaries(st.text("ab", max_size=2), st.none() | LONGS, max_size=3)
+    if isinstance(kind, t.StructType):
+        return st.fixed_dictionaries(
+            {}, optional={field.name: values(field.dataType) for field in kind.fields}
+        )
+    return VALUES[type(kind)]
+
+
+FIELDS = st.sampled_from([field for field in schema.ROW.fields if field.name not in ROW])
+EXTRA = st.lists(
+    FIELDS.flatmap(
+        lambda field: st.tuples(
+            st.just(field.name), st.none() | values(field.dataType) | st.integers(-1, 1)
+        )
+    ),
+    max_size=5,
+).map(dict)
+ROWS = st.tuples(st.sampled_from(sorted(schema.REQUIRED)), EXTRA).map(
+    lambda drawn: row(k=drawn[0], **drawn[1])
+)
+BROKEN = st.tuples(ROWS, st.integers(0, 200), st.binary(max_size=2)).map(
+    lambda drawn: (lambda text: text[: drawn[1]] + drawn[2] + text[drawn[1] + 1 :])(
+        orjson.dumps(drawn[0])
+    ).replace(b"\n", b"")
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ROWS | BROKEN, max_size=6))
+def test_the_quick_way_and_the_way_by_line_read_the_same(
+    sent: list[dict[str, Any] | bytes],
+) -> None:
+    quick = read(*sent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_block", lambda _: None)
+        by_line = read(*sent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "_BY_LINE", re.compile(b"(?!)"))
+        unsorted = read(*sent)
+    assert quick == by_line == unsorted
+    count = sum(1 for line in sent if line and not (isinstance(line, bytes) and
+                                                    line.startswith(b'{"k":"_')))  # fmt: skip
+    assert sum(map(len, quick.values())) <= count

@@ -3,15 +3,20 @@
 A walk works for TURN_S of processor time, whatever is done with it, and rests then: what a publish
 waits for is a few turns, since it passes the loop a few times.  A turn of the loop in between would
 not do: while the loop never waits for anything the log's thread, whose sync is over, does not get
-the interpreter's lock, for the loop lets go of it for some microseconds only (ADR 53).
+the interpreter's lock, for the loop lets go of it for some microseconds only (ADR 53).  Walks rest
+together and go on one at a time: a few of them take no more of the loop than one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
@@ -20,10 +25,72 @@ SLICE = 200
 #: So many at least: a turn of the loop costs about 20 microseconds itself.
 SLICE_MIN = 8
 #: Of the first, of which nobody knows what they cost.
-_FIRST = 32
-TURN_S = 0.0004
-#: The shortest that the loop's clock knows.
-REST_S = 0.001
+_FIRST = 8
+TURN_S = 0.0001
+REST_S = 0.0002
+#: One more walk goes on at a time for so many that wait: many readers are not to starve.
+CROWD = 4
+
+
+class _Timer(ctypes.Structure):
+    """struct itimerspec: the time of one who begins anew, and until the first."""
+
+    _fields_ = (("every", ctypes.c_long * 2), ("first", ctypes.c_long * 2))
+
+
+class _Rests:
+    """Wakes walks of a loop after their rest, one after the other.
+
+    State: who rests, in order; while somebody does, the timer is set.  The loop's own clock counts
+    milliseconds; this one is a file that can be read when its time has come (timerfd_create(2)).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._timer < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        loop.add_reader(self._timer, self._due)
+
+    def __del__(self) -> None:
+        if self._timer >= 0:
+            os.close(self._timer)
+
+    def _begin(self) -> None:
+        timer = _Timer((0, 0), (0, round(REST_S * 1e9)))
+        self._libc.timerfd_settime(self._timer, 0, ctypes.byref(timer), None)
+
+    def add(self, walk: asyncio.Future[None]) -> None:
+        """Let a walk rest."""
+        self._waiting.append(walk)
+        if len(self._waiting) == 1:
+            self._begin()
+
+    def _due(self) -> None:
+        os.read(self._timer, 8)
+        turns = 1 + len(self._waiting) // CROWD
+        while self._waiting and turns:
+            walk = self._waiting.popleft()
+            # Nobody waits for one that was cancelled meanwhile.
+            if not walk.done():
+                walk.set_result(None)
+                turns -= 1
+        if self._waiting:
+            self._begin()
+
+
+_rests: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rests] = WeakKeyDictionary()
+
+
+async def _rest() -> None:
+    loop = asyncio.get_running_loop()
+    rests = _rests.get(loop)
+    if rests is None:
+        rests = _rests[loop] = _Rests(loop)
+    walk = loop.create_future()
+    rests.add(walk)
+    await walk
 
 
 class _Walk:
@@ -53,7 +120,7 @@ class _Walk:
 
     async def rest(self) -> None:
         """Leave the loop to others; what they use is not the walk's."""
-        await asyncio.sleep(REST_S)
+        await _rest()
         self._worked_s, self._began_s = 0.0, time.thread_time()
 
     async def give_way(self) -> None:

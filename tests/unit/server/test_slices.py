@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import time
 
 import pytest
@@ -54,16 +56,15 @@ async def test_a_walk_rests_when_it_has_worked_for_a_turn(
     clock = Clock(monkeypatch)
     seen: list[object] = []
 
-    async def rest(seconds: float) -> None:
-        if seconds:
-            seen.append(("rest", seconds))
+    async def rest() -> None:
+        seen.append(rested)
         clock.now += 10.0  # What others do meanwhile is not the walk's.
 
-    monkeypatch.setattr(asyncio, "sleep", rest)
+    rested = "rest"
+    monkeypatch.setattr(slices, "_rest", rest)
     async for each in slices.in_turns(iter(range(6))):
         seen.append(each)
         clock.now += slices.TURN_S * 0.6
-    rested = ("rest", slices.REST_S)
     assert seen == [0, 1, rested, 2, 3, rested, 4, 5, rested]
     seen.clear()
     async for some in slices.in_slices(range(9), 2):
@@ -93,3 +94,61 @@ async def test_the_loop_waits_for_others_while_a_walk_rests() -> None:
             loop.run_in_executor(None, loop.call_soon_threadsafe, woken.set)
     await waiting
     assert others[0] < walked[-1]
+
+
+async def test_walks_go_on_one_at_a_time_and_more_of_a_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken: list[set[str]] = []
+
+    async def rest(name: str) -> None:
+        await slices._rest()
+        woken[-1].add(name)
+
+    due = slices._Rests._due
+
+    def note(rests: slices._Rests) -> None:
+        woken.append(set())
+        due(rests)
+
+    monkeypatch.setattr(slices._Rests, "_due", note)
+    few = [asyncio.create_task(rest(name)) for name in "abc"]
+    await asyncio.gather(*few)
+    assert woken == [{"a"}, {"b"}, {"c"}]
+    woken.clear()
+    many = [asyncio.create_task(rest(name)) for name in "abcdefgh"]
+    await asyncio.gather(*many)
+    assert list(map(len, woken)) == [3, 2, 1, 1, 1]
+
+
+async def test_a_walk_that_is_cancelled_at_rest_keeps_nobody_up() -> None:
+    walks = [asyncio.create_task(slices._rest()) for _ in range(3)]
+    await asyncio.sleep(0)
+    walks[0].cancel()
+    walks[1].cancel()
+    await asyncio.wait_for(walks[2], timeout=10)
+    assert walks[0].cancelled()
+    assert walks[1].cancelled()
+    # And with nobody left, the next one is woken all the same.
+    lonely = asyncio.create_task(slices._rest())
+    await asyncio.sleep(0)
+    lonely.cancel()
+    await asyncio.wait_for(slices._rest(), timeout=10)
+
+
+def test_each_loop_has_a_timer_of_its_own_that_ends_with_it() -> None:
+    """What is open is counted over loops, of which a test's process makes thousands."""
+
+    async def rest_twice() -> None:
+        await slices._rest()
+        await slices._rest()
+
+    def open_files() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    asyncio.run(rest_twice())
+    before = open_files()
+    for _ in range(20):
+        asyncio.run(rest_twice())
+    assert open_files() <= before

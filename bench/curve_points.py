@@ -35,6 +35,9 @@ GROWN_MIN = 90
 PUBLISHERS_PER_MEMBER = 30
 QUEUES_PER_MEMBER = 30
 SPREAD_SECONDS = 8
+#: Connections, and messages a second of each: fifteen members then take one of two cores.
+PACED_PER_MEMBER = 20
+PACED_RATE = 3
 CONSUME_SECONDS_MAX = 60
 Measure = Callable[[Cluster, int], Iterator[tuple[int, Point]]]
 
@@ -151,7 +154,9 @@ def restart(cluster: Cluster) -> float:
 
 
 def by_members(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
-    """Many publishers with one in flight each, over queues that are spread evenly."""
+    """Many publishers with one in flight each, over queues that are spread evenly; then as many
+    messages for each member as for each of fewer, published, consumed and acknowledged.
+    """
     ports = cluster.amqp_ports
     if len(ports) > at_most:
         return
@@ -166,6 +171,20 @@ def by_members(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
         queues=QUEUES_PER_MEMBER * len(ports),
     )
     figures |= {"1 in flight/s": point["rate"], "1 in flight CPU µs": point["broker_cpu_us"]}
+    # The machine's cores are the same however many members there are: so much of each that it is
+    # the members that are compared, and not what waits for a core and is served together.
+    point = run_many(
+        cluster,
+        "paced",
+        1.0,
+        queue=new_queue(),
+        seconds=SPREAD_SECONDS,
+        connections=PACED_PER_MEMBER * len(ports),
+        queues=QUEUES_PER_MEMBER * len(ports),
+        rate=PACED_RATE,
+        prefetch=100,
+    )
+    figures["alike per member CPU µs"] = point["broker_cpu_us"]
     queue = new_queue()
     figures |= publish(cluster, queue=queue)
     drop(ports[0], queue)

@@ -5,7 +5,9 @@
 One upstream broker; brokerd and RabbitMQ are its two downstreams, one node each, in turns.  Before
 each run the downstream is stopped (SIGSTOP), the upstream is given COUNT messages, and the clock
 runs from SIGCONT until the last one is downstream: so it is the link that is measured and no
-publisher.  CPU is the downstream's, which holds on a busy machine where rates do not.
+publisher.  CPU is the downstream's, which holds on a busy machine where rates do not.  Beside it,
+on a plain line: what a consumer in C takes from such a queue upstream, with the prefetch that links
+have and an acknowledgement for each hundred messages, and throws away.  No link can be faster.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ LOOK_S = 0.01
 TARGET = 3.0
 CONSUMER_PREFETCH = 1000
 FEW = 20
+LINK_PREFETCH, ACK_EVERY = 1000, 100
+#: What the queue is that an exchange's link has upstream.
+LINK_QUEUE = "classic"
 #: Who is told what by `rabbitmqctl` and `brokerctl` alike.
 Downstream = BrokerdCluster | RabbitCluster
 
@@ -207,6 +212,17 @@ class Bench:
                 channel.queue_purge(name)
         return count / took, used * 1e6 / count
 
+    def bare(self, queue_type: str, count: int) -> float:
+        """Return the messages a second that a consumer takes which does nothing with them."""
+        name, port = f"bare-{queue_type}", self._upstream.amqp_ports[0]
+        load_programs.run_amqpload("publish", port, queue=name, type=queue_type, count=count)
+        time.sleep(SETTLE_S)
+        taking = {"prefetch": LINK_PREFETCH, "ack": f"multiple:{ACK_EVERY}", "no_declare": True}
+        rate: float = load_programs.run_amqpload(
+            "consume", port, queue=name, count=count, **taking
+        )["rate"]
+        return rate
+
 
 @contextmanager
 def upstream_of(which: str, folder: Path, *, tls: bool) -> Iterator[tuple[Downstream, str]]:
@@ -273,7 +289,7 @@ def ratio(over: list[float], under: list[float]) -> float:
     return statistics.median(over) / statistics.median(under)
 
 
-def row(kind: Kind, line: str, ours: Figures, theirs: Figures) -> str:
+def row(kind: Kind, line: str, ours: Figures, theirs: Figures, bare: list[float]) -> str:
     if not ours.rates or not theirs.rates:
         return f"| {kind.title} | {line} | failed |"
     faster = ratio(ours.rates, theirs.rates)
@@ -282,6 +298,7 @@ def row(kind: Kind, line: str, ours: Figures, theirs: Figures) -> str:
         line,
         *(cell(values) for values in (ours.rates, theirs.rates)),
         f"{faster:.2f} {'met' if faster >= TARGET else 'missed'}",
+        cell(bare),
         *(cell(values) for values in (ours.cpu_us, theirs.cpu_us)),
         f"{ratio(theirs.cpu_us, ours.cpu_us):.2f}",
     ]
@@ -289,7 +306,7 @@ def row(kind: Kind, line: str, ours: Figures, theirs: Figures) -> str:
 
 
 HEADS = (
-    *("link", "line", "brokerd, msg/s", "RabbitMQ, msg/s", "ratio"),
+    *("link", "line", "brokerd, msg/s", "RabbitMQ, msg/s", "ratio", "a bare consumer, msg/s"),
     *("brokerd, CPU µs", "RabbitMQ, CPU µs", "ratio"),
 )
 
@@ -297,6 +314,7 @@ HEADS = (
 def measure(args: argparse.Namespace, line: str, kinds: list[Kind]) -> list[str]:
     """All rounds over one kind of line; returns the table's rows."""
     figures = {(side, kind.key): Figures() for side in ("brokerd", "rabbitmq") for kind in kinds}
+    bare: dict[str, list[float]] = {queue_type: [] for queue_type in {args.type, LINK_QUEUE}}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-links-")))
         upstream, uri = stack.enter_context(upstream_of(args.upstream, folder, tls=line == "TLS"))
@@ -320,8 +338,18 @@ def measure(args: argparse.Namespace, line: str, kinds: list[Kind]) -> list[str]
                     print(f"{line}, {kind.key}, {side}: {said}", flush=True)
                     figures[side, kind.key].rates.append(rate)
                     figures[side, kind.key].cpu_us.append(cpu_us)
+            for queue_type in bare if line == "plain" else ():
+                rate = bench.bare(queue_type, args.count)
+                print(f"{line}, bare consumer, {queue_type}: {rate:,.0f} msg/s", flush=True)
+                bare[queue_type].append(rate)
     return [
-        row(kind, line, figures["brokerd", kind.key], figures["rabbitmq", kind.key])
+        row(
+            kind,
+            line,
+            figures["brokerd", kind.key],
+            figures["rabbitmq", kind.key],
+            bare[LINK_QUEUE if kind.way == "exchange" else args.type],
+        )
         for kind in kinds
     ]
 

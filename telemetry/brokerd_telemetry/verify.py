@@ -12,6 +12,8 @@ import hashlib
 import json
 import re
 import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ SEGMENT_PATH = re.compile(
 )
 #: A member seals at 8 MiB of text (configurable up to what a driver can bear).
 TEXT_BYTES_MAX = 256 * 1024 * 1024
+#: So many are read at a time, each whole in memory.
+AT_ONCE = 2
 
 
 class BadSegment(Exception):
@@ -93,20 +97,20 @@ def judge(
     by_identity: dict[str, tuple[str, str]] = {
         identity: (entry["path"], entry["sha256"]) for identity, entry in known.items()
     }
-    for path in sorted(paths):
+    asked: list[tuple[str, str]] = []
+    for path in sorted(set(paths)):
         match = SEGMENT_PATH.fullmatch(path)
         if match is None:
             verdicts.quarantined.append((path, "name"))
             continue
         identity = f"{match['boot']}.{match['stream']}.{match['seg']}"
+        if identity not in by_identity or by_identity[identity][0] != path:
+            asked.append((path, identity))
+    for (path, identity), segment in zip(asked, _verified(raw_dir, asked), strict=True):
+        if isinstance(segment, BadSegment):
+            verdicts.quarantined.append((path, str(segment)))
+            continue
         earlier = by_identity.get(identity)
-        if earlier is not None and earlier[0] == path:
-            continue
-        try:
-            segment = verify(raw_dir / path, path, identity)
-        except BadSegment as error:
-            verdicts.quarantined.append((path, str(error)))
-            continue
         if earlier is not None:
             if earlier[1] == segment.sha256:
                 verdicts.duplicates += 1
@@ -120,6 +124,22 @@ def judge(
         verdicts.fresh.append(segment)
     _cut_overlaps(verdicts, known)
     return verdicts
+
+
+def _verified(raw_dir: Path, asked: list[tuple[str, str]]) -> Iterator[Segment | BadSegment]:
+    """Yield what each segment is, in order.  Unpacking and sums let go of the interpreter, so that
+    some are read at a time.
+    """
+
+    def judged(item: tuple[str, str]) -> Segment | BadSegment:
+        path, identity = item
+        try:
+            return verify(raw_dir / path, path, identity)
+        except BadSegment as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(judged, asked)
 
 
 def verify(file: Path, path: str, identity: str) -> Segment:

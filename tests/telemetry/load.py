@@ -109,7 +109,7 @@ def measure(rows_wanted: int, folder: Path) -> None:
     ):
         print(f"{name}: {size / 1e6:.1f} MB, {size / rows:.1f} octets per row")
     began, cpu_began = time.monotonic(), time.process_time()
-    lines = len(Oracle(raw, CLUSTER).queue_hours())
+    lines = len(Oracle(raw, CLUSTER, folder / "duckdb").queue_hours())
     print(
         f"DuckDB reads the same segments and adds up {lines:,} hours of queues: "
         f"{time.monotonic() - began:.1f} s, {time.process_time() - cpu_began:.1f} s of CPU"

@@ -25,8 +25,9 @@ def _sum(counts: str) -> str:
 class Oracle:
     """The rows of a directory of segments, with SQL over them."""
 
-    def __init__(self, raw: Path, cluster: str) -> None:
-        self.db = duckdb.connect()
+    def __init__(self, raw: Path, cluster: str, database: Path | None = None) -> None:
+        """database: where it is kept if it may be more than fits into memory."""
+        self.db = duckdb.connect(":memory:" if database is None else database)
         files = str(raw / "raw" / "v1" / f"cluster={cluster.replace('/', '+')}" / "**" / "*.gz")
         self.db.execute(
             "CREATE TABLE rows AS SELECT * FROM read_json($1, format = 'newline_delimited', "

@@ -125,7 +125,7 @@ def command_of(args: argparse.Namespace, ports: list[int]) -> list[str]:
     if args.work == "get":
         options["ack"] = "auto"
     elif args.work != "consume":
-        options["in_flight"] = args.in_flight
+        options |= {"in_flight": args.in_flight, "size": args.size}
     if args.work == "single":
         options["per_write"] = 1
     verb = {"single": "publish"}.get(args.work, args.work)
@@ -161,6 +161,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=15, help="of many clients")
     parser.add_argument("--type", choices=("quorum", "classic"), default="quorum")
     parser.add_argument("--via", choices=("leader", "follower"), default="leader")
+    parser.add_argument("--size", type=int, default=1024, help="of a message, bytes")
     parser.add_argument("--places", type=int, default=0)
     return parser.parse_args()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from io import BytesIO
 
 from brokerd.amqp import spec
 from brokerd.amqp.errors import (
@@ -181,10 +182,10 @@ class ContentAssembly:
         self.method_id = method.METHOD_ID
         self.header: bytes | None = None
         self.missing = 0
-        # A body that comes in one frame is kept as it is; more frames grow a bytearray, so that
-        # a flood of tiny frames costs their bytes only.
+        # A body that comes in one frame is kept as it is.  More frames are written into a BytesIO:
+        # a flood of tiny frames costs their bytes only, and what comes out in the end is no copy.
         self._body = b""
-        self._pieces: bytearray | None = None
+        self._pieces: BytesIO | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -194,12 +195,12 @@ class ContentAssembly:
     @property
     def size(self) -> int:
         """Body bytes that have come."""
-        return len(self._body if self._pieces is None else self._pieces)
+        return len(self._body) if self._pieces is None else self._pieces.tell()
 
     @property
     def body(self) -> bytes:
         """The body, once complete."""
-        return self._body if self._pieces is None else bytes(self._pieces)
+        return self._body if self._pieces is None else self._pieces.getvalue()
 
     def take_header(self, payload: bytes, message_size_max: int) -> None:
         """The header frame's payload; R-FRM-6, R-FRM-7 and R-FRM-8."""
@@ -256,10 +257,12 @@ class ContentAssembly:
             )
         self.missing -= size
         if self._pieces is not None:
-            self._pieces += payload
+            self._pieces.write(payload)
         elif self._body:
-            self._pieces = bytearray(self._body)
-            self._pieces += payload
+            self._pieces = BytesIO()
+            self._pieces.write(self._body)
+            self._pieces.write(payload)
+            self._body = b""
         else:
             self._body = payload
 

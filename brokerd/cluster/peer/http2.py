@@ -46,6 +46,8 @@ WINDOW_BYTES_MAX = 2**31 - 1
 
 #: Largest DATA frame that is accepted.  Its bytes are passed on as they come, so it costs nothing.
 FRAME_BYTES_MAX = 1 << 20
+#: A piece that is so large is not copied to stand in one frame with what is sent before it.
+APART_BYTES_MIN = 32 * 1024
 #: Every other frame is read whole before it is looked at, whoever sends it: little is kept of a
 #: stranger.
 WHOLE_FRAME_BYTES_MAX = 1 << 13
@@ -204,7 +206,7 @@ class Http2Connection:
             or size > self._window_stream
             or size > self._window_connection
         ):
-            self._unsent.append(memoryview(b"".join(pieces)))
+            self._unsent.extend(map(memoryview, _with_large_apart(pieces)))
             self._send_unsent()
             return
         self._window_stream -= size
@@ -490,3 +492,18 @@ _TAKE: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
     WINDOW_UPDATE: Http2Connection._take_window_update,
     CONTINUATION: Http2Connection._take_continuation,
 }
+
+
+def _with_large_apart(pieces: Sequence[bytes]) -> list[bytes]:
+    """Return the same bytes in fewer pieces: those between large ones joined."""
+    found: list[bytes] = []
+    small: list[bytes] = []
+    for piece in pieces:
+        if len(piece) < APART_BYTES_MIN:
+            small.append(piece)
+            continue
+        found += (b"".join(small), piece)
+        small = []
+    found.append(b"".join(small))
+    # An empty one would wait for a window of no bytes.
+    return [piece for piece in found if piece]

@@ -146,6 +146,20 @@ def test_messages_leave_in_order_when_the_first_was_held_back() -> None:
     assert found + data_of(pair.to_server()) == b"a" * 70_000 + b"b"
 
 
+def test_large_pieces_of_a_message_are_not_copied() -> None:
+    pair = Pair()
+    pair.server.open_window(16 << 20)
+    pair.to_client()
+    large = bytes(range(256)) * (http2.FRAME_BYTES_MAX // 200)
+    pieces = [b"head", b"", large, b"", b"be", b"tween", large, large, b"tail", b""]
+    pair.client.send_data(pieces, sum(map(len, pieces)))
+    out = pair.client.data_to_send()
+    uncopied = [piece for piece in out if isinstance(piece, memoryview) and piece.obj is large]
+    assert sum(map(len, uncopied)) == 3 * len(large)
+    assert data_of(pair.server.receive(b"".join(out))) == b"".join(pieces)
+    assert not pair.client.is_blocked
+
+
 def test_trailers_give_up_what_waits_for_a_window() -> None:
     pair = Pair()
     pair.server.send_headers([(b":status", b"200")])

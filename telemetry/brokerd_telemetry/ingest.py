@@ -116,9 +116,9 @@ def write(work: Work) -> None:
             used = [name for name in table.column_names if table[name].null_count < len(table)]
             pending.setdefault((origin.identity[0], kind, hour_us), []).append(table.select(used))
             count += len(table)
-        if count >= PENDING_ROWS_MAX:
-            _write(attempt, f"{work.number:05d}-{written:05d}", pending)
-            pending, count, written = {}, 0, written + 1
+            if count >= PENDING_ROWS_MAX:
+                _write(attempt, f"{work.number:05d}-{written:05d}", pending)
+                pending, count, written = {}, 0, written + 1
     _write(attempt, f"{work.number:05d}-{written:05d}", pending)
     final = work.staged / f"{work.number:05d}"
     shutil.rmtree(final, ignore_errors=True)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 #: The directory of a kind's files.
 KIND = "kind_of"
 #: A task writes what it has when it is so many rows, of all kinds together.
-PENDING_ROWS_MAX = 150_000
+PENDING_ROWS_MAX = 50_000
 #: Rows of a part of a file: what a reader has in memory at a time.
-GROUP_ROWS = 50_000
+GROUP_ROWS = 25_000
 
 _Key = tuple[str, str, int]
 

@@ -27,7 +27,8 @@ INTERPRETED_ROWS_MAX = 50_000
 #: Parts of a large run.
 PARTITION_ROWS = 50_000
 PARTITIONS_MIN = 16
-_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+#: Code of 28 tables' plans is about as much as the JVM has room for by default with one compiler.
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=96m -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
 TEMPLATE = Path("/etc/telemetry/executor.yaml")
 DRIVER_PORT = 7078
@@ -97,6 +98,8 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.sql.ansi.enabled": "false",
         # Never true: a truncated segment would pass for a short one (gotcha 5).
         "spark.sql.files.ignoreCorruptFiles": "false",
+        # Whoever has read segments gives its memory back before the tables need theirs (ADR 55).
+        "spark.python.worker.reuse": "false",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.parquet.enable.summary-metadata": "false",
     }

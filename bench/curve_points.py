@@ -161,29 +161,17 @@ def by_members(cluster: Cluster, at_most: int) -> Iterator[tuple[int, Point]]:
     if len(ports) > at_most:
         return
     figures = idle(cluster)
-    point = run_many(
-        cluster,
-        "publishers",
-        1.0,
-        queue=new_queue(),
-        seconds=SPREAD_SECONDS,
-        connections=PUBLISHERS_PER_MEMBER * len(ports),
-        queues=QUEUES_PER_MEMBER * len(ports),
-    )
+
+    def spread(work: str, connections: int, **options: int) -> Point:
+        queues, seconds = QUEUES_PER_MEMBER * len(ports), SPREAD_SECONDS
+        options |= {"connections": connections * len(ports), "queues": queues, "seconds": seconds}
+        return run_many(cluster, work, 1.0, queue=new_queue(), **options)
+
+    point = spread("publishers", PUBLISHERS_PER_MEMBER)
     figures |= {"1 in flight/s": point["rate"], "1 in flight CPU µs": point["broker_cpu_us"]}
     # The machine's cores are the same however many members there are: so much of each that it is
     # the members that are compared, and not what waits for a core and is served together.
-    point = run_many(
-        cluster,
-        "paced",
-        1.0,
-        queue=new_queue(),
-        seconds=SPREAD_SECONDS,
-        connections=PACED_PER_MEMBER * len(ports),
-        queues=QUEUES_PER_MEMBER * len(ports),
-        rate=PACED_RATE,
-        prefetch=100,
-    )
+    point = spread("paced", PACED_PER_MEMBER, rate=PACED_RATE, prefetch=100)
     figures["alike per member CPU µs"] = point["broker_cpu_us"]
     queue = new_queue()
     figures |= publish(cluster, queue=queue)

@@ -69,8 +69,8 @@ POLLERS = (
     ("exporter", ("/api/overview", "/api/nodes", "/api/queues")),
     ("Prometheus and the page", (METRICS, "/?sort=messages_ready&sort_reverse=true")),
 )
-#: Works in bursts: seconds of each, from one to the next, and the share of a core in it.  As a walk
-#: does (ADR 53) it works for 0.4 ms and rests then.
+#: Works in bursts: seconds of each, from one to the next, and the share of a core in it.  It works
+#: for 0.4 ms at a time and rests then, as walks do (ADR 53).
 STRANGER = """
 import sys, time
 burst_s, every_s, share = map(float, sys.argv[1:])

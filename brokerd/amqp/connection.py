@@ -46,6 +46,7 @@ from brokerd.amqp.frames import (
     walk_acks,
     wrong_end,
 )
+from brokerd.amqp.methods import BasicDeliver
 from brokerd.amqp.phases import DEAF, UNDECIDED, Phase
 
 _NO_CHANNELS: Mapping[int, Channel] = MappingProxyType({})
@@ -357,7 +358,11 @@ class AmqpConnection(Endpoint):
         assert done.header is not None
         number = channel.number
         if self.role is Role.CLIENT:
-            out.append(events.ContentReceived(number, done.method, done.header, done.body))
+            method = done.method
+            if isinstance(method, BasicDeliver):
+                out.append(events.DeliveriesReceived(number, method, done.header, [done.body]))
+            else:
+                out.append(events.ContentReceived(number, method, done.header, done.body))
             return
         item = (done.payload, done.header, done.body)
         last = out[-1] if out else None

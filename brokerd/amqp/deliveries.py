@@ -10,7 +10,7 @@ import struct
 
 from brokerd.amqp import spec
 from brokerd.amqp.errors import ProtocolError
-from brokerd.amqp.events import ContentReceived, Event
+from brokerd.amqp.events import DeliveriesReceived, Event
 from brokerd.amqp.frames import CONTENT_HEAD, FRAME_HEAD
 from brokerd.amqp.methods import BasicDeliver
 from brokerd.amqp.properties import is_well_formed
@@ -37,13 +37,17 @@ def walk_deliveries(
 ) -> int:
     """Takes whole messages [deliver][header][at most one body frame] of `channel` from `pos` on.
 
-    Appends a ContentReceived for each and returns the position behind the last message taken.
+    Appends a DeliveriesReceived for each run and returns the position behind the last message
+    taken.
     """
     total = len(buffer)
     payload_max = frame_max or spec.MESSAGE_SIZE_CEILING
     like: BasicDeliver | None = None
     tag_at, names_at = 0, 0
     before, names, header = b"", b"", b""
+    # The run that goes on, the tag that would be its next, and its redelivered bit.
+    bodies: list[bytes] = []
+    following, bits = -1, 0
     while total - pos >= _METHOD_SIZE_MIN + _HEADER_SIZE_MIN:
         kind, number, size, key = _METHOD_HEAD.unpack_from(buffer, pos)
         at = pos + 8 + size
@@ -64,17 +68,14 @@ def walk_deliveries(
             like = None
         if like is None:
             try:
-                like = method = BasicDeliver.decode(buffer[pos + 7 : at - 1], 4)
+                like = BasicDeliver.decode(buffer[pos + 7 : at - 1], 4)
             except ProtocolError:
                 return pos
+            following = -1
             tag_at = 12 + buffer[pos + 11]
             names_at = tag_at + 9
             before, names = buffer[pos : pos + tag_at], buffer[pos + names_at : at]
-        else:
-            tag, bits = _TAG.unpack_from(buffer, pos + tag_at)
-            method = BasicDeliver(
-                like.consumer_tag, tag, bits & 1 != 0, like.exchange, like.routing_key
-            )
+        tag, found_bits = _TAG.unpack_from(buffer, pos + tag_at)
         kind, number, size, class_id, weight, body_size = CONTENT_HEAD.unpack_from(buffer, at)
         end = at + 8 + size
         if (
@@ -93,6 +94,7 @@ def walk_deliveries(
             if not is_well_formed(candidate):
                 return pos
             header = candidate
+            following = -1
         body = b""
         if body_size:
             if end + 8 > total:
@@ -109,6 +111,15 @@ def walk_deliveries(
             ):
                 return pos
             body = buffer[body_at : end - 1]
-        out.append(ContentReceived(channel, method, header, body))
+        if tag == following and found_bits == bits:
+            bodies.append(body)
+        else:
+            bodies, bits = [body], found_bits
+            redelivered = bits & 1 != 0
+            method = BasicDeliver(
+                like.consumer_tag, tag, redelivered, like.exchange, like.routing_key
+            )
+            out.append(DeliveriesReceived(channel, method, header, bodies))
+        following = tag + 1
         pos = end
     return pos

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from brokerd.amqp.methods import Method
+from brokerd.amqp.methods import BasicDeliver, Method
 from brokerd.amqp.values import Table
 
 
@@ -108,8 +108,22 @@ class PublishesReceived:
 
 
 @dataclass(slots=True)
+class DeliveriesReceived:
+    """Client: basic.deliver on one channel, once or as a run of messages that are alike but for
+    their bodies and tags, each of which is one more than the last.
+
+    `method` is the first one's.
+    """
+
+    channel: int
+    method: BasicDeliver
+    header: bytes
+    bodies: list[bytes]
+
+
+@dataclass(slots=True)
 class ContentReceived:
-    """Client: basic.deliver, basic.return or basic.get-ok with its content."""
+    """Client: basic.return or basic.get-ok with its content."""
 
     channel: int
     method: Method
@@ -182,6 +196,7 @@ Event: TypeAlias = (
     | ChannelError
     | MethodReceived
     | PublishesReceived
+    | DeliveriesReceived
     | ContentReceived
     | AcksReceived
     | PublishHeld

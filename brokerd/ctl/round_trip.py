@@ -16,7 +16,7 @@ from typing import TextIO, TypeVar
 import click
 
 from brokerd.amqp import methods
-from brokerd.amqp.events import ContentReceived
+from brokerd.amqp.events import DeliveriesReceived
 from brokerd.amqp.properties import BasicProperties
 from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
@@ -95,10 +95,9 @@ async def _round_trip(channel: Channel) -> None:
     deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
     channel.on_confirm = lambda _tag, _multiple, is_confirmed: confirms.put_nowait(is_confirmed)
 
-    def delivered(read: list[ContentReceived]) -> None:
-        for event in read:
-            assert isinstance(event.method, methods.BasicDeliver)
-            deliveries.put_nowait((event.method, event.header, event.body))
+    def delivered(run: DeliveriesReceived) -> None:
+        for body in run.bodies:
+            deliveries.put_nowait((run.method, run.header, body))
 
     channel.on_deliveries = delivered
     try:

@@ -44,8 +44,8 @@ _TLS_HINTS = {
     ),
 }
 
-#: What one read brought of one channel's deliveries, in order.
-OnDeliveries = Callable[[list[events.ContentReceived]], None]
+#: A run of deliveries; a read brings one or more, in order.
+OnDeliveries = Callable[[events.DeliveriesReceived], None]
 
 
 async def tls_context(address: Address, authorities: str | None) -> ssl.SSLContext | None:
@@ -435,25 +435,8 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _dispatch(self, happened: list[events.Event]) -> None:
-        delivered: list[events.ContentReceived] = []
         for event in happened:
-            if type(event) is events.ContentReceived and type(event.method) is methods.BasicDeliver:
-                if delivered and delivered[-1].channel != event.channel:
-                    self._hand_out(delivered)
-                    delivered = []
-                delivered.append(event)
-                continue
-            if delivered:
-                self._hand_out(delivered)
-                delivered = []
             _HANDLERS[type(event)](self, event)
-        if delivered:
-            self._hand_out(delivered)
-
-    def _hand_out(self, delivered: list[events.ContentReceived]) -> None:
-        channel = self._channels.get(delivered[0].channel)
-        if channel is not None and channel.on_deliveries is not None:
-            channel.on_deliveries(delivered)
 
     def _connection_opened(self, _: events.ConnectionOpened) -> None:
         if not self._opened.done():
@@ -481,6 +464,11 @@ class Connection(asyncio.Protocol):
         channel = self._channels.get(event.channel)
         if channel is not None:
             channel.take(event.method)
+
+    def _deliveries_received(self, event: events.DeliveriesReceived) -> None:
+        channel = self._channels.get(event.channel)
+        if channel is not None and channel.on_deliveries is not None:
+            channel.on_deliveries(event)
 
     def _content_received(self, event: events.ContentReceived) -> None:
         channel = self._channels.get(event.channel)
@@ -559,6 +547,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     events.ChannelClosed: Connection._channel_closed,
     events.ChannelError: Connection._channel_error,
     events.MethodReceived: Connection._method_received,
+    events.DeliveriesReceived: Connection._deliveries_received,
     events.ContentReceived: Connection._content_received,
     events.AcksReceived: Connection._acks_received,
     events.Blocked: Connection._blocked,

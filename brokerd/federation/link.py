@@ -187,9 +187,14 @@ class Link:
             self._session_error = self._session_error or error
             self._woken.set()
 
-    def _delivered(self, delivered: list[events.ContentReceived]) -> None:
-        for run in _runs(delivered, _now_ms()):
-            self._handle(run)
+    def _delivered(self, run: events.DeliveriesReceived) -> None:
+        method = run.method
+        self._handle(
+            link_events.Delivered(
+                *(method.delivery_tag, method.redelivered, method.exchange, method.routing_key),
+                *(run.header, run.bodies, _now_ms()),
+            )
+        )
 
     async def _serve(self, channel: Channel, intake: Intake) -> None:
         """Until the session fails: the source follows, the consumer comes and goes."""
@@ -359,25 +364,6 @@ class _Listener:
     def demanded(self, is_wanted: bool) -> None:
         """See Listener."""
         self._link._handle(link_events.DemandChanged(self._session, is_wanted))
-
-
-def _runs(delivered: list[events.ContentReceived], now_ms: int) -> list[link_events.Delivered]:
-    """Return deliveries with neighbours that are alike joined."""
-    runs: list[link_events.Delivered] = []
-    last: tuple[object, ...] = ()
-    following = 0
-    for event in delivered:
-        method = event.method
-        assert isinstance(method, methods.BasicDeliver)
-        tag = method.delivery_tag
-        alike = method.redelivered, method.exchange, method.routing_key, event.header
-        if tag == following and alike == last:
-            runs[-1].bodies.append(event.body)
-        else:
-            runs.append(link_events.Delivered(tag, *alike, [event.body], now_ms))
-            last = alike
-        following = tag + 1
-    return runs
 
 
 def _now_ms() -> int:

@@ -175,8 +175,17 @@ class Topology(Host, Protocol):
         """
         ...
 
+    def has(self, kind: str, vhost: str, name: str) -> bool:
+        """Tell whether there is a "queue" or an "exchange" of this name."""
+        ...
+
+    @property
+    def honours_alarms(self) -> bool:
+        """Say whether alarms hold federation back, too (R-ALM-9)."""
+        ...
+
     def alarm(self) -> str:
-        """Return why consumption must pause, "" if it need not (R-ALM-9)."""
+        """Return why publishers are held back anywhere, "" if they are not."""
         ...
 
     def open_publisher(self, vhost: str, exchange: str, outcome: Outcome) -> Publisher:

@@ -92,6 +92,14 @@ class Shovel:
         """Return where the source is."""
         return self.source.addresses
 
+    @property
+    def publishes_here(self) -> bool:
+        """Return whether all messages go to one exchange of this cluster, with all rights."""
+        to = self.destination
+        return (to.queue is not None or bool(to.exchange)) and not any(
+            address.host or address.user for address in to.addresses
+        )
+
     def forwarded(
         self, cluster: str, source_uri: str, destination_uri: str, header: bytes, now_s: int
     ) -> bytes:

@@ -13,27 +13,41 @@ from typing import Any
 from brokerd.amqp import methods, properties, spec
 from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
-from brokerd.federation.ends import Dial, Ends, Intake, Listener, Peer, Session
-from brokerd.federation.errors import ChannelClosed
+from brokerd.federation.ends import (
+    Destination,
+    Dial,
+    Ends,
+    Intake,
+    Listener,
+    Peer,
+    Session,
+)
+from brokerd.federation.errors import ChannelClosed, ClientError
 from brokerd.federation.link_counts import Drop
-from brokerd.federation.link_events import Delivered
+from brokerd.federation.link_events import Answer, Delivered
+from brokerd.federation.ports import Publisher, Topology
 from brokerd.federation.remote_publisher import RemotePublisher
-from brokerd.federation.shovel import Shovel
+from brokerd.federation.shovel import End, Shovel
 
 CONSUMER_TAG = "shovel"
 
 
-def ends_of(shovel: Shovel, cluster: str, dial: Dial, finished: Callable[[], None]) -> Ends:
+def ends_of(shovel: Shovel, topology: Topology, dial: Dial, finished: Callable[[], None]) -> Ends:
     """Return what makes a link this shovel.
 
-    cluster: this one's name.  finished() is called when all that was to be moved has been moved.
+    finished() is called when all that was to be moved has been moved.
     """
-    passage = ShovelPassage(shovel, cluster)
+    passage = ShovelPassage(shovel, topology.cluster_name)
+    destination: Destination
+    if shovel.publishes_here:
+        destination = ShovelDestinationHere(shovel, passage, dial, topology)
+    else:
+        destination = ShovelDestination(shovel, passage, dial)
     return Ends(
         shovel.vhost,
         ShovelSource(shovel),
         passage,
-        ShovelDestination(shovel, passage, dial),
+        destination,
         title="Shovel",
         dial=dial,
         ends_after=shovel.delete_after,
@@ -172,11 +186,7 @@ class ShovelDestination:
             address, address.vhost or "", f"Shovel {self._shovel.link_id}", destination.authorities
         )
         try:
-            if destination.queue is not None:
-                arguments: Table = dict(destination.queue_arguments)
-                await declare_queue(connection, destination.queue, arguments)
-            elif destination.exchange:
-                await _check_exchange(connection, destination.exchange)
+            await _prepare(connection, destination)
             publisher = RemotePublisher(
                 *(connection, await connection.open_channel(), listener, self._passage.exchange),
                 # To one queue, and it is gone: the next session makes it again.
@@ -189,6 +199,81 @@ class ShovelDestination:
         is_unlimited = not address.host and not address.user
         self._passage.introduce_destination(address.shown, None if is_unlimited else address.user)
         return publisher
+
+
+class ShovelDestinationHere:
+    """ends.Destination: one exchange of this cluster, published to without a connection."""
+
+    def __init__(
+        self, shovel: Shovel, passage: ShovelPassage, dial: Dial, topology: Topology
+    ) -> None:
+        self._shovel = shovel
+        self._passage = passage
+        self._dial = dial
+        self._topology = topology
+        self._random = random.Random()
+
+    async def open(self, listener: Listener) -> Publisher:
+        """See Destination; what is missing is made, or missed, as at any broker."""
+        destination = self._shovel.destination
+        address = self._random.choice(destination.addresses)
+        vhost = address.vhost or ""
+        connection = await self._dial(address, vhost, f"Shovel {self._shovel.link_id}", None)
+        try:
+            await _prepare(connection, destination)
+        finally:
+            connection.leave()
+        self._passage.introduce_destination(address.shown, None)
+        return _PublisherHere(self._topology, vhost, destination, listener)
+
+
+class _PublisherHere:
+    """ports.Publisher; a destination that is deleted ends the session, which makes it again."""
+
+    def __init__(
+        self, topology: Topology, vhost: str, destination: End, listener: Listener
+    ) -> None:
+        self._topology = topology
+        self._vhost = vhost
+        self._destination = destination
+        self._listener = listener
+        exchange = "" if destination.queue is not None else destination.exchange or ""
+        self._publisher = topology.open_publisher(vhost, exchange, self._answered)
+
+    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
+        """See Publisher."""
+        self._publisher.publish(number, routing_key, header, bodies)
+
+    def flush(self) -> None:
+        """See Publisher."""
+        self._publisher.flush()
+
+    def close(self) -> None:
+        """See Publisher."""
+        self._publisher.close()
+
+    def _answered(self, answers: list[Answer]) -> None:
+        is_refused = not all(is_taken for _, _, is_taken in answers)
+        if is_refused and (missing := self._missing()):
+            self._listener.failed(ClientError(f"the destination is gone: {missing}"))
+        self._listener.answered(answers)
+
+    def _missing(self) -> str:
+        """Return what of the destination is not there, "" if all is."""
+        to = self._destination
+        kind, name = ("exchange", to.exchange) if to.queue is None else ("queue", to.queue)
+        if self._topology.has(kind, self._vhost, name or ""):
+            return ""
+        return f"no {kind} {name!r} in vhost {self._vhost!r}"
+
+
+async def _prepare(connection: Connection, destination: End) -> None:
+    """Make a queue that is missing; an exchange that is is an error."""
+    if destination.queue is not None:
+        arguments: Table = dict(destination.queue_arguments)
+        await declare_queue(connection, destination.queue, arguments)
+    elif destination.exchange:
+        await _check_exchange(connection, destination.exchange)
 
 
 async def declare_queue(

@@ -161,7 +161,7 @@ class Supervisor:
         if alarm != self._alarm:
             self._alarm = alarm
             for wanted, link in self._links.values():
-                if not isinstance(wanted.federated, Shovel):
+                if self._heeds_alarm(wanted):
                     link.alarm_changed(alarm)
         now = time.monotonic()
         is_behind = topology.revision != self._revision and now >= self._resync_at
@@ -218,10 +218,16 @@ class Supervisor:
         link = Link(link_id, wanted.upstream, self._ends(link_id, wanted), self._topology)
         self._links[link_id] = (wanted, link)
         link.start()
-        # A shovel is blocked by its destination, and an alarm here is no reason not to empty a
-        # queue.
-        if self._alarm and not isinstance(wanted.federated, Shovel):
+        if self._alarm and self._heeds_alarm(wanted):
             link.alarm_changed(self._alarm)
+
+    def _heeds_alarm(self, wanted: _Wanted) -> bool:
+        """R-ALM-9.  A shovel that publishes here is a publisher as any other; one that does not
+        is blocked by its destination, and an alarm here is no reason not to empty a queue.
+        """
+        if isinstance(wanted.federated, Shovel):
+            return wanted.federated.publishes_here
+        return self._topology.honours_alarms
 
     def _ends(self, link_id: str, wanted: _Wanted) -> Ends:
         local, upstream, topology = wanted.federated, wanted.upstream, self._topology
@@ -233,7 +239,7 @@ class Supervisor:
                 self._removals.add(removal)
                 removal.add_done_callback(self._removals.discard)
 
-            return shovel_ends.ends_of(shovel, topology.cluster_name, self._dial, finished)
+            return shovel_ends.ends_of(shovel, topology, self._dial, finished)
         assert isinstance(upstream, Upstream)
         if isinstance(local, FederatedQueue):
             return Ends(

@@ -364,9 +364,18 @@ class MemberTopology:
         running = [name for name in members if NodeId(name) in alive]
         return running if 2 * len(running) > len(members) else []
 
-    def alarm(self) -> str:
+    def has(self, kind: str, vhost: str, name: str) -> bool:
+        """Look into the catalog."""
+        return self._catalog.view.get(kind, vhost, name) is not None
+
+    @property
+    def honours_alarms(self) -> bool:
         """R-ALM-9."""
-        return self._alarm() if self._routing.profile.federation_honour_alarms else ""
+        return self._routing.profile.federation_honour_alarms
+
+    def alarm(self) -> str:
+        """See ports.Topology."""
+        return self._alarm()
 
     def open_publisher(self, vhost: str, exchange: str, outcome: ports.Outcome) -> ports.Publisher:
         """Return a publishing channel."""

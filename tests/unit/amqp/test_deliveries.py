@@ -52,13 +52,20 @@ def read(pieces: list[bytes]) -> tuple[list[Event], bytes, int]:
 
 
 def plain(found: list[Event]) -> list[object]:
-    """Events whose methods can be compared."""
-    return [
-        (event.method.encode(1), event.header, event.body)
-        if isinstance(event, events.ContentReceived)
-        else event
-        for event in found
-    ]
+    """Events that can be compared, each delivery of a run by itself."""
+    out: list[object] = []
+    for event in found:
+        if not isinstance(event, events.DeliveriesReceived):
+            out.append(event)
+            continue
+        first = event.method
+        for place, body in enumerate(event.bodies):
+            method = methods.BasicDeliver(
+                *(first.consumer_tag, first.delivery_tag + place, first.redelivered),
+                *(first.exchange, first.routing_key),
+            )
+            out.append((event.channel, method.encode(1), event.header, body))
+    return out
 
 
 def same_in_one_read(frames: list[bytes]) -> list[Event]:
@@ -78,7 +85,23 @@ def test_a_run_of_deliveries_is_what_its_frames_are() -> None:
         key = ("k", "k", "longer")[number % 3]
         frames += delivery(2**40 + number, body, RAW[number % 2], key, number % 4 == 0)
     found = same_in_one_read(frames)
-    assert len(found) == len(bodies) * 2
+    assert len(plain(found)) == len(bodies) * 2
+
+
+def test_a_run_ends_where_anything_but_tag_and_body_changes() -> None:
+    """Tags that are not the next, a redelivered one, other properties, another key."""
+    frames: list[bytes] = []
+    for tag, raw, key, redelivered in (
+        *((1, 0, "k", False), (2, 0, "k", False)),
+        *((4, 0, "k", False), (5, 0, "k", True)),
+        *((6, 0, "k", True), (7, 1, "k", True)),
+        *((8, 1, "l", True), (9, 1, "l", True), (9, 1, "l", True)),
+    ):
+        frames += delivery(tag, b"%d" % tag, RAW[raw], key, redelivered)
+    found = same_in_one_read(frames)
+    runs = [event for event in found if isinstance(event, events.DeliveriesReceived)]
+    assert [run.method.delivery_tag for run in runs] == [1, 4, 5, 7, 8, 9]
+    assert [len(run.bodies) for run in runs] == [2, 1, 2, 1, 2, 1]
 
 
 def test_other_frames_may_stand_between_deliveries() -> None:
@@ -113,8 +136,8 @@ def test_what_is_wrong_is_judged_by_the_general_path(wrong: list[bytes]) -> None
     """R-FRM-6, R-FRM-7."""
     good, bad = delivery(1, b"one"), delivery(2, b"two")[:1]
     found = same_in_one_read([*good, *bad, *wrong])
-    assert isinstance(found[0], events.ContentReceived)
-    assert not any(isinstance(event, events.ContentReceived) for event in found[1:])
+    assert isinstance(found[0], events.DeliveriesReceived)
+    assert not any(isinstance(event, events.DeliveriesReceived) for event in found[1:])
 
 
 def test_a_wrong_octet_anywhere_is_seen_as_before() -> None:

@@ -82,11 +82,12 @@ def test_publish_confirm_deliver_ack_and_close(is_bytewise: bool) -> None:
     pair.server.send_raw(encoder.frames(1, False, [(item[1], item[2]) for item in items]), 3)
     pair.exchange()
     assert events.AcksReceived(3, [(len(bodies), True)]) in pair.client_events
-    got = [e for e in pair.client_events if isinstance(e, events.ContentReceived)]
-    assert [e.body for e in got] == bodies
-    assert [e.method for e in got] == [
-        methods.BasicDeliver("ctag", tag, False, "ex", "rk") for tag in range(1, 6)
-    ]
+    got = [e for e in pair.client_events if isinstance(e, events.DeliveriesReceived)]
+    assert [body for e in got for body in e.bodies] == bodies
+    following = 1
+    for run in got:
+        assert run.method == methods.BasicDeliver("ctag", following, False, "ex", "rk")
+        following += len(run.bodies)
 
     for tag in range(1, 6):
         pair.client.send(3, methods.BasicAck(tag, False))

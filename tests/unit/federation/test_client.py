@@ -76,7 +76,7 @@ async def test_deliveries_come_by_callback_and_a_cancel_is_told() -> None:
     async with channel_to(polite) as (_, channel):
         got: asyncio.Queue[bytes] = asyncio.Queue()
         ended: asyncio.Queue[str] = asyncio.Queue()
-        channel.on_deliveries = lambda read: got.put_nowait(read[0].body)
+        channel.on_deliveries = lambda run: got.put_nowait(run.bodies[0])
         channel.on_ended = lambda error: ended.put_nowait(str(error))
         await channel.call(methods.BasicConsume(queue="q"))
         assert await asyncio.wait_for(got.get(), 60) == b"body"

@@ -120,6 +120,26 @@ def test_a_uri_without_a_host_is_this_cluster(uri: str, vhost: str, user: str, s
     assert address.shown == shown
 
 
+@pytest.mark.parametrize(
+    ("keys", "is_here"),
+    [
+        ({"dest-queue": "q"}, True),
+        ({"dest-queue": "q", "dest-uri": ["amqp://", "amqp:///other"]}, True),
+        ({"dest-exchange": "x"}, True),
+        # To a queue's exchange of each message, or by a key to any queue.
+        ({}, False),
+        ({"dest-exchange": "", "dest-exchange-key": "q"}, False),
+        ({"dest-queue": "q", "dest-uri": "amqp://weak@"}, False),
+        ({"dest-queue": "q", "dest-uri": ["amqp://", "amqp://elsewhere"]}, False),
+    ],
+)
+def test_what_goes_to_one_place_of_this_cluster_needs_no_connection(
+    keys: dict[str, Any], is_here: bool
+) -> None:
+    least = {"src-uri": "amqp://", "src-queue": "from", "dest-uri": "amqp://"}
+    assert shovel.parse("/", "s", least | keys).publishes_here is is_here
+
+
 @pytest.mark.parametrize("old_first", [True, False])
 def test_names_of_old_are_taken_and_the_new_ones_count(old_first: bool) -> None:
     old = {

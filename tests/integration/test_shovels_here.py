@@ -1,0 +1,116 @@
+"""Shovels whose destination is their own cluster: they publish without a connection of theirs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika.exceptions
+import pytest
+
+from tests.integration.federation_rig import admin, amqp, take
+from tests.integration.members import cluster, eventually
+from tests.integration.test_channel_flow import alarm
+from tests.integration.test_shovels import Ends, bodies, count, fill
+
+pytestmark = pytest.mark.timeout(240)
+
+#: With the profile of 2009 federation does not heed alarms, publishers do.
+PROFILES = ["brokerd", "reference"]
+HERE = {"dest_uri": "amqp://"}
+
+
+@pytest.fixture(scope="module", params=PROFILES)
+def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder: Path = tmp_path_factory.mktemp("here")
+    with (
+        cluster(folder, 1, BROKERD_COMPAT_PROFILE=request.param) as (member,),
+        admin(member) as client,
+    ):
+        yield Ends(member, member, client)
+
+
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+def test_messages_move_in_order_and_the_shovel_ends(ends: Ends, ack_mode: str) -> None:
+    name = f"here-{ack_mode}"
+    with amqp(ends.here.amqp_port) as channel:
+        fill(channel, name, 300, content_type="text/plain")
+        ends.shovel(
+            *(name,),
+            **HERE,
+            dest_queue=f"{name}-to",
+            ack_mode=ack_mode,
+            src_delete_after="queue-length",
+        )
+        ends.wait_gone(name)
+        taken = [take(channel, f"{name}-to") for _ in range(300)]
+        assert [body for _, _, body in taken] == [b"%d" % i for i in range(300)]
+        assert {properties.content_type for _, properties, _ in taken} == {"text/plain"}
+        assert count(channel, name) == 0
+
+
+def test_an_exchange_takes_them_and_one_that_is_deleted_is_waited_for(ends: Ends) -> None:
+    """Nothing is lost, and the row says what is missing."""
+    with amqp(ends.here.amqp_port) as channel:
+
+        def declare() -> None:
+            channel.exchange_declare("press", "direct", durable=True)
+            channel.queue_declare("press", durable=True)
+            channel.queue_bind("press", "press", "all")
+
+        ends.shovel("news", **HERE, dest_exchange="press", dest_exchange_key="all")
+        assert "no exchange 'press'" in ends.wait("news", "error")["error"]
+        fill(channel, "news", 3)
+        declare()
+        assert bodies(channel, "press", 3) == [b"0", b"1", b"2"]
+        channel.exchange_delete("press")
+        fill(channel, "news", 5)
+        assert "no exchange 'press'" in ends.wait("news", "error")["error"]
+        assert count(channel, "press") == 0
+        declare()
+        assert sorted(bodies(channel, "press", 5)) == [b"%d" % i for i in range(5)]
+
+
+def test_a_queue_that_is_deleted_is_made_again(ends: Ends) -> None:
+    with amqp(ends.here.amqp_port) as channel:
+        ends.shovel("again", **HERE, dest_queue="again-to")
+        ends.wait("again")
+        channel.queue_delete("again-to")
+        fill(channel, "again", 50)
+
+        def is_back() -> bool:
+            with (
+                contextlib.suppress(pika.exceptions.ChannelClosedByBroker),
+                amqp(ends.here.amqp_port) as asker,
+            ):
+                return count(asker, "again-to") == 50
+            return False
+
+        eventually(is_back, "the queue is back with all messages")
+
+
+def test_what_is_refused_goes_back_and_comes_when_there_is_room(ends: Ends) -> None:
+    """reject-publish; the session goes on."""
+    with amqp(ends.here.amqp_port) as channel:
+        fill(channel, "full", 20)
+        limits = {"x-max-length": 5, "x-overflow": "reject-publish"}
+        ends.shovel("full", **HERE, dest_queue="full-to", dest_queue_args=limits)
+        eventually(lambda: (ends.row("full") or {}).get("refused", 0) > 0, "some are refused")
+        got = sorted(int(body) for body in bodies(channel, "full-to", 20))
+        assert got == list(range(20))
+        eventually(lambda: count(channel, "full") == 0, "nothing is left")
+        assert ends.wait("full")["reconnects"] == 0
+
+
+def test_an_alarm_holds_it_as_any_publisher(ends: Ends) -> None:
+    """R-ALM-9."""
+    with amqp(ends.here.amqp_port) as channel:
+        ends.shovel("held", **HERE, dest_queue="held-to")
+        ends.wait("held")
+        with alarm(ends.here, ends.admin):
+            ends.wait("held", "blocked")
+        ends.wait("held")
+        fill(channel, "held", 10)
+        assert bodies(channel, "held-to", 10) == [b"%d" % i for i in range(10)]

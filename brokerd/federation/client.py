@@ -8,6 +8,7 @@ a `ClientError` without credentials in its text.  For `link.py` and tests; not a
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import deque
@@ -27,6 +28,8 @@ from brokerd.federation.upstream import Address
 #: From the first packet to open-ok, if the URI has no connection_timeout.
 CONNECT_TIMEOUT_MS = 30_000
 CONNECT_TIMEOUT_MS_MAX = 600_000
+#: The answer of one of its addresses to the first packet.
+ANSWER_TIMEOUT_S = 5.0
 #: Any answer of the peer after that.
 CALL_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
@@ -256,25 +259,8 @@ class Connection(asyncio.Protocol):
         name: what the upstream's listings show.  authorities: PEM, None for the system's.
         sock: connected already, one of a pair; nothing is dialled then.
         """
-        timeout_ms = address.integer(
-            "connection_timeout", CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS_MAX
-        )
-        mechanism = address.option("auth_mechanism", "plain").lower()
-        if mechanism not in ("plain", "amqplain"):
-            raise UpstreamError(f"{address.shown}: auth_mechanism {mechanism} is not supported")
-        config = ConnectionConfig(
-            credentials=Credentials(address.user, address.password),
-            vhost=vhost,
-            heartbeat_s=address.integer("heartbeat", HEARTBEAT_S, HEARTBEAT_S_MAX),
-            channel_max=address.integer("channel_max", CHANNELS_MAX, CHANNELS_MAX) or CHANNELS_MAX,
-            handshake_timeout_ms=timeout_ms,
-            client_properties={
-                "product": "brokerd",
-                "version": __version__,
-                "platform": "Python",
-                "connection_name": name,
-            },
-        )
+        config = _config(address, vhost, name)
+        timeout_ms = config.handshake_timeout_ms
         context = await tls_context(address, authorities)
         server_name = address.option("server_name_indication", address.host) if context else None
         loop = asyncio.get_running_loop()
@@ -287,8 +273,9 @@ class Connection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if sock is None:
+                    connected = await _connected(address)
                     await loop.create_connection(
-                        make, address.host, address.port, ssl=context, server_hostname=server_name
+                        make, sock=connected, ssl=context, server_hostname=server_name
                     )
                 else:
                     await loop.create_unix_connection(make, sock=sock)
@@ -521,6 +508,56 @@ class Connection(asyncio.Protocol):
         for channel in channels:
             channel.end(error)
         self._ended.set()
+
+
+def _config(address: Address, vhost: str, name: str) -> ConnectionConfig:
+    """Return what a URI says of a connection; UpstreamError if that cannot be."""
+    timeout_ms = address.integer("connection_timeout", CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT_MS_MAX)
+    mechanism = address.option("auth_mechanism", "plain").lower()
+    if mechanism not in ("plain", "amqplain"):
+        raise UpstreamError(f"{address.shown}: auth_mechanism {mechanism} is not supported")
+    return ConnectionConfig(
+        credentials=Credentials(address.user, address.password),
+        vhost=vhost,
+        heartbeat_s=address.integer("heartbeat", HEARTBEAT_S, HEARTBEAT_S_MAX),
+        channel_max=address.integer("channel_max", CHANNELS_MAX, CHANNELS_MAX) or CHANNELS_MAX,
+        handshake_timeout_ms=timeout_ms,
+        client_properties={
+            "product": "brokerd",
+            "version": __version__,
+            "platform": "Python",
+            "connection_name": name,
+        },
+    )
+
+
+async def _connected(address: Address) -> socket.socket:
+    """Return a socket with whom answers of the name's addresses, in their order; OSError if nobody
+    does.
+
+    One that a cut swallows what is sent to is left in time for the others, and for another try: the
+    system would ask it again after 1, 3, 7, 15 s, however soon it is back.
+    """
+    loop = asyncio.get_running_loop()
+    fault: OSError = OSError(errno.EADDRNOTAVAIL, f"{address.host} has no address")
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await loop.sock_connect(sock, place)
+            return sock
+        except TimeoutError:
+            sock.close()
+            fault = OSError(errno.EHOSTUNREACH, f"no answer within {ANSWER_TIMEOUT_S:g} s")
+        except OSError as error:
+            sock.close()
+            fault = error
+        except BaseException:
+            sock.close()
+            raise
+    raise fault
 
 
 def _unreached(address: Address, error: OSError) -> ConnectionLost:

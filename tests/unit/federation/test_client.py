@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from brokerd.amqp import events, methods
 from brokerd.amqp.connection import AmqpConnection
-from brokerd.federation import upstream
+from brokerd.federation import client, upstream
 from brokerd.federation.client import PIPELINE_MAX, Channel, Connection
 from brokerd.federation.errors import ChannelClosed, ConnectionLost, UpstreamError
 from tests.authorities import Authority
@@ -51,6 +52,53 @@ async def test_a_connection_opens_calls_and_closes() -> None:
         await channel.close()
         await connection.close()
         assert connection.lost is not None
+
+
+@contextmanager
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A port whose system drops first packets, as one behind a cut does: nobody takes what waits
+    there.
+    """
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT_S", 0.2)
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+async def test_who_does_not_answer_is_left_in_time_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with silent(monkeypatch) as port:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectionLost, match=r"no answer within 0\.2 s") as caught:
+            await connect(port)
+        assert asyncio.get_running_loop().time() - began < 20
+        assert "secret" not in str(caught.value)
+
+
+async def test_all_addresses_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is dead takes its part of the time and not all of it; nor is one that refuses the
+    last word.
+    """
+    with silent(monkeypatch) as dead, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        async with serving(polite) as port:
+            places = [dead, closed.getsockname()[1], port]
+
+            async def found(*_: object, **__: object) -> list[tuple[object, ...]]:
+                inet = socket.AF_INET, socket.SOCK_STREAM, 0, ""
+                return [(*inet, ("127.0.0.1", place)) for place in places]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+            connection = await connect(1)
+            assert connection.lost is None
+            await connection.close()
 
 
 async def test_many_calls_go_out_without_waiting_and_answers_keep_their_order() -> None:

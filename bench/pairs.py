@@ -10,6 +10,7 @@ nothing.  CPU is that of each member's threads, as the kernel counted it.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import time
@@ -90,8 +91,9 @@ def main() -> None:
                     found[side].append(run(clusters[side], options, count))
             for place, figure in enumerate(("CPU, leader", "CPU, follower", "p50")):
                 old, new = ([figures[place] for figures in side] for side in found)
-                ratios = [after / before for before, after in zip(old, new, strict=True)]
-                ratio = statistics.median(ratios)
+                # The clock of a process counts hundredths of a second: a follower may use none.
+                ratios = [after / before for before, after in zip(old, new, strict=True) if before]
+                ratio = statistics.median(ratios) if ratios else math.nan
                 middles = f"{statistics.median(old):.2f} µs | {statistics.median(new):.2f} µs"
                 print(f"| {title} | {figure} | {middles} | {ratio:.3f} |", flush=True)
     finally:

@@ -276,7 +276,7 @@ class RaftNode(NodeState):
         restored = None
         stable = self.log.stable
         while self._writes and self._writes[0].token <= token:
-            write = self._writes.popleft()
+            write = self._writes.pop(0)
             if write.is_snapshot:
                 restored = self.log.installed()
                 self._history.settle(restored.index)

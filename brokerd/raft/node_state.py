@@ -7,7 +7,6 @@ replication.py what they lead to, and they alone use it.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,7 +83,7 @@ class NodeState:
         #: Messages that may leave at once, and those that wait for the disk.
         self._messages: list[Message] = []
         self._after_write: list[Message] = []
-        self._writes: deque[Write] = deque()
+        self._writes: list[Write] = []
         self._saved = hard_state
         #: A leader would have what is committed here replaced: from then on this member neither
         #: votes nor stands, and its log stays as it is (following.py).

@@ -4,7 +4,7 @@ tracker).
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from enum import IntEnum
 
 from brokerd.raft.messages import NodeId
@@ -53,7 +53,7 @@ class Progress:
         #: PROBE: an APPEND is out; wait for its answer or for a heartbeat's.
         self.probe_sent = False
         #: Last index of each APPEND on the way.
-        self.inflights: deque[int] = deque()
+        self.inflights: list[int] = []
         self.inflight_max = inflight_max
         #: Heard since the last check of the quorum.
         self.is_active = False
@@ -101,8 +101,8 @@ class Progress:
     def acknowledge(self, index: int) -> bool:
         """Everything up to `index` is persisted there; return whether that is news."""
         inflights = self.inflights
-        while inflights and inflights[0] <= index:
-            inflights.popleft()
+        if inflights and inflights[0] <= index:
+            del inflights[: bisect_right(inflights, index)]
         if self.next <= index:
             self.next = index + 1
         if index <= self.match:

@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -205,7 +204,7 @@ class Replica:
         #: `became_leader`).
         self._realise_above = log.committed if machine.realise_everywhere else log.last
         self._actions: list[Action] = []
-        self._pending: deque[_Pending] = deque()
+        self._pending: list[_Pending] = []
         self._pending_bytes = 0
         #: Index of the tick command on its way, 0 if none.
         self._tick_index = 0
@@ -526,6 +525,7 @@ class Replica:
         is_leader = node.is_leader
         is_realising = is_leader or machine.realise_everywhere
         actions = self._actions
+        pending, answered = self._pending, 0
         for entry in entries:
             index = entry.index
             reply = b""
@@ -543,14 +543,15 @@ class Replica:
             elif is_leader and index == node.term_start:
                 effects = machine.became_leader(Meta(index, entry.term, self._now_ms))
             # The answer goes before the effects: consume-ok before the first delivery.
-            pending = self._pending
-            if pending and pending[0].index == index:
-                done = pending.popleft()
+            if answered < len(pending) and pending[answered].index == index:
+                done = pending[answered]
+                answered += 1
                 self._pending_bytes -= done.size_bytes
                 is_mine = done.term == entry.term
                 actions.append(Reply(done.token, is_mine, reply if is_mine else b"", node.leader))
             if effects:
                 actions.append(Realise(index, entry.term, effects))
+        del pending[:answered]
         node.advance_applied(entries[-1].index)
         if 0 < self._tick_index <= entries[-1].index:
             self._tick_index = 0

@@ -388,7 +388,7 @@ class Replication:
         progress.probe_sent = False
         # A lost message must not hold its slot of the window for ever.
         if len(progress.inflights) >= progress.inflight_max:
-            progress.inflights.popleft()
+            del progress.inflights[0]
         if progress.match < self._node.log.last or progress.state is ProgressState.PROBE:
             self.send_append(progress)
 

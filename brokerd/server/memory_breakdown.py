@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from brokerd.core.queue.queue_machine import QueueMachine
 
 #: An idle queue with its replica and log, bytes; `bench.memory`, 10,000 of each type.
-QUEUE_BYTES = 14_300
+QUEUE_BYTES = 11_500
 #: What telemetry remembers of a queue led here: its last row.
 QUEUE_ROW_BYTES = 1_100
 #: An AMQP connection after its login, uvloop's part included.

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -22,6 +20,7 @@ from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.asked import Answer, Asked, Deadlines, ReplyStatus
 from brokerd.cluster.groups.commit_times import CommitTimes
 from brokerd.cluster.groups.driver import Done
+from brokerd.cluster.groups.group_commands import Command, Group
 from brokerd.core.queue import client_sessions as envelopes
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -63,60 +62,6 @@ class Network(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _Command:
-    id: int
-    data: bytes
-    answer: Answer
-    #: Goes in an envelope, with `id` as its number.
-    is_once: bool = False
-    #: How an answer begins that says: not applied, what was sent before it has not arrived.
-    early: bytes = b""
-    #: What its sender's commands to this group have in common that follow one another.
-    line: object | None = None
-    #: Somebody waits for the answer, and would rather have a refusal than wait in vain.
-    is_asked: bool = False
-    #: At a replica here it may be lazy (raft/replication.py).
-    is_lazy: bool = False
-    #: How often it was told so with nothing before it on the way.
-    early_count: int = 0
-    is_finished: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """Commands of one group: first those on the way (`sent`), then those that wait."""
-
-    uid: int
-    members: tuple[NodeId, ...]
-    leader: NodeId | None = None
-    #: Where `sent` went; None while nothing is on the way.
-    target: NodeId | None = None
-    sent: dict[int, _Command] = field(default_factory=dict)
-    sent_bytes: int = 0
-    waiting: deque[_Command] = field(default_factory=deque)
-    pending_bytes: int = 0
-    #: Who waits for fewer of them: (bytes, whom to call).
-    room: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    #: Those of `sent` and `waiting` that go in envelopes; a finished one may be among them, but
-    #: not in front.
-    once: deque[_Command] = field(default_factory=deque)
-    #: The last of them that went out since `target` was chosen.
-    once_sent: int = 0
-    #: The target has taken a command since it was chosen: it is the leader, the window opens.
-    is_confirmed: bool = False
-    #: Whom the replica here takes for the leader has refused: until the replica has news, others
-    #: know better.  One that has been left out of its group gets no news.
-    is_replica_wrong: bool = False
-    failures: int = 0
-    next_member: int = 0
-    retry: asyncio.TimerHandle | None = None
-    #: Why nobody takes anything for now; "": as far as is known, somebody does.
-    refusal: str = ""
-    #: Waiting does not help: what is published is refused as well.
-    refuses_lines: bool = False
-
-
 class GroupClient:
     """Queues, windows and retries per group.
 
@@ -143,8 +88,8 @@ class GroupClient:
         self.commit_times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
-        self._groups: dict[int, _Group] = {}
-        self._by_id: dict[int, tuple[_Group, _Command]] = {}
+        self._groups: dict[int, Group] = {}
+        self._by_id: dict[int, tuple[Group, Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
         self._pending_bytes, self._pending_groups = 0, 0
         #: Since when groups have taken nothing; those that wait for nothing may be among them.
@@ -160,7 +105,7 @@ class GroupClient:
         members = tuple(nodes)
         group = self._groups.get(uid)
         if group is None:
-            self._groups[uid] = _Group(uid, members)
+            self._groups[uid] = Group(uid, members)
         else:
             group.members = members
 
@@ -175,7 +120,7 @@ class GroupClient:
         self._count(group, -group.pending_bytes)
         for _, done in group.room:
             self._loop.call_soon(done)
-        for command in [*group.sent.values(), *group.waiting]:
+        for command in group.commands():
             self._by_id.pop(command.id, None)
             if not command.is_finished:
                 command.is_finished = True
@@ -209,7 +154,7 @@ class GroupClient:
         found = []
         for uid, began in list(self._stalled.items()):
             group = self._groups[uid]
-            if not group.sent and all(command.is_finished for command in group.waiting):
+            if not group.sent and all(command.is_finished for command in group.waiting or ()):
                 del self._stalled[uid]
             elif began <= since:
                 found.append(uid)
@@ -225,7 +170,7 @@ class GroupClient:
         group.refusal, group.refuses_lines = reason, is_lasting
         refused = [
             command
-            for command in (*group.sent.values(), *group.waiting)
+            for command in group.commands()
             if not command.is_finished and _is_refused(group, command)
         ]
         for command in refused:
@@ -330,7 +275,7 @@ class GroupClient:
         line: object = None,
         is_asked: bool = False,
         is_lazy: bool = False,
-    ) -> _Command | None:
+    ) -> Command | None:
         if len(data) > self._command_bytes_max:
             raise ValueError(f"a command of {len(data)} bytes is too large")
         group = self._groups.get(uid)
@@ -338,19 +283,17 @@ class GroupClient:
             self._loop.call_soon(answer, ReplyStatus.GONE, b"")
             return None
         self._next_id += 1
-        command = _Command(self._next_id, data, answer, once, early, line, is_asked, is_lazy)
+        command = Command(self._next_id, data, answer, once, early, line, is_asked, is_lazy)
         if group.refusal and _is_refused(group, command):
             self._loop.call_soon(answer, ReplyStatus.REFUSED, group.refusal.encode())
             return None
         self._by_id[command.id] = (group, command)
-        group.waiting.append(command)
-        if once:
-            group.once.append(command)
+        group.add(command)
         self._count(group, len(data))
         self._pump(group)
         return command
 
-    def _withdraw(self, uid: int, command: _Command) -> None:
+    def _withdraw(self, uid: int, command: Command) -> None:
         """Nobody waits for it any more: do not send it again."""
         group = self._groups.get(uid)
         if group is not None and not command.is_finished:
@@ -359,7 +302,7 @@ class GroupClient:
 
     # ---- sending --------------------------------------------------------------------------------
 
-    def _pump(self, group: _Group) -> None:
+    def _pump(self, group: Group) -> None:
         """Send what waits, as far as the window allows."""
         if group.retry is not None or not group.waiting:
             return
@@ -390,8 +333,10 @@ class GroupClient:
             waiting.popleft()
             sent[command.id] = command
             group.sent_bytes += size
+        if not group.waiting:
+            group.waiting = None
 
-    def _dispatch(self, group: _Group, command: _Command) -> bool:
+    def _dispatch(self, group: Group, command: Command) -> bool:
         target = group.target
         assert target is not None
         network = self._network
@@ -410,14 +355,15 @@ class GroupClient:
         network.propose(group.uid, data, self.commit_times.timed(done), is_lazy=command.is_lazy)
         return True
 
-    def _enveloped(self, group: _Group, command: _Command) -> bytes:
+    def _enveloped(self, group: Group, command: Command) -> bytes:
         after, group.once_sent = group.once_sent, command.id
+        assert group.once is not None
         first = group.once[0].id
         return envelopes.encode(
             self._network.node, self._incarnation, command.id, after, first, command.data
         )
 
-    def _choose_target(self, group: _Group) -> NodeId | None:
+    def _choose_target(self, group: Group) -> NodeId | None:
         network = self._network
         alive = network.alive()
         if network.has_group(group.uid) and not group.is_replica_wrong:
@@ -431,20 +377,11 @@ class GroupClient:
         group.next_member += 1
         return candidates[group.next_member % len(candidates)]
 
-    def _take_back(self, group: _Group) -> None:
-        """What is on the way goes again, in order, before what waits."""
-        group.waiting.extendleft(reversed(group.sent.values()))
-        group.sent = {}
-        group.sent_bytes = 0
-        group.target = None
-        group.is_confirmed = False
-        group.once_sent = 0
-
-    def _stall(self, group: _Group) -> None:
-        self._take_back(group)
+    def _stall(self, group: Group) -> None:
+        group.take_back()
         self._retry_later(group)
 
-    def _retry_later(self, group: _Group) -> None:
+    def _retry_later(self, group: Group) -> None:
         if group.retry is not None:
             return
         config = self._config
@@ -454,7 +391,7 @@ class GroupClient:
         delay_s = delay_ms * (0.5 + self._rng.random() / 2) / 1000
         group.retry = self._loop.call_later(delay_s, self._retry_now, group)
 
-    def _retry_now(self, group: _Group) -> None:
+    def _retry_now(self, group: Group) -> None:
         if group.retry is not None:
             group.retry.cancel()
             group.retry = None
@@ -490,7 +427,7 @@ class GroupClient:
         if group.waiting:
             self._pump(group)
 
-    def _taken(self, group: _Group) -> None:
+    def _taken(self, group: Group) -> None:
         """The target leads: it has answered a command."""
         group.failures = 0
         if self._stalled:
@@ -499,7 +436,7 @@ class GroupClient:
             group.is_confirmed = True
             group.leader = group.target
 
-    def _too_early(self, group: _Group, command: _Command, reply: bytes) -> None:
+    def _too_early(self, group: Group, command: Command, reply: bytes) -> None:
         """Have all go again, or give up a line of which something is missing for good."""
         if next(iter(group.sent)) == command.id:
             command.early_count += 1
@@ -508,7 +445,7 @@ class GroupClient:
             return
         lost = [
             other
-            for other in (*group.sent.values(), *group.waiting)
+            for other in group.commands()
             if other.line is command.line and not other.is_finished
         ]
         for other in lost:
@@ -518,11 +455,10 @@ class GroupClient:
             other.answer(ReplyStatus.OK, reply)
         self._pump(group)
 
-    def _finish(self, group: _Group, command: _Command) -> None:
+    def _finish(self, group: Group, command: Command) -> None:
         command.is_finished = True
         self._by_id.pop(command.id, None)
-        while group.once and group.once[0].is_finished:
-            group.once.popleft()
+        group.drop_finished()
         size = len(command.data)
         self._count(group, -size)
         if group.room:
@@ -530,13 +466,13 @@ class GroupClient:
         if group.sent.pop(command.id, None) is not None:
             group.sent_bytes -= size
 
-    def _count(self, group: _Group, size: int) -> None:
+    def _count(self, group: Group, size: int) -> None:
         before = group.pending_bytes
         group.pending_bytes += size
         self._pending_bytes += size
         self._pending_groups += bool(group.pending_bytes) - bool(before)
 
-    def _make_room(self, group: _Group) -> None:
+    def _make_room(self, group: Group) -> None:
         below = [done for size, done in group.room if group.pending_bytes <= size]
         if below:
             group.room = [item for item in group.room if group.pending_bytes > item[0]]
@@ -553,7 +489,7 @@ class GroupClient:
             group.leader = sender
             self._stall(group)
             return
-        self._take_back(group)
+        group.take_back()
         if sender == self._network.leader_of(group.uid):
             group.is_replica_wrong = True
         is_hint_new = leader is not None and leader != sender
@@ -578,7 +514,7 @@ class GroupClient:
         group.is_replica_wrong = False
         if leader is None or leader == group.target:
             return
-        self._take_back(group)
+        group.take_back()
         group.failures = 0
         self._retry_now(group)
 
@@ -595,5 +531,5 @@ class GroupClient:
                 self._retry_now(group)
 
 
-def _is_refused(group: _Group, command: _Command) -> bool:
+def _is_refused(group: Group, command: Command) -> bool:
     return command.is_asked or (group.refuses_lines and command.line is not None)

@@ -9,7 +9,7 @@ retrying are the worker's.  Only the queue machine uses this.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from brokerd.core.message import Range
@@ -46,13 +46,14 @@ class DeadSpan:
 class DeadLetters:
     """Letters that wait, and letters that a worker has taken in `taken_term`.
 
-    Invariants: `count` and `size_bytes` are the sums over both; `waiting` is in death order.
+    Invariants: `count` and `size_bytes` are the sums over both; `waiting` is in death order, and
+    None while there is none: an empty deque has 760 bytes, and most queues have no letters.
     """
 
     __slots__ = ("count", "next_order", "size_bytes", "taken", "taken_term", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[DeadSpan] = deque()
+        self.waiting: deque[DeadSpan] | None = None
         self.taken: Pieces[DeadSpan] = Pieces()
         self.taken_term = 0
         self.count = 0
@@ -71,6 +72,8 @@ class DeadLetters:
         self.size_bytes += letter.span.size_bytes()
         if taken:
             self.taken.add(letter)
+        elif self.waiting is None:
+            self.waiting = deque((letter,))
         else:
             self.waiting.append(letter)
 
@@ -79,18 +82,25 @@ class DeadLetters:
         if term != self.taken_term:
             self.taken_term = term
             again = sorted(self.taken.clear(), key=_death_order)
-            self.waiting = deque(sorted([*again, *self.waiting], key=_death_order))
+            self._wait([*again, *(self.waiting or ())])
         result: list[DeadSpan] = []
-        while count > 0 and self.waiting:
-            letter = self.waiting.popleft()
+        waiting = self.waiting
+        while count > 0 and waiting:
+            letter = waiting.popleft()
             if letter.end - letter.first > count:
-                self.waiting.appendleft(letter.part(letter.first + count, letter.end))
+                waiting.appendleft(letter.part(letter.first + count, letter.end))
                 letter = letter.part(letter.first, letter.first + count)
             count -= letter.end - letter.first
             result.append(letter)
             # `taken` owns its pieces; the answer gets a copy.
             self.taken.add(letter.part(letter.first, letter.end))
+        if not waiting:
+            self.waiting = None
         return result
+
+    def _wait(self, letters: Iterable[DeadSpan]) -> None:
+        ordered = deque(sorted(letters, key=_death_order))
+        self.waiting = ordered or None
 
     def settle(self, ranges: list[Range]) -> list[Span]:
         """All targets confirmed these: remove and return them.
@@ -111,17 +121,17 @@ class DeadLetters:
 
     def _settle_waiting(self, ranges: list[Range]) -> list[DeadSpan]:
         pieces: Pieces[DeadSpan] = Pieces()
-        for letter in self.waiting:
+        for letter in self.waiting or ():
             pieces.add(letter)
         settled = [letter for low, high in ranges for letter in pieces.take(low, high)]
         if settled:
-            self.waiting = deque(sorted(pieces.clear(), key=_death_order))
+            self._wait(pieces.clear())
         return settled
 
     def clear(self) -> list[Span]:
         """Give all of them up and return them."""
         spans = [letter.span for letter in self]
-        self.waiting.clear()
+        self.waiting = None
         self.taken.clear()
         self.count = self.size_bytes = 0
         return spans
@@ -140,14 +150,15 @@ class DeadLetters:
 
     def __iter__(self) -> Iterator[DeadSpan]:
         yield from self.taken
-        yield from self.waiting
+        yield from self.waiting or ()
 
     def check(self) -> None:
         """Assert what the class promises."""
         self.taken.check()
         assert self.count == sum(letter.end - letter.first for letter in self)
         assert self.size_bytes == sum(letter.span.size_bytes() for letter in self)
-        orders = [(letter.order, letter.first) for letter in self.waiting]
+        orders = [(letter.order, letter.first) for letter in self.waiting or ()]
+        assert self.waiting is None or self.waiting, "an empty deque of dead letters"
         assert orders == sorted(orders), "dead letters out of death order"
 
 

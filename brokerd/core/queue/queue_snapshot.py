@@ -81,7 +81,7 @@ def encode(state: QueueState) -> bytes:
         "delayed": [[_row(span), due_ms] for due_ms, span in state.delayed],
         "timeout_check_ms": state.timeout_check_ms,
         "refusing": state.refusing,
-        "waiting": [_letter_row(letter) for letter in state.letters.waiting],
+        "waiting": [_letter_row(letter) for letter in state.letters.waiting or ()],
         "taken_term": state.letters.taken_term,
         "letters_order": state.letters.next_order,
         "enqueuers": list(state.enqueuers.rows()),

@@ -79,7 +79,8 @@ class Store:
     Invariants: `ready` and `ready_bytes` are the sums over all lanes; `entries` holds by log index
     exactly the entries with live > 0 that are not packed into a block of a lane; `_live` has the
     indexes of both; `_order` holds exactly the levels that are not empty, highest first;
-    `expiring` counts the ready messages that have an expiry instant.
+    `expiring` counts the ready messages that have an expiry instant; `_returns` is None while it
+    would be empty.
     """
 
     __slots__ = (
@@ -98,7 +99,7 @@ class Store:
         self._live = RangeSet()
         self.ready = 0
         self.ready_bytes = 0
-        self._returns: deque[Span] = deque()
+        self._returns: deque[Span] | None = None
         self._levels: dict[int, _Level] = {}
         self._order: list[int] = []
         self.expiring = 0
@@ -133,6 +134,8 @@ class Store:
         if span.expires_ms is not None:
             self.expiring += span.end - span.first
         if place is Place.RETURNS:
+            if self._returns is None:
+                self._returns = deque()
             _append(self._returns, span)
             return
         level = self._level(span.level)
@@ -158,6 +161,7 @@ class Store:
         """Remove up to `limit` messages of the head span."""
         if self._returns:
             span = _pop(self._returns, limit)
+            self._returns = self._returns or None
         else:
             span = self._pop_level(self._order[0], limit)
         self._forget(span)
@@ -170,8 +174,10 @@ class Store:
         classic stops at the first level whose head is alive (R-PRI-5).
         """
         expired: list[Span] = []
-        while self._returns and _is_over(self._returns[0], now_ms):
-            expired.append(self._returns.popleft())
+        returns = self._returns
+        while returns and _is_over(returns[0], now_ms):
+            expired.append(returns.popleft())
+        self._returns = returns or None
         for priority in list(self._order):
             while True:
                 level = self._levels.get(priority)
@@ -206,10 +212,10 @@ class Store:
             for item in [*level.back, *level.fresh.items()]:
                 if isinstance(item, Span):
                     self.release(item)
-        for span in self._returns:
+        for span in self._returns or ():
             self.release(span)
         self.ready = self.ready_bytes = self.expiring = 0
-        self._returns.clear()
+        self._returns = None
         self._levels.clear()
         self._order.clear()
         return count
@@ -236,7 +242,7 @@ class Store:
 
     def items(self) -> Iterator[tuple[Place | None, int, Span | Block]]:
         """Return what `restore` needs, in its order: place, level, spans and blocks."""
-        for span in self._returns:
+        for span in self._returns or ():
             yield Place.RETURNS, span.level, span
         for priority in self._order:
             level = self._levels[priority]

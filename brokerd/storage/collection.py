@@ -59,6 +59,12 @@ class Ledger:
         self.live[segment] = self.live.get(segment, 0) + size
         self.members.setdefault(segment, set()).add(uid)
 
+    def removed(self, uid: int, freed: Freed) -> None:
+        """A group is no more: its number would keep the memory around it (removed_groups.py)."""
+        self.free(freed)
+        for members in self.members.values():
+            members.discard(uid)
+
     def free(self, freed: Freed) -> None:
         for segment, size in freed:
             self.live[segment] -= size

@@ -307,7 +307,7 @@ class WriteAheadLog:
             log = self._groups.pop(self._removed.popleft(), None)
             if log is not None:
                 self._forget_snapshot(log)
-                self._ledger.free(log.cut(0))
+                self._ledger.removed(log.uid, log.cut(0))
 
     def _forget_snapshot(self, log: GroupLog) -> None:
         if log.snapshot_index:

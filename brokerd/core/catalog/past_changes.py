@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from array import array
 from collections import deque
 
 from brokerd.core.catalog.catalog_effects import TopologyChanged
@@ -22,12 +23,14 @@ class PastChanges:
     `compacted_revision`.
     """
 
-    __slots__ = ("_blocks", "_changes_max", "_newest", "compacted_revision")
+    __slots__ = ("_blocks", "_changes_max", "_lasts", "_newest", "compacted_revision")
 
     def __init__(self, changes_max: int) -> None:
         self._changes_max = changes_max
-        #: The last revision of BLOCK_CHANGES changes, and these as a JSON array.
-        self._blocks: deque[tuple[int, str]] = deque()
+        #: BLOCK_CHANGES changes each as a JSON array, and the last revision of each: no object of
+        #: a block's own is small.
+        self._blocks: list[str] = []
+        self._lasts = array("Q")
         self._newest: deque[TopologyChanged] = deque()
         #: What came up to here is forgotten.
         self.compacted_revision = 0
@@ -37,14 +40,16 @@ class PastChanges:
         newest, blocks = self._newest, self._blocks
         if len(blocks) * BLOCK_CHANGES + len(newest) == self._changes_max:
             if blocks:
-                self.compacted_revision, _ = blocks.popleft()
+                self.compacted_revision = self._lasts[0]
+                del blocks[0], self._lasts[0]
             else:
                 self.compacted_revision = newest.popleft().revision
         newest.append(change)
         if len(newest) == 2 * BLOCK_CHANGES:
             packed = [newest.popleft() for _ in range(BLOCK_CHANGES)]
             text = json.dumps([dataclasses.astuple(one) for one in packed], separators=(",", ":"))
-            blocks.append((packed[-1].revision, text))
+            blocks.append(text)
+            self._lasts.append(packed[-1].revision)
 
     def since(self, revision: int) -> list[TopologyChanged] | None:
         """Return the changes after a revision, oldest first; None if it is compacted."""
@@ -52,7 +57,7 @@ class PastChanges:
             return None
         found = [
             TopologyChanged(*fields)
-            for last, text in self._blocks
+            for last, text in zip(self._lasts, self._blocks, strict=True)
             if last > revision
             for fields in json.loads(text)
         ]
@@ -61,6 +66,7 @@ class PastChanges:
 
     def clear(self, revision: int) -> None:
         """Start anew behind a snapshot of this revision."""
-        self._blocks.clear()
+        self._blocks = []
+        self._lasts = array("Q")
         self._newest.clear()
         self.compacted_revision = revision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -189,6 +190,21 @@ def test_removed_group_does_not_come_back_when_its_removal_is_collected(tmp_path
     log = reopened(log, tmp_path)
     assert 5 not in log.groups()
     assert not log._writer.state.removed, "nothing of the group is left: it is forgotten"
+    log.close()
+
+
+@pytest.mark.plain
+def test_nothing_holds_the_number_of_a_removed_group(tmp_path: Path) -> None:
+    """Ten thousand that stay would keep the memory that the groups lay in (ADR 34)."""
+    log = open_log(tmp_path, small())
+    uid = int("9" * 18)
+    put_range(log, uid, 1, 5)
+    put_range(log, 7, 1, 5)
+    assert any(type(holder) is set for holder in gc.get_referrers(uid))
+    log.remove_groups([uid])
+    assert log.groups() == [7]
+    holders = gc.get_referrers(uid)
+    assert [holder for holder in holders if type(holder) in (set, dict, list)] == []
     log.close()
 
 

@@ -175,8 +175,10 @@ class Topology(Host, Protocol):
         """
         ...
 
-    def has(self, kind: str, vhost: str, name: str) -> bool:
-        """Tell whether there is a "queue" or an "exchange" of this name."""
+    def refusal(self, kind: str, vhost: str, name: str) -> str:
+        """Return why nobody may publish to a "queue" or an "exchange" of this name: there is none,
+        or it is internal; "" if they may.
+        """
         ...
 
     @property

@@ -223,6 +223,8 @@ class ShovelDestinationHere:
             await _prepare(connection, destination)
         finally:
             connection.leave()
+        if why := _refusal(self._topology, vhost, destination):
+            raise ClientError(why)
         self._passage.introduce_destination(address.shown, None)
         return _PublisherHere(self._topology, vhost, destination, listener)
 
@@ -254,17 +256,16 @@ class _PublisherHere:
 
     def _answered(self, answers: list[Answer]) -> None:
         is_refused = not all(is_taken for _, _, is_taken in answers)
-        if is_refused and (missing := self._missing()):
-            self._listener.failed(ClientError(f"the destination is gone: {missing}"))
+        if is_refused and (why := _refusal(self._topology, self._vhost, self._destination)):
+            self._listener.failed(ClientError(f"the destination takes nothing: {why}"))
         self._listener.answered(answers)
 
-    def _missing(self) -> str:
-        """Return what of the destination is not there, "" if all is."""
-        to = self._destination
-        kind, name = ("exchange", to.exchange) if to.queue is None else ("queue", to.queue)
-        if self._topology.has(kind, self._vhost, name or ""):
-            return ""
-        return f"no {kind} {name!r} in vhost {self._vhost!r}"
+
+def _refusal(topology: Topology, vhost: str, to: End) -> str:
+    """Return why nobody may publish to a destination, "" if they may."""
+    if to.queue is not None:
+        return topology.refusal("queue", vhost, to.queue)
+    return topology.refusal("exchange", vhost, to.exchange or "")
 
 
 async def _prepare(connection: Connection, destination: End) -> None:

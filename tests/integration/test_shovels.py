@@ -80,6 +80,20 @@ def fill(channel: Any, queue: str, count: int, **properties: Any) -> None:
         channel.basic_publish("", queue, b"%d" % i, pika.BasicProperties(**properties))
 
 
+def wait_back(member: Member, queue: str, messages: int) -> None:
+    """Wait until a queue that was deleted is there again, with so many messages."""
+
+    def is_back() -> bool:
+        with (
+            contextlib.suppress(pika.exceptions.ChannelClosedByBroker),
+            amqp(member.amqp_port) as asker,
+        ):
+            return count(asker, queue) == messages
+        return False
+
+    eventually(is_back, "the queue is back with all messages")
+
+
 def bodies(channel: Any, queue: str, count: int) -> list[bytes]:
     return [take(channel, queue)[2] for _ in range(count)]
 
@@ -273,16 +287,7 @@ def test_a_deleted_destination_queue_is_made_again(ends: Ends) -> None:
         ends.wait("again")
         far.queue_delete("again-far")
         fill(near, "again", 50)
-
-        def is_back() -> bool:
-            with (
-                contextlib.suppress(pika.exceptions.ChannelClosedByBroker),
-                amqp(ends.there.amqp_port) as asker,
-            ):
-                return count(asker, "again-far") == 50
-            return False
-
-        eventually(is_back, "the queue is back with all messages")
+        wait_back(ends.there, "again-far", 50)
 
 
 def test_brokerctl_shows_restarts_and_deletes_a_shovel(ends: Ends) -> None:

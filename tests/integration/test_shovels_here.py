@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pika.exceptions
 import pytest
 
 from tests.integration.federation_rig import admin, amqp, take
 from tests.integration.members import cluster, eventually
 from tests.integration.test_channel_flow import alarm
-from tests.integration.test_shovels import Ends, bodies, count, fill
+from tests.integration.test_shovels import Ends, bodies, count, fill, wait_back
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -30,6 +28,12 @@ def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         admin(member) as client,
     ):
         yield Ends(member, member, client)
+
+
+def own_connections(ends: Ends) -> list[str]:
+    """The names of connections of the member to itself."""
+    names = [str(row["name"]) for row in ends.admin.rows("connections")]
+    return [name for name in names if name.startswith("in-process")]
 
 
 @pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
@@ -79,16 +83,25 @@ def test_a_queue_that_is_deleted_is_made_again(ends: Ends) -> None:
         ends.wait("again")
         channel.queue_delete("again-to")
         fill(channel, "again", 50)
+        wait_back(ends.here, "again-to", 50)
+        ends.wait("again")
+        # The source's is a client's as any other here, the destination has none.
+        eventually(lambda: not own_connections(ends), "the one that declared it is closed")
 
-        def is_back() -> bool:
-            with (
-                contextlib.suppress(pika.exceptions.ChannelClosedByBroker),
-                amqp(ends.here.amqp_port) as asker,
-            ):
-                return count(asker, "again-to") == 50
-            return False
 
-        eventually(is_back, "the queue is back with all messages")
+def test_an_internal_exchange_is_refused_as_it_is_to_clients(ends: Ends) -> None:
+    with amqp(ends.here.amqp_port) as channel:
+        channel.exchange_declare("inner", "fanout", durable=True, internal=True)
+        channel.queue_declare("inner-to", durable=True)
+        channel.queue_bind("inner-to", "inner")
+        fill(channel, "to-inner", 3)
+        ends.shovel("to-inner", **HERE, dest_exchange="inner")
+        assert (
+            "exchange 'inner' in vhost '/' is internal" in ends.wait("to-inner", "error")["error"]
+        )
+        assert (count(channel, "to-inner"), count(channel, "inner-to")) == (3, 0)
+        ends.admin.delete("parameter", "shovel/to-inner")
+        eventually(lambda: ends.row("to-inner") is None, "the shovel has ended")
 
 
 def test_what_is_refused_goes_back_and_comes_when_there_is_room(ends: Ends) -> None:

@@ -23,7 +23,7 @@ from brokerd.core.catalog import (
     patterns,
     policy,
 )
-from brokerd.core.catalog.catalog_objects import Entry, Queue
+from brokerd.core.catalog.catalog_objects import Entry, Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
@@ -364,9 +364,14 @@ class MemberTopology:
         running = [name for name in members if NodeId(name) in alive]
         return running if 2 * len(running) > len(members) else []
 
-    def has(self, kind: str, vhost: str, name: str) -> bool:
-        """Look into the catalog."""
-        return self._catalog.view.get(kind, vhost, name) is not None
+    def refusal(self, kind: str, vhost: str, name: str) -> str:
+        """See ports.Topology."""
+        record = self._catalog.view.get(kind, vhost, name)
+        if record is None:
+            return f"no {kind} {name!r} in vhost {vhost!r}"
+        if isinstance(record, Exchange) and record.internal:
+            return f"exchange {name!r} in vhost {vhost!r} is internal"
+        return ""
 
     @property
     def honours_alarms(self) -> bool:

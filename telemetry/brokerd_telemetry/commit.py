@@ -133,7 +133,16 @@ class Manifest:
         clusters: Collection[str] | None = None,
     ) -> list[str]:
         """Return a table's relative paths, of all or of some hours, in order of the hours."""
-        return [item["path"] for _, items in self._items(table, hours, clusters) for item in items]
+        return [item["path"] for item in self.entries(table, hours, clusters)]
+
+    def entries(
+        self,
+        table: str,
+        hours: Collection[str] | None = None,
+        clusters: Collection[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return what is known of a table's files: path, rows, bytes, cluster."""
+        return [item for _, items in self._items(table, hours, clusters) for item in items]
 
     def _items(
         self, table: str, hours: Collection[str] | None, clusters: Collection[str] | None

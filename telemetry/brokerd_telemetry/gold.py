@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from brokerd_telemetry import ingest, schema
+from brokerd_telemetry import ingest, queue_spans, schema, sinks
 from brokerd_telemetry.tables import (
     audit,
     capacity,
@@ -18,11 +20,10 @@ from brokerd_telemetry.tables import (
     dead_letters,
     declared,
     federation,
+    lasts,
     memory,
     outlook,
     queues,
-    spans,
-    steps,
     unroutable,
     usage,
 )
@@ -81,6 +82,7 @@ _COVERAGE = t.StructType(
         t.StructField("end_us", t.LongType()),
     ]
 )
+_COMPLETENESS = ("cluster", "window_start", "completeness")
 QUALITY_SCHEMA = pyarrow.schema(
     [
         ("node", pyarrow.string()),
@@ -135,10 +137,10 @@ def prepare(
     spark: SparkSession,
     live: Live,
     hours: list[str],
-    paths: list[str],
     coverage: list[dict[str, Any]],
+    run_id: str,
 ) -> Inputs:
-    """Return what the tables of these hours are made of; paths: their silver files."""
+    """Return what the tables of these hours are made of."""
 
     def loaded(paths: list[str], **options: bool) -> DataFrame | None:
         return spark.read.parquet(*paths, **options) if paths else None
@@ -160,17 +162,22 @@ def prepare(
     covered = spark.createDataFrame(
         [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
     ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    carry = loaded(_last_files(live, LAST_ROWS, hours[0]))
-    exchanges = loaded(_last_files(live, LAST_EXCHANGES, hours[0]))
-    rows, nothing = ingest.by_kind(spark, paths), ingest.read_silver(spark, [])
-    chained = steps.queue_steps(rows.get("queue", nothing), carry)
-    active = spans.of(chained, covered).persist()
+    last = _last_files(live, LAST_ROWS, hours[0])
+    carry = loaded([path for paths in last.values() for path in paths])
+    last_exchanges = _last_files(live, LAST_EXCHANGES, hours[0])
+    exchanges = loaded([path for paths in last_exchanges.values() for path in paths])
+    rows = ingest.by_kind(spark, live.files("silver", hours))
+    nothing = ingest.read_silver(spark, [])
+    parts = _parts(live, coverage, last)
+    active = queue_spans.make(spark, parts, _spans_dir(live, run_id))
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
         nothing=nothing,
-        spans=active,
-        lasts=_told(steps.last_rows(active, carry, starts_us), covered),
+        minutes=active.minutes,
+        hours=active.hours,
+        groups=active.groups,
+        lasts=_told(lasts.last_rows(active.groups, carry, starts_us), covered),
         exchange_lasts=_told(
             declared.exchange_lasts(
                 rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us
@@ -181,17 +188,51 @@ def prepare(
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
         # On the day of an upgrade both versions' columns are there.
         usage_before=loaded(live.files("usage_1h", others), mergeSchema=True),
+        quality_before=load("data_quality_1h", others),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
 
 
-def _told(lasts: DataFrame, covered: DataFrame) -> DataFrame:
+def forget(inputs: Inputs, live: Live, run_id: str) -> None:
+    """Give back what `prepare` keeps for the tables."""
+    inputs.lasts.unpersist()
+    inputs.exchange_lasts.unpersist()
+    shutil.rmtree(_spans_dir(live, run_id))
+
+
+def _spans_dir(live: Live, run_id: str) -> Path:
+    return sinks.staging(live.out_dir, run_id) / "spans"
+
+
+def _parts(
+    live: Live, coverage: list[dict[str, Any]], last: dict[str, list[str]]
+) -> Iterator[queue_spans.Part]:
+    """Yield each cluster's queue rows by their hours, and its last ones before."""
+    own: dict[str, list[queue_spans.Hour]] = {}
+    for line in coverage:
+        name = schema.hour_of(line["hour_us"])
+        entries = ingest.of_kind("queue", live.of([line["cluster"]]).entries("silver", [name]))
+        if entries:
+            hour = (line["hour_us"], line["start_us"], line["end_us"])
+            files = tuple(live.here([entry["path"] for entry in entries]))
+            rows = sum(entry["rows"] for entry in entries)
+            own.setdefault(line["cluster"], []).append(queue_spans.Hour(hour, files, rows))
+    for cluster, told in own.items():
+        yield queue_spans.Part(
+            cluster,
+            tuple(sorted(told, key=lambda one: one.hour)),
+            tuple(last.get(cluster, ())),
+            sum(one.rows for one in told),
+        )
+
+
+def _told(last: DataFrame, covered: DataFrame) -> DataFrame:
     """Return last rows, only of hours that a cluster told of: those of others are not its own, so
     that it does not matter which clusters are made in one pass.
     """
     hours = f.broadcast(covered.select("cluster", "window_start"))
-    return lasts.join(hours, ["cluster", "window_start"], "left_semi").persist()
+    return last.join(hours, ["cluster", "window_start"], "left_semi").persist()
 
 
 def _alarm_files(live: Live, first_hour: str) -> list[str]:
@@ -203,18 +244,18 @@ def _alarm_files(live: Live, first_hour: str) -> list[str]:
     return live.here([path for path in paths if any(part in path for part in alarms)])
 
 
-def _last_files(live: Live, table: str, first_hour: str) -> list[str]:
+def _last_files(live: Live, table: str, first_hour: str) -> dict[str, list[str]]:
     """Return the last rows of each cluster's last hour before one: clusters fall silent apart."""
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     for cluster in live.names(table):
         own = live.of([cluster])
         before = [hour for hour in own.hours(table) if hour < first_hour]
-        found += own.files(table, before[-1:])
+        found[cluster] = own.files(table, before[-1:])
     return found
 
 
 def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
-    """Return a table's rows of these hours, with the completeness of each row's hour."""
+    """Return a table's rows of these hours, with the completeness of each row's hour or day."""
     frame = TABLES[name](inputs)
     if name in (LAST_ROWS, LAST_EXCHANGES):
         return frame
@@ -223,7 +264,10 @@ def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
         frame = frame.where(f.col("end_us") >= schema.hour_start_us(hours[0]))
     hour = f.date_trunc("hour", "window_start")
     size = "day" if name.endswith("_1d") else "hour"
-    known = inputs.coverage.groupBy(
+    covered = inputs.coverage.select(*_COMPLETENESS)
+    if size == "day" and inputs.quality_before is not None:
+        covered = covered.unionByName(inputs.quality_before.select(*_COMPLETENESS))
+    known = covered.groupBy(
         f.col("cluster"), f.date_trunc(size, "window_start").alias("covered_hour")
     ).agg(f.min("completeness").alias("completeness"))
     key = hour if size == "hour" else f.col("window_start")

@@ -1,23 +1,23 @@
 """Verified segments to typed silver files; what is no row goes to quarantine.
 
 design/telemetry.md §7.1, §10, ADR 55.  Spark gives each task some segments; a task is Python,
-reads lines as Arrow's columns (lines.py) and writes Parquet; no row is an object anywhere.
+reads lines as Arrow's columns (columns/lines.py) and writes Parquet; no row is an object anywhere.
 """
 
 from __future__ import annotations
 
 import gzip
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as f
 
-from brokerd_telemetry import lines, schema, sinks
+from brokerd_telemetry import schema, sinks
+from brokerd_telemetry.columns import lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 KIND = "kind_of"
 #: A task writes what it has when it is so many rows, of all kinds together.
 PENDING_ROWS_MAX = 50_000
-#: Rows of a part of a file: what a reader has in memory at a time.
-GROUP_ROWS = 25_000
+#: What is less waits, if it can, for more rows of its file.
+FILE_ROWS_MIN = 5_000
+#: Rows of a piece of a file: what a reader has in memory at a time.
+GROUP_ROWS = 10_000
 
 _Key = tuple[str, str, int]
 
@@ -103,75 +105,81 @@ def _shared_out(
 
 
 def write(work: Work) -> None:
-    """Write the rows of a task's segments; all its files are there at once, or none.
+    """Write the rows of a task's segments; all its files are there at once, or none."""
+    with sinks.whole(work.staged / f"{work.number:05d}") as folder:
+        pending: dict[_Key, list[pyarrow.Table]] = {}
+        written = 0
+        for key, table in _read(work):
+            pending.setdefault(key, []).append(table)
+            if _count(pending) >= PENDING_ROWS_MAX:
+                # What is not much waits for more of its kind: files that are small cost most.
+                most = {key: own for key, own in pending.items() if _rows(own) >= FILE_ROWS_MIN}
+                full = most if _count(most) >= PENDING_ROWS_MAX // 2 else pending
+                _write(folder, f"{work.number:05d}-{written:05d}", full)
+                pending = {key: own for key, own in pending.items() if key not in full}
+                written += 1
+        _write(folder, f"{work.number:05d}-{written:05d}", pending)
 
-    Another attempt at it begins anew, and what the one before left is taken by nobody.
-    """
-    attempt = work.staged.with_name(f"silver-{work.number:05d}-{_attempt()}")
-    pending: dict[_Key, list[pyarrow.Table]] = {}
-    count = written = 0
+
+def _rows(tables: list[pyarrow.Table]) -> int:
+    return sum(map(len, tables))
+
+
+def _count(pending: dict[_Key, list[pyarrow.Table]]) -> int:
+    return sum(map(_rows, pending.values()))
+
+
+def _read(work: Work) -> Iterator[tuple[_Key, pyarrow.Table]]:
     for file, origin in work.segments:
-        for kind, hour_us, table in lines.rows_of(gzip.decompress(Path(file).read_bytes()), origin):
+        text = gzip.decompress(Path(file).read_bytes())
+        for kind, hour_us, table in lines.rows_of(text, origin):
             # A kind has half of the columns at most; the others are filled in when it is written.
             used = [name for name in table.column_names if table[name].null_count < len(table)]
-            pending.setdefault((origin.identity[0], kind, hour_us), []).append(table.select(used))
-            count += len(table)
-            if count >= PENDING_ROWS_MAX:
-                _write(attempt, f"{work.number:05d}-{written:05d}", pending)
-                pending, count, written = {}, 0, written + 1
-    _write(attempt, f"{work.number:05d}-{written:05d}", pending)
-    final = work.staged / f"{work.number:05d}"
-    shutil.rmtree(final, ignore_errors=True)
-    if attempt.exists():
-        final.parent.mkdir(parents=True, exist_ok=True)
-        attempt.rename(final)
-
-
-def _attempt() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return 0 if context is None else context.taskAttemptId()
+            yield (origin.identity[0], kind, hour_us), table.select(used)
 
 
 def _write(folder: Path, name: str, pending: dict[_Key, list[pyarrow.Table]]) -> None:
-    whole = lines.silver_schema()
     for (cluster, kind, hour_us), tables in pending.items():
         hour = schema.partition_of(schema.hour_of(hour_us))
         target = folder / f"{sinks.CLUSTER}={sinks.encoded(cluster)}" / f"{KIND}={kind}" / hour
         target.mkdir(parents=True, exist_ok=True)
+        rows = _together(tables, kind)
+        whole = lines.silver_schema()
         with pyarrow.parquet.ParquetWriter(
             target / f"part-{name}.parquet", whole, compression="zstd"
         ) as file:
-            for group in _groups(tables):
+            for begin in range(0, len(rows), GROUP_ROWS):
+                group = rows.slice(begin, GROUP_ROWS)
                 file.write_table(
-                    pyarrow.concat_tables([whole.empty_table(), *group], promote_options="default")
+                    pyarrow.concat_tables([whole.empty_table(), group], promote_options="default")
                 )
 
 
-def _groups(tables: list[pyarrow.Table]) -> Iterator[list[pyarrow.Table]]:
-    """Yield the tables, about GROUP_ROWS rows together."""
-    group: list[pyarrow.Table] = []
-    count = 0
-    for table in tables:
-        group.append(table)
-        count += len(table)
-        if count >= GROUP_ROWS:
-            yield group
-            group, count = [], 0
-    if group:
-        yield group
+def _together(tables: list[pyarrow.Table], kind: str) -> pyarrow.Table:
+    """Return tables as one; queues in order of their names, so that who wants the rows of some
+    (queue_spans.py) reads no more than the pieces of the file that have them.
+    """
+    rows = pyarrow.concat_tables(tables, promote_options="default")
+    return rows.sort_by("queue") if kind == "queue" else rows
 
 
 # ---- back ------------------------------------------------------------------------------------
+
+
+def _kind_of(path: str) -> str:
+    return path.partition(f"/{KIND}=")[2].partition("/")[0]
+
+
+def of_kind(kind: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return those of silver's files that have rows of a kind."""
+    return [entry for entry in entries if _kind_of(entry["path"]) == kind]
 
 
 def by_kind(spark: SparkSession, paths: list[str]) -> dict[str, DataFrame]:
     """Return silver rows of each kind that has a file; a kind is read from its own files only."""
     files: dict[str, list[str]] = {}
     for path in paths:
-        kind = path.partition(f"/{KIND}=")[2].partition("/")[0]
-        files.setdefault(kind, []).append(path)
+        files.setdefault(_kind_of(path), []).append(path)
     return {kind: read_silver(spark, own) for kind, own in files.items()}
 
 

@@ -267,8 +267,14 @@ class Run:
             of = f" of {len(clusters):,} clusters" if len(self.options.sources) > 1 else ""
             count = f"{len(hours)} hour{'s' if len(hours) > 1 else ''}"
             self.say(f"making the tables of {count}{of} anew")
-            recompute.recompute(spark, self.live.of(clusters), hours, batch)
-            newest = self.live.of(clusters).rows("findings", hours[-1:])
+            live = self.live.of(clusters)
+            told = recompute.observe(spark, live, hours, batch)
+            parts = recompute.passes(live, hours)
+            for number, part in enumerate(parts):
+                if number:
+                    self.say(f"pass {number + 1} of {len(parts)}, from {part[0]} on")
+                recompute.recompute(spark, live, part, told, batch)
+            newest = live.rows("findings", hours[-1:])
             self.result.findings += sum(row["status"] == "RAISED" for row in newest)
 
     # ---- commit and publish -----------------------------------------------------------------

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from brokerd_telemetry import findings, gold, ingest, quality, rings, sinks
+from brokerd_telemetry import findings, gold, ingest, quality, rings, schema, sinks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Tables are made beside each other: much of each one's time is the driver's planning.
 TABLES_AT_ONCE = 3
+#: So many rows are made tables at a time, or one hour: what Spark has to sort and to keep for it
+#: fits its memory, whatever the number of hours.
+PASS_ROWS = 6_000_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,30 +52,52 @@ def touched(live: Live, since: Mapping[str, str]) -> list[tuple[list[str], list[
     ]
 
 
-def recompute(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -> None:
-    """Make all tables of these clusters and hours, and let the manifest say so."""
+def passes(live: Live, hours: list[str]) -> list[list[str]]:
+    """Return hours in passes, each of which begins with the last rows of the one before it, as the
+    runs of an hourly job do.
+    """
+    found: list[list[str]] = [[]]
+    count = 0
+    for hour in hours:
+        rows = sum(entry["rows"] for entry in live.entries("silver", [hour]))
+        if found[-1] and count + rows > PASS_ROWS:
+            found.append([])
+            count = 0
+        found[-1].append(hour)
+        count += rows
+    return found
+
+
+def observe(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
+    """Return what the members of these clusters told of each hour."""
+    observed = quality.observe(ingest.read_silver(spark, live.files("silver", hours)))
+    quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh)
+    quality.judge(observed, live.manifest.boots)
+    return observed
+
+
+def recompute(
+    spark: SparkSession, live: Live, hours: list[str], told: list[NodeHour], batch: Batch
+) -> None:
+    """Make all tables of these clusters and hours, and let the manifest say so.
+
+    told: observe's of these hours and maybe others.
+    """
     manifest = live.manifest
-    silver = live.files("silver", hours)
-    observed = quality.observe(ingest.read_silver(spark, silver))
-    quality.note_boots(manifest.boots, observed, batch.verdicts.fresh)
-    quality.judge(observed, manifest.boots)
-    inputs = gold.prepare(spark, live, hours, silver, quality.coverage(observed))
+    starts_us = {schema.hour_start_us(hour) for hour in hours}
+    observed = [one for one in told if one.hour_us in starts_us]
+    inputs = gold.prepare(spark, live, hours, quality.coverage(observed), batch.run_id)
 
     def write(name: str) -> sinks.Files:
         frame = gold.make(name, inputs, hours)
         return sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
 
-    # Nearly all tables are made of them: those that begin together would wait for each other, part
-    # by part, and for no core.
-    inputs.spans.count()
     names = list(gold.TABLES)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
         files = list(pool.map(write, names))
     for name, written in zip(names, files, strict=True):
         manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
-    inputs.spans.unpersist()
-    inputs.lasts.unpersist()
-    inputs.exchange_lasts.unpersist()
+    gold.forget(inputs, live, batch.run_id)
     _driver_tables(live, observed, hours, batch)
 
 

@@ -11,6 +11,14 @@ from datetime import UTC, datetime
 from pyspark.sql import types as t
 
 HOUR_US = 3_600_000_000
+MINUTE_US = 60_000_000
+#: A queue that nobody told of for a week is forgotten.
+CARRY_US = 7 * 24 * HOUR_US
+FLOW_US = 10_000_000
+#: Ten seconds of a minute, by number.
+FLOWS = range(MINUTE_US // FLOW_US)
+#: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
+GRACE_US = 30_000_000
 
 #: Each is a delta and, as c_<name>, cumulative since the queue's birth.
 QUEUE_COUNTERS = (
@@ -23,11 +31,12 @@ QUEUE_GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "head_age_ms", "consumers",
     "prefetch_sum", "dl_pending", "dl_pending_age_ms",
 )  # fmt: skip
+LIMITS = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
 
 _LONGS = (
     "t0", "t1", "seq", "grp", "term", *QUEUE_GAUGES, *QUEUE_COUNTERS,
     *(f"c_{name}" for name in QUEUE_COUNTERS), "c_in", "c_out",
-    "members", "max_len", "max_bytes", "ttl_ms", "delivery_limit",
+    "members", *LIMITS,
     "in", "in_bytes", "routed", "copies", "ae_routed", "ae_missing", "ae_cycle", "returned",
     "dropped", "confirmed", "nacked", "internal_in", "internal_in_bytes",
     "out", "out_bytes", "blocked_ms", "n", "bytes", "rows",

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MAJOR_MIN = 17
-#: Below so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2).
+#: Below so many rows the JVM is done before its second compiler pays, and before expressions are
+#: faster for having been compiled to bytecode (design/telemetry.md §4.2).
 SHORT_PROFILE_ROWS_MAX = 500_000
-#: Below so many rows it costs more to compile expressions to bytecode than it gains.
-INTERPRETED_ROWS_MAX = 50_000
 #: Parts of a large run.
 PARTITION_ROWS = 50_000
 PARTITIONS_MIN = 16
@@ -104,9 +103,7 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.hadoop.parquet.enable.summary-metadata": "false",
     }
     if is_short:
-        # So it is with whole plans, up to much more.
         values["spark.sql.codegen.wholeStage"] = "false"
-    if settings.rows <= INTERPRETED_ROWS_MAX:
         values["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if is_short and not settings.is_warm:
         values["spark.cleaner.referenceTracking"] = "false"

@@ -7,7 +7,9 @@ made itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,10 @@ class Live:
     def paths(self, table: str, hours: Collection[str] | None = None) -> list[str]:
         """Return a table's paths below the directory."""
         return self.manifest.paths(table, hours, self.clusters)
+
+    def entries(self, table: str, hours: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """Return what the manifest says of a table's files."""
+        return self.manifest.entries(table, hours, self.clusters)
 
     def here(self, paths: Collection[str]) -> list[str]:
         """Return where files are, once they are there."""
@@ -153,6 +159,25 @@ def cluster_of(component: str) -> str:
 def staging(out_dir: Path, run_id: str) -> Path:
     """Return where a run writes: what is new is known without a walk through all that is old."""
     return out_dir / "work" / run_id
+
+
+@contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """Give a task of Spark a directory to make, which is `folder` when all in it is written.
+
+    Another attempt at the task begins anew, and what the one before left is taken by nobody.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = 0 if context is None else context.taskAttemptId()
+    staged = folder.parent
+    attempt = staged.with_name(f"{staged.name}-{folder.name}-{number}")
+    yield attempt
+    shutil.rmtree(folder, ignore_errors=True)
+    if attempt.exists():
+        staged.mkdir(parents=True, exist_ok=True)
+        attempt.rename(folder)
 
 
 def adopt(out_dir: Path, staged: Path, folder: Path, mark: str) -> Files:

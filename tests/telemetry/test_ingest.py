@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from brokerd_telemetry import ingest, lines, schema, sources, verify
+from brokerd_telemetry import ingest, schema, sources, verify
+from brokerd_telemetry.columns import lines
 
 from tests.telemetry import fleet
 

@@ -513,6 +513,26 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
     assert "had published" not in run(raw, out)
 
 
+def test_passes_of_an_hour_each_make_the_same_tables(done: Done, tmp_path: Path) -> None:
+    """What is too much for one pass is made hour by hour, as an hourly job would."""
+    program = (
+        "from brokerd_telemetry import commands, recompute; recompute.PASS_ROWS = 1; "
+        "commands.telemetry()"
+    )
+    passes = subprocess.run(
+        [sys.executable, "-c", program, "run", "--raw", str(done.raw), "--out", str(tmp_path)],
+        env=environment(), capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert passes.returncode == 0, passes.stderr
+    assert "pass 2 of " in passes.stderr
+    columns = dict.fromkeys(TABLES, "'run_id'")
+    # Times with a zone, as the driver's tables have them, DuckDB hands out by a library of its own.
+    columns |= dict.fromkeys(("findings", "data_quality_1h"), "'run_id', 'since', 'window_start'")
+    for table, others in columns.items():
+        sql = f"SELECT COLUMNS(lambda c: c NOT IN ({others})) FROM {table}"
+        assert close(query(tmp_path, sql), query(done.out, sql)), table
+
+
 def test_a_stream_that_is_killed_twice_makes_the_tables_of_one_whole_run(
     done: Done, tmp_path: Path
 ) -> None:

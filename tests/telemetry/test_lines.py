@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
-from brokerd_telemetry import lines, schema
+from brokerd_telemetry import schema
+from brokerd_telemetry.columns import lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t

@@ -82,7 +82,7 @@ def test_a_session_that_serves_cleans_up_and_compiles() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "is_interpreted", "is_by_stage", "is_fully_compiled"),
-    [(20_000, True, False, False), (180_000, False, False, False), (5_000_000, False, True, True)],
+    [(20_000, True, False, False), (180_000, True, False, False), (5_000_000, False, True, True)],
 )
 def test_the_more_rows_the_more_is_compiled(
     rows: int, is_interpreted: bool, is_by_stage: bool, is_fully_compiled: bool

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow
 import pytest
 from brokerd_telemetry import schema, session
-from brokerd_telemetry.tables import queues, spans, steps
+from brokerd_telemetry.columns import spans, steps
+from brokerd_telemetry.tables import lasts
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.telemetry import fleet
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BEGIN_US = fleet.BEGIN_US
 
@@ -28,37 +29,106 @@ def row(group: int, term: int, node: str, second: int, ready: int, **more: Any) 
     }  # fmt: skip
 
 
+def made(told: list[dict[str, Any]], carry: list[dict[str, Any]] | None = None) -> spans.Spans:
+    """What rows tell, of which the hour of BEGIN_US is covered."""
+    rows, before = (pyarrow.Table.from_pylist(own, steps.ROWS) for own in (told, carry or []))
+    hour = (BEGIN_US, BEGIN_US, BEGIN_US + fleet.HOUR_US)
+    return spans.of(steps.of(steps.in_order(rows, before), hour), "c")
+
+
 def test_the_later_queue_of_a_name_and_the_later_leader_have_the_last_word() -> None:
-    told = [
+    found = made([
         # The first has seen many terms; who is declared anew begins with few.
         row(7, 9, "n0", 0, 5),
         row(7, 10, "n1", 10, 6, dlx="dead"),
         row(8, 1, "n2", 20, 2, qtype="classic", c_enq=3),
         # Heard of late: a term before that of the row above.
         row(8, 0, "n0", 30, 1, qtype="classic"),
-    ]
-    hours = [("c", BEGIN_US, BEGIN_US, BEGIN_US + fleet.HOUR_US)]
+    ])  # fmt: skip
+    for table in (found.minutes, found.hours):
+        [span] = table.to_pylist()
+        assert (span["ready_last"], span["qtype"], span["leaders"], span["rows"]) == (
+            2, "classic", 3, 4,
+        )  # fmt: skip
+        # 5, 1 more, and of the second queue 1 and 2 more.
+        assert (span["ready_max"], span["d_enq"], span["grp"], span["dlx"]) == (6, 9, 8, None)
+        assert (span["start_depth"], span["t0"]) == (0, BEGIN_US)
+    # By the ten seconds in which they came; the minute's last twenty seconds had no row.
+    [minute] = found.minutes.to_pylist()
+    assert [minute[f"enq_{n}"] for n in schema.FLOWS] == [5, 1, 2, 1, None, None]
+    assert {
+        (group["grp"], group["node"], group["ready_last"], group["dlx"], group["leaders"])
+        for group in found.groups.to_pylist()
+    } == {(7, "n1", 6, "dead", None), (8, "n2", 2, None, None)}
+
+
+def test_a_step_begins_with_the_last_row_of_the_hour_before() -> None:
+    before = row(7, 9, "n0", -10, 5, c_enq=100, c_ack=95)
+    [span] = made([row(7, 9, "n0", 20, 8, c_enq=110, c_ack=102)], [before]).hours.to_pylist()
+    assert (span["d_enq"], span["d_ack"], span["start_depth"], span["is_unknown_max"]) == (
+        10, 7, 5, False,
+    )  # fmt: skip
+    # Twenty seconds that nobody told of had the level of the row before.
+    assert (span["told_us"], span["ready_us"]) == (30_000_000, 20e6 * 5 + 10e6 * 8)
+    assert (span["rows"], span["enq"], span["in_us"]) == (1, 8, BEGIN_US + 30_000_000)
+
+
+def test_what_is_known_of_a_queue_only_since_then_is_deduced() -> None:
+    """Its member began to tell when it had counted for long; and one that lost its data."""
+    [span] = made([
+        row(7, 9, "n0", 0, 5, c_enq=1000, c_ack=995, enq=3, ack=1),
+        row(7, 9, "n0", 10, 2, c_enq=2, enq=2),
+    ]).hours.to_pylist()  # fmt: skip
+    assert (span["start_depth"], span["is_unknown_max"]) == (5 - 3 + 1, True)
+    assert (span["d_enq"], span["d_ack"], span["first_us"]) == (3 + 2, 1, BEGIN_US)
+
+
+def test_counters_beyond_all_sense_and_fields_that_nobody_sent_stop_nothing() -> None:
+    huge = (1 << 63) - 1
+    odd = row(huge, huge, "n0", 0, huge, unacked=huge, ready_bytes=huge, c_enq=huge, consumers=huge)
+    old = {name: value for name, value in row(8, 1, "n1", 0, 1).items() if "default" not in name}
+    found = made([odd, old | {"queue": "old", "strategy": None}])
+    assert sorted(span["queue"] for span in found.hours.to_pylist()) == ["old", "q"]
+    [mine] = [span for span in found.groups.to_pylist() if span["queue"] == "old"]
+    assert (mine["d_default_limit_drop"], mine["at_least_once"], mine["ttl_ms_last"]) == (
+        0, None, None,
+    )  # fmt: skip
+
+
+def test_the_next_hour_begins_with_the_last_rows_of_all_before() -> None:
+    told = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6), row(8, 1, "n2", 20, 2)]
+    carried = [row(7, 11, "n0", -30, 1), row(9, 1, "n0", -9000, 3)]
+    rows, before = (pyarrow.Table.from_pylist(own, steps.ROWS) for own in (told, carried))
+    own = steps.in_order(rows, before)
+    found = steps.last(own, BEGIN_US - 3_600_000_000).to_pylist()
+    # A later term has the last word, even if its leader's clock is behind.
+    assert [(last["grp"], last["node"], last["ready"]) for last in found] == [
+        (7, "n0", 1), (8, "n2", 2),
+    ]  # fmt: skip
+    assert steps.last(own, BEGIN_US + 25_000_000).column("grp").to_pylist() == [8]
+
+
+def test_of_no_rows_there_are_no_spans() -> None:
+    found = made([])
+    for table in (found.minutes, found.hours, found.groups):
+        assert table.schema == spans.SCHEMA
+        assert not table.num_rows
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_last_row_of_each_group_is_carried() -> None:
+    told = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6, dlx="dead"), row(8, 1, "n2", 20, 2)]
     spark = session.start(session.SparkSettings())
     try:
-        coverage = spark.createDataFrame(
-            hours, "cluster string, hour_us long, start_us long, end_us long"
+        groups = spark.createDataFrame(
+            made(told).groups.to_pylist(), from_arrow_schema(spans.SCHEMA)
         )
-        chained = steps.queue_steps(spark.createDataFrame(told, schema.SILVER), None)
-        made = spans.of(chained, coverage)
-        assert made.count() == 4
-        [minute] = queues._summary(made, spans.MINUTE_US).collect()
-        flows = spans.flows(made).collect()
-        lasts = steps.last_rows(made, None, [BEGIN_US]).collect()
+        found = lasts.last_rows(groups, None, [BEGIN_US]).collect()
     finally:
         spark.stop()
-    assert (minute.ready_last, minute.qtype, minute.leaders, minute.rows) == (2, "classic", 3, 4)
-    # 5, 1 more, and of the second queue 1 and 2 more.
-    assert (minute.ready_max, minute.enq) == (6, 9)
-    # By the ten seconds in which they came; the minute's last twenty seconds had no row.
-    assert sorted((flow.window_start.second, flow.enq) for flow in flows) == [
-        (0, 5), (10, 1), (20, 2), (30, 1),
-    ]  # fmt: skip
-    assert {(last.grp, last.node, last.ready, last.dlx) for last in lasts} == {
+    assert {(last.grp, last.node, last.ready, last.dlx) for last in found} == {
         (7, "n1", 6, "dead"),
         (8, "n2", 2, None),
     }

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, near_a_border, total, window
+from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.tables.inputs import Inputs, near_a_border, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,21 +45,17 @@ def build(inputs: Inputs) -> DataFrame:
 
 
 def _per_queue(inputs: Inputs) -> DataFrame:
-    return inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp"
-    ).agg(
-        f.min_by("start_depth", "first").alias("start_depth"),
-        f.max_by(f.col("ready_last") + f.col("unacked_last"), "last").alias("end_depth"),
-        f.min_by("start_pending", "first").alias("start_pending"),
-        f.max_by("dl_pending_last", "last").alias("end_pending"),
-        f.sum("d_enq").alias("enq"),
-        f.sum("d_gone").alias("gone"),
-        f.sum("d_dl_out").alias("dl_out"),
-        f.sum("d_dl_confirmed").alias("dl_confirmed"),
-        f.sum("d_dl_lost").alias("dl_lost"),
-        f.sum("enq").alias("delta_enq"),
-        f.min(f.col("strategy") == "at-least-once").alias("at_least_once"),
-    )
+    sums = ("enq", "gone", "dl_out", "dl_confirmed", "dl_lost")
+    return inputs.groups.select(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
+        "start_depth",
+        (f.col("ready_last") + f.col("unacked_last")).alias("end_depth"),
+        "start_pending",
+        f.col("dl_pending_last").alias("end_pending"),
+        *(f.col(f"d_{name}").alias(name) for name in sums),
+        f.col("enq").alias("delta_enq"),
+        "at_least_once",
+    )  # fmt: skip
 
 
 def _rows(
@@ -147,21 +144,14 @@ def _span(inputs: Inputs) -> DataFrame:
 
 def _taken(inputs: Inputs) -> DataFrame:
     """Return per vhost what queues took, and what is known of their counting."""
-    queues = inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "grp"
+    return inputs.groups.groupBy(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost"
     ).agg(
         f.sum("taken").alias("taken"),
         f.sum("near_taken").alias("slack_taken"),
-        f.max("t1_max").alias("until"),
-        (f.min("term_min") < f.max("term_max")).alias("is_moved"),
+        f.min("t1_max").alias("until"),
+        f.max(f.col("term_min") < f.col("term_max")).alias("is_moved"),
         f.max("is_unknown_max").alias("is_unknown"),
-    )
-    return queues.groupBy(*_HOUR).agg(
-        f.sum("taken").alias("taken"),
-        f.sum("slack_taken").alias("slack_taken"),
-        f.min("until").alias("until"),
-        f.max("is_moved").alias("is_moved"),
-        f.max("is_unknown").alias("is_unknown"),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, IDLE_US, Inputs, ratio, total, window
+from brokerd_telemetry.tables.inputs import IDLE_US, Inputs, ratio
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,18 +54,16 @@ def build_use(inputs: Inputs) -> DataFrame:
     """
 
     def seconds(name: str) -> Column:
-        return f.sum(f"{name}_us") / 1e6
+        return f.col(f"{name}_us") / 1e6
 
-    used = inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
-    ).agg(
-        f.max("consumers_max").alias("consumers_max"),
+    used = inputs.hours.select(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
+        "consumers_max",
         *(seconds(name).alias(f"{name}_s") for name in ("consumed", "consumer", "waiting", "full")),
-        total("d_enq").alias("enq"),
-        total("d_ack").alias("ack"),
-        ratio(f.sum("settled"), seconds("busy")).alias("rate_each"),
+        *(f.coalesce(f"d_{name}", f.lit(0)).alias(name) for name in ("enq", "ack")),
+        ratio(f.col("settled"), seconds("busy")).alias("rate_each"),
         seconds("told").alias("told_s"),
-    )
+    )  # fmt: skip
     in_rate = ratio(f.col("enq"), f.col("told_s"))
     return used.where(f.col("consumed_s") > 0).withColumns(
         {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.tables.inputs import Inputs, ratio, window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,17 +32,13 @@ _KEY = ("cluster", "window_start", "vhost", "queue", "reason", "dlx", "strategy"
 
 def build(inputs: Inputs) -> DataFrame:
     """Return deadletter_1h."""
-    queues = inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
-    ).agg(
-        *(f.sum(f"d_{counter}").alias(counter) for counter in REASONS),
-        f.sum("d_dl_lost").alias("dl_lost"),
-        f.sum("d_enq").alias("enq"),
-        f.max_by("dlx", "last").alias("dlx"),
-        f.max_by("strategy", "last").alias("strategy"),
-        f.max_by("dl_pending_last", "last").alias("pending_last"),
-        f.max("dl_pending_age_ms_max").alias("pending_age_max_ms"),
-    )
+    queues = inputs.hours.select(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue", "dlx",
+        "strategy",
+        *(f.col(f"d_{counter}").alias(counter) for counter in (*REASONS, "dl_lost", "enq")),
+        f.col("dl_pending_last").alias("pending_last"),
+        f.col("dl_pending_age_ms_max").alias("pending_age_max_ms"),
+    )  # fmt: skip
     died = f.array(
         *(
             f.struct(f.lit(reason).alias("reason"), f.col(counter).alias("n"))

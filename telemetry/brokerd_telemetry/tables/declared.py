@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, IDLE_US, Inputs, window
-from brokerd_telemetry.tables.steps import CARRY_US
+from brokerd_telemetry.schema import CARRY_US, HOUR_US
+from brokerd_telemetry.tables.inputs import IDLE_US, Inputs, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

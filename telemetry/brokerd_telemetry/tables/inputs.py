@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from brokerd_telemetry.schema import GRACE_US, HOUR_US
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-HOUR_US = 3_600_000_000
 #: From here on a queue or exchange is idle (8.13); what is long is the reader's to say.
 IDLE_US = HOUR_US
-#: From where a message is routed to where its queue counts it: quorum, disk, clocks that differ.
-GRACE_US = 30_000_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -26,18 +25,22 @@ class Inputs:
     rows: Mapping[str, DataFrame]
     #: No row, known to be none: what is made of it costs next to nothing.
     nothing: DataFrame
-    #: What queues did in each minute of the touched hours (spans.of).
-    spans: DataFrame
+    #: What queues did in the touched hours (columns.spans.Spans).
+    minutes: DataFrame
+    hours: DataFrame
+    groups: DataFrame
     #: One row per cluster and hour: completeness, seconds, start_us, end_us.
     coverage: DataFrame
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
     alarms: DataFrame
-    #: steps.last_rows of the touched hours.
+    #: lasts.last_rows of the touched hours.
     lasts: DataFrame
     #: declared.exchange_lasts of the touched hours.
     exchange_lasts: DataFrame
     #: usage_1h of the touched days' other hours; None: there are none.
     usage_before: DataFrame | None = None
+    #: data_quality_1h of the same hours.
+    quality_before: DataFrame | None = None
     #: queue_forecast_1h of the hour before.
     forecasts_before: DataFrame | None = None
     #: member_5m of the touched days and the six before, but for the touched hours.

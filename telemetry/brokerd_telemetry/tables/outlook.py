@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, window
+from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.tables.inputs import Inputs, ratio, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,8 +34,8 @@ def build_forecast(inputs: Inputs) -> DataFrame:
     fastest and slowest growing quarter.  Counters tell what came and went exactly; the error is in
     going on as before.
     """
-    quarters = inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue", "grp",
+    quarters = inputs.minutes.groupBy(
+        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue",
         window("t0", QUARTER_US).alias("quarter"),
     ).agg(
         f.sum(f.col("d_enq") - f.col("d_gone")).alias("net"),
@@ -87,12 +88,10 @@ def build_score(inputs: Inputs) -> DataFrame:
         "max_len", "net_rate", "ttf_s", "ttf_lo_s", "ttf_hi_s",
         f.col("level").alias("level_before"),
     )  # fmt: skip
-    reached = inputs.spans.groupBy(
-        "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue"
-    ).agg(
-        f.max_by(_waiting(), "last").alias("level"),
-        f.max("waiting_max").alias("level_max"),
-    )
+    reached = inputs.hours.select(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
+        _waiting().alias("level"), f.col("waiting_max").alias("level_max"),
+    )  # fmt: skip
     expected = f.least(
         f.col("level_before") + f.col("net_rate") * HOUR_S, f.col("max_len").cast("double")
     )
@@ -119,12 +118,8 @@ def build_balance(inputs: Inputs) -> DataFrame:
     """
     hour = window("t0", HOUR_US).alias("window_start")
     members = inputs.kind("node").select("cluster", hour, "node").distinct()
-    led = inputs.spans.groupBy("cluster", hour, "grp").agg(
-        f.max_by("node", "last").alias("node"),
-        f.sum("d_enq_bytes").alias("load_bytes"),
-    )
-    own = led.groupBy("cluster", "window_start", "node").agg(
-        f.count("*").alias("leaders"), f.sum("load_bytes").alias("load_bytes")
+    own = inputs.groups.groupBy("cluster", hour, "node").agg(
+        f.count("*").alias("leaders"), f.sum("d_enq_bytes").alias("load_bytes")
     )
     per = members.join(own, ["cluster", "window_start", "node"], "left").fillna(
         0, ["leaders", "load_bytes"]
@@ -143,17 +138,13 @@ def build_balance(inputs: Inputs) -> DataFrame:
 
 def build_coverage(inputs: Inputs) -> DataFrame:
     """Return settings_coverage_1h: per vhost how many queues have what, whoever set it."""
-    hour = window("t0", HOUR_US).alias("window_start")
-    limits = ("max_len", "max_bytes", "ttl_ms", "delivery_limit")
-    said = f.struct("dlx", "qtype", *(f.col(f"{name}_last").alias(name) for name in limits))
-    last = f.max_by(said, "last").alias("last")
-    queues = inputs.spans.groupBy("cluster", hour, "vhost", "grp").agg(last)
-    limited = f.col("last.max_len").isNotNull() | f.col("last.max_bytes").isNotNull()
-    return queues.groupBy("cluster", "window_start", "vhost").agg(
+    hour = f.timestamp_micros("t0").alias("window_start")
+    limited = f.col("max_len_last").isNotNull() | f.col("max_bytes_last").isNotNull()
+    return inputs.groups.groupBy("cluster", hour, "vhost").agg(
         f.count("*").alias("queues"),
-        f.count("last.dlx").alias("with_dlx"),
+        f.count("dlx").alias("with_dlx"),
         f.count(f.when(limited, 1)).alias("with_limit"),
-        f.count("last.ttl_ms").alias("with_ttl"),
-        f.count("last.delivery_limit").alias("with_delivery_limit"),
-        f.count(f.when(f.col("last.qtype") == "quorum", 1)).alias("quorum"),
+        f.count("ttl_ms_last").alias("with_ttl"),
+        f.count("delivery_limit_last").alias("with_delivery_limit"),
+        f.count(f.when(f.col("qtype") == "quorum", 1)).alias("quorum"),
     )

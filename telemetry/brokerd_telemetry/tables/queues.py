@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.schema import QUEUE_COUNTERS
-from brokerd_telemetry.tables import spans
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
-from brokerd_telemetry.tables.spans import FLOW_US, MINUTE_US
+from brokerd_telemetry.schema import FLOW_US, FLOWS, QUEUE_COUNTERS
+from brokerd_telemetry.tables.inputs import Inputs, ratio, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 
 def build_minutes(inputs: Inputs) -> DataFrame:
     """Return queue_1m."""
-    minutes = _summary(inputs.spans, MINUTE_US).drop("told_us", "taken_us")
+    minutes = _summary(inputs.minutes).drop("told_until_us", "taken_us")
     return minutes.withColumn("seconds", f.lit(60.0)).transform(_rates)
 
 
@@ -27,15 +25,15 @@ def build_hours(inputs: Inputs) -> DataFrame:
     unread_s: how long at its end messages had waited while nobody took any and nobody consumed.
     """
     span = inputs.coverage.select("cluster", "window_start", "seconds", "start_us", "end_us")
-    hours = _summary(inputs.spans, HOUR_US)
+    hours = _summary(inputs.hours)
     known = hours.join(f.broadcast(span), ["cluster", "window_start"], "left").transform(_rates)
     # A row that did not come said the same as the last one, whose message has aged since.
-    waited_us = f.col("head_age_ms_last") * 1000 + f.col("end_us") - f.col("told_us")
+    waited_us = f.col("head_age_ms_last") * 1000 + f.col("end_us") - f.col("told_until_us")
     idle_us = f.col("end_us") - f.coalesce("taken_us", "start_us")
     is_left = (f.col("ready_last") > 0) & (f.col("consumers_last") == 0)
     unread_s = f.when(is_left, f.least(waited_us, idle_us) / 1e6).otherwise(0.0)
     return known.withColumn("unread_s", f.coalesce(unread_s, f.lit(0.0))).drop(
-        "start_us", "end_us", "told_us", "taken_us"
+        "start_us", "end_us", "told_until_us", "taken_us"
     )
 
 
@@ -47,7 +45,7 @@ def build_flow(inputs: Inputs) -> DataFrame:
     key = ("cluster", window("t0", FLOW_US).alias("window_start"))
     step = f.max((f.col("t1") - f.col("t0")) / 1e6).alias("step_s")
     nothing = {"published": 0, "enq": 0, "ack": 0}
-    queues = spans.flows(inputs.spans)
+    queues = flows(inputs.minutes)
     clients = inputs.kind("exchange").groupBy(*key).agg(total("in").alias("published"), step)
     both = queues.unionByName(clients, allowMissingColumns=True).fillna(nothing)
     return both.groupBy("cluster", "window_start").agg(
@@ -55,34 +53,56 @@ def build_flow(inputs: Inputs) -> DataFrame:
     )
 
 
-def _summary(rows: DataFrame, size_us: int) -> DataFrame:
+def flows(minutes: DataFrame) -> DataFrame:
+    """Return what queues took and consumers settled in each ten seconds of a cluster, as
+    build_flow has it.
+    """
+    tens = f.array(
+        *(
+            f.struct(
+                (f.col("t0") + n * FLOW_US).alias("t0"),
+                f.col(f"enq_{n}").alias("enq"),
+                f.col(f"ack_{n}").alias("ack"),
+            )
+            for n in FLOWS
+        )
+    )
+    summed = minutes.groupBy("cluster", "t0").agg(
+        *(f.sum(f"{name}_{n}").alias(f"{name}_{n}") for name in ("enq", "ack") for n in FLOWS),
+        f.max("step_us").alias("step_us"),
+    )
+    each = summed.select("cluster", f.inline(tens), (f.col("step_us") / 1e6).alias("step_s"))
+    start = window("t0", FLOW_US).alias("window_start")
+    return each.where(f.col("enq").isNotNull()).select("cluster", start, "enq", "ack", "step_s")
+
+
+def _summary(spans: DataFrame) -> DataFrame:
     def last(name: str) -> Column:
-        return f.max_by(f"{name}_last", "last").alias(f"{name}_last")
+        return f.col(f"{name}_last")
 
     def most(name: str) -> Column:
-        return f.max(f"{name}_max").alias(f"{name}_max")
+        return f.col(f"{name}_max")
 
-    start = window("t0", size_us).alias("window_start")
-    return rows.groupBy("cluster", start, "vhost", "queue").agg(
-        f.max_by("qtype", "last").alias("qtype"),
-        *(f.sum(f"d_{name}").alias(name) for name in QUEUE_COUNTERS),
-        f.sum("d_gone").alias("gone"),
+    return spans.select(
+        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue", "qtype",
+        *(f.col(f"d_{name}").alias(name) for name in QUEUE_COUNTERS),
+        f.col("d_gone").alias("gone"),
         last("ready"), last("unacked"), last("ready_bytes"), last("unacked_bytes"),
         last("dl_pending"), last("consumers"), last("head_age_ms"),
-        f.max("c_ack_max").alias("c_ack_last"),
-        f.max("t1_max").alias("told_us"),
-        f.max("taken_us").alias("taken_us"),
+        most("c_ack").alias("c_ack_last"),
+        most("t1").alias("told_until_us"),
+        "taken_us",
         most("ready"), most("ready_bytes"),
-        ratio(f.sum("ready_us"), f.sum("told_us")).alias("ready_avg"),
-        ratio(f.sum("byte_s"), f.sum("told_us") / 1e6).alias("bytes_avg"),
-        f.sum("byte_s").alias("byte_s"),
-        f.max("head_age_ms_max").alias("head_age_max_ms"),
-        f.max("dl_pending_age_ms_max").alias("dl_pending_age_max_ms"),
-        f.min("consumers_min").alias("consumers_min"),
+        ratio(f.col("ready_us"), f.col("told_us")).alias("ready_avg"),
+        ratio(f.col("byte_s"), f.col("told_us") / 1e6).alias("bytes_avg"),
+        "byte_s",
+        most("head_age_ms").alias("head_age_max_ms"),
+        most("dl_pending_age_ms").alias("dl_pending_age_max_ms"),
+        "consumers_min",
         most("consumers"),
-        f.max("max_len_max").alias("max_len"),
-        f.countDistinct("node").alias("leaders"),
-        f.sum("rows").alias("rows"),
+        most("max_len").alias("max_len"),
+        "leaders",
+        "rows",
     )  # fmt: skip
 
 

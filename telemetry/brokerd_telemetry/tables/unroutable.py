@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
+from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.tables.inputs import Inputs, ratio, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

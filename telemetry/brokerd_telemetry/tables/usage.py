@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.tables.inputs import HOUR_US, Inputs, ratio, total, window
+from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.tables.inputs import Inputs, ratio, total, window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +37,7 @@ def build_hours(inputs: Inputs) -> DataFrame:
             total("blocked_ms"),
         )
     )
-    storage = inputs.spans.groupBy("cluster", hour, "vhost").agg(
+    storage = inputs.hours.groupBy("cluster", hour, "vhost").agg(
         f.sum("byte_s").alias("stored_byte_s"), f.sum("d_dl_out").alias("dl_msgs")
     )
     copies = inputs.kind("exchange").groupBy("cluster", hour, "vhost").agg(total("copies"))

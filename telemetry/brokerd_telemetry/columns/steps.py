@@ -1,0 +1,182 @@
+"""From queue rows to exact steps: what happened in a queue between two rows. PURE.
+
+A queue's cumulative counters are replicated with it, so they are the same whoever leads it, and
+nothing is counted twice or lost when a leader is killed.  A step is the difference to the row
+before in order of (term, time); only the first row that is known of a queue uses its own deltas,
+which reach back to the queue's birth if that was when this member began to tell of it.
+"""
+
+from __future__ import annotations
+
+import pyarrow
+import pyarrow.compute as pc
+
+from brokerd_telemetry.schema import LIMITS, QUEUE_COUNTERS, QUEUE_GAUGES, REMOVALS
+
+#: What is carried from the last row of earlier hours.
+CARRIED = (
+    "node", "vhost", "queue", "qtype", "grp", "term", "t0", "t1", "seq",
+    "strategy", "dlx", *QUEUE_GAUGES, *(f"c_{name}" for name in QUEUE_COUNTERS),
+)  # fmt: skip
+#: What puts the rows of one queue in order (Raft: a higher term is later).
+ORDER = ("term", "t1", "c_enq", "c_ack", "c_dlv", "seq")
+
+_TEXTS = ("node", "vhost", "queue", "qtype", "strategy", "dlx")
+#: What is asked of a row.
+ROWS = pyarrow.schema(
+    [
+        (name, pyarrow.string() if name in _TEXTS else pyarrow.int64())
+        for name in (*CARRIED, *QUEUE_COUNTERS, *LIMITS)
+    ]
+)
+Columns = dict[str, pyarrow.Array]
+#: Start of an hour, and from when to when it is covered; microseconds.
+Hour = tuple[int, int, int]
+
+
+def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
+    """Return rows of an hour and of a cluster (ROWS), those of a group together.
+
+    carry: the groups' last rows of the hours before, from `queue_last_1h`; what that does not have
+    is null.
+    """
+    is_carried = (
+        pyarrow.repeat(flag, len(table)) for flag, table in ((False, rows), (True, carry))
+    )
+    both = pyarrow.concat_tables([rows, carry]).append_column(
+        "is_carried", pyarrow.chunked_array(list(is_carried))
+    )
+    keys = [(name, "ascending", "at_start") for name in ("grp", *ORDER)]
+    at = pc.sort_indices(both, sort_keys=keys)
+    return {name: whole(both[name].take(at)) for name in both.column_names}
+
+
+def last(own: Columns, since_us: int) -> pyarrow.Table:
+    """Return the last row of each group, which the next hour's steps begin with (ROWS); not of
+    those that nobody told of since then.
+    """
+    if not len(own["grp"]):
+        return ROWS.empty_table()
+    is_first = _changes(own["grp"])
+    is_last = pyarrow.concat_arrays([is_first.slice(1), pyarrow.array([True])])
+    kept = pc.and_(is_last, pc.greater(own["t1"], since_us))
+    return pyarrow.table([own[name].filter(kept) for name in ROWS.names], ROWS)
+
+
+def of(own: Columns, hour: Hour) -> Columns:
+    """Return an hour's rows, in order of their places, with d_<counter>, start_depth, start_pending
+    and areas.
+
+    own: in_order's, of all rows that there are of each group.
+    place: the row's among all of its queue and of others of the name, of which one that was
+    declared later has a higher group.  is_unknown: it is not known from where on it counts.
+    start_us, end_us: of the hour.  quiet_us: since the row before, if it ended earlier than this
+    one began; busy_us: its own.
+    """
+    if not len(own["grp"]):
+        return own | dict.fromkeys(_MADE, own["grp"])
+    is_first = _changes(own["grp"])
+    before = {name: _before(own[name], is_first) for name in _BEFORE}
+    steps = {f"d_{name}": _step(name, own, before, is_first) for name in QUEUE_COUNTERS}
+    gone = steps["d_ack"]
+    for name in REMOVALS:
+        gone = pc.add(gone, steps[f"d_{name}"])
+    is_birth = pc.and_kleene(pc.equal(own["enq"], own["c_enq"]), pc.equal(own["dlv"], own["c_dlv"]))
+    since = pc.min_element_wise(pc.max_element_wise(before["t1"], own["t0"]), own["t1"])
+    quiet_us = pc.max_element_wise(pc.coalesce(pc.subtract(since, before["t1"]), 0), 0)
+    times = {"quiet_us": quiet_us, "busy_us": pc.subtract(own["t1"], since)}
+    octets = pc.add(
+        _area("ready_bytes", own, before, times), _area("unacked_bytes", own, before, times)
+    )
+    made = steps | times | _starts(own, before, steps | {"gone": gone}, is_birth)
+    made |= {
+        "place": _places(own["grp"], is_first),
+        "d_gone": gone,
+        "ready_us": _area("ready", own, before, times),
+        "byte_s": pc.divide(octets, 1e6),
+        "is_unknown": pc.and_kleene(is_first, pc.invert(is_birth)),
+    }
+    count = len(own["grp"])
+    made |= {"start_us": pyarrow.repeat(hour[1], count), "end_us": pyarrow.repeat(hour[2], count)}
+    is_told = pc.invert(own["is_carried"])
+    return {name: column.filter(is_told) for name, column in (own | made).items()}
+
+
+_MADE = (
+    *(f"d_{name}" for name in QUEUE_COUNTERS), "d_gone", "place", "quiet_us", "busy_us",
+    "start_depth", "start_pending", "ready_us", "byte_s", "is_unknown", "start_us", "end_us",
+)  # fmt: skip
+_BEFORE = (
+    "t1", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes",
+    *(f"c_{name}" for name in QUEUE_COUNTERS),
+)  # fmt: skip
+
+
+def whole(column: pyarrow.ChunkedArray | pyarrow.Array) -> pyarrow.Array:
+    """Return a column in one piece."""
+    return column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+
+
+def real(column: pyarrow.Array) -> pyarrow.Array:
+    """Return numbers as floating ones, however large."""
+    return column.cast(pyarrow.float64(), safe=False)
+
+
+def _changes(values: pyarrow.Array) -> pyarrow.Array:
+    """Tell of each value whether it is another than the one before; of the first it is true."""
+    later = pc.not_equal(values.slice(1), values.slice(0, len(values) - 1))
+    return pyarrow.concat_arrays([pyarrow.array([True]), later])
+
+
+def _before(values: pyarrow.Array, is_first: pyarrow.Array) -> pyarrow.Array:
+    """Return the group's value of the row before, null for its first."""
+    nothing = pyarrow.nulls(1, values.type)
+    earlier = pyarrow.concat_arrays([nothing, values.slice(0, len(values) - 1)])
+    return pc.if_else(is_first, nothing[0], earlier)
+
+
+def _places(groups: pyarrow.Array, is_first: pyarrow.Array) -> pyarrow.Array:
+    """Return the group and the row's number in it, as one number."""
+    rows = pyarrow.array(range(len(groups)), pyarrow.int64())
+    starts = pc.cumulative_max(pc.if_else(is_first, rows, 0))
+    number = pc.add(pc.subtract(rows, starts), 1)
+    return pc.add(pc.shift_left(groups, 32), number)
+
+
+def _step(name: str, own: Columns, before: Columns, is_first: pyarrow.Array) -> pyarrow.Array:
+    now = own[f"c_{name}"]
+    # A counter that the version before did not have began with nothing.
+    earlier = pc.coalesce(before[f"c_{name}"], 0)
+    # A queue that lost its data and began anew counts from zero again.
+    is_anew = pc.fill_null(pc.less(now, earlier), False)
+    later = pc.if_else(is_anew, now, pc.subtract(now, earlier))
+    return pc.if_else(is_first, pc.coalesce(own[name], 0), later)
+
+
+def _starts(own: Columns, before: Columns, steps: Columns, is_birth: pyarrow.Array) -> Columns:
+    """Return what was there before each step: a queue that begins with its birth was empty; of
+    others that begin it is deduced.
+    """
+    is_birth = pc.fill_null(is_birth, False)
+    depth = pc.add(own["ready"], own["unacked"])
+    deduced = pc.add(pc.subtract(depth, steps["d_enq"]), steps["gone"])
+    settled = pc.add(steps["d_dl_confirmed"], steps["d_dl_lost"])
+    pending = pc.add(pc.subtract(own["dl_pending"], steps["d_dl_out"]), settled)
+    return {
+        "start_depth": pc.coalesce(
+            pc.add(before["ready"], before["unacked"]), pc.if_else(is_birth, 0, deduced)
+        ),
+        "start_pending": pc.coalesce(before["dl_pending"], pc.if_else(is_birth, 0, pending)),
+    }
+
+
+def _area(name: str, own: Columns, before: Columns, times: Columns) -> pyarrow.Array:
+    """Return level times microseconds: a row that did not come had the level of the one before.
+
+    Not whole: a gigabyte for three hours is more octet-microseconds than a 64-bit number holds.
+    """
+    level = real(own[name])
+    earlier = pc.coalesce(real(before[name]), level)
+    return pc.add(
+        pc.multiply(earlier, real(times["quiet_us"])), pc.multiply(level, real(times["busy_us"]))
+    )

@@ -64,6 +64,9 @@ def find_java() -> str:
     if java is None or not Path(java).exists():
         raise SparkUnavailable(f"Spark needs Java {JAVA_MAJOR_MIN}, and there is none. {advice}")
     said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
+    if said.returncode:
+        # JDK_JAVA_OPTIONS with an option that it does not know, say.
+        raise SparkUnavailable(f"Spark needs Java; {java} -version fails: {said.stderr.strip()}")
     match = re.search(r'version "(\d+)', said.stderr)
     if match is None or int(match[1]) < JAVA_MAJOR_MIN:
         found = said.stderr.splitlines()[0] if said.stderr else "something else"

@@ -55,6 +55,21 @@ def test_a_java_that_is_too_old_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         session.find_java()
 
 
+def test_a_java_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an option in JDK_JAVA_OPTIONS that it does not know."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        "#!/bin/sh\necho 'NOTE: an option' >&2; echo 'Unrecognized -XX:No' >&2; exit 1\n"
+    )
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="Unrecognized -XX:No"):
+        session.find_java()
+
+
 def test_missing_java_is_noticed_before_anything_is_pulled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

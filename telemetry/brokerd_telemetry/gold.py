@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from brokerd_telemetry import ingest, queue_spans, schema, sinks
+from brokerd_telemetry.columns import queue_rows
 from brokerd_telemetry.tables import (
     audit,
     capacity,
@@ -40,8 +42,6 @@ LAST_EXCHANGES = "exchange_last_1h"
 #: What takes longest comes first.
 TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
     "audit_1h": audit.build,
-    "queue_1h": queues.build_hours,
-    "queue_1m": queues.build_minutes,
     "deadletter_1h": dead_letters.build,
     "confirm_1h": confirms.build,
     "memory_episode": memory.build_episodes,
@@ -169,7 +169,7 @@ def prepare(
     rows = ingest.by_kind(spark, live.files("silver", hours))
     nothing = ingest.read_silver(spark, [])
     parts = _parts(live, coverage, last)
-    active = queue_spans.make(spark, parts, _spans_dir(live, run_id))
+    active = queue_spans.make(spark, parts, _spans_dir(live, run_id), run_id)
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
@@ -194,6 +194,11 @@ def prepare(
     )
 
 
+def queue_files(live: Live, run_id: str) -> dict[str, sinks.Files]:
+    """Return the new files of queue_1m and queue_1h, which were made with the spans."""
+    return queue_spans.adopt(_spans_dir(live, run_id), live.out_dir, run_id)
+
+
 def forget(inputs: Inputs, live: Live, run_id: str) -> None:
     """Give back what `prepare` keeps for the tables."""
     inputs.lasts.unpersist()
@@ -214,14 +219,15 @@ def _parts(
         name = schema.hour_of(line["hour_us"])
         entries = ingest.of_kind("queue", live.of([line["cluster"]]).entries("silver", [name]))
         if entries:
-            hour = (line["hour_us"], line["start_us"], line["end_us"])
+            names = [field.name for field in fields(queue_rows.Hour)]
+            hour = queue_rows.Hour(*(line[name] for name in names))
             files = tuple(live.here([entry["path"] for entry in entries]))
             rows = sum(entry["rows"] for entry in entries)
             own.setdefault(line["cluster"], []).append(queue_spans.Hour(hour, files, rows))
     for cluster, told in own.items():
         yield queue_spans.Part(
             cluster,
-            tuple(sorted(told, key=lambda one: one.hour)),
+            tuple(sorted(told, key=lambda one: one.hour.hour_us)),
             tuple(last.get(cluster, ())),
             sum(one.rows for one in told),
         )

@@ -94,8 +94,9 @@ def recompute(
 
     names = list(gold.TABLES)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-        files = list(pool.map(write, names))
-    for name, written in zip(names, files, strict=True):
+        queues = pool.submit(gold.queue_files, live, batch.run_id)
+        files = dict(zip(names, pool.map(write, names), strict=True)) | queues.result()
+    for name, written in files.items():
         manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
     gold.forget(inputs, live, batch.run_id)
     _driver_tables(live, observed, hours, batch)

@@ -514,10 +514,12 @@ def test_hour_by_hour_and_a_kill_on_the_way_make_the_same_tables(
 
 
 def test_passes_of_an_hour_each_make_the_same_tables(done: Done, tmp_path: Path) -> None:
-    """What is too much for one pass is made hour by hour, as an hourly job would."""
+    """What is too much for one pass is made hour by hour, as an hourly job would; and what is too
+    much for a task by several, some queues each.
+    """
     program = (
-        "from brokerd_telemetry import commands, recompute; recompute.PASS_ROWS = 1; "
-        "commands.telemetry()"
+        "from brokerd_telemetry import commands, queue_spans, recompute; recompute.PASS_ROWS = 1; "
+        "queue_spans.PART_ROWS = 100; queue_spans.TASK_ROWS_MIN = 150; commands.telemetry()"
     )
     passes = subprocess.run(
         [sys.executable, "-c", program, "run", "--raw", str(done.raw), "--out", str(tmp_path)],

@@ -32,8 +32,8 @@ def row(group: int, term: int, node: str, second: int, ready: int, **more: Any) 
 def made(told: list[dict[str, Any]], carry: list[dict[str, Any]] | None = None) -> spans.Spans:
     """What rows tell, of which the hour of BEGIN_US is covered."""
     rows, before = (pyarrow.Table.from_pylist(own, steps.ROWS) for own in (told, carry or []))
-    hour = (BEGIN_US, BEGIN_US, BEGIN_US + fleet.HOUR_US)
-    return spans.of(steps.of(steps.in_order(rows, before), hour), "c")
+    own = steps.in_order(rows, before)
+    return spans.of(steps.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c")
 
 
 def test_the_later_queue_of_a_name_and_the_later_leader_have_the_last_word() -> None:

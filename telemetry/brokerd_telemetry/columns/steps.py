@@ -30,8 +30,6 @@ ROWS = pyarrow.schema(
     ]
 )
 Columns = dict[str, pyarrow.Array]
-#: Start of an hour, and from when to when it is covered; microseconds.
-Hour = tuple[int, int, int]
 
 
 def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
@@ -63,15 +61,15 @@ def last(own: Columns, since_us: int) -> pyarrow.Table:
     return pyarrow.table([own[name].filter(kept) for name in ROWS.names], ROWS)
 
 
-def of(own: Columns, hour: Hour) -> Columns:
+def of(own: Columns, start_us: int, end_us: int) -> Columns:
     """Return an hour's rows, in order of their places, with d_<counter>, start_depth, start_pending
     and areas.
 
     own: in_order's, of all rows that there are of each group.
     place: the row's among all of its queue and of others of the name, of which one that was
     declared later has a higher group.  is_unknown: it is not known from where on it counts.
-    start_us, end_us: of the hour.  quiet_us: since the row before, if it ended earlier than this
-    one began; busy_us: its own.
+    start_us, end_us: from when to when the hour was told.  quiet_us: since the row before, if it
+    ended earlier than this one began; busy_us: its own.
     """
     if not len(own["grp"]):
         return own | dict.fromkeys(_MADE, own["grp"])
@@ -97,7 +95,7 @@ def of(own: Columns, hour: Hour) -> Columns:
         "is_unknown": pc.and_kleene(is_first, pc.invert(is_birth)),
     }
     count = len(own["grp"])
-    made |= {"start_us": pyarrow.repeat(hour[1], count), "end_us": pyarrow.repeat(hour[2], count)}
+    made |= {"start_us": pyarrow.repeat(start_us, count), "end_us": pyarrow.repeat(end_us, count)}
     is_told = pc.invert(own["is_carried"])
     return {name: column.filter(is_told) for name, column in (own | made).items()}
 

@@ -168,7 +168,7 @@ def prepare(
     exchanges = loaded([path for paths in last_exchanges.values() for path in paths])
     rows = ingest.by_kind(spark, live.files("silver", hours))
     nothing = ingest.read_silver(spark, [])
-    parts = _parts(live, coverage, last)
+    parts = _parts(live, hours, coverage, last)
     active = queue_spans.make(spark, parts, _spans_dir(live, run_id), run_id)
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
@@ -211,13 +211,16 @@ def _spans_dir(live: Live, run_id: str) -> Path:
 
 
 def _parts(
-    live: Live, coverage: list[dict[str, Any]], last: dict[str, list[str]]
+    live: Live, hours: list[str], coverage: list[dict[str, Any]], last: dict[str, list[str]]
 ) -> Iterator[queue_spans.Part]:
     """Yield each cluster's queue rows by their hours, and its last ones before."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for hour_of in hours:
+        for entry in ingest.of_kind("queue", live.entries("silver", [hour_of])):
+            found.setdefault((entry["cluster"], hour_of), []).append(entry)
     own: dict[str, list[queue_spans.Hour]] = {}
     for line in coverage:
-        name = schema.hour_of(line["hour_us"])
-        entries = ingest.of_kind("queue", live.of([line["cluster"]]).entries("silver", [name]))
+        entries = found.get((line["cluster"], schema.hour_of(line["hour_us"])))
         if entries:
             names = [field.name for field in fields(queue_rows.Hour)]
             hour = queue_rows.Hour(*(line[name] for name in names))

@@ -1,0 +1,71 @@
+"""How the rows of queues are shared out to tasks: each row to one, those of a name together."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from brokerd_telemetry import queue_spans, schema
+from brokerd_telemetry.columns import queue_rows, steps
+
+NAMES = ("", "a", "aa", "q" * 255, "Z", "z", "\u00e9", "\uffee", "\U0001f600", "q.1", "q-1")
+
+
+def part(folder: Path, cluster: str, hours: int, rows: int) -> queue_spans.Part:
+    """A cluster's files, two for each hour; what one has is not in the order of names."""
+    rng = random.Random(rows)
+    told = []
+    for hour in range(hours):
+        start_us = hour * schema.HOUR_US
+        files = []
+        for half in range(2):
+            lines = [
+                {"vhost": "/", "queue": rng.choice(NAMES), "grp": 1, "term": 1, "t0": start_us,
+                 "t1": start_us + 1, "seq": number, "node": "n"}
+                for number in range(rows // 2)
+            ]  # fmt: skip
+            file = folder / f"{cluster}-{hour}-{half}.parquet"
+            table = pyarrow.Table.from_pylist(lines, steps.ROWS)
+            pyarrow.parquet.write_table(table, file, row_group_size=7)
+            files.append(str(file))
+        known = queue_rows.Hour(start_us, start_us, start_us + 1, 1.0, 1.0)
+        told.append(queue_spans.Hour(known, tuple(files), rows))
+    return queue_spans.Part(cluster, tuple(told), (), hours * rows)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 50])
+def test_each_row_is_in_one_part_and_those_of_a_name_are_in_the_same(
+    tmp_path: Path, count: int
+) -> None:
+    whole = part(tmp_path, "c", 2, 200)
+    pieces = queue_spans.divided(whole, count)
+    assert len(pieces) <= min(count, len(NAMES))
+    seen: dict[str, int] = {}
+    rows = 0
+    for number, piece in enumerate(pieces):
+        for hour in piece.hours:
+            names = queue_spans._rows(hour.files, piece)["queue"].to_pylist()
+            rows += len(names)
+            assert all(seen.setdefault(name, number) == number for name in names)
+    assert rows == 400
+    assert set(seen) == set(NAMES)
+
+
+def test_tasks_have_about_as_many_rows_and_small_clusters_share_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_spans, "TASK_ROWS_MIN", 50)
+    small = [part(tmp_path, f"s{n}", 1, 10) for n in range(20)]
+    large = part(tmp_path, "large", 2, 200)
+    assert queue_spans.shared_out([], 2) == []
+    assert [len(task) for task in queue_spans.shared_out(small, 2)] == [10, 10]
+    tasks = queue_spans.shared_out([*small, large], 2)
+    assert 2 <= len(tasks) <= 3
+    assert sum(piece.rows for task in tasks for piece in task) == pytest.approx(600, rel=0.05)
+    monkeypatch.setattr(queue_spans, "PART_ROWS", 40)
+    [own] = queue_spans.shared_out([large], 1)
+    # Of the 200 rows of an hour no more than about so many are looked at together.
+    assert len(own) >= 4

@@ -33,7 +33,9 @@ Columns = dict[str, pyarrow.Array]
 
 
 def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
-    """Return rows of an hour and of a cluster (ROWS), those of a group together.
+    """Return rows of an hour and of a cluster (ROWS), those of a group together: first those of
+    the group that was told of first.  Of two of the same name it is the one that was deleted; their
+    numbers say nothing of it, as they are drawn.
 
     carry: the groups' last rows of the hours before, from `queue_last_1h`; what that does not have
     is null.
@@ -44,8 +46,10 @@ def in_order(rows: pyarrow.Table, carry: pyarrow.Table) -> Columns:
     both = pyarrow.concat_tables([rows, carry]).append_column(
         "is_carried", pyarrow.chunked_array(list(is_carried))
     )
-    keys = [(name, "ascending", "at_start") for name in ("grp", *ORDER)]
-    at = pc.sort_indices(both, sort_keys=keys)
+    starts = both.group_by("grp", use_threads=False).aggregate([("t0", "min")])
+    begin_us = whole(starts["t0_min"]).take(pc.index_in(both["grp"], whole(starts["grp"])))
+    keys = [(name, "ascending", "at_start") for name in ("begin_us", "grp", *ORDER)]
+    at = pc.sort_indices(both.append_column("begin_us", begin_us), sort_keys=keys)
     return {name: whole(both[name].take(at)) for name in both.column_names}
 
 
@@ -66,8 +70,7 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     and areas.
 
     own: in_order's, of all rows that there are of each group.
-    place: the row's among all of its queue and of others of the name, of which one that was
-    declared later has a higher group.  is_unknown: it is not known from where on it counts.
+    place: the row's among all of these.  is_unknown: it is not known from where on it counts.
     start_us, end_us: from when to when the hour was told.  quiet_us: since the row before, if it
     ended earlier than this one began; busy_us: its own.
     """
@@ -88,7 +91,7 @@ def of(own: Columns, start_us: int, end_us: int) -> Columns:
     )
     made = steps | times | _starts(own, before, steps | {"gone": gone}, is_birth)
     made |= {
-        "place": _places(own["grp"], is_first),
+        "place": pyarrow.array(range(len(own["grp"])), pyarrow.int64()),
         "d_gone": gone,
         "ready_us": _area("ready", own, before, times),
         "byte_s": pc.divide(octets, 1e6),
@@ -131,14 +134,6 @@ def _before(values: pyarrow.Array, is_first: pyarrow.Array) -> pyarrow.Array:
     nothing = pyarrow.nulls(1, values.type)
     earlier = pyarrow.concat_arrays([nothing, values.slice(0, len(values) - 1)])
     return pc.if_else(is_first, nothing[0], earlier)
-
-
-def _places(groups: pyarrow.Array, is_first: pyarrow.Array) -> pyarrow.Array:
-    """Return the group and the row's number in it, as one number."""
-    rows = pyarrow.array(range(len(groups)), pyarrow.int64())
-    starts = pc.cumulative_max(pc.if_else(is_first, rows, 0))
-    number = pc.add(pc.subtract(rows, starts), 1)
-    return pc.add(pc.shift_left(groups, 32), number)
 
 
 def _step(name: str, own: Columns, before: Columns, is_first: pyarrow.Array) -> pyarrow.Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from brokerd_telemetry import findings, gold, rules, schema, sinks
+from brokerd_telemetry import findings, gold, queue_spans, rules, schema, sinks
 from brokerd_telemetry.commit import Manifest
 from brokerd_telemetry.findings import Standing
 from brokerd_telemetry.rules import Facts, Hit
@@ -177,7 +177,7 @@ def test_messages_dropped_for_the_default_limit_are_a_finding_with_advice() -> N
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: str(rule.id))
 def test_each_rule_reads_a_table_that_is_made(rule: rules.Rule) -> None:
-    made = {*gold.TABLES, "data_quality_1h", "dlx_cycle_1h"}
+    made = {*gold.TABLES, queue_spans.MINUTES, queue_spans.HOURS, "data_quality_1h", "dlx_cycle_1h"}
     assert rule.table in made
     assert rule.severity in ("critical", "warning", "info")
 

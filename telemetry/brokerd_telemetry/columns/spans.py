@@ -1,8 +1,8 @@
 """What each queue did in each minute and each hour, of its steps (Q1, Q4, Q8, Q9, Q11, Q13). PURE.
 
 All that is told of queues is sums and last levels over minutes, quarters, hours and days, and is
-made of these rows: the steps are looked at once, and kept nowhere.  What is text is part of the
-key, and a span in which it changes has a row for each.
+made of these rows: the steps are looked at once, and kept nowhere.  What is text is what the last
+step of a span said.
 """
 
 from __future__ import annotations
@@ -151,10 +151,7 @@ def _near_a_border(steps: Columns) -> pyarrow.Array:
 
 
 def _tens(steps: Columns) -> Columns:
-    in_minute_us = pc.subtract(
-        steps["t0"], pc.multiply(pc.divide(steps["t0"], MINUTE_US), MINUTE_US)
-    )
-    slot = pc.divide(in_minute_us, FLOW_US)
+    slot = pc.divide(pc.subtract(steps["t0"], _start(steps["t0"], MINUTE_US)), FLOW_US)
     nothing = pyarrow.scalar(None, pyarrow.int64())
     tens = {}
     for n in FLOWS:

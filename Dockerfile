@@ -34,7 +34,8 @@ RUN touch README.md \
 # What makes packages smaller stays in this stage: strip drops debugging symbols (of uvloop's 13 MB
 # 2 MB are left), and bytecode is compiled once, for a root file system that is read-only. Rich brings
 # lexers of 500 languages (8 MB) for colouring source code, which nothing here prints; cffi its compiler
-# of C declarations, which what was built with it does not need; regex its tests.
+# of C declarations, which what was built with it does not need; regex its tests; pydantic its whole
+# first version.
 FROM python:3.11-slim AS packages
 RUN apt-get update \
     && apt-get install -y --no-install-recommends binutils \
@@ -45,7 +46,7 @@ RUN pip install --no-cache-dir --no-compile --require-hashes --prefix /install -
     && find . -type f \( -name '*.so' -o -name '*.so.[0-9]*' \) -exec strip --strip-unneeded {} + \
     && find . \( -name '*.pyi' -o -name '*.pyx' -o -name '*.pxd' \) -delete \
     && find pygments/lexers -name '*.py' ! -name __init__.py ! -name _mapping.py -delete \
-    && rm -r regex/tests cffi pycparser
+    && rm -r regex/tests cffi pycparser pydantic/v1
 RUN python -m compileall -q --invalidation-mode unchecked-hash .
 
 FROM python:3.11-slim

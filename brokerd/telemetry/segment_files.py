@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+import orjson
+
 Row: TypeAlias = dict[str, Any]
 
 STREAMS = ("sample", "event", "trace")
@@ -83,10 +85,12 @@ class OpenSegment:
 def encode(row: Mapping[str, Any]) -> bytes:
     """Return a row as a line; absent and empty fields are left out."""
     lean = {name: value for name, value in row.items() if value is not None}
-    return (
-        json.dumps(lean, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
-        + b"\n"
-    )
+    try:
+        return orjson.dumps(lean, option=orjson.OPT_APPEND_NEWLINE)
+    except orjson.JSONEncodeError:
+        # A name that is no text, or a number of more than 64 bits.
+        text = json.dumps(lean, separators=(",", ":"), ensure_ascii=False)
+        return text.encode("utf-8", "replace") + b"\n"
 
 
 def open_segment(

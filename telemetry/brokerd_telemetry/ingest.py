@@ -133,7 +133,7 @@ def _read(work: Work) -> Iterator[tuple[_Key, pyarrow.Table]]:
     for file, origin in work.segments:
         text = gzip.decompress(Path(file).read_bytes())
         for kind, hour_us, table in lines.rows_of(text, origin):
-            # A kind has half of the columns at most; the others are filled in when it is written.
+            # What no row has is filled in when they are written.
             used = [name for name in table.column_names if table[name].null_count < len(table)]
             yield (origin.identity[0], kind, hour_us), table.select(used)
 
@@ -144,10 +144,18 @@ def _write(folder: Path, name: str, pending: dict[_Key, list[pyarrow.Table]]) ->
         target = folder / f"{sinks.CLUSTER}={sinks.encoded(cluster)}" / f"{KIND}={kind}" / hour
         target.mkdir(parents=True, exist_ok=True)
         rows = _together(tables, kind)
-        whole = lines.silver_schema()
+        whole = lines.silver_schema(kind)
+        texts = [field.name for field in whole if pyarrow.types.is_string(field.type)]
+        # Numbers of queues grow from row to row: differences take less time and room.
+        deltas = {
+            field.name: "DELTA_BINARY_PACKED"
+            for field in whole
+            if kind == schema.QUEUE and pyarrow.types.is_integer(field.type)
+        }
         with pyarrow.parquet.ParquetWriter(
-            target / f"part-{name}.parquet", whole, compression="zstd"
-        ) as file:
+            target / f"part-{name}.parquet", whole, compression="zstd",
+            use_dictionary=texts, column_encoding=deltas or None,
+        ) as file:  # fmt: skip
             for begin in range(0, len(rows), GROUP_ROWS):
                 group = rows.slice(begin, GROUP_ROWS)
                 file.write_table(
@@ -160,26 +168,27 @@ def _together(tables: list[pyarrow.Table], kind: str) -> pyarrow.Table:
     (queue_spans.py) reads no more than the pieces of the file that have them.
     """
     rows = pyarrow.concat_tables(tables, promote_options="default")
-    return rows.sort_by("queue") if kind == "queue" else rows
+    return rows.sort_by("queue") if kind == schema.QUEUE else rows
 
 
 # ---- back ------------------------------------------------------------------------------------
 
 
-def _kind_of(path: str) -> str:
+def kind_of(path: str) -> str:
+    """Return which kind of rows a file of silver has."""
     return path.partition(f"/{KIND}=")[2].partition("/")[0]
 
 
 def of_kind(kind: str, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return those of silver's files that have rows of a kind."""
-    return [entry for entry in entries if _kind_of(entry["path"]) == kind]
+    return [entry for entry in entries if kind_of(entry["path"]) == kind]
 
 
 def by_kind(spark: SparkSession, paths: list[str]) -> dict[str, DataFrame]:
     """Return silver rows of each kind that has a file; a kind is read from its own files only."""
     files: dict[str, list[str]] = {}
     for path in paths:
-        files.setdefault(_kind_of(path), []).append(path)
+        files.setdefault(kind_of(path), []).append(path)
     return {kind: read_silver(spark, own) for kind, own in files.items()}
 
 

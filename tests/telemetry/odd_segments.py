@@ -96,7 +96,7 @@ def golden(raw: Path) -> None:
             "k": "queue", **common, "queue": "orders", "qtype": "quorum", "grp": 12, "term": 7,
             "ready": 1804, "unacked": 96, "ready_bytes": 1847296, "unacked_bytes": 98304,
             "enq": 912, "enq_bytes": 933888, "dlv": 640, "redlv": 12, "ack": 628, "rejected": 4,
-            "over_limit": 1, "dl_out": 5, "dl_pending": 2, "c_in": 5120044, "c_out": 5118144,
+            "over_limit": 1, "dl_out": 5, "dl_pending": 2,
             "c_enq": 5120044, "c_ack": 5117000, "c_rejected": 1000, "c_over_limit": 144,
             "c_dl_out": 1144, "c_dlv": 5200000, "dlx": "dead", "strategy": "at-least-once",
             "dl_confirmed": 4, "c_dl_confirmed": 1142,

@@ -11,7 +11,16 @@ from typing import Any
 import duckdb
 
 _HOUR = "t0 - t0 % 3600000000"
-_OUT = "(ack + rejected + expired + maxlen_drop + over_limit + orphaned + purged)"
+_LEFT = ("ack", "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged")
+_OUT = f"({' + '.join(_LEFT)})"
+_COUNTED = (
+    *_LEFT, "enq", "enq_bytes", "dlv", "dl_out", "dl_confirmed", "dl_lost", "redlv",
+)  # fmt: skip
+#: What queues tell, where it is not 0.
+_NUMBERS = (
+    *_COUNTED, *(f"c_{name}" for name in _COUNTED), "ready", "unacked", "consumers",
+    "prefetch_sum", "dl_pending",
+)  # fmt: skip
 _COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out", "dl_confirmed")
 
 
@@ -29,20 +38,30 @@ class Oracle:
         """database: where it is kept if it may be more than fits into memory."""
         self.db = duckdb.connect(":memory:" if database is None else database)
         files = str(raw / "raw" / "v1" / f"cluster={cluster.replace('/', '+')}" / "**" / "*.gz")
+        self._load("rows", files, "k NOT LIKE '\\_%' ESCAPE '\\'")
+        self._load("named", files, "k IN ('queue', 'node', 'throttle')")
+
+    def _load(self, table: str, files: str, wanted: str) -> None:
+        """Read segments; a number that a queue's row does not have is 0."""
         self.db.execute(
-            "CREATE TABLE rows AS SELECT * FROM read_json($1, format = 'newline_delimited', "
-            "hive_partitioning = false, union_by_name = true, sample_size = -1, "
-            "ignore_errors = true) WHERE k NOT LIKE '\\_%' ESCAPE '\\'",
-            [files],
-        )
-        self.db.execute(
-            "CREATE TABLE named AS SELECT * EXCLUDE (filename), "
+            "CREATE TABLE told AS SELECT * EXCLUDE (filename), "
             "regexp_extract(filename, '/node=([^/]+)/', 1) AS member "
             "FROM read_json($1, format = 'newline_delimited', filename = true, "
             "hive_partitioning = false, union_by_name = true, sample_size = -1, "
-            "ignore_errors = true) WHERE k IN ('queue', 'node', 'throttle')",
+            f"ignore_errors = true) WHERE {wanted}",
             [files],
         )
+        there = {name for name, *_ in self.db.execute("DESCRIBE told").fetchall()}
+        known = ", ".join(there & set(_NUMBERS))
+        filled = ", ".join(
+            f"coalesce({name}, 0) AS {name}" if name in there else f"0::BIGINT AS {name}"
+            for name in _NUMBERS
+        )
+        self.db.execute(
+            f"CREATE TABLE {table} AS SELECT *, {_OUT.replace('(', '(c_').replace('+ ', '+ c_')} "
+            f"AS c_out FROM (SELECT * EXCLUDE ({known}), {filled} FROM told)"
+        )
+        self.db.execute("DROP TABLE told")
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query, in order."""

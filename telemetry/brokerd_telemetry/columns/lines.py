@@ -1,14 +1,15 @@
 """The text of a segment to typed rows, and what is wrong with each: octets in, columns out.
 
 design/telemetry.md §6.5, §10, ADR 55.  Most lines go through Arrow's reader a block at a
-time; a block that it does not take, and the kinds of which it would take none
-(schema.KINDS_BY_LINE), are read line by line, to the same rows.
+time, those of queues apart, of which it looks for fewer fields; a block that it does not take, and
+the kinds of which it would take none (schema.KINDS_BY_LINE), are read line by line, to the same
+rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from typing import Any
@@ -32,7 +33,9 @@ BLOCK_OCTETS = 4 * 1024 * 1024
 _OWN = b'{"k":"_'
 #: Where a row says its kind, which members write after its version and number.
 _HEAD_OCTETS = 64
-_BY_LINE = re.compile(b'"k":"(?:%s)"' % "|".join(schema.KINDS_BY_LINE).encode())
+_APART = re.compile(
+    b'"k":"(?:(%s)|(%s))"' % (schema.QUEUE.encode(), "|".join(schema.KINDS_BY_LINE).encode())
+)
 _LONG_MIN, _LONG_END = -(1 << 63), 1 << 63
 _INTEGER_END = 1 << 31
 
@@ -53,20 +56,23 @@ class Origin:
 
 
 @cache
-def silver_schema() -> pyarrow.Schema:
-    """Return schema.SILVER for Arrow."""
-    return to_arrow_schema(schema.SILVER)
+def silver_schema(kind: str | None = None) -> pyarrow.Schema:
+    """Return what of schema.SILVER rows of a kind have, for Arrow; None: all."""
+    if kind != schema.QUEUE:
+        return to_arrow_schema(schema.SILVER)
+    names = [*schema.QUEUE_ROW.fieldNames(), *schema.IDENTITY]
+    return to_arrow_schema(t.StructType([schema.SILVER[name] for name in names]))
 
 
 def rows_of(text: bytes, origin: Origin) -> Iterator[tuple[str, int, pyarrow.Table]]:
-    """Yield (kind, hour, rows) of a segment's text: rows in the columns of schema.SILVER.
+    """Yield (kind, hour, rows) of a segment's text: rows in those columns of schema.SILVER that
+    they may have; the others are null.
 
     Lines that are no rows have the kind schema.BAD_KIND and their text, and say why: parse, key,
     kind, range, future, late.  hour: microseconds.  A kind and an hour may come more than once.
     """
     for block in _blocks(text):
-        table, lines = _parsed(block)
-        if table.num_rows:
+        for table, lines in _parsed(block):
             yield from _judged(table, lines, origin)
 
 
@@ -84,44 +90,49 @@ def _blocks(text: bytes) -> Iterator[list[bytes]]:
 # ---- text to columns -------------------------------------------------------------------------
 
 
-def _parsed(lines: list[bytes]) -> tuple[pyarrow.Table, list[bytes]]:
-    """Return rows with the columns of schema.PARSED, and the line of each."""
-    together: list[bytes] = []
+def _parsed(lines: list[bytes]) -> Iterator[tuple[pyarrow.Table, list[bytes]]]:
+    """Yield rows with columns of schema.PARSED, and the line of each."""
+    others: list[bytes] = []
+    queues: list[bytes] = []
     apart: list[bytes] = []
     for line in lines:
-        (apart if _BY_LINE.search(line, 0, _HEAD_OCTETS) else together).append(line)
-    quick = _block(together)
-    if quick is None:
-        return _by_line(lines), lines
-    return pyarrow.concat_tables([quick, _by_line(apart)]).combine_chunks(), together + apart
+        found = _APART.search(line, 0, _HEAD_OCTETS)
+        (others if found is None else queues if found[1] else apart).append(line)
+    for own, is_queues in ((queues, True), (others, False)):
+        quick = _block(own, is_queues) if own else None
+        if quick is None:
+            apart += own
+        else:
+            yield quick, own
+    if apart:
+        yield _by_line(apart), apart
 
 
-def _block(lines: list[bytes]) -> pyarrow.Table | None:
+def _block(lines: list[bytes], is_queues: bool) -> pyarrow.Table | None:
     """Return the rows of lines as Arrow reads them, None if it would not read each as it is."""
-    if not lines:
-        return _parsed_schema().empty_table()
     text = b"\n".join(lines)
+    fields = _block_schema(is_queues)
     try:
         # Arrow does not look whether a text is one.
         text.decode()
         found = pyarrow.json.read_json(
             pyarrow.BufferReader(text),
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            pyarrow.json.ParseOptions(
-                explicit_schema=_block_schema(), unexpected_field_behavior="ignore"
-            ),
+            pyarrow.json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore"),
         )
     except (pyarrow.ArrowException, UnicodeDecodeError):
         return None
     count = len(lines)
-    if found.num_rows != count or any(found[name].null_count < count for name in schema.COUNTS):
+    counts = [name for name in schema.COUNTS if name in fields.names]
+    if found.num_rows != count or any(found[name].null_count < count for name in counts):
         return None
-    empty = {schema.CORRUPT, *schema.COUNTS}
-    columns = [
-        pyarrow.nulls(count, field.type) if field.name in empty else found[field.name]
-        for field in _parsed_schema()
-    ]
-    return pyarrow.table(columns, _parsed_schema())
+    # A row may be of another kind than its head says.
+    is_queue = pyarrow.compute.equal(found["k"], schema.QUEUE)
+    if pyarrow.compute.any(is_queue, min_count=0).as_py() != is_queues or (
+        is_queues and not pyarrow.compute.all(is_queue, skip_nulls=False).as_py()
+    ):
+        return None
+    return found.drop_columns(counts).combine_chunks()
 
 
 @cache
@@ -130,11 +141,11 @@ def _parsed_schema() -> pyarrow.Schema:
 
 
 @cache
-def _block_schema() -> pyarrow.Schema:
+def _block_schema(is_queues: bool) -> pyarrow.Schema:
     """Names of a map are no fields, so Arrow has no reader for it: a text, which no map is."""
     return pyarrow.schema(
         pyarrow.field(field.name, pyarrow.string()) if pyarrow.types.is_map(field.type) else field
-        for field in to_arrow_schema(schema.ROW)
+        for field in to_arrow_schema(schema.QUEUE_ROW if is_queues else schema.ROW)
     )
 
 
@@ -154,7 +165,7 @@ def _row(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {schema.CORRUPT: _text(line)}
     row = {}
-    for name, fits in _checks().items():
+    for name, fits in _checks(found.get("k") == schema.QUEUE).items():
         value = found.get(name)
         if value is None:
             continue
@@ -169,10 +180,12 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 @cache
-def _checks() -> dict[str, Callable[[Any], bool]]:
+def _checks(is_queue: bool) -> dict[str, Callable[[Any], bool]]:
     """Return what tells of each field whether a value of JSON is of its type."""
-    checks = {field.name: _check(field.dataType) for field in schema.ROW.fields}
-    return checks | dict.fromkeys(schema.TEXTS, lambda value: type(value) in (str, int, float))
+    fields = (schema.QUEUE_ROW if is_queue else schema.ROW).fields
+    checks = {field.name: _check(field.dataType) for field in fields}
+    texts = checks.keys() & set(schema.TEXTS)
+    return checks | dict.fromkeys(texts, lambda value: type(value) in (str, int, float))
 
 
 def _check(kind: t.DataType) -> Callable[[Any], bool]:
@@ -216,19 +229,19 @@ def _judged(
 ) -> Iterator[tuple[str, int, pyarrow.Table]]:
     """Yield rows by kind and hour, and those that are none."""
     compute = pyarrow.compute
-    number = table["seq"]
-    is_own = compute.fill_null(compute.greater_equal(number, origin.first_seq), True)
+    is_own = compute.fill_null(compute.greater_equal(table["seq"], origin.first_seq), True)
     error = _error(table, origin)
     is_row = compute.is_null(error)
-    for kind, hour_us, mine in _kinds_and_hours(table, compute.and_(is_own, is_row)):
-        yield kind, hour_us, _silver(table.filter(mine), origin, None, None)
+    for kind, hour_us, rows in _kinds_and_hours(table, compute.and_(is_own, is_row)):
+        yield kind, hour_us, _silver(rows, kind, origin)
     if not compute.all(is_row).as_py():
         bad = compute.and_(is_own, compute.invert(is_row))
         at = compute.indices_nonzero(bad).to_pylist()
         texts = pyarrow.array([_text(lines[place]) for place in at], pyarrow.string())
         if at:
-            rows = _silver(table.filter(bad), origin, texts, error.filter(bad))
-            yield schema.BAD_KIND, origin.hour_us, rows
+            rows = _silver(table.filter(bad), schema.BAD_KIND, origin)
+            own = {"line": texts, "error": error.filter(bad)}
+            yield schema.BAD_KIND, origin.hour_us, _with(rows, own)
 
 
 def _error(table: pyarrow.Table, origin: Origin) -> pyarrow.ChunkedArray:
@@ -241,8 +254,12 @@ def _error(table: pyarrow.Table, origin: Origin) -> pyarrow.ChunkedArray:
 
     known = {name: fields for name, fields in schema.REQUIRED.items() if fields}
     here = known.keys() & compute.unique(kind).to_pylist()
+    if schema.CORRUPT in table.column_names:
+        is_corrupt = compute.is_valid(table[schema.CORRUPT])
+    else:
+        is_corrupt = pyarrow.repeat(False, table.num_rows)
     wrongs = [
-        ("parse", compute.is_valid(table[schema.CORRUPT])),
+        ("parse", is_corrupt),
         ("key", lacks(("k", "t0", "t1", "seq"))),
         ("kind", compute.invert(compute.is_in(kind, pyarrow.array(list(schema.REQUIRED))))),
         *(
@@ -261,29 +278,37 @@ def _error(table: pyarrow.Table, origin: Origin) -> pyarrow.ChunkedArray:
 
 def _kinds_and_hours(
     table: pyarrow.Table, is_wanted: pyarrow.ChunkedArray
-) -> Iterator[tuple[str, int, pyarrow.ChunkedArray]]:
-    """Yield each kind and hour that there is of the wanted rows, and which are of it."""
+) -> Iterator[tuple[str, int, pyarrow.Table]]:
+    """Yield each kind and hour that there is of the wanted rows, and what is of it."""
     compute = pyarrow.compute
     hour_us = compute.multiply(compute.divide(table["t0"], schema.HOUR_US), schema.HOUR_US)
     keys = pyarrow.table({"kind": table["k"], "hour": hour_us}).filter(is_wanted)
-    for key in keys.group_by(["kind", "hour"]).aggregate([]).to_pylist():
+    found = keys.group_by(["kind", "hour"]).aggregate([]).to_pylist()
+    for key in found:
+        if len(found) == 1 and len(keys) == len(table):
+            yield key["kind"], key["hour"], table
+            return
         mine = compute.and_(
             compute.equal(table["k"], key["kind"]), compute.equal(hour_us, key["hour"])
         )
-        yield key["kind"], key["hour"], compute.and_(mine, is_wanted)
+        yield key["kind"], key["hour"], table.filter(compute.and_(mine, is_wanted))
 
 
-def _silver(
-    rows: pyarrow.Table,
-    origin: Origin,
-    lines: pyarrow.Array | None,
-    errors: pyarrow.ChunkedArray | None,
-) -> pyarrow.Table:
-    """Return rows with the columns of silver that are not theirs."""
+def _silver(rows: pyarrow.Table, kind: str, origin: Origin) -> pyarrow.Table:
+    """Return rows of a kind with the columns of silver that are not theirs."""
+    if schema.CORRUPT in rows.column_names:
+        rows = rows.drop_columns([schema.CORRUPT])
     count = rows.num_rows
-    nothing = pyarrow.nulls(count, pyarrow.string())
-    identity = [pyarrow.repeat(value, count) for value in origin.identity]
-    own = [rows[field.name] for field in schema.ROW.fields]
-    columns = [*own, *identity, nothing if lines is None else lines,
-               nothing if errors is None else errors]  # fmt: skip
-    return pyarrow.table(columns, silver_schema())
+    own: dict[str, Any] = {
+        name: pyarrow.repeat(value, count)
+        for name, value in zip(schema.IDENTITY, origin.identity, strict=True)
+    }
+    if kind == schema.QUEUE:
+        own |= {name: rows[name].fill_null(0) for name in schema.QUEUE_NUMBERS}
+    return _with(rows, own)
+
+
+def _with(rows: pyarrow.Table, more: Mapping[str, Any]) -> pyarrow.Table:
+    """Return rows with other columns, or in place of those of their names."""
+    columns = {name: rows[name] for name in rows.column_names} | dict(more)
+    return pyarrow.table(columns, pyarrow.schema(map(silver_schema().field, columns)))

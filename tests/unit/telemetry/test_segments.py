@@ -268,3 +268,15 @@ def test_odd_names_become_safe_path_components() -> None:
     assert segment_files.safe_name("default/orders") == "default+orders"
     assert "/" not in segment_files.safe_name("../../x y\n%")
     assert segment_files.safe_name("") == "_"
+
+
+def test_a_row_is_a_line_whatever_is_in_it() -> None:
+    """AMQP's names are octets, and what is none of UTF-8 must not end the writer."""
+    odd = {"k": "queue", "queue": '\u00e4\n"', "none": None, "flag": True, "parts": {"a": [1, 0.5]}}
+    for name, told in (("q\udcff", "q?"), (1 << 70, 1 << 70), ("\u2028", "\u2028")):
+        line = segment_files.encode({**odd, "dlx": name})
+        assert line.endswith(b"}\n")
+        assert line.count(b"\n") == 1
+        assert json.loads(line) == {
+            name: value for name, value in odd.items() if value is not None
+        } | {"dlx": told}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from brokerd_telemetry import ingest, queue_spans, schema, sinks
 from brokerd_telemetry.columns import queue_rows
@@ -22,67 +22,83 @@ from brokerd_telemetry.tables import (
     dead_letters,
     declared,
     federation,
-    lasts,
     memory,
     outlook,
     queues,
     unroutable,
     usage,
 )
-from brokerd_telemetry.tables.inputs import Inputs
+from brokerd_telemetry.tables.inputs import Inputs, Queues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from brokerd_telemetry.sinks import Live
 
-LAST_ROWS = "queue_last_1h"
 LAST_EXCHANGES = "exchange_last_1h"
 
-#: What takes longest comes first.
-TABLES: dict[str, Callable[[Inputs], DataFrame]] = {
-    "audit_1h": audit.build,
-    "deadletter_1h": dead_letters.build,
-    "confirm_1h": confirms.build,
-    "memory_episode": memory.build_episodes,
-    "unroutable_1h": unroutable.build,
-    "usage_1h": usage.build_hours,
-    "chargeback_1d": usage.build_days,
-    "dlx_graph_1h": dead_letters.build_graph,
-    "flow_10s": queues.build_flow,
-    "queue_forecast_1h": outlook.build_forecast,
-    "leader_balance_1h": outlook.build_balance,
-    "settings_coverage_1h": outlook.build_coverage,
-    "federation_5m": federation.build_links,
-    "shovel_5m": federation.build_shovels,
-    "memory_parts_5m": memory.build_parts,
-    "forecast_score_1h": outlook.build_score,
-    "consumer_use_1h": consumers.build_use,
-    "idle_queues_1h": consumers.build_idle,
-    "poison_1h": dead_letters.build_poison,
-    "policy_coverage_1h": declared.build_policies,
-    "capacity_1d": capacity.build_capacity,
-    "member_5m": capacity.build_members,
-    "blocked_1h": memory.build_blocked,
-    "idle_exchanges_1h": declared.build_idle_exchanges,
-    LAST_ROWS: lambda inputs: inputs.lasts,
-    LAST_EXCHANGES: lambda inputs: inputs.exchange_lasts,
+
+@dataclass(slots=True, frozen=True)
+class Table:
+    """How a table is made."""
+
+    build: Callable[[Inputs], DataFrame]
+    #: Where nobody told of any of these kinds it has no row; none: it may have some all the same.
+    kinds: tuple[str, ...] = ()
+
+
+#: First those that need nothing of queues, which is made meanwhile; then what takes longest.
+TABLES: dict[str, Table] = {
+    "confirm_1h": Table(confirms.build, ("confirm",)),
+    "unroutable_1h": Table(unroutable.build, ("exchange", "unr")),
+    "memory_episode": Table(memory.build_episodes, ("wm",)),
+    "policy_coverage_1h": Table(declared.build_policies, ("policy", "topo")),
+    "capacity_1d": Table(capacity.build_capacity),
+    "federation_5m": Table(federation.build_links, ("fed",)),
+    "idle_exchanges_1h": Table(declared.build_idle_exchanges),
+    "shovel_5m": Table(federation.build_shovels, ("shovel",)),
+    "member_5m": Table(capacity.build_members, ("node",)),
+    "memory_parts_5m": Table(memory.build_parts, ("node",)),
+    "blocked_1h": Table(memory.build_blocked, ("throttle",)),
+    "poison_1h": Table(dead_letters.build_poison, ("redel",)),
+    "dlx_graph_1h": Table(dead_letters.build_graph, ("dl",)),
+    LAST_EXCHANGES: Table(lambda inputs: inputs.exchange_lasts),
+    "audit_1h": Table(audit.build),
+    "deadletter_1h": Table(dead_letters.build),
+    "chargeback_1d": Table(usage.build_days),
+    "usage_1h": Table(usage.build_hours),
+    "flow_10s": Table(queues.build_flow),
+    "forecast_score_1h": Table(outlook.build_score),
+    "leader_balance_1h": Table(outlook.build_balance),
+    "queue_forecast_1h": Table(outlook.build_forecast),
+    "consumer_use_1h": Table(consumers.build_use),
+    "idle_queues_1h": Table(consumers.build_idle),
+    "settings_coverage_1h": Table(outlook.build_coverage),
 }
 
+DAY_US = 24 * schema.HOUR_US
 #: Hours of alarms before the touched ones: an episode lies in the hour of its end.
 ALARM_HOURS = 72
 
-_COVERAGE = t.StructType(
+_TIME = pyarrow.timestamp("us", "UTC")
+_COVERAGE = pyarrow.schema(
     [
-        t.StructField("cluster", t.StringType()),
-        t.StructField("hour_us", t.LongType()),
-        t.StructField("completeness", t.DoubleType()),
-        t.StructField("seconds", t.DoubleType()),
-        t.StructField("start_us", t.LongType()),
-        t.StructField("end_us", t.LongType()),
+        ("cluster", pyarrow.string()),
+        ("hour_us", pyarrow.int64()),
+        ("window_start", _TIME),
+        ("completeness", pyarrow.float64()),
+        ("seconds", pyarrow.float64()),
+        ("start_us", pyarrow.int64()),
+        ("end_us", pyarrow.int64()),
     ]
 )
-_COMPLETENESS = ("cluster", "window_start", "completeness")
+_COMPLETENESS = pyarrow.schema(
+    [
+        ("cluster", pyarrow.string()),
+        ("covered_hour", _TIME),
+        ("completeness", pyarrow.float64()),
+    ]
+)
 QUALITY_SCHEMA = pyarrow.schema(
     [
         ("node", pyarrow.string()),
@@ -116,7 +132,7 @@ FINDINGS_SCHEMA = pyarrow.schema(
         ("rule", pyarrow.string()),
         ("severity", pyarrow.string()),
         ("status", pyarrow.string()),
-        ("since", pyarrow.timestamp("us", "UTC")),
+        ("since", _TIME),
         # Hours in a row with it, and without it: what the next run goes on from.
         ("hours_seen", pyarrow.int64()),
         ("hours_quiet", pyarrow.int64()),
@@ -138,9 +154,9 @@ def prepare(
     live: Live,
     hours: list[str],
     coverage: list[dict[str, Any]],
-    run_id: str,
+    queues: Callable[[], Queues],
 ) -> Inputs:
-    """Return what the tables of these hours are made of."""
+    """Return what the tables of these hours are made of.  queues: gives what `queues_of` makes."""
 
     def loaded(paths: list[str], **options: bool) -> DataFrame | None:
         return spark.read.parquet(*paths, **options) if paths else None
@@ -150,34 +166,30 @@ def prepare(
 
     days = {hour[:10] for hour in hours}
     others = [hour for hour in live.hours("usage_1h") if hour[:10] in days and hour not in hours]
-    week_us = (
-        schema.hour_start_us(f"{hours[0][:10]}T00") - (capacity.DAYS - 1) * 24 * schema.HOUR_US
-    )
+    week_us = schema.hour_start_us(f"{hours[0][:10]}T00") - (capacity.DAYS - 1) * DAY_US
     members = [
         hour
         for hour in live.hours("member_5m")
         if hour >= schema.hour_of(week_us) and hour not in hours
     ]
     hour_before = schema.hour_of(schema.hour_start_us(hours[0]) - schema.HOUR_US)
-    covered = spark.createDataFrame(
-        [tuple(line[field.name] for field in _COVERAGE.fields) for line in coverage], _COVERAGE
-    ).select("*", f.timestamp_micros("hour_us").alias("window_start"))
-    last = _last_files(live, LAST_ROWS, hours[0])
-    carry = loaded([path for paths in last.values() for path in paths])
+    covered = _local(
+        spark, [{**line, "window_start": line["hour_us"]} for line in coverage], _COVERAGE
+    )
+    told = ("cluster", "window_start", "completeness")
+    known_hours, known_days = (
+        _local(spark, lines, _COMPLETENESS)
+        for lines in _completeness(coverage, live.rows("data_quality_1h", others, told))
+    )
     last_exchanges = _last_files(live, LAST_EXCHANGES, hours[0])
     exchanges = loaded([path for paths in last_exchanges.values() for path in paths])
     rows = ingest.by_kind(spark, live.files("silver", hours))
     nothing = ingest.read_silver(spark, [])
-    parts = _parts(live, hours, coverage, last)
-    active = queue_spans.make(spark, parts, _spans_dir(live, run_id), run_id)
     starts_us = [schema.hour_start_us(hour) for hour in hours]
     return Inputs(
         rows=rows,
         nothing=nothing,
-        minutes=active.minutes,
-        hours=active.hours,
-        groups=active.groups,
-        lasts=_told(lasts.last_rows(active.groups, carry, starts_us), covered),
+        queues=queues,
         exchange_lasts=_told(
             declared.exchange_lasts(
                 rows.get("topo", nothing), rows.get("exchange", nothing), exchanges, starts_us
@@ -185,23 +197,67 @@ def prepare(
             covered,
         ),
         coverage=covered,
+        known_hours=known_hours,
+        known_days=known_days,
         alarms=ingest.read_silver(spark, _alarm_files(live, hours[0])),
         # On the day of an upgrade both versions' columns are there.
         usage_before=loaded(live.files("usage_1h", others), mergeSchema=True),
-        quality_before=load("data_quality_1h", others),
         forecasts_before=load("queue_forecast_1h", [hour_before]),
         members_before=load("member_5m", members),
     )
 
 
+def queues_of(
+    spark: SparkSession, live: Live, hours: list[str], coverage: list[dict[str, Any]], run_id: str
+) -> Queues:
+    """Return what queues did in these hours; it lies in the run's directory until `forget`."""
+    parts = _parts(live, hours, coverage)
+    return queue_spans.make(spark, parts, _spans_dir(live, run_id), run_id)
+
+
+def _local(spark: SparkSession, lines: list[dict[str, Any]], kind: pyarrow.Schema) -> DataFrame:
+    """Return lines of the driver as a relation that Spark has at hand.
+
+    As a list of rows each plan that looks at them would start Python to unpickle them.
+    """
+    columns = [pyarrow.array([line[field.name] for line in lines], field.type) for field in kind]
+    return spark.createDataFrame(pyarrow.table(columns, schema=kind))
+
+
+def _completeness(
+    coverage: list[dict[str, Any]], quality_before: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return how complete each cluster's touched hours are, and the days that they are in.
+
+    quality_before: data_quality_1h of the other hours of these days.
+    """
+    hours = {(line["cluster"], line["hour_us"]): line["completeness"] for line in coverage}
+    before = (((line["cluster"], _start_us(line)), line["completeness"]) for line in quality_before)
+    days: dict[tuple[str, int], float] = {}
+    for (cluster, hour_us), share in itertools.chain(hours.items(), before):
+        day = cluster, hour_us - hour_us % DAY_US
+        days[day] = min(days.get(day, share), share)
+
+    def lines(known: Mapping[tuple[str, int], float]) -> list[dict[str, Any]]:
+        return [
+            {"cluster": cluster, "covered_hour": start_us, "completeness": share}
+            for (cluster, start_us), share in known.items()
+        ]
+
+    return lines(hours), lines(days)
+
+
+def _start_us(row: Mapping[str, Any]) -> int:
+    return int(row["window_start"].timestamp()) * 1_000_000
+
+
 def queue_files(live: Live, run_id: str) -> dict[str, sinks.Files]:
-    """Return the new files of queue_1m and queue_1h, which were made with the spans."""
+    """Return the new files of the tables that were made with the spans."""
     return queue_spans.adopt(_spans_dir(live, run_id), live.out_dir, run_id)
 
 
 def forget(inputs: Inputs, live: Live, run_id: str) -> None:
     """Give back what `prepare` keeps for the tables."""
-    inputs.lasts.unpersist()
     inputs.exchange_lasts.unpersist()
     shutil.rmtree(_spans_dir(live, run_id))
 
@@ -211,29 +267,27 @@ def _spans_dir(live: Live, run_id: str) -> Path:
 
 
 def _parts(
-    live: Live, hours: list[str], coverage: list[dict[str, Any]], last: dict[str, list[str]]
+    live: Live, hours: list[str], coverage: list[dict[str, Any]]
 ) -> Iterator[queue_spans.Part]:
-    """Yield each cluster's queue rows by their hours, and its last ones before."""
+    """Yield each cluster's queue rows by its hours, and its last ones before."""
+    last = _last_files(live, queue_spans.LASTS, hours[0])
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for hour_of in hours:
-        for entry in ingest.of_kind("queue", live.entries("silver", [hour_of])):
+        for entry in ingest.of_kind(schema.QUEUE, live.entries("silver", [hour_of])):
             found.setdefault((entry["cluster"], hour_of), []).append(entry)
     own: dict[str, list[queue_spans.Hour]] = {}
     for line in coverage:
-        entries = found.get((line["cluster"], schema.hour_of(line["hour_us"])))
-        if entries:
-            names = [field.name for field in fields(queue_rows.Hour)]
-            hour = queue_rows.Hour(*(line[name] for name in names))
-            files = tuple(live.here([entry["path"] for entry in entries]))
-            rows = sum(entry["rows"] for entry in entries)
-            own.setdefault(line["cluster"], []).append(queue_spans.Hour(hour, files, rows))
+        entries = found.get((line["cluster"], schema.hour_of(line["hour_us"])), [])
+        names = [field.name for field in fields(queue_rows.Hour)]
+        hour = queue_rows.Hour(*(line[name] for name in names))
+        files = tuple(live.here([entry["path"] for entry in entries]))
+        rows = sum(entry["rows"] for entry in entries)
+        own.setdefault(line["cluster"], []).append(queue_spans.Hour(hour, files, rows))
     for cluster, told in own.items():
-        yield queue_spans.Part(
-            cluster,
-            tuple(sorted(told, key=lambda one: one.hour.hour_us)),
-            tuple(last.get(cluster, ())),
-            sum(one.rows for one in told),
-        )
+        carry = tuple(last.get(cluster, ()))
+        if carry or any(one.rows for one in told):
+            ordered = tuple(sorted(told, key=lambda one: one.hour.hour_us))
+            yield queue_spans.Part(cluster, ordered, carry, sum(one.rows for one in told))
 
 
 def _told(last: DataFrame, covered: DataFrame) -> DataFrame:
@@ -263,23 +317,22 @@ def _last_files(live: Live, table: str, first_hour: str) -> dict[str, list[str]]
     return found
 
 
-def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame:
-    """Return a table's rows of these hours, with the completeness of each row's hour or day."""
-    frame = TABLES[name](inputs)
-    if name in (LAST_ROWS, LAST_EXCHANGES):
+def make(name: str, inputs: Inputs, hours: list[str]) -> DataFrame | None:
+    """Return a table's rows of these hours, with the completeness of each row's hour or day; None:
+    it is known to have none.
+    """
+    kinds = TABLES[name].kinds
+    if kinds and inputs.rows.keys().isdisjoint(kinds):
+        return None
+    frame = TABLES[name].build(inputs)
+    if name == LAST_EXCHANGES:
         return frame
     if name == "memory_episode":
         # Alarms of earlier hours were only read for episodes that end in these.
         frame = frame.where(f.col("end_us") >= schema.hour_start_us(hours[0]))
-    hour = f.date_trunc("hour", "window_start")
-    size = "day" if name.endswith("_1d") else "hour"
-    covered = inputs.coverage.select(*_COMPLETENESS)
-    if size == "day" and inputs.quality_before is not None:
-        covered = covered.unionByName(inputs.quality_before.select(*_COMPLETENESS))
-    known = covered.groupBy(
-        f.col("cluster"), f.date_trunc(size, "window_start").alias("covered_hour")
-    ).agg(f.min("completeness").alias("completeness"))
-    key = hour if size == "hour" else f.col("window_start")
+    is_daily = name.endswith("_1d")
+    known = inputs.known_days if is_daily else inputs.known_hours
+    key = f.col("window_start") if is_daily else f.date_trunc("hour", "window_start")
     return (
         frame.withColumn("covered_hour", key)
         .join(f.broadcast(known), ["cluster", "covered_hour"], "left")

@@ -268,7 +268,7 @@ class Run:
             count = f"{len(hours)} hour{'s' if len(hours) > 1 else ''}"
             self.say(f"making the tables of {count}{of} anew")
             live = self.live.of(clusters)
-            told = recompute.observe(spark, live, hours, batch)
+            told = recompute.observe(live, hours, batch)
             parts = recompute.passes(live, hours)
             for number, part in enumerate(parts):
                 if number:

@@ -6,7 +6,7 @@ A picture that would show nothing is the empty string.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
@@ -129,10 +129,13 @@ def _joined(spans: Iterable[tuple[float, float, str, str]]) -> list[tuple[float,
     return joined[:SPANS_MAX]
 
 
-def depths(minutes: Iterable[Row], forecasts: Iterable[Row], until_s: float) -> str:
+def depths(
+    minutes: Callable[[Collection[str]], Iterable[Row]], forecasts: Iterable[Row], until_s: float
+) -> str:
     """Return, of the queues that will be full soonest, depth against limit and what is forecast.
 
-    until_s: the end of the last hour; what was forecast earlier has come or not.
+    minutes: gives the minutes of queues of some names.  until_s: the end of the last hour; what was
+    forecast earlier has come or not.
     """
     due = [
         row
@@ -142,7 +145,7 @@ def depths(minutes: Iterable[Row], forecasts: Iterable[Row], until_s: float) -> 
     due = sorted(due, key=lambda row: row["ttf_s"])[:DEPTHS_MAX]
     wanted = {(row["cluster"], row["vhost"], row["queue"]): row for row in due}
     points: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
-    for row in minutes:
+    for row in minutes({row["queue"] for row in due}) if due else ():
         key = (row["cluster"], row["vhost"], row["queue"])
         if key in wanted:
             points.setdefault(key, []).append((row["window_start"].timestamp(), row["ready_last"]))

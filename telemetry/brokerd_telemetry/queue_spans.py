@@ -20,7 +20,8 @@ import pyarrow.parquet
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from brokerd_telemetry import schema, sinks
-from brokerd_telemetry.columns import queue_rows, spans, steps
+from brokerd_telemetry.columns import lasts, queue_rows, spans, steps
+from brokerd_telemetry.tables.inputs import Queues
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +31,7 @@ PART_ROWS = 40_000
 #: Below, a task more, which is a process more, costs more than it gains.
 TASK_ROWS_MIN = 20_000
 _NAME = "queue"
-MINUTES, HOURS = "queue_1m", "queue_1h"
+MINUTES, HOURS, LASTS = "queue_1m", "queue_1h", "queue_last_1h"
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,18 +57,9 @@ class Part:
     names: tuple[str | None, str | None] = (None, None)
 
 
-@dataclass(slots=True, frozen=True)
-class Frames:
-    """columns.spans.Spans of all."""
-
-    minutes: DataFrame
-    hours: DataFrame
-    groups: DataFrame
-
-
-def make(spark: SparkSession, parts: Iterable[Part], staged: Path, run_id: str) -> Frames:
-    """Return what each queue of some clusters did; queue_1m and queue_1h are made on the way, and
-    `adopt` returns them.
+def make(spark: SparkSession, parts: Iterable[Part], staged: Path, run_id: str) -> Queues:
+    """Return what each queue of some clusters did; tables are made on the way, and `adopt` returns
+    them.
     """
     tasks = shared_out(list(parts), spark.sparkContext.defaultParallelism)
     staged.mkdir(parents=True)
@@ -75,15 +67,19 @@ def make(spark: SparkSession, parts: Iterable[Part], staged: Path, run_id: str) 
     if tasks:
         works = [(own, folder, run_id) for own, folder in zip(tasks, folders, strict=True)]
         spark.sparkContext.parallelize(works, len(works)).foreach(_write)
-    kind = from_arrow_schema(spans.SCHEMA)
 
     def read(name: str) -> DataFrame:
+        kind = _schema_of(name)
         if not folders:
-            return spark.createDataFrame([], kind)
+            return spark.createDataFrame(kind.empty_table())
         paths = [str(folder / f"{name}.parquet") for folder in folders]
-        return spark.read.schema(kind).parquet(*paths)
+        return spark.read.schema(from_arrow_schema(kind)).parquet(*paths)
 
-    return Frames(*(read(field.name) for field in fields(Frames)))
+    return Queues(*(read(field.name) for field in fields(Queues)))
+
+
+def _schema_of(name: str) -> pyarrow.Schema:
+    return lasts.SCHEMA if name == "lasts" else spans.SCHEMA
 
 
 def shared_out(parts: list[Part], cores: int) -> list[list[Part]]:
@@ -127,9 +123,9 @@ def divided(part: Part, count: int) -> list[Part]:
 
 
 def adopt(staged: Path, out_dir: Path, run_id: str) -> dict[str, sinks.Files]:
-    """Return the new files of queue_1m and queue_1h: of a cluster's hour one, whoever made it."""
+    """Return the new files of each table: of a cluster's hour one, whoever made it."""
     found = {}
-    for table in (MINUTES, HOURS):
+    for table in (MINUTES, HOURS, LASTS):
         pieces: dict[Path, list[Path]] = {}
         for top in sorted(staged.glob(f"*/{table}")):
             for file in sorted(top.rglob("*.parquet")):
@@ -154,32 +150,36 @@ def _write(work: tuple[list[Part], Path, str]) -> None:
     parts, target, run_id = work
     # Arrow's own keeps what was given back: 450 MiB instead of 260, and is no faster here.
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
-    kinds = [field.name for field in fields(spans.Spans)]
     with sinks.whole(target) as folder:
         folder.mkdir(parents=True)
         with contextlib.ExitStack() as files:
             writers = {
-                kind: files.enter_context(
+                field.name: files.enter_context(
                     pyarrow.parquet.ParquetWriter(
-                        folder / f"{kind}.parquet", spans.SCHEMA, compression="zstd"
+                        folder / f"{field.name}.parquet", _schema_of(field.name), compression="zstd"
                     )
                 )
-                for kind in kinds
+                for field in fields(Queues)
             }
             for number, part in enumerate(parts):
-                for hour, made in _spans(part):
-                    for kind in kinds:
-                        writers[kind].write_table(getattr(made, kind))
+                for hour, made, last in _spans(part):
                     below = Path(
                         f"{sinks.CLUSTER}={sinks.encoded(part.cluster)}",
                         schema.partition_of(schema.hour_of(hour.hour_us)),
                         f"part-{target.name}-{number:05d}.parquet",
                     )
+                    told = lasts.table(last, part.cluster, hour.hour_us)
+                    for name, writer in writers.items():
+                        writer.write_table(told if name == "lasts" else getattr(made, name))
                     _put(queue_rows.minutes(made.minutes, hour, run_id), folder / MINUTES / below)
                     _put(queue_rows.hours(made.hours, hour, run_id), folder / HOURS / below)
+                    of_run = pyarrow.repeat(run_id, len(told))
+                    _put(told.append_column("run_id", of_run), folder / LASTS / below)
 
 
 def _put(rows: pyarrow.Table, file: Path) -> None:
+    if not len(rows):
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     # Times as Spark writes them in all other tables.
     pyarrow.parquet.write_table(
@@ -187,20 +187,24 @@ def _put(rows: pyarrow.Table, file: Path) -> None:
     )
 
 
-def _spans(part: Part) -> Iterator[tuple[queue_rows.Hour, spans.Spans]]:
-    """Yield what the queues did in each hour, which begins with the last rows before it."""
-    carry = _rows(part.carry, part)
+def _spans(part: Part) -> Iterator[tuple[queue_rows.Hour, spans.Spans, pyarrow.Table]]:
+    """Yield what the queues did in each hour, which begins with the last rows before it, and their
+    last rows at its end.
+    """
+    carry = _rows(part.carry, part, lasts.ROWS)
     for hour in part.hours:
-        own = steps.in_order(_rows(hour.files, part), carry)
         told = hour.hour
-        carry = steps.last(own, told.hour_us + schema.HOUR_US - schema.CARRY_US)
-        yield told, spans.of(steps.of(own, told.start_us, told.end_us), part.cluster)
+        rows = _rows(hour.files, part, steps.ROWS)
+        own = steps.in_order(rows, carry.select(steps.ROWS.names))
+        made = spans.of(steps.of(own, told.start_us, told.end_us), part.cluster)
+        carry = lasts.of(own, made.groups, carry, told.hour_us - schema.CARRY_US)
+        yield told, made, carry
 
 
-def _rows(files: tuple[str, ...], part: Part) -> pyarrow.Table:
+def _rows(files: tuple[str, ...], part: Part, kind: pyarrow.Schema) -> pyarrow.Table:
     """Return what files have of a part's queues, from those of their pieces that may have some."""
     if not files:
-        return steps.ROWS.empty_table()
+        return kind.empty_table()
     begin, end = part.names
     name, wanted = pyarrow.compute.field(_NAME), None
     if begin is not None:
@@ -208,5 +212,5 @@ def _rows(files: tuple[str, ...], part: Part) -> pyarrow.Table:
     if end is not None:
         wanted = name < end if wanted is None else wanted & (name < end)
     # Told what there is it looks into no file before; what one does not have is null.
-    source = pyarrow.dataset.dataset(list(files), steps.ROWS, format="parquet")
+    source = pyarrow.dataset.dataset(list(files), kind, format="parquet")
     return source.to_table(filter=wanted, use_threads=False)

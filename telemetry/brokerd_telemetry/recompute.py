@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from brokerd_telemetry import findings, gold, ingest, quality, rings, schema, sinks
+from brokerd_telemetry import findings, gold, quality, rings, schema, sinks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from brokerd_telemetry.quality import NodeHour
     from brokerd_telemetry.sinks import Live
+    from brokerd_telemetry.tables.inputs import Inputs
     from brokerd_telemetry.verify import Verdicts
 
 #: Tables are made beside each other: much of each one's time is the driver's planning.
@@ -68,9 +69,9 @@ def passes(live: Live, hours: list[str]) -> list[list[str]]:
     return found
 
 
-def observe(spark: SparkSession, live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
+def observe(live: Live, hours: list[str], batch: Batch) -> list[NodeHour]:
     """Return what the members of these clusters told of each hour."""
-    observed = quality.observe(ingest.read_silver(spark, live.files("silver", hours)))
+    observed = quality.observe(live, hours)
     quality.note_boots(live.manifest.boots, observed, batch.verdicts.fresh)
     quality.judge(observed, live.manifest.boots)
     return observed
@@ -86,16 +87,21 @@ def recompute(
     manifest = live.manifest
     starts_us = {schema.hour_start_us(hour) for hour in hours}
     observed = [one for one in told if one.hour_us in starts_us]
-    inputs = gold.prepare(spark, live, hours, quality.coverage(observed), batch.run_id)
+    coverage = quality.coverage(observed)
 
-    def write(name: str) -> sinks.Files:
+    def write(name: str, inputs: Inputs) -> sinks.Files:
         frame = gold.make(name, inputs, hours)
+        if frame is None:
+            return {}
         return sinks.write_table(frame, live.out_dir, name, batch.run_id, 1)
 
-    names = list(gold.TABLES)
     with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
-        queues = pool.submit(gold.queue_files, live, batch.run_id)
-        files = dict(zip(names, pool.map(write, names), strict=True)) | queues.result()
+        queues = pool.submit(gold.queues_of, spark, live, hours, coverage, batch.run_id)
+        inputs = gold.prepare(spark, live, hours, coverage, queues.result)
+        made = {name: pool.submit(write, name, inputs) for name in gold.TABLES}
+        queues.result()
+        files = gold.queue_files(live, batch.run_id)
+        files |= {name: written.result() for name, written in made.items()}
     for name, written in files.items():
         manifest.replace_hours(name, gold.hours_of(name, hours), written, live.clusters)
     gold.forget(inputs, live, batch.run_id)

@@ -6,7 +6,7 @@ usage and the data's own quality.  Everything that came from outside is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from html import escape
 from statistics import median
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from brokerd_telemetry.sinks import Live
 
 Row = dict[str, Any]
+Minutes = Callable[[Collection[str]], list[Row]]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
+_DEPTHS = ("cluster", "vhost", "queue", "window_start", "ready_max", "ready_last")
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 
 
@@ -33,7 +35,11 @@ def render(live: Live, findings: list[Row]) -> bytes:
     def rows(table: str) -> list[Row]:
         return live.rows(table, hours)
 
-    queues, minutes = rows("queue_1h"), rows("queue_1m")
+    def minutes(names: Collection[str]) -> list[Row]:
+        """Return how many messages waited in queues of these names; of all it would be too much."""
+        return live.rows("queue_1m", hours, _DEPTHS, ("queue", names))
+
+    queues = rows("queue_1h")
     audit, quality = rows("audit_1h"), rows("data_quality_1h")
     letters, unroutable, usage = rows("deadletter_1h"), rows("unroutable_1h"), rows("usage_1h")
     sections = [
@@ -163,7 +169,7 @@ def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     return drawn or page.nothing("No alarm, no blocked client; there is no federation link.")
 
 
-def _limits(minutes: list[Row], rows: Callable[[str], list[Row]], hours: list[str]) -> str:
+def _limits(minutes: Minutes, rows: Callable[[str], list[Row]], hours: list[str]) -> str:
     forecasts, scores = rows("queue_forecast_1h"), rows("forecast_score_1h")
     until_us = schema.hour_start_us(hours[-1]) + schema.HOUR_US if hours else 0
     drawn = pictures.depths(minutes, forecasts, until_us / 1e6)
@@ -253,13 +259,9 @@ def _capacity(live: Live, hours: list[str]) -> str:
     return page.table(heads, lines, raw=(6,), right=(1, 2, 3, 4, 7, 8))
 
 
-def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
+def _queues(queues: list[Row], minutes: Minutes, flow: list[Row]) -> str:
     if not queues:
         return page.nothing("No queue has said anything.")
-    per_queue: dict[tuple[str, str], dict[Any, int]] = {}
-    for row in minutes:
-        depths = per_queue.setdefault((row["vhost"], row["queue"]), {})
-        depths[row["window_start"]] = row["ready_max"]
     chart = charts.flow(flow, ("published", "enq", "ack"),
                         ("published by clients", "enqueued", "acknowledged"))  # fmt: skip
     totals: dict[tuple[str, str], Row] = {}
@@ -274,6 +276,11 @@ def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
         total["dead"] += row["dl_out"]
         total |= {name: row[name] for name in ("ready_last", "unacked_last", "head_age_max_ms")}
         total["leaders"] = max(total["leaders"], row["leaders"])
+    ordered = sorted(totals.items(), key=lambda item: -item[1]["enq"])
+    per_queue: dict[tuple[str, str], dict[Any, int]] = {}
+    for row in minutes({queue for (_, queue), _ in ordered[: page.ROWS_SHOWN]}):
+        depths = per_queue.setdefault((row["vhost"], row["queue"]), {})
+        depths[row["window_start"]] = row["ready_max"]
     lines = [
         (
             queue, vhost, f"{total['enq']:,}", f"{total['ack']:,}", f"{total['redlv']:,}",
@@ -283,7 +290,7 @@ def _queues(queues: list[Row], minutes: list[Row], flow: list[Row]) -> str:
                 f"depth of {queue}",
             ),
         )
-        for (vhost, queue), total in sorted(totals.items(), key=lambda item: -item[1]["enq"])
+        for (vhost, queue), total in ordered
     ]  # fmt: skip
     heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "ready now",
              "unacked now", "ready, by minute")  # fmt: skip

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MAJOR_MIN = 17
-#: Below so many rows the JVM is done before its second compiler pays, and before expressions are
-#: faster for having been compiled to bytecode (design/telemetry.md §4.2).
-SHORT_PROFILE_ROWS_MAX = 500_000
-#: Parts of a large run.
-PARTITION_ROWS = 50_000
-PARTITIONS_MIN = 16
+#: Up to so many rows the JVM is done before its second compiler pays (design/telemetry.md §4.2):
+#: what Spark itself is given are sums already, a twentieth of the rows.
+SHORT_PROFILE_ROWS_MAX = 10_000_000
+#: Parts that rows are parted into where they are brought together.
+PARTITION_ROWS = 1_000_000
+PARTITIONS_MIN = 2
+PARTITIONS_MAX = 8
 #: Code of 28 tables' plans is about as much as the JVM has room for by default with one compiler.
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=96m -XX:+UseSerialGC -Xshare:auto"
 _QUIET = Path(__file__).with_name("log4j2.properties")
@@ -84,13 +85,16 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A task sorts and sums so many rows in memory, whatever their number.
-        "spark.sql.shuffle.partitions": (
-            "2" if is_short else str(max(PARTITIONS_MIN, settings.rows // PARTITION_ROWS))
+        "spark.sql.shuffle.partitions": str(
+            min(max(PARTITIONS_MIN, settings.rows // PARTITION_ROWS), PARTITIONS_MAX)
         ),
-        # In octets on their way, compressed: without it Spark would make few large ones of these.
-        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
-        "spark.sql.adaptive.enabled": "false" if is_short else "true",
+        # Tables have many plans and few rows: to think again, and to compile expressions to
+        # bytecode, takes longer than the rows do.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Files are listed here: a job of tasks to look for some hundred takes longer.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         # Many small segments share a task (design/telemetry.md §4.3).
         "spark.sql.files.openCostInBytes": "65536",
         "spark.sql.parquet.compression.codec": "zstd",
@@ -105,9 +109,6 @@ def configuration(settings: SparkSettings, environ: dict[str, str]) -> dict[str,
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.hadoop.parquet.enable.summary-metadata": "false",
     }
-    if is_short:
-        values["spark.sql.codegen.wholeStage"] = "false"
-        values["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     if is_short and not settings.is_warm:
         values["spark.cleaner.referenceTracking"] = "false"
         options += f" {_SHORT}"

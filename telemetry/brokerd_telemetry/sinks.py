@@ -8,7 +8,7 @@ made itself.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 from pyspark.sql import functions as f
 
@@ -72,13 +73,26 @@ class Live:
         """Return where a table's files are, once they are there."""
         return self.here(self.paths(table, hours))
 
-    def rows(self, table: str, hours: Iterable[str] | None = None) -> list[dict[str, Any]]:
-        """Read the rows of a small table, for findings and the report."""
+    def rows(
+        self,
+        table: str,
+        hours: Iterable[str] | None = None,
+        columns: Sequence[str] | None = None,
+        only: tuple[str, Collection[str]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Read rows for findings and the report, which are few.
+
+        columns: which; None: all.  only: a column, and which of its values are wanted.
+        """
         rows: list[dict[str, Any]] = []
         for path in self.files(table, None if hours is None else list(hours)):
             # A path with `dt=` in it would make pyarrow add columns: open the file itself.
             with pyarrow.parquet.ParquetFile(path) as file:
-                rows += file.read().to_pylist()
+                found = file.read(columns)
+            if only is not None:
+                wanted = pyarrow.array(only[1], pyarrow.string())
+                found = found.filter(pyarrow.compute.is_in(found[only[0]], wanted))
+            rows += found.to_pylist()
         return rows
 
 

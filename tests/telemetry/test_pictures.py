@@ -64,7 +64,7 @@ def test_lanes_join_what_lasts_and_put_trouble_first() -> None:
 def test_without_anything_there_is_no_picture() -> None:
     assert pictures.bands(pictures.lanes([], [], []), 0, 1) == ""
     assert pictures.bands([pictures.Lane("x")], 5, 5) == ""
-    assert pictures.depths([], [forecast()], BEGIN_S + 3600) == ""
+    assert pictures.depths(lambda _: [], [forecast()], BEGIN_S + 3600) == ""
     assert pictures.sankey({}) == ""
 
 
@@ -74,7 +74,7 @@ def test_only_what_is_forecast_now_is_drawn_and_the_soonest_first() -> None:
     due = [forecast(name, 9000.0 - number * 60) for number, name in enumerate(names)]
     old = [forecast("q0", 1.0, window_start=BEGIN - timedelta(hours=1))]
     later = [forecast("q1", pictures.HORIZON_S)]
-    figures = drawn(pictures.depths(told, [*due, *old, *later], BEGIN_S + 3600))
+    figures = drawn(pictures.depths(lambda _: told, [*due, *old, *later], BEGIN_S + 3600))
     names = [re.sub(" in .*", "", "".join(f.find("figcaption").itertext())) for f in figures]  # type: ignore[union-attr]
     assert names == [f"q{number}" for number in range(8, 2, -1)]
 
@@ -87,7 +87,7 @@ def test_odd_figures_of_forecasts_stay_within_the_picture() -> None:
         forecast(max_len=10**18),
         forecast(ttf_s=1e-9, ttf_hi_s=1e9),
     ):
-        text = pictures.depths(minutes(), [row], BEGIN_S + 3600)
+        text = pictures.depths(lambda _: minutes(), [row], BEGIN_S + 3600)
         (figure,) = drawn(text)
         assert "nan" not in text
         for line in figure.iter("polyline"):
@@ -137,7 +137,7 @@ def test_thousands_of_names_and_hostile_ones_make_small_sound_pictures() -> None
     ]
     bands = pictures.bands(pictures.lanes([], [], rows), BEGIN_S, BEGIN_S + 86_400)
     told = [{**row, "queue": HOSTILE} for row in minutes()]
-    depth = pictures.depths(told, [forecast(HOSTILE)], BEGIN_S + 3600)
+    depth = pictures.depths(lambda _: told, [forecast(HOSTILE)], BEGIN_S + 3600)
     whole = pictures.sankey(flows) + bands + depth
     assert len(drawn(whole)) == 3
     assert "<script" not in whole

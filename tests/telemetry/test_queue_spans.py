@@ -47,7 +47,7 @@ def test_each_row_is_in_one_part_and_those_of_a_name_are_in_the_same(
     rows = 0
     for number, piece in enumerate(pieces):
         for hour in piece.hours:
-            names = queue_spans._rows(hour.files, piece)["queue"].to_pylist()
+            names = queue_spans._rows(hour.files, piece, steps.ROWS)["queue"].to_pylist()
             rows += len(names)
             assert all(seen.setdefault(name, number) == number for name in names)
     assert rows == 400

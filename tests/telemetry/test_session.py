@@ -32,7 +32,7 @@ def test_local_runs_bind_nothing_but_loopback() -> None:
 
 def test_many_rows_get_the_full_compiler() -> None:
     few = session.configuration(SparkSettings(rows=1000), {})
-    many = session.configuration(SparkSettings(rows=10_000_000), {})
+    many = session.configuration(SparkSettings(rows=10_000_001), {})
     assert "TieredStopAtLevel" in few["spark.driver.extraJavaOptions"]
     assert "TieredStopAtLevel" not in many["spark.driver.extraJavaOptions"]
 
@@ -95,22 +95,15 @@ def test_a_session_that_serves_cleans_up_and_compiles() -> None:
     assert "TieredStopAtLevel" not in warm["spark.driver.extraJavaOptions"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_interpreted", "is_by_stage", "is_fully_compiled"),
-    [(20_000, True, False, False), (180_000, True, False, False), (5_000_000, False, True, True)],
-)
-def test_the_more_rows_the_more_is_compiled(
-    rows: int, is_interpreted: bool, is_by_stage: bool, is_fully_compiled: bool
-) -> None:
+@pytest.mark.parametrize("rows", [20_000, 5_000_000, 50_000_000])
+def test_tables_are_interpreted_whatever_the_rows(rows: int) -> None:
+    """What Spark is given are sums already: a plan's compiling takes longer than its rows."""
     values = session.configuration(SparkSettings(rows=rows), {})
-    assert ("spark.sql.codegen.factoryMode" in values) == is_interpreted
-    assert ("spark.sql.codegen.wholeStage" not in values) == is_by_stage
-    options = values["spark.driver.extraJavaOptions"]
-    assert ("TieredStopAtLevel" not in options) == is_fully_compiled
+    assert values["spark.sql.codegen.factoryMode"] == "NO_CODEGEN"
+    assert values["spark.sql.codegen.wholeStage"] == "false"
 
 
-def test_more_rows_are_more_parts_and_not_larger_ones() -> None:
-    """Five million in few parts ran out of memory."""
+def test_more_rows_are_more_parts_within_bounds() -> None:
     parts = "spark.sql.shuffle.partitions"
-    for rows, count in ((600_000, 16), (5_000_000, 100), (50_000_000, 1000)):
+    for rows, count in ((600_000, 2), (5_000_000, 5), (50_000_000, 8)):
         assert session.configuration(SparkSettings(rows=rows), {})[parts] == str(count)

@@ -6,10 +6,8 @@ from typing import Any
 
 import pyarrow
 import pytest
-from brokerd_telemetry import schema, session
-from brokerd_telemetry.columns import spans, steps
-from brokerd_telemetry.tables import lasts
-from pyspark.sql.pandas.types import from_arrow_schema
+from brokerd_telemetry import schema
+from brokerd_telemetry.columns import lasts, spans, steps
 
 from tests.telemetry import fleet
 
@@ -112,25 +110,58 @@ def test_the_next_hour_begins_with_the_last_rows_of_all_before() -> None:
 
 def test_of_no_rows_there_are_no_spans() -> None:
     found = made([])
-    for table in (found.minutes, found.hours, found.groups):
+    for table in (found.minutes, found.quarters, found.hours, found.groups, found.flows):
         assert table.schema == spans.SCHEMA
         assert not table.num_rows
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_last_row_of_each_group_is_carried() -> None:
+def carried(told: list[dict[str, Any]], before: pyarrow.Table | None = None) -> pyarrow.Table:
+    """The last rows of an hour that begins with some."""
+    before = lasts.ROWS.empty_table() if before is None else before
+    own = steps.in_order(
+        pyarrow.Table.from_pylist(told, steps.ROWS), before.select(steps.ROWS.names)
+    )
+    groups = spans.of(steps.of(own, BEGIN_US, BEGIN_US + fleet.HOUR_US), "c").groups
+    return lasts.of(own, groups, before, BEGIN_US - fleet.HOUR_US)
+
+
+def test_the_last_row_of_each_group_is_carried_with_when_something_happened() -> None:
     told = [row(7, 9, "n0", 0, 5), row(7, 10, "n1", 10, 6, dlx="dead"), row(8, 1, "n2", 20, 2)]
-    spark = session.start(session.SparkSettings())
-    try:
-        groups = spark.createDataFrame(
-            made(told).groups.to_pylist(), from_arrow_schema(spans.SCHEMA)
-        )
-        found = lasts.last_rows(groups, None, [BEGIN_US]).collect()
-    finally:
-        spark.stop()
-    assert {(last.grp, last.node, last.ready, last.dlx) for last in found} == {
-        (7, "n1", 6, "dead"),
-        (8, "n2", 2, None),
-    }
+    first = carried(told)
+    names = ("grp", "node", "ready", "dlx")
+    assert [tuple(last[name] for name in names) for last in first.to_pylist()] == [
+        (7, "n1", 6, "dead"), (8, "n2", 2, None),
+    ]  # fmt: skip
+    # One of them goes on, the other says nothing: both are carried, and since when they are known.
+    later = carried([row(7, 10, "n1", 3600, 6, c_enq=100)], first)
+    known = {last["grp"]: last for last in later.to_pylist()}
+    for grp, at_s in ((7, 0), (8, 20)):
+        assert known[grp]["first_us"] == BEGIN_US + at_s * 1_000_000
+    assert known[7]["in_us"] > first.to_pylist()[0]["t1"]
+    assert known[8] == first.to_pylist()[1]
+    table = lasts.table(later, "c", BEGIN_US)
+    assert table.schema == lasts.SCHEMA
+    # What an earlier version's job wrote has no first_us.
+    old = [{name: line[name] for name in steps.CARRIED} for line in first.to_pylist()]
+    again = carried([], pyarrow.Table.from_pylist(old, lasts.ROWS)).to_pylist()
+    assert [(last["grp"], last["first_us"], last["in_us"]) for last in again] == [
+        (7, told[1]["t0"], None), (8, told[2]["t0"], None),
+    ]  # fmt: skip
+
+
+def test_quarters_and_flows_add_up_to_what_minutes_have() -> None:
+    told = [row(7, 1, "n0", second, second, c_enq=second * 3) for second in range(0, 3600, 10)]
+    told += [
+        row(8, 1, "n1", second, 0, queue="other", c_enq=second) for second in range(0, 3600, 10)
+    ]
+    found = made(told)
+    for table in (found.quarters, found.flows):
+        assert table.schema == spans.SCHEMA
+        assert sum(table["d_enq"].to_pylist()) == sum(found.minutes["d_enq"].to_pylist())
+    assert len(found.quarters) == 2 * 4
+    assert {line["ready_last"] for line in found.quarters.to_pylist() if line["queue"] == "q"} == {
+        890, 1790, 2690, 3590,
+    }  # fmt: skip
+    assert len(found.flows) == 60
+    assert found.flows["queue"].null_count == 60
+    assert found.flows["enq_1"].to_pylist()[5] == 30 + 10

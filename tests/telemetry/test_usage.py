@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from brokerd_telemetry import ingest, session
 from brokerd_telemetry.columns import spans
 from brokerd_telemetry.tables import usage
-from brokerd_telemetry.tables.inputs import Inputs
+from brokerd_telemetry.tables.inputs import Inputs, Queues
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.telemetry import fleet
@@ -34,6 +35,7 @@ def test_hours_of_both_versions_are_billed(tmp_path: Path) -> None:
             "cluster string, hour_us long, start_us long, end_us long",
         )
         active = spark.createDataFrame([], from_arrow_schema(spans.SCHEMA))
+        did = Queues(*[active] * len(fields(Queues)))
         earlier, later = str(tmp_path / "earlier"), str(tmp_path / "later")
         for path, column, stored in (
             (earlier, "stored_byte_us long", int(2 * GB_HOUR) * 1_000_000),
@@ -44,10 +46,10 @@ def test_hours_of_both_versions_are_billed(tmp_path: Path) -> None:
             frame.coalesce(1).write.parquet(path)
         billed = []
         for paths in ([earlier], [later], [earlier, later]):
-            inputs = Inputs(
-                {}, nothing, active, active, active, coverage, nothing, nothing, nothing,
-                usage_before=spark.read.parquet(*paths, mergeSchema=True),
-            )  # fmt: skip
+            frames = dict.fromkeys((field.name for field in fields(Inputs)), nothing)
+            before = spark.read.parquet(*paths, mergeSchema=True)
+            own = {"rows": {}, "queues": lambda: did, "coverage": coverage, "usage_before": before}
+            inputs = Inputs(**{**frames, **own})
             [day] = usage.build_days(inputs).collect()
             billed.append(day.gb_hours_stored)
     finally:

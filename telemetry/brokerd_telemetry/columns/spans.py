@@ -1,4 +1,5 @@
-"""What each queue did in each minute and each hour, of its steps (Q1, Q4, Q8, Q9, Q11, Q13). PURE.
+"""What each queue did in each minute, quarter and hour, of its steps (Q1, Q4, Q8, Q9, Q11, Q13).
+PURE.
 
 All that is told of queues is sums and last levels over minutes, quarters, hours and days, and is
 made of these rows: the steps are looked at once, and kept nowhere.  What is text is what the last
@@ -21,6 +22,7 @@ from brokerd_telemetry.schema import (
     HOUR_US,
     LIMITS,
     MINUTE_US,
+    QUARTER_US,
     QUEUE_COUNTERS,
     QUEUE_GAUGES,
 )
@@ -76,13 +78,16 @@ SCHEMA = pyarrow.schema(
 
 @dataclass(slots=True, frozen=True)
 class Spans:
-    """What queues did (SCHEMA): a row per name and minute, per name and hour, and per group and
-    hour; whoever deletes a queue and declares it again has another group.
+    """What queues did (SCHEMA): a row per name and minute, quarter of an hour and hour, per group
+    and hour (whoever deletes a queue and declares it again has another group), and in flows a row
+    per minute for all of them, without a name.
     """
 
     minutes: pyarrow.Table
+    quarters: pyarrow.Table
     hours: pyarrow.Table
     groups: pyarrow.Table
+    flows: pyarrow.Table
 
 
 def of(steps: Columns, cluster: str) -> Spans:
@@ -107,12 +112,14 @@ def of(steps: Columns, cluster: str) -> Spans:
     nodes = {name: told[name] for name in (*_NAME, "first")} | {"node": codes["node"].indices}
     each = _added(told, (*_NAME, "grp"), MINUTE_US)
     groups = _added(each, (*_NAME, "grp"), HOUR_US)
+    minutes = _added(each, _NAME, MINUTE_US)
     made = {
-        "minutes": _with_leaders(_added(each, _NAME, MINUTE_US), nodes, told["t0"], MINUTE_US),
+        "minutes": _with_leaders(minutes, nodes, told["t0"], MINUTE_US),
+        "quarters": _added(minutes, _NAME, QUARTER_US),
         "hours": _with_leaders(_added(groups, _NAME, HOUR_US), nodes, told["t0"], HOUR_US),
         "groups": groups,
     }
-    tables = {}
+    tables = {"flows": _table(_added(minutes, (), MINUTE_US), cluster)}
     for kind, spans in made.items():
         names = {name: codes[name].dictionary.take(spans[name]) for name in _NAME}
         tables[kind] = _table(spans | names, cluster)
@@ -239,6 +246,6 @@ def _with_leaders(spans: Columns, nodes: Columns, t0: pyarrow.Array, size_us: in
 
 def _table(spans: Columns, cluster: str) -> pyarrow.Table:
     count = len(spans["t0"])
-    nothing = pyarrow.nulls(count, pyarrow.int64())
-    columns = {"cluster": pyarrow.repeat(cluster, count), "leaders": nothing, **spans}
+    nothing = {name: pyarrow.nulls(count, SCHEMA.field(name).type) for name in (*_NAME, "leaders")}
+    columns = {"cluster": pyarrow.repeat(cluster, count), **nothing, **spans}
     return pyarrow.table([columns[name] for name in SCHEMA.names], SCHEMA)

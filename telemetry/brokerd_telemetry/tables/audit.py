@@ -46,7 +46,7 @@ def build(inputs: Inputs) -> DataFrame:
 
 def _per_queue(inputs: Inputs) -> DataFrame:
     sums = ("enq", "gone", "dl_out", "dl_confirmed", "dl_lost")
-    return inputs.groups.select(
+    return inputs.queues().groups.select(
         "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
         "start_depth",
         (f.col("ready_last") + f.col("unacked_last")).alias("end_depth"),
@@ -144,14 +144,16 @@ def _span(inputs: Inputs) -> DataFrame:
 
 def _taken(inputs: Inputs) -> DataFrame:
     """Return per vhost what queues took, and what is known of their counting."""
-    return inputs.groups.groupBy(
-        "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost"
-    ).agg(
-        f.sum("taken").alias("taken"),
-        f.sum("near_taken").alias("slack_taken"),
-        f.min("t1_max").alias("until"),
-        f.max(f.col("term_min") < f.col("term_max")).alias("is_moved"),
-        f.max("is_unknown_max").alias("is_unknown"),
+    return (
+        inputs.queues()
+        .groups.groupBy("cluster", f.timestamp_micros("t0").alias("window_start"), "vhost")
+        .agg(
+            f.sum("taken").alias("taken"),
+            f.sum("near_taken").alias("slack_taken"),
+            f.min("t1_max").alias("until"),
+            f.max(f.col("term_min") < f.col("term_max")).alias("is_moved"),
+            f.max("is_unknown_max").alias("is_unknown"),
+        )
     )
 
 

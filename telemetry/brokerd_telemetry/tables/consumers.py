@@ -25,7 +25,7 @@ def build_idle(inputs: Inputs) -> DataFrame:
     went, or since the queue is known (known_us).
     """
     ends = inputs.coverage.select("cluster", "window_start", "end_us")
-    known = inputs.lasts.join(f.broadcast(ends), ["cluster", "window_start"])
+    known = inputs.queues().lasts.join(f.broadcast(ends), ["cluster", "window_start"])
     # One that was not told of in this hour is deleted, or its members are silent.
     told = known.where(f.col("t1") > f.unix_micros("window_start"))
 
@@ -56,7 +56,7 @@ def build_use(inputs: Inputs) -> DataFrame:
     def seconds(name: str) -> Column:
         return f.col(f"{name}_us") / 1e6
 
-    used = inputs.hours.select(
+    used = inputs.queues().hours.select(
         "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
         "consumers_max",
         *(seconds(name).alias(f"{name}_s") for name in ("consumed", "consumer", "waiting", "full")),

@@ -32,7 +32,7 @@ _KEY = ("cluster", "window_start", "vhost", "queue", "reason", "dlx", "strategy"
 
 def build(inputs: Inputs) -> DataFrame:
     """Return deadletter_1h."""
-    queues = inputs.hours.select(
+    queues = inputs.queues().hours.select(
         "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue", "dlx",
         "strategy",
         *(f.col(f"d_{counter}").alias(counter) for counter in (*REASONS, "dl_lost", "enq")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,19 @@ IDLE_US = HOUR_US
 
 
 @dataclass(slots=True, frozen=True)
+class Queues:
+    """What queues did in the touched hours (columns.spans.Spans)."""
+
+    quarters: DataFrame
+    hours: DataFrame
+    groups: DataFrame
+    #: Some rows for each minute, to be added up.
+    flows: DataFrame
+    #: queue_last_1h.
+    lasts: DataFrame
+
+
+@dataclass(slots=True, frozen=True)
 class Inputs:
     """One run's input; every DataFrame covers whole hours."""
 
@@ -25,22 +38,19 @@ class Inputs:
     rows: Mapping[str, DataFrame]
     #: No row, known to be none: what is made of it costs next to nothing.
     nothing: DataFrame
-    #: What queues did in the touched hours (columns.spans.Spans).
-    minutes: DataFrame
-    hours: DataFrame
-    groups: DataFrame
+    #: Gives what queues did, as soon as it is made.
+    queues: Callable[[], Queues]
     #: One row per cluster and hour: completeness, seconds, start_us, end_us.
     coverage: DataFrame
+    #: How complete each cluster's hours are, and their days: covered_hour, completeness.
+    known_hours: DataFrame
+    known_days: DataFrame
     #: Rows of alarms and blocked connections of the last hours, beyond the touched ones.
     alarms: DataFrame
-    #: lasts.last_rows of the touched hours.
-    lasts: DataFrame
     #: declared.exchange_lasts of the touched hours.
     exchange_lasts: DataFrame
     #: usage_1h of the touched days' other hours; None: there are none.
     usage_before: DataFrame | None = None
-    #: data_quality_1h of the same hours.
-    quality_before: DataFrame | None = None
     #: queue_forecast_1h of the hour before.
     forecasts_before: DataFrame | None = None
     #: member_5m of the touched days and the six before, but for the touched hours.

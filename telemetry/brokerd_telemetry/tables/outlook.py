@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from brokerd_telemetry.schema import HOUR_US
+from brokerd_telemetry.schema import HOUR_US, QUARTER_US
 from brokerd_telemetry.tables.inputs import Inputs, ratio, window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-QUARTER_US = HOUR_US // 4
 HOUR_S = 3600.0
 #: Of four quarters of an hour so many must have grown: one burst is no trend.
 QUARTERS_MIN = 3
@@ -34,13 +33,12 @@ def build_forecast(inputs: Inputs) -> DataFrame:
     fastest and slowest growing quarter.  Counters tell what came and went exactly; the error is in
     going on as before.
     """
-    quarters = inputs.minutes.groupBy(
+    quarters = inputs.queues().quarters.select(
         "cluster", window("t0", HOUR_US).alias("window_start"), "vhost", "queue",
-        window("t0", QUARTER_US).alias("quarter"),
-    ).agg(
-        f.sum(f.col("d_enq") - f.col("d_gone")).alias("net"),
-        f.max_by(_waiting(), "last").alias("level"),
-        f.max_by("max_len_last", "last").alias("max_len"),
+        f.col("t0").alias("quarter"),
+        (f.col("d_enq") - f.col("d_gone")).alias("net"),
+        _waiting().alias("level"),
+        f.col("max_len_last").alias("max_len"),
     )  # fmt: skip
     grown = f.when(f.col("net") > 0, f.col("net"))
     queues = quarters.groupBy("cluster", "window_start", "vhost", "queue").agg(
@@ -88,7 +86,7 @@ def build_score(inputs: Inputs) -> DataFrame:
         "max_len", "net_rate", "ttf_s", "ttf_lo_s", "ttf_hi_s",
         f.col("level").alias("level_before"),
     )  # fmt: skip
-    reached = inputs.hours.select(
+    reached = inputs.queues().hours.select(
         "cluster", f.timestamp_micros("t0").alias("window_start"), "vhost", "queue",
         _waiting().alias("level"), f.col("waiting_max").alias("level_max"),
     )  # fmt: skip
@@ -118,8 +116,10 @@ def build_balance(inputs: Inputs) -> DataFrame:
     """
     hour = window("t0", HOUR_US).alias("window_start")
     members = inputs.kind("node").select("cluster", hour, "node").distinct()
-    own = inputs.groups.groupBy("cluster", hour, "node").agg(
-        f.count("*").alias("leaders"), f.sum("d_enq_bytes").alias("load_bytes")
+    own = (
+        inputs.queues()
+        .groups.groupBy("cluster", hour, "node")
+        .agg(f.count("*").alias("leaders"), f.sum("d_enq_bytes").alias("load_bytes"))
     )
     per = members.join(own, ["cluster", "window_start", "node"], "left").fillna(
         0, ["leaders", "load_bytes"]
@@ -140,11 +140,15 @@ def build_coverage(inputs: Inputs) -> DataFrame:
     """Return settings_coverage_1h: per vhost how many queues have what, whoever set it."""
     hour = f.timestamp_micros("t0").alias("window_start")
     limited = f.col("max_len_last").isNotNull() | f.col("max_bytes_last").isNotNull()
-    return inputs.groups.groupBy("cluster", hour, "vhost").agg(
-        f.count("*").alias("queues"),
-        f.count("dlx").alias("with_dlx"),
-        f.count(f.when(limited, 1)).alias("with_limit"),
-        f.count("ttl_ms_last").alias("with_ttl"),
-        f.count("delivery_limit_last").alias("with_delivery_limit"),
-        f.count(f.when(f.col("qtype") == "quorum", 1)).alias("quorum"),
+    return (
+        inputs.queues()
+        .groups.groupBy("cluster", hour, "vhost")
+        .agg(
+            f.count("*").alias("queues"),
+            f.count("dlx").alias("with_dlx"),
+            f.count(f.when(limited, 1)).alias("with_limit"),
+            f.count("ttl_ms_last").alias("with_ttl"),
+            f.count("delivery_limit_last").alias("with_delivery_limit"),
+            f.count(f.when(f.col("qtype") == "quorum", 1)).alias("quorum"),
+        )
     )

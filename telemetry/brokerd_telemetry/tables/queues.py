@@ -21,7 +21,7 @@ def build_flow(inputs: Inputs) -> DataFrame:
     key = ("cluster", window("t0", FLOW_US).alias("window_start"))
     step = f.max((f.col("t1") - f.col("t0")) / 1e6).alias("step_s")
     nothing = {"published": 0, "enq": 0, "ack": 0}
-    queues = flows(inputs.minutes)
+    queues = flows(inputs.queues().flows)
     clients = inputs.kind("exchange").groupBy(*key).agg(total("in").alias("published"), step)
     both = queues.unionByName(clients, allowMissingColumns=True).fillna(nothing)
     return both.groupBy("cluster", "window_start").agg(

@@ -37,8 +37,10 @@ def build_hours(inputs: Inputs) -> DataFrame:
             total("blocked_ms"),
         )
     )
-    storage = inputs.hours.groupBy("cluster", hour, "vhost").agg(
-        f.sum("byte_s").alias("stored_byte_s"), f.sum("d_dl_out").alias("dl_msgs")
+    storage = (
+        inputs.queues()
+        .hours.groupBy("cluster", hour, "vhost")
+        .agg(f.sum("byte_s").alias("stored_byte_s"), f.sum("d_dl_out").alias("dl_msgs"))
     )
     copies = inputs.kind("exchange").groupBy("cluster", hour, "vhost").agg(total("copies"))
     shared = storage.join(copies, ["cluster", "window_start", "vhost"], "full").withColumn(

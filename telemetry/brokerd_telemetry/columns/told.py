@@ -1,0 +1,57 @@
+"""How much each boot of a member told in an hour (design/telemetry.md §8.18). PURE."""
+
+from __future__ import annotations
+
+import pyarrow
+import pyarrow.compute as pc
+
+_KEY = ("node", "boot")
+#: What is looked at in the rows of every kind, and of some beside it.
+_COLUMNS = (*_KEY, "t0", "t1")
+_ALSO = {"gap": "rows", "boot": "state"}
+
+
+def columns(kind: str) -> list[str]:
+    """Return which columns of a kind's rows `of` needs."""
+    return [*_COLUMNS, _ALSO[kind]] if kind in _ALSO else list(_COLUMNS)
+
+
+def of(rows: pyarrow.Table, kind: str) -> pyarrow.Table:
+    """Return a line per member and boot of an hour's rows of one kind, in an order of no meaning.
+
+    first_us, last_us: from when to when there are rows.  told_us: how long its rows of the kind
+    `node` last, all together.  gap_rows: how many rows it knows to be lost.  has_ended: it said
+    that it ends.
+    """
+    told = {name: rows[name] for name in (*_KEY, "t0", "t1")}
+    aggregates: list[tuple[str | list[str], str]] = [
+        ([], "count_all"),
+        ("t0", "min"),
+        ("t1", "max"),
+    ]
+    if kind == "node":
+        told["told_us"] = pc.subtract(rows["t1"], rows["t0"])
+    elif kind == "gap":
+        told["gap_rows"] = rows["rows"]
+    elif kind == "boot":
+        told["ended"] = pc.cast(pc.equal(rows["state"], "end"), pyarrow.int8())
+    more = [(name, "max" if name == "ended" else "sum") for name in told if name not in _COLUMNS]
+    found = (
+        pyarrow.table(told).group_by(list(_KEY), use_threads=False).aggregate([*aggregates, *more])
+    )
+    nothing = pyarrow.repeat(0, len(found))
+
+    def counted(name: str) -> pyarrow.Array:
+        return found[name].fill_null(0) if name in found.column_names else nothing
+
+    return pyarrow.table(
+        {
+            **{name: found[name] for name in _KEY},
+            "rows": found["count_all"],
+            "first_us": found["t0_min"],
+            "last_us": found["t1_max"],
+            "told_us": counted("told_us_sum"),
+            "gap_rows": counted("gap_rows_sum"),
+            "has_ended": pc.equal(counted("ended_max"), 1),
+        }
+    )

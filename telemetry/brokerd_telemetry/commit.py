@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -273,6 +274,19 @@ class Ledger:
             if is_here or renewed != first_seen:
                 return
             time.sleep(_LEASE_POLL_S)
+
+    def forget(self, run_id: str) -> None:
+        """Delete what a run wrote that has not committed."""
+        shutil.rmtree(self.out_dir / "work", ignore_errors=True)
+        try:
+            if self.load().run_id == run_id:
+                return
+        except LedgerError:
+            # Nobody knows what counts.
+            return
+        for folder in ("silver", "gold", "quarantine"):
+            for path in [*(self.out_dir / folder).rglob(f"*={run_id}")]:
+                shutil.rmtree(path, ignore_errors=True)
 
     def vacuum(self) -> int:
         """Delete old files that no recent manifest names; return how many."""

@@ -8,7 +8,10 @@ were.  What a run says goes through `say`, in plain words.
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,9 +100,31 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
     options.out_dir.mkdir(parents=True, exist_ok=True)
     ledger = commit.Ledger(options.out_dir)
     with ledger.lease(run_id):
-        result = Run(options, ledger, run_id, say, warm).go()
+        try:
+            result = Run(options, ledger, run_id, say, warm).go()
+        except Exception as error:
+            told = _no_room(options.out_dir, error)
+            # What it wrote counts for nothing, and may be what the disk is full of.
+            ledger.forget(run_id)
+            if told is None:
+                raise
+            raise commit.LedgerError(told) from error
         result.seconds = time.monotonic() - began
         return result
+
+
+def _no_room(out_dir: Path, error: Exception) -> str | None:
+    """Return in words that a disk is full, if that was it; a task tells of it in its traceback."""
+    if not any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT)):
+        return None
+    free = (
+        f"{folder} has {shutil.disk_usage(folder).free / 1e6:,.0f} MB left"
+        for folder in (out_dir, Path(tempfile.gettempdir()))
+    )
+    return (
+        f"no room: {', '.join(free)}. The tables are as they were. Make room, or give --out (or "
+        "TMPDIR, where Spark works) a disk with more, and run again"
+    )
 
 
 class Run:

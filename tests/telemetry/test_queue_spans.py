@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 from brokerd_telemetry import queue_spans, schema
 from brokerd_telemetry.columns import queue_rows, steps
+from pyspark import TaskContext
 
 NAMES = ("", "a", "aa", "q" * 255, "Z", "z", "\u00e9", "\uffee", "\U0001f600", "q.1", "q-1")
 
@@ -69,3 +73,50 @@ def test_tasks_have_about_as_many_rows_and_small_clusters_share_one(
     [own] = queue_spans.shared_out([large], 1)
     # Of the 200 rows of an hour no more than about so many are looked at together.
     assert len(own) >= 4
+
+
+def contents(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each file below."""
+    files = {}
+    for path in folder.rglob("*.parquet"):
+        with pyarrow.parquet.ParquetFile(path) as file:
+            files[path.relative_to(folder).as_posix()] = file.read().to_pylist()
+    return files
+
+
+def test_a_task_that_is_tried_again_writes_what_it_would_have_and_a_broken_one_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = part(tmp_path, "c", 2, 100)
+    pieces = queue_spans.divided(whole, 3)
+    queue_spans._write((pieces, tmp_path / "spans" / "once", "run"))
+    again = tmp_path / "again" / "00000"
+    attempts = itertools.count()
+    context = SimpleNamespace(taskAttemptId=lambda: next(attempts))
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    put, calls = queue_spans._put, 0
+
+    def failing(rows: pyarrow.Table, file: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise OSError(28, "No space left on device")
+        put(rows, file)
+
+    monkeypatch.setattr(queue_spans, "_put", failing)
+    with pytest.raises(OSError, match="No space"):
+        queue_spans._write((pieces, again, "run"))
+    assert not again.exists()
+    queue_spans._write((pieces, again, "run"))
+    # The attempt before has its remains beside it, which nobody looks at and go with the run.
+    assert sorted(path.name for path in again.parent.iterdir()) == ["00000"]
+    named = {
+        path.replace("part-once-", "part-00000-"): rows
+        for path, rows in contents(tmp_path / "spans" / "once").items()
+    }
+    assert contents(again) == named
+    assert len(named) == 5 + 3 * 2 * 3
+    frames = queue_spans.adopt(again.parent, tmp_path / "out", "run")
+    for table in (queue_spans.MINUTES, queue_spans.HOURS, queue_spans.LASTS):
+        # Of each hour one file, of all three pieces.
+        assert [len(entries) for entries in frames[table].values()] == [1, 1]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import grpc
 
 from brokerd import __version__
-from brokerd.cluster.groups.host_events import GroupStatus
+from brokerd.cluster.groups.host_events import GroupStatus, Progress
 from brokerd.config import BrokerConfig
 from brokerd.core.alarms import AlarmSet
 from brokerd.core.catalog.catalog_objects import Queue
@@ -28,6 +28,14 @@ from brokerd.telemetry.service import TelemetryService
 
 class Groups(Protocol):
     """The replicas of this member."""
+
+    def has_group(self, uid: int) -> bool:
+        """Say whether there is one of a group."""
+        ...
+
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far one is that is here."""
+        ...
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return the state of one that is here."""
@@ -199,9 +207,15 @@ class Telemetry:
 
     def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
         groups = self._sources.groups
+        moved = []
+        for uid in uids:
+            if groups.has_group(uid):
+                progress = groups.progress_of(uid)
+                if not self._queues.is_still(uid, progress.term, progress.applied, now_us):
+                    moved.append(uid)
         return [
             row
-            for queue, machine in self._sources.queues.led_queues(uids)
+            for queue, machine in self._sources.queues.led_queues(moved)
             for row in self._queues.rows(
                 queue,
                 machine.overview(),

@@ -57,16 +57,20 @@ class GroupState(Protocol):
     def term(self) -> int: ...
 
     @property
+    def applied(self) -> int: ...
+
+    @property
     def lag(self) -> Mapping[Any, int]: ...
 
 
 class _Seen:
-    """What the last row of a queue said."""
+    """What the last row of a queue said; counters in the order of COUNTERS."""
 
-    __slots__ = ("at_us", "counters", "said", "term")
+    __slots__ = ("applied", "at_us", "counters", "said", "term")
 
-    def __init__(self, term: int, counters: Mapping[str, int]) -> None:
+    def __init__(self, term: int, applied: int, counters: tuple[int, ...]) -> None:
         self.term = term
+        self.applied = applied
         self.counters = counters
         self.said: tuple[object, ...] = ()
         self.at_us = 0
@@ -95,6 +99,20 @@ class QueueRows:
         if len(self._born_before) > len(uids):
             self._born_before.intersection_update(uids)
 
+    def is_still(self, uid: int, term: int, applied: int, now_us: int) -> bool:
+        """Say whether `rows` would return none, without a look at the queue: its state is what its
+        log made of it, and nothing of that was applied since then.
+
+        Only how many followers have answered their leader can be another; the heartbeat tells.
+        """
+        seen = self._seen.get(uid)
+        return (
+            seen is not None
+            and seen.applied == applied
+            and seen.term == term
+            and now_us - seen.at_us < HEARTBEAT_US
+        )
+
     def rows(
         self,
         queue: QueueRecord,
@@ -106,7 +124,7 @@ class QueueRows:
     ) -> list[Row]:
         """Return the queue's row; none if nothing changed and no heartbeat is due."""
         counters: Mapping[str, int] = overview["counters"]
-        deltas = self._deltas(queue.uid, status.term, counters)
+        deltas = self._deltas(queue.uid, status, counters)
         seen = self._seen[queue.uid]
         # Delayed messages (R-QQ-24) are still in the queue: the books count them with the ready.
         here = {**overview, "ready": overview["ready"] + overview.get("delayed", 0)}
@@ -142,7 +160,7 @@ class QueueRows:
             row["hb"] = True
         return [row]
 
-    def _deltas(self, uid: int, term: int, counters: Mapping[str, int]) -> dict[str, int]:
+    def _deltas(self, uid: int, status: GroupState, counters: Mapping[str, int]) -> dict[str, int]:
         """Return what was counted since the last row of this member's term as leader, without
         counters that stand still.
 
@@ -150,20 +168,22 @@ class QueueRows:
         told again.  A queue that was born since this member started is told from its birth on.
         """
         seen = self._seen.get(uid)
+        now = tuple([counters[name] for name in queue_state.COUNTERS])
         if seen is None:
-            born_here = uid not in self._born_before
-            base = dict.fromkeys(queue_state.COUNTERS, 0) if born_here else counters
+            base = now if uid in self._born_before else (0,) * len(now)
             self._born_before.add(uid)
-        elif seen.term != term:
-            base = counters
+        elif seen.term != status.term:
+            base = now
         else:
             base = seen.counters
-        fresh = _Seen(term, dict(counters))
-        if seen is not None and seen.term == term:
+        fresh = _Seen(status.term, status.applied, now)
+        if seen is not None and seen.term == status.term:
             fresh.said, fresh.at_us = seen.said, seen.at_us
         self._seen[uid] = fresh
-        deltas = ((name, counters[name] - base[name]) for name in queue_state.COUNTERS)
-        return {name: delta for name, delta in deltas if delta}
+        if now == base:
+            return {}
+        both = zip(queue_state.COUNTERS, now, base, strict=True)
+        return {name: after - before for name, after, before in both if after != before}
 
 
 def _age_ms(since_ms: int | None, now_us: int) -> int:

@@ -38,6 +38,7 @@ class GroupState:
 
     term: int
     lag: dict[str, int]
+    applied: int = 0
 
 
 @dataclass

@@ -43,6 +43,7 @@ class Identity:
 class Status:
     term: int = 1
     lag: dict[str, int] = field(default_factory=dict)
+    applied: int = 5
 
 
 class Machine:
@@ -62,18 +63,32 @@ class Queues:
     def __init__(self) -> None:
         self.all = {uid: Queue(uid, f"q{uid}") for uid in range(COUNT)}
         self.led = dict.fromkeys(self.all, 1)
+        #: Those that were looked at.
+        self.asked: list[int] = []
 
     def queue_uids(self) -> list[int]:
         return list(self.all)
 
     def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, Machine]]:
         queues = [self.all[uid] for uid in uids if uid in self.led]
+        self.asked += [queue.uid for queue in queues]
         return [(queue, Machine(queue)) for queue in queues]
 
 
 class Host:
+    """Groups of which nothing but what `moved` says is applied."""
+
+    def __init__(self) -> None:
+        self.moved: set[int] = set()
+
+    def has_group(self, uid: int) -> bool:
+        return True
+
+    def progress_of(self, uid: int) -> Status:
+        return self.status_of(uid)
+
     def status_of(self, uid: int) -> Status:
-        return Status()
+        return Status(applied=6 if uid in self.moved else 5)
 
 
 class Breakdown:
@@ -127,10 +142,12 @@ def telemetry_of(
     counters: Counters | None = None,
     monitor: Monitor | None = None,
     topology: Topology | None = None,
+    host: Host | None = None,
 ) -> Telemetry:
     """Return the telemetry of a member that leads these queues."""
     config: Any = Config(data_dir, TelemetryConfig(interval_ms=interval_ms))
-    parts: list[Any] = [counters or Counters(lambda: 1), queues, Host(), [], Runtime(monitor)]
+    parts: list[Any] = [counters or Counters(lambda: 1), queues, host or Host(), []]
+    parts.append(Runtime(monitor))
     parts.append(topology or Topology())
     return Telemetry(config, Identity(), cast(Callers, None), Sources(*parts))
 
@@ -167,6 +184,19 @@ async def test_others_have_their_turn_between_slices_of_queues(tmp_path: Path, t
     assert all(after - before <= SLICE for before, after in itertools.pairwise([0, *seen]))
     assert seen[0] < COUNT - SLICE, "others had their turn before all were read"
     assert set(told) == {f"q{uid}" for uid in range(COUNT - 1)}
+
+
+async def test_queues_that_stand_still_are_not_looked_at_again(tmp_path: Path, told: Told) -> None:
+    queues, host = Queues(), Host()
+    telemetry = telemetry_of(queues, tmp_path, host=host)
+    await telemetry.collect()
+    assert len(told) == len(queues.asked) == COUNT
+    queues.asked.clear()
+    told.clear()
+    host.moved = {3}
+    queues.all[3].counters["enq"] = 9
+    await telemetry.collect()
+    assert (queues.asked, told) == ([3], ["q3"])
 
 
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:

@@ -52,6 +52,19 @@ def test_a_queue_that_changed_nothing_is_silent_until_its_heartbeat() -> None:
     assert len(say(rows, queue, now_us=1_000_001 + HEARTBEAT_US)) == 1
 
 
+def test_a_queue_of_which_nothing_was_applied_need_not_be_looked_at() -> None:
+    rows, queue = QueueRows(), Queue(1, "q")
+    assert not rows.is_still(1, 3, 7, 10)
+    rows.rows(queue, queue.overview(10), queue.options(), GroupState(3, {}, 7), 0, 10)
+    assert rows.is_still(1, 3, 7, 20)
+    # Something was applied; somebody else may have led; it is time to say that it is there.
+    assert not rows.is_still(1, 3, 8, 20)
+    assert not rows.is_still(1, 4, 7, 20)
+    assert not rows.is_still(1, 3, 7, 10 + HEARTBEAT_US)
+    rows.forget([], [1])
+    assert not rows.is_still(1, 3, 7, 20)
+
+
 def test_numbers_that_are_zero_are_left_out_but_for_those_that_make_a_row() -> None:
     rows, queue = QueueRows(), Queue(1, "q")
     queue.consumers = 0

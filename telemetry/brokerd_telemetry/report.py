@@ -23,6 +23,18 @@ Minutes = Callable[[Collection[str]], list[Row]]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
+#: What is read of the tables that have a row for each queue and hour: with ten thousand queues all
+#: their columns would be a gigabyte.
+_COLUMNS = {
+    "queue_1h": (
+        "vhost", "queue", "window_start", "enq", "ack", "redlv", "dl_out", "ready_last",
+        "unacked_last", "head_age_max_ms", "leaders",
+    ),
+    "audit_1h": (
+        "equation", "vhost", "object", "window_start", "expected", "counted", "residual", "judged",
+    ),
+    "deadletter_1h": ("vhost", "queue", "reason", "dlx", "outcome", "n", "lost"),
+}  # fmt: skip
 _DEPTHS = ("cluster", "vhost", "queue", "window_start", "ready_max", "ready_last")
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 
@@ -33,12 +45,13 @@ def render(live: Live, findings: list[Row]) -> bytes:
     hours = live.hours("silver")[-HOURS_SHOWN:]
 
     def rows(table: str) -> list[Row]:
-        return live.rows(table, hours)
+        return live.rows(table, hours, _COLUMNS.get(table))
 
     def minutes(names: Collection[str]) -> list[Row]:
         """Return how many messages waited in queues of these names; of all it would be too much."""
         return live.rows("queue_1m", hours, _DEPTHS, ("queue", names))
 
+    newest = [hour for hour in live.hours("consumer_use_1h") if hour in hours][-1:]
     queues = rows("queue_1h")
     audit, quality = rows("audit_1h"), rows("data_quality_1h")
     letters, unroutable, usage = rows("deadletter_1h"), rows("unroutable_1h"), rows("usage_1h")
@@ -48,7 +61,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
         ("books", "The books", _books(audit)),
         ("queues", "Queues", _queues(queues, minutes, rows("flow_10s"))),
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
-        ("consumers", "Consumers", _consumers(rows("consumer_use_1h"))),
+        ("consumers", "Consumers", _consumers(live.rows("consumer_use_1h", newest))),
         ("letters", "Dead letters", _dead_letters(letters, rows("dlx_graph_1h"))),
         ("poison", "Messages that were given up", _poison(rows("poison_1h"))),
         ("unroutable", "Unroutable and alternate exchanges", _unroutable(unroutable)),

@@ -27,6 +27,8 @@ MEMBERS = 3
 CLUSTER = "test/load"
 #: linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+#: So many rows of these queues are an hour.
+HOUR_ROWS = QUEUES * 360
 #: Members seal every five minutes.
 SEAL_US = 300_000_000
 
@@ -36,10 +38,13 @@ def write(raw: Path, wanted: int) -> int:
     rng = random.Random(wanted)
     queues = [fleet.Queue(1 + number, f"q{number}") for number in range(QUEUES)]
     nodes = [fleet.Node(raw, CLUSTER, f"n{i}", 0x10AD + i, []) for i in range(MEMBERS)]
+    # Many rows are many hours, and none may lie in the future.
+    begin_us = fleet.BEGIN_US - wanted // HOUR_ROWS * fleet.HOUR_US
     for node in nodes:
-        node.boot_event(fleet.BEGIN_US, "start")
+        node.now_us = begin_us
+        node.boot_event(begin_us, "start")
     led = [queues[number::MEMBERS] for number in range(MEMBERS)]
-    at_us, opened_us, written = fleet.BEGIN_US, fleet.BEGIN_US, 0
+    at_us, opened_us, written = begin_us, begin_us, 0
     while written + sum(len(rows) for node in nodes for rows in node.rows.values()) < wanted:
         t1_us = at_us + fleet.INTERVAL_US
         for node, own in zip(nodes, led, strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -84,6 +83,15 @@ def contents(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return files
 
 
+class Attempts:
+    """What Spark says of a task: each has another number."""
+
+    numbers = itertools.count()
+
+    def taskAttemptId(self) -> int:
+        return next(self.numbers)
+
+
 def test_a_task_that_is_tried_again_writes_what_it_would_have_and_a_broken_one_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +99,7 @@ def test_a_task_that_is_tried_again_writes_what_it_would_have_and_a_broken_one_n
     pieces = queue_spans.divided(whole, 3)
     queue_spans._write((pieces, tmp_path / "spans" / "once", "run"))
     again = tmp_path / "again" / "00000"
-    attempts = itertools.count()
-    context = SimpleNamespace(taskAttemptId=lambda: next(attempts))
-    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    monkeypatch.setattr(TaskContext, "get", Attempts)
     put, calls = queue_spans._put, 0
 
     def failing(rows: pyarrow.Table, file: Path) -> None:

@@ -24,7 +24,7 @@ from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
 from brokerd.core.queue_options import QueueOptions
 
 #: Cumulative, each message counted in exactly one place (design/telemetry.md §6.5).
-COUNTERS = (
+COUNTERS: tuple[str, ...] = (
     "enq", "enq_bytes", "dlv", "redlv", "ack", "requeue",
     "rejected", "expired", "maxlen_drop", "over_limit", "orphaned", "purged",
     "refused", "dl_out", "dl_confirmed", "dl_lost", "get_empty",

@@ -102,7 +102,7 @@ def divided(part: Part, count: int) -> list[Part]:
     """Return a cluster's queues in so many parts, in order of their names: about as many rows of
     the hour that has most.
     """
-    if count == 1:
+    if count <= 1:
         return [part]
     rows: dict[str, int] = {}
     largest = max(part.hours, key=lambda hour: hour.rows)

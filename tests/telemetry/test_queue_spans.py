@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from brokerd_telemetry import queue_spans, schema
-from brokerd_telemetry.columns import queue_rows, steps
+from brokerd_telemetry.columns import lasts, queue_rows, steps
 from pyspark import TaskContext
 
 NAMES = ("", "a", "aa", "q" * 255, "Z", "z", "\u00e9", "\uffee", "\U0001f600", "q.1", "q-1")
@@ -126,3 +126,23 @@ def test_a_task_that_is_tried_again_writes_what_it_would_have_and_a_broken_one_n
     for table in (queue_spans.MINUTES, queue_spans.HOURS, queue_spans.LASTS):
         # Of each hour one file, of all three pieces.
         assert [len(entries) for entries in frames[table].values()] == [1, 1]
+
+
+def test_queues_that_fell_silent_are_carried_through_an_hour_without_a_row(tmp_path: Path) -> None:
+    """Whoever deletes all queues goes on telling of other things."""
+    before = [{"vhost": "/", "queue": "q", "grp": 1, "term": 1, "t0": 0, "t1": 9, "node": "n",
+               "first_us": 0}]  # fmt: skip
+    carry = tmp_path / "carry.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(before, lasts.ROWS), carry)
+    start_us = schema.HOUR_US
+    silent = queue_spans.Hour(
+        queue_rows.Hour(start_us, start_us, start_us + schema.HOUR_US, 3600.0, 1.0), (), 0
+    )
+    [work] = queue_spans.shared_out([queue_spans.Part("c", (silent,), (str(carry),), 0)], 2)
+    queue_spans._write((work, tmp_path / "spans" / "00000", "run"))
+    frames = queue_spans.adopt(tmp_path / "spans", tmp_path / "out", "run")
+    assert (frames[queue_spans.MINUTES], frames[queue_spans.HOURS]) == ({}, {})
+    ((entry,),) = frames[queue_spans.LASTS].values()
+    with pyarrow.parquet.ParquetFile(tmp_path / "out" / entry["path"]) as file:
+        [row] = file.read().to_pylist()
+    assert (row["queue"], row["t1"], row["first_us"], row["in_us"]) == ("q", 9, 0, None)

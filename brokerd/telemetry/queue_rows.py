@@ -5,7 +5,8 @@ and changes of leader.  A row therefore carries all of them, cumulative since th
 `c_<name>`; the job adds up their differences.  The deltas beside them are for readers of single
 rows, and tell the job whether the first row it knows of a queue begins at the queue's birth
 (delta == cumulative).  Most of the sixty numbers are 0 most of the time and are left out: writing
-and reading them again was half of what a row costs.  Pure; called by the server at each interval.
+and reading them again was a third of what a row costs.  Pure; called by the server at each
+interval.
 """
 
 from __future__ import annotations

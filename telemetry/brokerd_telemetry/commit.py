@@ -235,8 +235,15 @@ class Ledger:
                 f"another run is working in {self.out_dir}: {path.read_text().strip()}. "
                 f"If it is dead, delete {path}"
             ) from error
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(holder, file)
+        # What others left: of a run that was killed, or a task of one that has failed; the lease
+        # itself may need the room.
+        shutil.rmtree(self.out_dir / "work", ignore_errors=True)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(holder, file)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
         ended = threading.Event()
         renewal = threading.Thread(target=_renew, args=(path, ended), name="lease", daemon=True)
         renewal.start()

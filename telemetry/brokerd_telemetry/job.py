@@ -99,29 +99,38 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
     run_id = f"{time.strftime('%Y%m%dT%H%M%S', now)}-{uuid4().hex[:8]}"
     options.out_dir.mkdir(parents=True, exist_ok=True)
     ledger = commit.Ledger(options.out_dir)
-    with ledger.lease(run_id):
-        try:
-            result = Run(options, ledger, run_id, say, warm).go()
-        except Exception as error:
-            told = _no_room(options.out_dir, error)
-            # What it wrote counts for nothing, and may be what the disk is full of.
-            ledger.forget(run_id)
-            if told is None:
-                raise
-            raise commit.LedgerError(told) from error
-        result.seconds = time.monotonic() - began
-        return result
+    try:
+        with ledger.lease(run_id):
+            try:
+                result = Run(options, ledger, run_id, say, warm).go()
+            except Exception as error:
+                told = _in_words(options.out_dir, error)
+                # What it wrote counts for nothing, and may be what the disk is full of.
+                ledger.forget(run_id)
+                if told is error:
+                    raise
+                raise told from error
+    except OSError as error:
+        # The lease itself found no room.
+        told = _in_words(options.out_dir, error)
+        if told is error:
+            raise
+        raise told from error
+    result.seconds = time.monotonic() - began
+    return result
 
 
-def _no_room(out_dir: Path, error: Exception) -> str | None:
-    """Return in words that a disk is full, if that was it; a task tells of it in its traceback."""
+def _in_words(out_dir: Path, error: Exception) -> Exception:
+    """Return what tells that a disk is full, if that was it (a task's traceback says so), or the
+    error as it is.
+    """
     if not any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT)):
-        return None
+        return error
     free = (
         f"{folder} has {shutil.disk_usage(folder).free / 1e6:,.0f} MB left"
         for folder in (out_dir, Path(tempfile.gettempdir()))
     )
-    return (
+    return commit.LedgerError(
         f"no room: {', '.join(free)}. The tables are as they were. Make room, or give --out (or "
         "TMPDIR, where Spark works) a disk with more, and run again"
     )

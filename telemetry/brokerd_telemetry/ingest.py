@@ -130,9 +130,10 @@ def _count(pending: dict[_Key, list[pyarrow.Table]]) -> int:
 
 
 def _read(work: Work) -> Iterator[tuple[_Key, pyarrow.Table]]:
+    fields = lines.Fields()
     for file, origin in work.segments:
         text = gzip.decompress(Path(file).read_bytes())
-        for kind, hour_us, table in lines.rows_of(text, origin):
+        for kind, hour_us, table in lines.rows_of(text, origin, fields):
             # What no row has is filled in when they are written.
             used = [name for name in table.column_names if table[name].null_count < len(table)]
             yield (origin.identity[0], kind, hour_us), table.select(used)

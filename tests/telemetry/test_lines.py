@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import pyarrow
 import pytest
 from brokerd_telemetry import schema
 from brokerd_telemetry.columns import lines
@@ -24,14 +25,21 @@ ROW = {"v": 1, "seq": 7, "k": "conn", "t0": 2 * HOUR_US, "t1": 2 * HOUR_US + 9}
 Found = dict[tuple[str, int], list[dict[str, Any]]]
 
 
-def read(*rows: dict[str, Any] | bytes, origin: lines.Origin = ORIGIN) -> Found:
-    """Return the rows by kind and hour, without nulls and in the order of their numbers."""
+def read(
+    *rows: dict[str, Any] | bytes,
+    origin: lines.Origin = ORIGIN,
+    fields: lines.Fields | None = None,
+) -> Found:
+    """Return the rows by kind and hour, without nulls and in the order of their numbers.
+
+    fields: what the reader knows of earlier rows; None: nothing.
+    """
     text = b"".join(
         (row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n"
         for row in ({"k": "_open"}, *rows, {"k": "_seal"})
     )
     found: Found = {}
-    for kind, hour_us, table in lines.rows_of(text, origin):
+    for kind, hour_us, table in lines.rows_of(text, origin, fields or lines.Fields()):
         assert all(field in lines.silver_schema() for field in table.schema)
         table.validate(full=True)
         found.setdefault((kind, hour_us), []).extend(
@@ -165,6 +173,37 @@ def test_a_text_of_many_blocks_is_read_whole(monkeypatch: pytest.MonkeyPatch) ->
     assert [line["seq"] for line in found["conn", 2 * HOUR_US]] == list(range(10, 60))
 
 
+def test_fields_that_earlier_rows_did_not_have_are_read_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    read_json = lines._read
+
+    def noted(text: bytes, fields: pyarrow.Schema, unexpected: str) -> pyarrow.Table:
+        asked.append(len(fields))
+        return read_json(text, fields, unexpected)
+
+    monkeypatch.setattr(lines, "_read", noted)
+    fields = lines.Fields()
+    at = "conn", 2 * HOUR_US
+    some, more, all_fields = len(ROW), len(ROW) + 1, len(schema.ROW)
+    for sent, expected in (
+        (row(), [all_fields]),
+        (row(seq=8), [some]),
+        (row(n=5), [some, all_fields]),
+        (row(), [more]),
+        (row(n=6), [more]),
+        # A newer member's: what is not known would be looked for in vain each time.
+        (row(tomorrow=1), [more, all_fields]),
+        (row(n=7, tomorrow=1), [all_fields]),
+    ):
+        asked.clear()
+        known = {name: value for name, value in sent.items() if name != "tomorrow"}
+        own = dict(zip(schema.IDENTITY, ORIGIN.identity, strict=True))
+        assert read(sent, fields=fields) == {at: [known | own]}
+        assert asked == expected
+
+
 # ---- both ways ------------------------------------------------------------------------------
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -209,9 +248,9 @@ BROKEN = st.tuples(ROWS, st.integers(0, 200), st.binary(max_size=2)).map(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(ROWS | BROKEN, max_size=6))
+@given(st.lists(ROWS | BROKEN, max_size=3), st.lists(ROWS | BROKEN, max_size=6))
 def test_the_quick_way_and_the_way_by_line_read_the_same(
-    sent: list[dict[str, Any] | bytes],
+    before: list[dict[str, Any] | bytes], sent: list[dict[str, Any] | bytes]
 ) -> None:
     # No number is too low, so that no line may be missing.
     origin = replace(ORIGIN, first_seq=-(1 << 63))
@@ -222,7 +261,9 @@ def test_the_quick_way_and_the_way_by_line_read_the_same(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "_APART", re.compile(b"(?!)"))
         unsorted = read(*sent, origin=origin)
-    assert quick == by_line == unsorted
+    taught = lines.Fields()
+    read(*before, origin=origin, fields=taught)
+    assert quick == by_line == unsorted == read(*sent, origin=origin, fields=taught)
     whole = [line for line in sent if isinstance(line, dict) or line]
     own = [line for line in whole if isinstance(line, bytes) and line.startswith(b'{"k":"_')]
     assert sum(map(len, quick.values())) == len(whole) - len(own)

@@ -64,7 +64,43 @@ def silver_schema(kind: str | None = None) -> pyarrow.Schema:
     return to_arrow_schema(t.StructType([schema.SILVER[name] for name in names]))
 
 
-def rows_of(text: bytes, origin: Origin) -> Iterator[tuple[str, int, pyarrow.Table]]:
+class Fields:
+    """Which fields rows have had so far, those of queues and all others; of a task, say.
+
+    Arrow's reader takes 40 ns for each field of each row that it is told of and that is not there.
+    So it is told of those that rows had before, and of all as soon as a row has another one.
+    """
+
+    def __init__(self) -> None:
+        self._had: dict[bool, frozenset[str]] = {}
+
+    def read(self, text: bytes, is_queues: bool) -> pyarrow.Table:
+        """Return rows with all fields of their kind; ArrowException if Arrow does not read them."""
+        whole = _block_schema(is_queues)
+        had = self._had.get(is_queues, frozenset())
+        if had and len(had) < len(whole):
+            try:
+                found = _read(text, pyarrow.schema(map(whole.field, sorted(had))), "error")
+            except pyarrow.ArrowInvalid:
+                pass
+            else:
+                columns = {name: found[name] for name in had}
+                lacking = {
+                    field.name: pyarrow.nulls(found.num_rows, field.type)
+                    for field in whole
+                    if field.name not in had
+                }
+                return pyarrow.table(columns | lacking)
+        found = _read(text, whole, "ignore")
+        names = {name for name in whole.names if found[name].null_count < found.num_rows}
+        # Not one of ours, so a newer member's: what is not known is ignored from here on.
+        self._had[is_queues] = frozenset(whole.names if names <= had else had | names)
+        return found
+
+
+def rows_of(
+    text: bytes, origin: Origin, fields: Fields
+) -> Iterator[tuple[str, int, pyarrow.Table]]:
     """Yield (kind, hour, rows) of a segment's text: rows in those columns of schema.SILVER that
     they may have; the others are null.
 
@@ -72,7 +108,7 @@ def rows_of(text: bytes, origin: Origin) -> Iterator[tuple[str, int, pyarrow.Tab
     kind, range, future, late.  hour: microseconds.  A kind and an hour may come more than once.
     """
     for block in _blocks(text):
-        for table, lines in _parsed(block):
+        for table, lines in _parsed(block, fields):
             yield from _judged(table, lines, origin)
 
 
@@ -90,7 +126,7 @@ def _blocks(text: bytes) -> Iterator[list[bytes]]:
 # ---- text to columns -------------------------------------------------------------------------
 
 
-def _parsed(lines: list[bytes]) -> Iterator[tuple[pyarrow.Table, list[bytes]]]:
+def _parsed(lines: list[bytes], fields: Fields) -> Iterator[tuple[pyarrow.Table, list[bytes]]]:
     """Yield rows with columns of schema.PARSED, and the line of each."""
     others: list[bytes] = []
     queues: list[bytes] = []
@@ -99,7 +135,7 @@ def _parsed(lines: list[bytes]) -> Iterator[tuple[pyarrow.Table, list[bytes]]]:
         found = _APART.search(line, 0, _HEAD_OCTETS)
         (others if found is None else queues if found[1] else apart).append(line)
     for own, is_queues in ((queues, True), (others, False)):
-        quick = _block(own, is_queues) if own else None
+        quick = _block(own, is_queues, fields) if own else None
         if quick is None:
             apart += own
         else:
@@ -108,22 +144,17 @@ def _parsed(lines: list[bytes]) -> Iterator[tuple[pyarrow.Table, list[bytes]]]:
         yield _by_line(apart), apart
 
 
-def _block(lines: list[bytes], is_queues: bool) -> pyarrow.Table | None:
+def _block(lines: list[bytes], is_queues: bool, fields: Fields) -> pyarrow.Table | None:
     """Return the rows of lines as Arrow reads them, None if it would not read each as it is."""
     text = b"\n".join(lines)
-    fields = _block_schema(is_queues)
     try:
         # Arrow does not look whether a text is one.
         text.decode()
-        found = pyarrow.json.read_json(
-            pyarrow.BufferReader(text),
-            pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            pyarrow.json.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore"),
-        )
+        found = fields.read(text, is_queues)
     except (pyarrow.ArrowException, UnicodeDecodeError):
         return None
     count = len(lines)
-    counts = [name for name in schema.COUNTS if name in fields.names]
+    counts = [name for name in schema.COUNTS if name in found.column_names]
     if found.num_rows != count or any(found[name].null_count < count for name in counts):
         return None
     # A row may be of another kind than its head says.
@@ -133,6 +164,14 @@ def _block(lines: list[bytes], is_queues: bool) -> pyarrow.Table | None:
     ):
         return None
     return found.drop_columns(counts).combine_chunks()
+
+
+def _read(text: bytes, fields: pyarrow.Schema, unexpected: str) -> pyarrow.Table:
+    return pyarrow.json.read_json(
+        pyarrow.BufferReader(text),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        pyarrow.json.ParseOptions(explicit_schema=fields, unexpected_field_behavior=unexpected),
+    )
 
 
 @cache

@@ -48,3 +48,39 @@ def test_a_run_without_room_leaves_nothing_and_the_next_one_goes_on(tmp_path: Pa
     # The second had read them all when its tables found no room.
     assert said.count(f"telemetry: {rows:,} rows read") == 2
     assert "Traceback" not in done.stderr
+
+
+#: Mounts a small disk, serves, makes the disk larger when a run has failed, ends after one has not.
+SERVES = """
+set -u
+mount -t tmpfs -o size=700k none "$1"
+mkfifo "$4"
+"$2" -m brokerd_telemetry serve --every 1 --raw "$3" --out "$1/out" 2> "$4" &
+while read -r line; do
+  echo "$line" >&2
+  case "$line" in
+    *"this run failed"*) mount -o remount,size=40m "$1";;
+    *"report: "*) kill -TERM $!;;
+  esac
+done < "$4"
+wait $!
+echo "exit $?" >&2
+"""
+
+
+def test_serve_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    raw, disk = tmp_path / "raw", tmp_path / "disk"
+    disk.mkdir()
+    load.write(raw, ROWS)
+    arguments = [str(disk), sys.executable, str(raw), str(tmp_path / "said")]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", SERVES, "sh", *arguments],
+        env=environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    said = done.stderr.splitlines()
+    failed = [line for line in said if "this run failed" in line]
+    assert failed, done.stderr
+    assert all("The tables are as they were." in line for line in failed)
+    assert sum("done in" in line for line in said) == 1
+    assert said[-2:] == ["telemetry: ends", "exit 0"]
+    assert "Traceback" not in done.stderr

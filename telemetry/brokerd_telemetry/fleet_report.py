@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from brokerd_telemetry import charts, page, report, report_head, sinks
+from brokerd_telemetry.columns import report_sums
 from brokerd_telemetry.schema import HOUR_US, hour_start_us
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def folder_of(cluster: str) -> str:
 def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Line:
     """Return what the page says of a cluster."""
     hours = live.hours("silver")[-hours_shown:]
-    usage, audit = live.rows("usage_1h", hours), live.rows("audit_1h", hours)
+    usage = live.rows("usage_1h", hours)
+    books = report_sums.books(live.columns("audit_1h", hours, report.AUDIT)).values()
     published = {hour_start_us(hour): 0 for hour in hours}
     for row in usage:
         published[int(row["window_start"].timestamp()) * 1_000_000] += row["in"]
@@ -69,8 +71,8 @@ def line(live: Live, cluster: str, findings: list[Row], hours_shown: int) -> Lin
         fates=report_head.fates(
             usage, live.rows("unroutable_1h", hours), live.rows("deadletter_1h", hours)
         ),
-        judged=sum(1 for row in audit if row["judged"]),
-        unbalanced=sum(1 for row in audit if row["residual"]),
+        judged=sum(book.judged for book in books),
+        unbalanced=sum(book.unbalanced for book in books),
         completeness=min((row["completeness"] for row in quality), default=1.0),
         as_of_us=live.manifest.as_of_us([cluster]),
         hourly=tuple(published[at] for at in sorted(published)),

@@ -40,8 +40,11 @@ def table(
     raw: Sequence[int] = (),
     right: Sequence[int] = (),
     shown: int = ROWS_SHOWN,
+    of: int | None = None,
 ) -> str:
-    """Return a table; raw: columns that are HTML of ours; right: columns of numbers."""
+    """Return a table; raw: columns that are HTML of ours; right: columns of numbers; of: how many
+    lines there are in all, None: these.
+    """
 
     def cell(index: int, text: str, tag: str) -> str:
         kind = ' class="n"' if index in right else ""
@@ -55,7 +58,7 @@ def table(
         "<tr>" + "".join(cell(index, text, "td") for index, text in enumerate(line)) + "</tr>"
         for line in lines[:shown]
     )
-    more = len(lines) - shown
+    more = (len(lines) if of is None else of) - shown
     note = f'<p class="more">and {more:,} more in the table</p>' if more > 0 else ""
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead>{body}</table></div>{note}'
 

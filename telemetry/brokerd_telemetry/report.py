@@ -12,7 +12,11 @@ from html import escape
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import pyarrow
+
 from brokerd_telemetry import charts, page, pictures, report_declared, report_head, schema
+from brokerd_telemetry.columns import report_sums
+from brokerd_telemetry.columns.report_sums import Book
 
 if TYPE_CHECKING:
     from brokerd_telemetry.commit import Manifest
@@ -23,18 +27,34 @@ Minutes = Callable[[Collection[str]], list[Row]]
 
 #: The report looks back so far; the tables hold more.
 HOURS_SHOWN = 24
-#: What is read of the tables that have a row for each queue and hour: with ten thousand queues all
-#: their columns would be a gigabyte.
-_COLUMNS = {
-    "queue_1h": (
-        "vhost", "queue", "window_start", "enq", "ack", "redlv", "dl_out", "ready_last",
-        "unacked_last", "head_age_max_ms", "leaders",
-    ),
-    "audit_1h": (
-        "equation", "vhost", "object", "window_start", "expected", "counted", "residual", "judged",
-    ),
-    "deadletter_1h": ("vhost", "queue", "reason", "dlx", "outcome", "n", "lost"),
-}  # fmt: skip
+#: What is read of the tables that have a row for each queue and hour, as columns.
+_TIME = pyarrow.timestamp("us", "UTC")
+AUDIT = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("equation", "vhost", "object")),
+        ("window_start", _TIME),
+        *((name, pyarrow.int64()) for name in ("expected", "counted", "residual")),
+        ("judged", pyarrow.bool_()),
+    ]
+)
+QUEUES = pyarrow.schema(
+    [
+        ("vhost", pyarrow.string()),
+        ("queue", pyarrow.string()),
+        ("window_start", _TIME),
+        *(
+            (name, pyarrow.int64())
+            for name in ("enq", "ack", "redlv", "dl_out", "ready_last", "unacked_last")
+        ),
+    ]
+)
+LETTERS = pyarrow.schema(
+    [
+        *((name, pyarrow.string()) for name in ("vhost", "queue", "reason", "dlx", "outcome")),
+        ("n", pyarrow.int64()),
+        ("lost", pyarrow.int64()),
+    ]
+)
 _DEPTHS = ("cluster", "vhost", "queue", "window_start", "ready_max", "ready_last")
 _ORDER = {"critical": 0, "warning": 1, "info": 2}
 
@@ -45,20 +65,21 @@ def render(live: Live, findings: list[Row]) -> bytes:
     hours = live.hours("silver")[-HOURS_SHOWN:]
 
     def rows(table: str) -> list[Row]:
-        return live.rows(table, hours, _COLUMNS.get(table))
+        return live.rows(table, hours)
 
     def minutes(names: Collection[str]) -> list[Row]:
         """Return how many messages waited in queues of these names; of all it would be too much."""
         return live.rows("queue_1m", hours, _DEPTHS, ("queue", names))
 
     newest = [hour for hour in live.hours("consumer_use_1h") if hour in hours][-1:]
-    queues = rows("queue_1h")
-    audit, quality = rows("audit_1h"), rows("data_quality_1h")
-    letters, unroutable, usage = rows("deadletter_1h"), rows("unroutable_1h"), rows("usage_1h")
+    queues = report_sums.queues(live.columns("queue_1h", hours, QUEUES))
+    books = report_sums.books(live.columns("audit_1h", hours, AUDIT), page.ROWS_SHOWN)
+    letters = report_sums.letters(live.columns("deadletter_1h", hours, LETTERS))
+    quality, unroutable, usage = rows("data_quality_1h"), rows("unroutable_1h"), rows("usage_1h")
     sections = [
         ("findings", "Findings", _findings(findings)),
         ("time", "What stood still", _standstill(rows, hours)),
-        ("books", "The books", _books(audit)),
+        ("books", "The books", _books(books)),
         ("queues", "Queues", _queues(queues, minutes, rows("flow_10s"))),
         ("limits", "Queues that fill up", _limits(minutes, rows, hours)),
         ("consumers", "Consumers", _consumers(live.rows("consumer_use_1h", newest))),
@@ -79,7 +100,7 @@ def render(live: Live, findings: list[Row]) -> bytes:
     ]
     clusters = sorted({row["cluster"] for row in quality}) or [manifest.cluster]
     fates = report_head.fates(usage, unroutable, letters)
-    head = report_head.head(", ".join(clusters), hours, findings, fates, audit, quality)
+    head = report_head.head(", ".join(clusters), hours, findings, fates, books.values(), quality)
     return page.document(", ".join(clusters), head, sections, manifest.run_id)
 
 
@@ -125,7 +146,7 @@ def _exchange(name: str) -> str:
     return name or "(default exchange)"
 
 
-def _books(audit: list[Row]) -> str:
+def _books(books: dict[str, Book]) -> str:
     names = {
         "queue": "depth of each queue = enqueued − acknowledged − removed",
         "letters": "dead letters handed over = confirmed + lost + pending",
@@ -135,41 +156,36 @@ def _books(audit: list[Row]) -> str:
     }
     lines, details = [], []
     for equation, meaning in names.items():
-        rows = [row for row in audit if row["equation"] == equation]
-        judged = [row for row in rows if row["judged"]]
-        off = sum(abs(row["residual"] or 0) for row in judged)
+        book = books.get(equation, Book(0, 0, 0, 0, 0, []))
         verdict = (
             page.badge("balanced", "good")
-            if judged and not off
+            if book.judged and not book.off
             else page.badge("not judged", "dim")
         )
-        if off:
-            verdict = page.badge(f"off by {off:,}", "bad")
-        counted = sum(row["counted"] for row in rows)
-        lines.append((equation, meaning, f"{len(judged)} of {len(rows)}", f"{counted:,}", verdict))
-        details.append(_book(equation, rows))
+        if book.off:
+            verdict = page.badge(f"off by {book.off:,}", "bad")
+        judged = f"{book.judged} of {book.rows}"
+        lines.append((equation, meaning, judged, f"{book.counted:,}", verdict))
+        details.append(_book(equation, book))
     heads = ("equation", "what must hold", "judged", "counted", "")
     return page.table(heads, lines, raw=(4,), right=(2, 3)) + "".join(details)
 
 
-def _book(equation: str, rows: list[Row]) -> str:
-    """Return the rows of an equation to be opened, what does not balance first."""
-    if not rows:
+def _book(equation: str, book: Book) -> str:
+    """Return the rows of an equation to be opened."""
+    if not book.rows:
         return ""
-    ordered = sorted(
-        rows, key=lambda row: (-abs(row["residual"] or 0), not row["judged"], row["window_start"])
-    )
     lines = [
         (
             row["object"] or row["vhost"] or "", row["vhost"] or "",
             f"{row['window_start']:%m-%d %H:%M}", f"{row['expected']:,}", f"{row['counted']:,}",
             f"{row['residual']:,}" if row["judged"] else "not judged",
         )
-        for row in ordered
+        for row in book.shown
     ]  # fmt: skip
     heads = ("object", "vhost", "hour", "expected", "counted", "residual")
-    table = page.table(heads, lines, right=(3, 4, 5))
-    return f"<details><summary>{escape(equation)}: {len(rows):,} rows</summary>{table}</details>"
+    table = page.table(heads, lines, right=(3, 4, 5), of=book.rows)
+    return f"<details><summary>{escape(equation)}: {book.rows:,} rows</summary>{table}</details>"
 
 
 def _standstill(rows: Callable[[str], list[Row]], hours: list[str]) -> str:
@@ -272,42 +288,31 @@ def _capacity(live: Live, hours: list[str]) -> str:
     return page.table(heads, lines, raw=(6,), right=(1, 2, 3, 4, 7, 8))
 
 
-def _queues(queues: list[Row], minutes: Minutes, flow: list[Row]) -> str:
-    if not queues:
+def _queues(queues: pyarrow.Table, minutes: Minutes, flow: list[Row]) -> str:
+    if not len(queues):
         return page.nothing("No queue has said anything.")
     chart = charts.flow(flow, ("published", "enq", "ack"),
                         ("published by clients", "enqueued", "acknowledged"))  # fmt: skip
-    totals: dict[tuple[str, str], Row] = {}
-    for row in sorted(queues, key=lambda item: item["window_start"]):
-        total = totals.setdefault(
-            (row["vhost"], row["queue"]),
-            {"enq": 0, "ack": 0, "redlv": 0, "dead": 0, "leaders": 0},
-        )
-        total["enq"] += row["enq"]
-        total["ack"] += row["ack"]
-        total["redlv"] += row["redlv"]
-        total["dead"] += row["dl_out"]
-        total |= {name: row[name] for name in ("ready_last", "unacked_last", "head_age_max_ms")}
-        total["leaders"] = max(total["leaders"], row["leaders"])
-    ordered = sorted(totals.items(), key=lambda item: -item[1]["enq"])
+    shown = queues[: page.ROWS_SHOWN].to_pylist()
     per_queue: dict[tuple[str, str], dict[Any, int]] = {}
-    for row in minutes({queue for (_, queue), _ in ordered[: page.ROWS_SHOWN]}):
+    for row in minutes({total["queue"] for total in shown}):
         depths = per_queue.setdefault((row["vhost"], row["queue"]), {})
         depths[row["window_start"]] = row["ready_max"]
+
+    def drawn(total: Row) -> str:
+        depths = sorted(per_queue.get((total["vhost"], total["queue"]), {}).items())
+        return charts.sparkline([depth for _, depth in depths], f"depth of {total['queue']}")
+
+    numbers = ("enq", "ack", "redlv", "dl_out", "ready_last", "unacked_last")
     lines = [
         (
-            queue, vhost, f"{total['enq']:,}", f"{total['ack']:,}", f"{total['redlv']:,}",
-            f"{total['dead']:,}", f"{total['ready_last']:,}", f"{total['unacked_last']:,}",
-            charts.sparkline(
-                [depth for _, depth in sorted(per_queue.get((vhost, queue), {}).items())],
-                f"depth of {queue}",
-            ),
+            total["queue"], total["vhost"], *(f"{total[name]:,}" for name in numbers), drawn(total)
         )
-        for (vhost, queue), total in ordered
+        for total in shown
     ]  # fmt: skip
     heads = ("queue", "vhost", "enqueued", "acked", "redelivered", "dead-lettered", "ready now",
              "unacked now", "ready, by minute")  # fmt: skip
-    return chart + page.table(heads, lines, raw=(8,), right=range(2, 8))
+    return chart + page.table(heads, lines, raw=(8,), right=range(2, 8), of=len(queues))
 
 
 def _dead_letters(rows: list[Row], graph: list[Row]) -> str:

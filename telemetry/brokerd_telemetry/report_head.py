@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
+
+from brokerd_telemetry.columns.report_sums import Book
 
 Row = dict[str, Any]
 
@@ -65,13 +67,13 @@ def tiles(found: Iterable[tuple[str, str, str]]) -> str:
 
 
 def head(
-    clusters: str, hours: list[str], findings: list[Row], found: Fates, audit: list[Row],
+    clusters: str, hours: list[str], findings: list[Row], found: Fates, books: Collection[Book],
     quality: list[Row],
 ) -> str:  # fmt: skip
     """Return the page's header."""
     raised = [item for item in findings if item["status"] == "RAISED"]
-    unbalanced = sum(1 for row in audit if row["residual"])
-    judged = sum(1 for row in audit if row["judged"])
+    unbalanced = sum(book.unbalanced for book in books)
+    judged = sum(book.judged for book in books)
     completeness = min((row["completeness"] for row in quality), default=1.0)
     figures = [
         ("published by clients", f"{found.published:,}", ""),

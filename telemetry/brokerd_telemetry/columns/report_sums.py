@@ -1,0 +1,81 @@
+"""What the report shows of tables with a row for each queue and hour: sums, and the first rows.
+PURE.
+
+With ten thousand queues those rows, each an object, were a gigabyte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+import pyarrow.compute as pc
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True, frozen=True)
+class Book:
+    """One equation of audit_1h over some hours."""
+
+    rows: int
+    judged: int
+    #: Rows that do not balance, and by how many messages those are off that are judged.
+    unbalanced: int
+    off: int
+    counted: int
+    #: Some of the rows: what does not balance first, then what is judged, then by hour.
+    shown: list[Row]
+
+
+def books(audit: pyarrow.Table, shown: int = 0) -> dict[str, Book]:
+    """Return each equation that audit_1h has rows of; shown: at most so many of them."""
+    off = pc.fill_null(pc.abs(audit["residual"]), 0)
+    judged = pc.fill_null(audit["judged"], False)
+    ordered = audit.append_column("off", off).append_column("is_judged", judged.cast("int8"))
+    found = {}
+    for equation in sorted(pc.unique(audit["equation"]).to_pylist()):
+        rows = ordered.filter(pc.equal(ordered["equation"], equation))
+        own = pc.equal(rows["is_judged"], 1)
+        keys = [("off", "descending"), ("is_judged", "descending"), ("window_start", "ascending")]
+        first = rows.take(pc.sort_indices(rows, sort_keys=keys)[:shown]) if shown else rows[:0]
+        found[equation] = Book(
+            rows=len(rows),
+            judged=_sum(rows["is_judged"]),
+            unbalanced=_sum(pc.not_equal(rows["off"], 0)),
+            off=_sum(rows["off"].filter(own)),
+            counted=_sum(rows["counted"]),
+            shown=first.select(audit.column_names).to_pylist(),
+        )
+    return found
+
+
+def queues(hours: pyarrow.Table) -> pyarrow.Table:
+    """Return a row for each queue of queue_1h, those with most messages first: sums, and how many
+    messages it had last.
+    """
+    sums = ("enq", "ack", "redlv", "dl_out")
+    lasts = ("ready_last", "unacked_last")
+    found = (
+        hours.sort_by("window_start")
+        .group_by(["vhost", "queue"], use_threads=False)
+        .aggregate([*((name, "sum") for name in sums), *((name, "last") for name in lasts)])
+        .sort_by([("enq_sum", "descending")])
+    )
+    return found.select(
+        ["vhost", "queue", *(f"{name}_sum" for name in sums), *(f"{name}_last" for name in lasts)]
+    ).rename_columns(["vhost", "queue", *sums, *lasts])
+
+
+def letters(rows: pyarrow.Table) -> list[Row]:
+    """Return deadletter_1h over its hours."""
+    keys = ["vhost", "queue", "reason", "dlx", "outcome"]
+    found = rows.group_by(keys, use_threads=False).aggregate([("n", "sum"), ("lost", "sum")])
+    named = found.select([*keys, "n_sum", "lost_sum"]).rename_columns([*keys, "n", "lost"])
+    lines: list[Row] = named.to_pylist()
+    return lines
+
+
+def _sum(values: pyarrow.ChunkedArray) -> int:
+    return int(pc.sum(values, min_count=0).as_py())

@@ -1,0 +1,105 @@
+"""What the report shows of tables with many rows equals what plain sums of their rows say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow
+from brokerd_telemetry import report
+from brokerd_telemetry.columns import report_sums
+from hypothesis import given
+from hypothesis import strategies as st
+
+START = datetime(2026, 11, 20, 3, tzinfo=UTC)
+HOURS = st.integers(0, 2).map(lambda hour: START + timedelta(hours=hour))
+NUMBERS = st.integers(0, 5)
+AUDIT = st.fixed_dictionaries(
+    {
+        "equation": st.sampled_from(["queue", "copies"]),
+        "vhost": st.none() | st.just("/"),
+        "object": st.none() | st.sampled_from("ab"),
+        "window_start": HOURS,
+        "expected": NUMBERS,
+        "counted": NUMBERS,
+        "residual": st.none() | st.integers(-2, 2),
+        "judged": st.booleans(),
+    }
+)
+
+
+@given(st.lists(AUDIT, max_size=12), NUMBERS)
+def test_books(audit: list[dict[str, Any]], shown: int) -> None:
+    found = report_sums.books(pyarrow.Table.from_pylist(audit, report.AUDIT), shown)
+    assert sorted(found) == sorted({row["equation"] for row in audit})
+    for equation, book in found.items():
+        rows = [row for row in audit if row["equation"] == equation]
+        judged = [row for row in rows if row["judged"]]
+        assert (book.rows, book.judged) == (len(rows), len(judged))
+        assert book.unbalanced == sum(1 for row in rows if row["residual"])
+        assert book.off == sum(abs(row["residual"] or 0) for row in judged)
+        assert book.counted == sum(row["counted"] for row in rows)
+        worst = sorted(
+            rows,
+            key=lambda row: (-abs(row["residual"] or 0), not row["judged"], row["window_start"]),
+        )
+        assert book.shown == worst[:shown]
+
+
+QUEUES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "vhost": st.sampled_from("vw"),
+            "queue": st.sampled_from("ab"),
+            "window_start": HOURS,
+            **dict.fromkeys(report.QUEUES.names[3:], NUMBERS),
+        }
+    ),
+    max_size=10,
+    unique_by=lambda row: (row["vhost"], row["queue"], row["window_start"]),
+)
+
+
+@given(QUEUES)
+def test_queues(hours: list[dict[str, Any]]) -> None:
+    found = report_sums.queues(pyarrow.Table.from_pylist(hours, report.QUEUES)).to_pylist()
+    names = {(row["vhost"], row["queue"]) for row in hours}
+    assert {(row["vhost"], row["queue"]) for row in found} == names
+    assert len(found) == len(names)
+    for row in found:
+        own = [item for item in hours if all(item[key] == row[key] for key in ("vhost", "queue"))]
+        newest = max(own, key=lambda item: item["window_start"])
+        for name in ("enq", "ack", "redlv", "dl_out"):
+            assert row[name] == sum(item[name] for item in own)
+        for name in ("ready_last", "unacked_last"):
+            assert row[name] == newest[name]
+    assert [row["enq"] for row in found] == sorted((row["enq"] for row in found), reverse=True)
+
+
+LETTERS = st.fixed_dictionaries(
+    {
+        "vhost": st.just("v"),
+        "queue": st.sampled_from("ab"),
+        "reason": st.sampled_from(["expired", "rejected"]),
+        "dlx": st.none() | st.just("x"),
+        "outcome": st.just("routed"),
+        "n": NUMBERS,
+        "lost": NUMBERS,
+    }
+)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("vhost", "queue", "reason", "dlx", "outcome"))
+
+
+@given(st.lists(LETTERS, max_size=10))
+def test_letters(rows: list[dict[str, Any]]) -> None:
+    found = report_sums.letters(pyarrow.Table.from_pylist(rows, report.LETTERS))
+    sums: dict[tuple[Any, ...], list[int]] = {}
+    for row in rows:
+        entry = sums.setdefault(key(row), [0, 0])
+        entry[0] += row["n"]
+        entry[1] += row["lost"]
+    assert {key(row): [row["n"], row["lost"]] for row in found} == sums
+    assert len(found) == len(sums)

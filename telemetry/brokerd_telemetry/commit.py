@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from brokerd_telemetry import delta
+
 MANIFESTS_KEPT = 24
 ORPHAN_AGE_S = 24 * 3600
 #: A holder renews its lease this often; one that was not renewed for LEASE_AGE_S is over. So the
@@ -309,7 +311,9 @@ class Ledger:
         oldest_s = time.time() - ORPHAN_AGE_S
         for folder in ("silver", "gold"):
             for path in (self.out_dir / folder).rglob("*"):
-                if not path.is_file() or path.relative_to(self.out_dir).as_posix() in live:
+                name = path.relative_to(self.out_dir)
+                # A log of Delta Lake forgets what is old by itself.
+                if not path.is_file() or name.as_posix() in live or delta.LOG in name.parts:
                     continue
                 if path.stat().st_mtime < oldest_s:
                     path.unlink(missing_ok=True)

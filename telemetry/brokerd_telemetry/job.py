@@ -23,6 +23,7 @@ from uuid import uuid4
 from brokerd_telemetry import (
     collect,
     commit,
+    delta,
     freshness,
     objects,
     schema,
@@ -55,6 +56,8 @@ class Options:
     #: Where the tables live; None: in out_dir.
     place: objects.Place | None = None
     release: bool = False
+    #: Keep a Delta Lake log of each table (delta.py).
+    keeps_delta: bool = False
     #: Take these segments, and ask nobody; None: ask the sources.
     arrived: tuple[Path, ...] | None = None
     #: The time, for tests; None: the clock's.
@@ -87,7 +90,8 @@ class Result:
 
 
 def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
-    """Do everything; raises LedgerError, SourceError, SparkUnavailable with text for people.
+    """Do everything; raises LedgerError, SourceError, SparkUnavailable, DeltaUnavailable with text
+    for people.
 
     warm: a session that is used and left running.
     """
@@ -95,6 +99,8 @@ def run(options: Options, say: Say, warm: SparkSession | None = None) -> Result:
     if warm is None:
         # Before anything is pulled: what is missing here is known at once.
         session.find_java()
+    if options.keeps_delta:
+        delta.check()
     now = time.gmtime()
     run_id = f"{time.strftime('%Y%m%dT%H%M%S', now)}-{uuid4().hex[:8]}"
     options.out_dir.mkdir(parents=True, exist_ok=True)
@@ -381,6 +387,8 @@ class Run:
 
         base = str(self.out_dir.resolve()) if self.store is None else self.store.place.url
         files = publish.render(self.live, base, self.touched)
+        if self.options.keeps_delta:
+            files["trino.sql"] = delta.trino_sql(base, self.live)
         for name, data in files.items():
             commit.write_durably(self.out_dir / "publish" / name, data)
         if self.store is not None:
@@ -397,4 +405,7 @@ class Run:
             if self.options.release:
                 taken = {entry["path"] for entry in self.manifest.segments.values()}
                 sources.release(source.access, taken, self.say)
+        if self.options.keeps_delta:
+            place = self.options.place
+            delta.bring_up_to_date(base, self.live, place.storage_options if place else dict)
         (self.store or self.ledger).note_published(self.manifest.run_id)

@@ -61,10 +61,15 @@ class Place:
         self.url = f"s3://{self.bucket}/{prefix}".rstrip("/")
 
     @cached_property
-    def _client(self) -> Any:
+    def _session(self) -> Any:
         # Imported where it is used: it takes half a second, and most runs need none of it.
-        from botocore.config import Config
         from botocore.session import get_session
+
+        return get_session()
+
+    @cached_property
+    def _client(self) -> Any:
+        from botocore.config import Config
 
         # Path style: the bucket's name in a host name needs DNS of its own where it is not AWS.
         config = Config(
@@ -77,9 +82,23 @@ class Place:
             response_checksum_validation="when_required",
         )
         with self._told("prepare"):
-            session = get_session()
-            region = session.get_config_variable("region") or "us-east-1"
-            return session.create_client("s3", region_name=region, config=config)
+            region = self._session.get_config_variable("region") or "us-east-1"
+            return self._session.create_client("s3", region_name=region, config=config)
+
+    def storage_options(self) -> dict[str, str]:
+        """Return how programs reach the same that are told so by Rust's object_store (delta.py)."""
+        with self._told("find credentials"):
+            found = self._session.get_credentials()
+            keys = None if found is None else found.get_frozen_credentials()
+        options = {
+            "AWS_REGION": self._client.meta.region_name,
+            "AWS_ENDPOINT_URL": self._client.meta.endpoint_url,
+            "AWS_ALLOW_HTTP": "true",
+        }
+        if keys is None:
+            return options | {"AWS_SKIP_SIGNATURE": "true"}
+        options |= {"AWS_ACCESS_KEY_ID": keys.access_key, "AWS_SECRET_ACCESS_KEY": keys.secret_key}
+        return options | ({"AWS_SESSION_TOKEN": keys.token} if keys.token else {})
 
     @contextmanager
     def _told(self, doing: str) -> Iterator[None]:

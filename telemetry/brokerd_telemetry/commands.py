@@ -298,6 +298,8 @@ def report(out_dir: Path) -> None:
     base = str(out_dir.resolve())
     try:
         files = publish.render(live, base, live.names("silver"))
+        if (out_dir / "publish" / delta.TRINO).exists():
+            files[delta.TRINO] = delta.trino_sql(base, live)
     except FileNotFoundError as error:
         raise click.ClickException(
             f"{error.filename} is not here: if the tables live in a store, "

@@ -12,6 +12,7 @@ import calendar
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 PARTITIONS = ["cluster_of", "dt", "hh"]
 #: Where a log lies in its table's folder.
 LOG = "_delta_log"
+#: What is published for Trino.
+TRINO = "trino.sql"
 #: Rows of many kinds, as they came: no table.
 _NONE = "silver"
 
@@ -52,13 +55,16 @@ def bring_up_to_date(base: str, live: Live, storage: Callable[[], dict[str, str]
     """
     from deltalake.exceptions import DeltaError
 
-    options = storage() if "://" in base else None
+    is_store = "://" in base
+    options = storage() if is_store else None
+    # A path would be read as a URL.
+    place = base if is_store else Path(base).as_uri()
     changed = []
     for table in sorted(live.manifest.tables):
         if table == _NONE:
             continue
         try:
-            if _bring(f"{base}/gold/{table}", live, table, options):
+            if _bring(f"{place}/gold/{table}", live, table, options):
                 changed.append(table)
         except (DeltaError, OSError) as error:
             raise DeltaUnavailable(

@@ -388,7 +388,7 @@ class Run:
         base = str(self.out_dir.resolve()) if self.store is None else self.store.place.url
         files = publish.render(self.live, base, self.touched)
         if self.options.keeps_delta:
-            files["trino.sql"] = delta.trino_sql(base, self.live)
+            files[delta.TRINO] = delta.trino_sql(base, self.live)
         for name, data in files.items():
             commit.write_durably(self.out_dir / "publish" / name, data)
         if self.store is not None:

@@ -71,8 +71,8 @@ class Tables:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Tables:
-    """One table of two clusters and hours."""
-    made = Tables(tmp_path / "out")
+    """One table of two clusters and hours, in a directory that is written so and so in URLs."""
+    made = Tables(tmp_path / "ü ? # out")
     for number, cluster in enumerate(CLUSTERS):
         for at, hour in enumerate(HOURS):
             made.write("audit_1h", cluster, hour, n=[10 * number + at])
@@ -82,7 +82,7 @@ def tables(tmp_path: Path) -> Tables:
 def read(out: Path, table: str = "audit_1h", version: int | None = None) -> list[dict[str, Any]]:
     """Return rows as readers of Delta Lake see them."""
     rows: list[dict[str, Any]] = (
-        DeltaTable(str(out / "gold" / table), version).to_pyarrow_table().to_pylist()
+        DeltaTable((out / "gold" / table).as_uri(), version).to_pyarrow_table().to_pylist()
     )
     return sorted(rows, key=lambda row: row["n"])
 
@@ -114,7 +114,7 @@ def test_a_log_names_what_counts_and_each_run_is_one_version(tables: Tables) -> 
     assert read(tables.out, "usage_1h") == [row(CLUSTERS[0], HOURS[0], 1)]
     assert tables.bring() == []
 
-    log = DeltaTable(str(tables.out / "gold" / "audit_1h"))
+    log = DeltaTable((tables.out / "gold" / "audit_1h").as_uri())
     assert log.version() == 1
     stats = log.get_add_actions(flatten=True)
     assert sorted(stats["num_records"].to_pylist()) == [1, 1, 2]
@@ -227,4 +227,12 @@ def test_a_run_keeps_the_logs_of_all_its_tables(tmp_path: Path) -> None:
                 assert db.execute(differ).fetchall() == [(0,)], table
             assert log.get_add_actions(flatten=True).num_rows == len(log.file_uris())
             db.unregister("delta")
-    assert "register_table('brokerd', 'queue_1h'" in (out / "publish" / "trino.sql").read_text()
+    live = sinks.Live(out, Ledger(out).load())
+    assert delta.bring_up_to_date(str(out), live, dict) == []
+    moved = tmp_path / "moved"
+    shutil.move(out, moved)
+    for place, anew in ((out, False), (moved, True)):
+        if anew:
+            run_command("report", "--out", str(moved))
+        told = (moved / "publish" / "trino.sql").read_text()
+        assert f"'brokerd', 'queue_1h', 'file://{place}/gold/queue_1h'" in told

@@ -7,7 +7,8 @@ reads lines as Arrow's columns (columns/lines.py) and writes Parquet; no row is 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 from pyspark.sql import functions as f
 
-from brokerd_telemetry import schema, sinks
+from brokerd_telemetry import progress, schema, sinks
 from brokerd_telemetry.columns import lines
 
 if TYPE_CHECKING:
@@ -52,9 +53,10 @@ def write_silver(
     out_dir: Path,
     run_id: str,
     parts: int,
+    say: Callable[[str], None],
 ) -> tuple[sinks.Files, sinks.Files]:
     """Write rows by cluster, kind and hour; return the new files, and those of bad lines, which
-    lie in quarantine.
+    lie in quarantine.  say: told how far it is.
 
     limits: the time, and by cluster since when rows may change the tables, in microseconds.
     """
@@ -63,7 +65,14 @@ def write_silver(
     works = [
         Work(number, own, staged) for number, own in enumerate(_shared_out(segments, limits, parts))
     ]
-    spark.sparkContext.parallelize(works, len(works)).foreach(write)
+    rows = sum(segment.rows for segment in segments)
+
+    def so_far() -> str:
+        # Tasks have about as many rows each, and a directory there when they are done.
+        return f"{len(os.listdir(staged)) / len(works):.0%} of {rows:,} rows read"
+
+    with progress.told(say, so_far):
+        spark.sparkContext.parallelize(works, len(works)).foreach(write)
     files: sinks.Files = {}
     bad: sinks.Files = {}
     for task in sorted(staged.iterdir()):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from brokerd_telemetry import (
@@ -26,6 +26,7 @@ from brokerd_telemetry import (
     delta,
     freshness,
     objects,
+    progress,
     schema,
     session,
     sources,
@@ -230,7 +231,7 @@ class Run:
                 continue
             clusters = None if source.cluster is None else {source.cluster}
             new = [path for path in found.paths if path not in rejected]
-            judged = verify.judge(found.raw_dir, new, known, clusters)
+            judged = self._judge(found.raw_dir, new, known, clusters)
             known |= {segment.identity: segment.entry() for segment in judged.fresh}
             for path, reason in judged.quarantined:
                 self.say(f"segment {path} goes to quarantine: {reason}")
@@ -239,6 +240,17 @@ class Run:
             verdicts.add(judged)
         self.result.quarantined = len(verdicts.quarantined)
         return verdicts
+
+    def _judge(
+        self,
+        raw_dir: Path,
+        new: list[str],
+        known: dict[str, dict[str, Any]],
+        clusters: set[str] | None,
+    ) -> verify.Verdicts:
+        read: list[str] = []
+        with progress.told(self.say, lambda: f"{len(read):,} of {len(new):,} segments verified"):
+            return verify.judge(raw_dir, new, known, clusters, read.append)
 
     def _collect(self) -> list[collect.Found | None]:
         """Ask all sources; one that fails is told of, SourceError if all of them do."""
@@ -279,8 +291,9 @@ class Run:
         cores = min(spark.sparkContext.defaultParallelism, fresh // TASK_ROWS_MIN)
         parts = max(1, cores, fresh // FILE_ROWS)
         files, bad = ingest.write_silver(
-            spark, verdicts.fresh, (self.now_us, oldest_us), self.out_dir, self.run_id, parts
-        )
+            spark, verdicts.fresh, (self.now_us, oldest_us), self.out_dir, self.run_id, parts,
+            self.say,
+        )  # fmt: skip
         silver = self.manifest.tables.setdefault("silver", {})
         since: dict[str, str] = {}
         for hour, entries in files.items():

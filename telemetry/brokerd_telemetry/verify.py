@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,11 +86,15 @@ def cluster_folder(cluster: str) -> str:
 
 
 def judge(
-    raw_dir: Path, paths: list[str], known: dict[str, dict[str, Any]], clusters: set[str] | None
+    raw_dir: Path,
+    paths: list[str],
+    known: dict[str, dict[str, Any]],
+    clusters: set[str] | None,
+    heard: Callable[[str], None] = lambda path: None,
 ) -> Verdicts:
     """Verify what is new.  known: segments of earlier runs by identity, as the ledger has them.
 
-    clusters: take only segments of these; None takes all.
+    clusters: take only segments of these; None takes all.  heard: told of each that was read.
     """
     verdicts = Verdicts()
     by_identity: dict[str, tuple[str, str]] = {
@@ -106,6 +110,7 @@ def judge(
         if identity not in by_identity or by_identity[identity][0] != path:
             asked.append((path, identity))
     for (path, identity), segment in zip(asked, _verified(raw_dir, asked), strict=True):
+        heard(path)
         if isinstance(segment, BadSegment):
             verdicts.quarantined.append((path, str(segment)))
             continue

@@ -16,6 +16,7 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ COUNTERS = ("enq", "dlv", "ack", "rejected", "over_limit", "dl_out")
 PR_SET_CHILD_SUBREAPER = 36
 #: So many rows of these queues are an hour.
 HOUR_ROWS = QUEUES * 360
+#: So many take about half a minute.
+SAID_ROWS = 1_000_000
 #: Members seal every five minutes.
 SEAL_US = 300_000_000
 
 
-def write(raw: Path, wanted: int) -> int:
-    """Write segments of at least so many rows; return how many."""
+def write(raw: Path, wanted: int, say: Callable[[str], None] | None = None) -> int:
+    """Write segments of at least so many rows; return how many.  say: how far it is."""
     rng = random.Random(wanted)
     queues = [fleet.Queue(1 + number, f"q{number}") for number in range(QUEUES)]
     nodes = [fleet.Node(raw, CLUSTER, f"n{i}", 0x10AD + i, []) for i in range(MEMBERS)]
@@ -48,7 +51,7 @@ def write(raw: Path, wanted: int) -> int:
         node.now_us = begin_us
         node.boot_event(begin_us, "start")
     led = [queues[number::MEMBERS] for number in range(MEMBERS)]
-    at_us, opened_us, written = begin_us, begin_us, 0
+    at_us, opened_us, written, said = begin_us, begin_us, 0, 0
     while written + sum(len(rows) for node in nodes for rows in node.rows.values()) < wanted:
         t1_us = at_us + fleet.INTERVAL_US
         for node, own in zip(nodes, led, strict=True):
@@ -61,6 +64,9 @@ def write(raw: Path, wanted: int) -> int:
         if at_us - opened_us >= SEAL_US:
             written += _seal(nodes, opened_us)
             opened_us = at_us
+            if say is not None and written >= said + SAID_ROWS:
+                said = written
+                say(f"{written:,} of {wanted:,} rows written")
     for node in nodes:
         node.boot_event(at_us - 1, "end")
     return written + _seal(nodes, opened_us)
@@ -111,7 +117,7 @@ def measure(rows_wanted: int, folder: Path) -> None:
     """Write, run, and print."""
     raw, out = folder / "raw", folder / "out"
     began = time.monotonic()
-    rows = write(raw, rows_wanted)
+    rows = write(raw, rows_wanted, lambda text: print(text, flush=True))
     print(
         f"{rows:,} rows written in {time.monotonic() - began:.1f} s, load {os.getloadavg()[0]:.1f}"
     )

@@ -101,13 +101,15 @@ def test_the_wheel_says_its_version_and_what_each_extra_brings(wheel: Path) -> N
     found = metadata(wheel)
     assert found["Version"] == __version__
     assert found["Requires-Python"] == ">=3.11"
-    wanted: dict[str, set[str]] = {"": set(), "operator": set(), "telemetry": set()}
+    extras = ("", "operator", "telemetry", "delta")
+    wanted: dict[str, set[str]] = {extra: set() for extra in extras}
     for line in found.get_all("Requires-Dist", []):
         extra = re.search(r"extra == '(\w+)'", line)
         name = re.match(r"[\w-]+", line)
         assert name is not None
         wanted[extra.group(1) if extra else ""].add(name.group().lower())
     assert wanted["telemetry"] == {"botocore", "pyarrow", "pyspark"}
+    assert wanted["delta"] == {"deltalake"}
     assert {"kopf", "kubernetes"} <= wanted["operator"]
     assert "pyspark" not in wanted[""]
 

@@ -12,10 +12,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 _PREFIX = "spark-classes-"
+#: Nobody makes an archive for so long.
+LEFT_S = 3600
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -40,16 +43,24 @@ class Archive:
         return None
 
     def new(self) -> Path:
-        """Return where to make it, which is not where it will be; the folder is there then."""
+        """Return where to make it, which is not where it will be; the folder is there then.
+
+        What somebody left there who was killed is removed.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        oldest_s = time.time() - LEFT_S
+        for left in self.folder.glob(f"{_PREFIX}*.new"):
+            if left.stat().st_mtime < oldest_s:
+                left.unlink(missing_ok=True)
         return self.folder / f"{_PREFIX}{os.getpid()}.new"
 
     def adopt(self, made: Path) -> Path:
         """Put what was made in its place and remove those of other Javas and Sparks; return it."""
         target = made.with_name(self._name(made.stat().st_size))
-        for other in self.folder.glob(f"{_PREFIX}*.jsa"):
-            other.unlink(missing_ok=True)
         made.rename(target)
+        for other in self.folder.glob(f"{_PREFIX}*.jsa"):
+            if other != target:
+                other.unlink(missing_ok=True)
         return target
 
     def _name(self, size: int) -> str:

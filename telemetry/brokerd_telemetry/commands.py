@@ -21,10 +21,7 @@ from brokerd_telemetry import commit, delta, job, objects, session, sources
 from brokerd_telemetry import fleet as of_a_fleet
 
 #: What ends a command with its text.
-_TOLD = (
-    commit.LedgerError, sources.SourceError, objects.ObjectError, session.SparkUnavailable,
-    delta.DeltaUnavailable,
-)  # fmt: skip
+_TOLD = (*job.Failure, session.SparkUnavailable)
 
 _OUT = click.option(
     "--out", "out_dir", required=True, type=click.Path(file_okay=False, path_type=Path),
@@ -109,10 +106,7 @@ def serve(every_s: int, **options: Any) -> None:
             began = time.monotonic()
             try:
                 _tell(job.run(asked, _say, spark), options["out_dir"])
-            except (
-                commit.LedgerError, sources.SourceError, objects.ObjectError,
-                delta.DeltaUnavailable,
-            ) as error:  # fmt: skip
+            except job.Failure as error:
                 _say(f"this run failed: {error}")
             time.sleep(max(0.0, began + every_s - time.monotonic()))
     except KeyboardInterrupt:

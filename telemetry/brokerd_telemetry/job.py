@@ -46,6 +46,11 @@ TASK_ROWS_MIN = 20_000
 
 Say = Callable[[str], None]
 
+#: What ends a run with a text for people, and may be over when it is tried again.
+Failure = (
+    commit.LedgerError, sources.SourceError, objects.ObjectError, delta.DeltaUnavailable,
+)  # fmt: skip
+
 
 @dataclass(slots=True, frozen=True)
 class Options:
@@ -182,6 +187,7 @@ class Run:
         if not verdicts.fresh:
             self.say("no new telemetry; the tables stay as they are")
             self._publish_again()
+            self._begin_delta()
             return self.result
         self.result.segments = len(verdicts.fresh)
         rows = sum(segment.rows for segment in verdicts.fresh)
@@ -398,10 +404,9 @@ class Run:
         """Write report, metrics, findings and views; hand them to the members."""
         from brokerd_telemetry import publish
 
-        base = str(self.out_dir.resolve()) if self.store is None else self.store.place.url
-        files = publish.render(self.live, base, self.touched)
+        files = publish.render(self.live, self._base, self.touched)
         if self.options.keeps_delta:
-            files[delta.TRINO] = delta.trino_sql(base, self.live)
+            files |= self._for_trino()
         for name, data in files.items():
             commit.write_durably(self.out_dir / "publish" / name, data)
         if self.store is not None:
@@ -418,7 +423,30 @@ class Run:
             if self.options.release:
                 taken = {entry["path"] for entry in self.manifest.segments.values()}
                 sources.release(source.access, taken, self.say)
+        self._bring_delta()
+        (self.store or self.ledger).note_published(self.manifest.run_id)
+
+    @property
+    def _base(self) -> str:
+        """What the tables' paths lie below."""
+        return str(self.out_dir.resolve()) if self.store is None else self.store.place.url
+
+    def _for_trino(self) -> dict[str, bytes]:
+        return {delta.TRINO: delta.trino_sql(self._base, self.live)}
+
+    def _bring_delta(self) -> None:
         if self.options.keeps_delta:
             place = self.options.place
-            delta.bring_up_to_date(base, self.live, place.storage_options if place else dict)
-        (self.store or self.ledger).note_published(self.manifest.run_id)
+            delta.bring_up_to_date(self._base, self.live, place.storage_options if place else dict)
+
+    def _begin_delta(self) -> None:
+        """Make the logs of tables that have none, though there is nothing new in them."""
+        if not self.options.keeps_delta or not self.manifest.run_id:
+            return
+        if (self.out_dir / "publish" / delta.TRINO).exists():
+            return
+        self._bring_delta()
+        files = self._for_trino()
+        commit.write_durably(self.out_dir / "publish" / delta.TRINO, files[delta.TRINO])
+        if self.store is not None:
+            self.store.publish(files)

@@ -16,7 +16,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd_telemetry import collect, commit, job, objects, sources
+from brokerd_telemetry import collect, commit, job, sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +26,6 @@ PLACES_EVERY_S = 3600.0
 _POLL_S = 1.0
 #: Of binaryFile, which opens no file while nobody asks for its content.
 _FILES = "path STRING, modificationTime TIMESTAMP, length LONG, content BINARY"
-
-Failure = (commit.LedgerError, sources.SourceError, objects.ObjectError)
 
 
 class Stream:
@@ -65,7 +63,7 @@ class Stream:
         while not ended.is_set():
             try:
                 self._run({"processingTime": f"{every_s} seconds"}, ended)
-            except Failure as error:
+            except job.Failure as error:
                 self._say(f"this run failed: {error}")
                 ended.wait(every_s)
 
@@ -133,7 +131,7 @@ class Stream:
             with_places = left_s <= 0
             try:
                 self._bring(None if with_places else lambda source: source.place is None)
-            except (*Failure, OSError) as error:
+            except (*job.Failure, OSError) as error:
                 # The batch beside it says so too, where it is the tables' ledger; members and
                 # storage are asked again in any case.
                 self._say(f"nothing was asked for new segments: {error}")

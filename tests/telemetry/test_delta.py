@@ -211,7 +211,16 @@ def test_trino_is_told_where_tables_are(tables: Tables) -> None:
 def test_a_run_keeps_the_logs_of_all_its_tables(tmp_path: Path) -> None:
     raw, out = tmp_path / "raw", tmp_path / "out"
     fleet.make(raw, 11)
-    run_command("run", "--raw", str(raw), "--out", str(out), "--delta")
+    arguments = ["run", "--raw", str(raw), "--out", str(out)]
+    run_command(*arguments)
+    # Asked for later, with nothing new to read; the first time something is in the way.
+    wrong = out / "gold" / "audit_1h" / delta.LOG
+    wrong.write_text("a file")
+    failed = CliRunner().invoke(telemetry, [*arguments, "--delta"])
+    assert failed.exit_code == 1
+    assert "the Delta log of audit_1h cannot be written" in failed.output
+    wrong.unlink()
+    assert "no new telemetry" in run_command(*arguments, "--delta")
     found = {path.parent.name for path in (out / "gold").glob("*/_delta_log")}
     live = set(Ledger(out).load().tables) - {"silver"}
     assert {"audit_1h", "queue_1h", "queue_1m", "findings", "data_quality_1h"} <= found <= live

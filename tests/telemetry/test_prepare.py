@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,12 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path) -> None:
 
 def test_only_a_whole_file_that_nobody_else_can_write_counts(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "brokerd", "key")
+    for name, age_s in (("killed", 7200), ("at-work", 60)):
+        left = archive.new().with_name(f"spark-classes-{name}.new")
+        left.touch()
+        os.utime(left, (time.time() - age_s,) * 2)
     made = archive.new()
+    assert [path.name for path in archive.folder.iterdir()] == ["spark-classes-at-work.new"]
     made.write_bytes(b"classes")
     made.chmod(0o444)
     path = archive.adopt(made)

@@ -29,6 +29,7 @@ from brokerd_telemetry.objects import Place
 from brokerd_telemetry.sources import SourceError
 from brokerd_telemetry.store import Store
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from brokerd.rpc.v1 import telemetry_pb2_grpc
 from tests.telemetry import fleet
@@ -130,10 +131,10 @@ def world(tmp_path: Path, object_server: ObjectServer) -> Iterator[World]:
         server.stop(None).wait()
 
 
-def run(world: World, out: Path) -> str:
+def run(world: World, out: Path, *more: str) -> str:
     """Run over the fleet, with tables in the bucket."""
     where = ["--fleet", str(world.file), "--out", str(out), "--store", f"s3://{BUCKET}/tables"]
-    return run_command("run", *where)
+    return run_command("run", *where, *more)
 
 
 @pytest.mark.spark
@@ -183,6 +184,20 @@ def test_a_fleet_in_one_run_and_on_after_its_disk_is_lost(world: World, tmp_path
     assert "had published" in run(world, tmp_path / "third")
     assert (tmp_path / "third" / "publish" / "report.html").exists()
     assert "had published" not in run(world, tmp_path / "third")
+
+    # Logs of Delta Lake for what is there already, in the bucket and for all clusters.
+    tables = Place(f"s3://{BUCKET}/tables")
+    run(world, tmp_path / "fourth", "--delta")
+    log = DeltaTable(f"{tables.url}/gold/queue_1h", storage_options=tables.storage_options())
+    rows = log.to_pyarrow_table(columns=["cluster_of", "enq"]).group_by("cluster_of")
+    sums = rows.aggregate([("enq", "sum")]).sort_by("cluster_of").to_pylist()
+    assert sums == [
+        {"cluster_of": name, "enq_sum": count}
+        for name, count in ((PULLED, 30), (DIRECTORY, 10), (BUCKETED, 25))
+    ]
+    told = tables.get("publish/trino.sql")
+    assert told is not None
+    assert f"'{tables.url}/gold/queue_1h'".encode() in told[0]
 
 
 def one_listing_per_prefix(storage: ObjectServer) -> None:

@@ -16,6 +16,7 @@ Python: compiled functions leave no frames to see.  A run takes less than a minu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,9 @@ def thread_seconds(pid: int) -> dict[str, float]:
     """CPU of each thread so far, by thread id."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+        # A thread of a pool may end while it is looked at.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
     return found
 
 

@@ -98,9 +98,7 @@ class AlarmMonitor:
             profile.memory_cgroup_aware if aware is None else aware,
             alarms.parse_bytes(override) if override else None,
         )
-        self._release = memory_release.MemoryRelease(
-            Garbage(lambda: len(holders.queues.queue_uids()))
-        )
+        self._release = memory_release.MemoryRelease(Garbage(lambda: len(holders.queues.records)))
         self._watermark = alarms.WatermarkMachine(profile)
         self._disk = alarms.DiskAlarm()
         #: None: nothing yet.

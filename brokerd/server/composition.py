@@ -426,6 +426,7 @@ def build_fronts(member: Member) -> Fronts:
     holders = memory_breakdown.Holders(
         queues=queues,
         has_replica=base.host.has_group,
+        moved=base.host.watch(),
         connections=access.connections.all,
         consumers=messages.deliveries,
         catalog=view,

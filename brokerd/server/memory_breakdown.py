@@ -61,7 +61,8 @@ class Queues(Protocol):
         """Return those whose leader is here."""
         ...
 
-    def queue_uids(self) -> Sequence[int]:
+    @property
+    def records(self) -> Collection[int]:
         """Return the uids of all queues."""
         ...
 
@@ -71,6 +72,14 @@ class Queues(Protocol):
 
     def machine(self, uid: int) -> QueueMachine:
         """Return the state of a queue that has a replica here."""
+        ...
+
+
+class Moved(Protocol):
+    """Which replicas ran, came or went (cluster's group_clock.py)."""
+
+    def take(self) -> tuple[Collection[int], bool]:
+        """Return those since this was asked last; True: any other may have as well."""
         ...
 
 
@@ -102,6 +111,7 @@ class Holders:
 
     queues: Queues
     has_replica: Callable[[int], bool]
+    moved: Moved
     connections: Callable[[], Sequence[Connection]]
     consumers: Sized
     catalog: Catalog
@@ -116,7 +126,9 @@ def queue_bytes(machine: QueueMachine, *, is_durable: bool) -> int:
 
 
 class MemoryBreakdown:
-    """State: what the code took when the member began to serve."""
+    """State: what the code took when the member began to serve, and what each queue takes: those
+    that stand still are not looked at again.
+    """
 
     def __init__(self, holders: Holders, resident: Callable[[], int]) -> None:
         """resident: what the process uses, bytes."""
@@ -124,6 +136,11 @@ class MemoryBreakdown:
         self._resident = resident
         self._unused = _find_unused()
         self._code_bytes = CODE_BYTES_MAX
+        #: By type, of each queue with a replica here.
+        self._sizes: dict[str, dict[int, int]] = {"classic": {}, "quorum": {}}
+        self._totals = dict.fromkeys(self._sizes, 0)
+        #: Queues that are to be looked at; of those who ask together each takes what is left.
+        self._moved: set[int] = set()
 
     async def started(self) -> None:
         """The member holds what it found on its disk and nothing else: the rest is the code."""
@@ -143,13 +160,15 @@ class MemoryBreakdown:
     async def _held(self) -> dict[str, int]:
         holders = self._holders
         found = dict.fromkeys(_HELD, 0)
-        queues = holders.queues
-        async for uids in in_slices(queues.queue_uids()):
-            for uid in filter(holders.has_replica, uids):
-                queue = queues.queue_of(uid)
-                if queue is not None:
-                    size = queue_bytes(queues.machine(uid), is_durable=queue.durable)
-                    found[f"{queue.type}_queues"] += size
+        moved, is_all = holders.moved.take()
+        self._moved.update(moved)
+        if is_all:
+            self._moved.update(holders.queues.records, *self._sizes.values())
+        async for uids in in_slices(list(self._moved)):
+            for uid in self._moved.intersection(uids):
+                self._look_at(uid)
+            self._moved.difference_update(uids)
+        found.update((f"{kind}_queues", total) for kind, total in self._totals.items())
         channels = 0
         async for some in in_slices(holders.connections()):
             found["connections"] += sum(CONNECTION_BYTES + one.held_bytes for one in some)
@@ -158,8 +177,18 @@ class MemoryBreakdown:
         found["log_cache"] = holders.log_cache()
         records = sum(len(holders.catalog.records(kind, None)) for kind in _RECORDS)
         found["catalog"] = records * RECORD_BYTES
-        found["telemetry"] = len(queues.led) * QUEUE_ROW_BYTES
+        found["telemetry"] = len(holders.queues.led) * QUEUE_ROW_BYTES
         return found
+
+    def _look_at(self, uid: int) -> None:
+        for kind, sizes in self._sizes.items():
+            self._totals[kind] -= sizes.pop(uid, 0)
+        queue = self._holders.queues.queue_of(uid)
+        if queue is not None and self._holders.has_replica(uid):
+            machine = self._holders.queues.machine(uid)
+            size = queue_bytes(machine, is_durable=queue.durable)
+            self._sizes[queue.type][uid] = size
+            self._totals[queue.type] += size
 
 
 class _Mallinfo2(ctypes.Structure):

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import grpc
 
 from brokerd import __version__
-from brokerd.cluster.groups.host_events import GroupStatus, Progress
+from brokerd.cluster.groups.group_clock import Moved
+from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.config import BrokerConfig
 from brokerd.core.alarms import AlarmSet
 from brokerd.core.catalog.catalog_objects import Queue
@@ -33,12 +34,12 @@ class Groups(Protocol):
         """Say whether there is one of a group."""
         ...
 
-    def progress_of(self, uid: int) -> Progress:
-        """Return how far one is that is here."""
-        ...
-
     def status_of(self, uid: int) -> GroupStatus:
         """Return the state of one that is here."""
+        ...
+
+    def watch(self) -> Moved:
+        """Return what tells which of them have moved, from now on."""
         ...
 
 
@@ -50,7 +51,8 @@ class Queues(Protocol):
         """Return those whose leader is here."""
         ...
 
-    def queue_uids(self) -> list[int]:
+    @property
+    def records(self) -> Mapping[int, Queue]:
         """Return all of them."""
         ...
 
@@ -126,7 +128,10 @@ class Sources:
 
 
 class Telemetry:
-    """Takes rows at each interval and hands them to the segment writer (telemetry.md §6)."""
+    """Takes rows at each interval and hands them to the segment writer (telemetry.md §6).
+
+    A queue that stands still is not looked at.
+    """
 
     def __init__(
         self,
@@ -150,6 +155,9 @@ class Telemetry:
             config.telemetry,
         )
         self._queues = QueueRows()
+        self._watch = sources.groups.watch()
+        #: Queues that are to be looked at since they moved.
+        self._moved: set[int] = set()
         self._links = LinkRows()
         self._task: asyncio.Task[None] | None = None
         self._collecting = asyncio.Lock()
@@ -162,7 +170,7 @@ class Telemetry:
         """Begin, unless telemetry is switched off."""
         if self._config.enabled:
             # Whatever exists now may have been counted before: its past is not this boot's.
-            self._queues.known(self._sources.queues.queue_uids())
+            self._queues.known(self._sources.queues.records)
             self._since_us = _now_us()
             self._writer.start()
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -199,23 +207,22 @@ class Telemetry:
             events = sources.counters.take_events(since_us, now_us)
             if events:
                 self._writer.emit("event", events)
-            led = list(sources.queues.led)
-            self._queues.forget(led, sources.queues.queue_uids())
-            async for uids in in_slices(led):
+            moved, is_all = self._watch.take()
+            self._moved.update(sources.queues.led if is_all else moved)
+            async for uids in in_slices(list(self._moved.union(self._queues.due(now_us)))):
                 self._writer.emit("sample", self._queue_rows(uids, since_us, now_us))
+                self._moved.difference_update(uids)
+            self._queues.forget_deleted(sources.queues.records)
             self._writer.emit("sample", await sources.topology.rows(since_us, now_us))
 
     def _queue_rows(self, uids: Sequence[int], since_us: int, now_us: int) -> list[dict[str, Any]]:
-        groups = self._sources.groups
-        moved = []
+        groups, queues = self._sources.groups, self._sources.queues
         for uid in uids:
-            if groups.has_group(uid):
-                progress = groups.progress_of(uid)
-                if not self._queues.is_still(uid, progress.term, progress.applied, now_us):
-                    moved.append(uid)
+            if uid not in queues.led:
+                self._queues.forget(uid)
         return [
             row
-            for queue, machine in self._sources.queues.led_queues(moved)
+            for queue, machine in queues.led_queues(uids)
             for row in self._queues.rows(
                 queue,
                 machine.overview(),

@@ -20,6 +20,8 @@ Row: TypeAlias = dict[str, Any]
 
 #: A quiet queue says so every five minutes (design/telemetry.md §6.1).
 HEARTBEAT_US = 300_000_000
+#: Of so many different states those that come again are kept once.
+ALIKE_MAX = 1_000
 
 _GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "consumers", "prefetch_sum", "dl_pending",
@@ -58,61 +60,52 @@ class GroupState(Protocol):
     def term(self) -> int: ...
 
     @property
-    def applied(self) -> int: ...
-
-    @property
     def lag(self) -> Mapping[Any, int]: ...
 
 
 class _Seen:
     """What the last row of a queue said; counters in the order of COUNTERS."""
 
-    __slots__ = ("applied", "at_us", "counters", "said", "term")
+    __slots__ = ("at_us", "counters", "said", "term")
 
-    def __init__(self, term: int, applied: int, counters: tuple[int, ...]) -> None:
+    def __init__(self, term: int, counters: tuple[int, ...]) -> None:
         self.term = term
-        self.applied = applied
         self.counters = counters
         self.said: tuple[object, ...] = ()
         self.at_us = 0
 
 
 class QueueRows:
-    """Remembers the last row of each queue it was asked about."""
+    """Remembers the last row of each queue it was asked about, the longest told first."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
         self._born_before: set[int] = set()
+        #: What idle queues have in common is kept once.
+        self._alike: dict[tuple[object, ...], Any] = {}
 
     def known(self, uids: Iterable[int]) -> None:
         """Say which queues exist when this member starts: their earlier counts are unknown."""
         self._born_before = set(uids)
 
-    def forget(self, led: Iterable[int], uids: Collection[int]) -> None:
-        """Keep only what is led here; of those that are led elsewhere now, that they were told of.
+    def forget(self, uid: int) -> None:
+        """The queue is led elsewhere now; it is known that this member told of it."""
+        self._seen.pop(uid, None)
 
-        uids: of all queues; the others are deleted.
-        """
-        kept = set(led)
-        for uid in [uid for uid in self._seen if uid not in kept]:
-            del self._seen[uid]
+    def forget_deleted(self, uids: Collection[int]) -> None:
+        """Forget for good all queues but these."""
         # Only then one of them is deleted for certain: most times there is nothing to look for.
         if len(self._born_before) > len(uids):
-            self._born_before.intersection_update(uids)
+            self._born_before = {uid for uid in self._born_before if uid in uids}
 
-    def is_still(self, uid: int, term: int, applied: int, now_us: int) -> bool:
-        """Say whether `rows` would return none, without a look at the queue: its state is what its
-        log made of it, and nothing of that was applied since then.
-
-        Only how many followers have answered their leader can be another; the heartbeat tells.
-        """
-        seen = self._seen.get(uid)
-        return (
-            seen is not None
-            and seen.applied == applied
-            and seen.term == term
-            and now_us - seen.at_us < HEARTBEAT_US
-        )
+    def due(self, now_us: int) -> list[int]:
+        """Return the queues that have said nothing for so long that they are to say so."""
+        due = []
+        for uid, seen in self._seen.items():
+            if now_us - seen.at_us < HEARTBEAT_US:
+                break
+            due.append(uid)
+        return due
 
     def rows(
         self,
@@ -138,7 +131,8 @@ class QueueRows:
         is_quiet = said == seen.said and not deltas
         if is_quiet and now_us - seen.at_us < HEARTBEAT_US:
             return []
-        seen.said, seen.at_us = said, now_us
+        seen.said, seen.at_us = self._shared(said), now_us
+        self._seen[queue.uid] = self._seen.pop(queue.uid)
         row: Row = {
             "k": "queue", "t0": since_us, "t1": now_us,
             "vhost": queue.vhost, "queue": queue.name, "qtype": queue.type,
@@ -177,14 +171,20 @@ class QueueRows:
             base = now
         else:
             base = seen.counters
-        fresh = _Seen(status.term, status.applied, now)
-        if seen is not None and seen.term == status.term:
-            fresh.said, fresh.at_us = seen.said, seen.at_us
-        self._seen[uid] = fresh
+        if seen is None or seen.term != status.term:
+            self._seen[uid] = _Seen(status.term, self._shared(now))
+        elif now != base:
+            seen.counters = now
         if now == base:
             return {}
         both = zip(queue_state.COUNTERS, now, base, strict=True)
         return {name: after - before for name, after, before in both if after != before}
+
+    def _shared(self, said: tuple[Any, ...]) -> Any:
+        """Return what is equal to it and was kept before."""
+        if len(self._alike) >= ALIKE_MAX:
+            self._alike.clear()
+        return self._alike.setdefault(said, said)
 
 
 def _age_ms(since_ms: int | None, now_us: int) -> int:

@@ -18,10 +18,44 @@ from brokerd.raft.messages import NodeId
 #: (their leaders' member was lost) they must not take all time from each other's elections.
 GROUPS_PER_TICK = 1_000
 
+#: For somebody who does not ask so many groups are noted; then any may have moved.
+MOVED_MAX = 200_000
+
 
 def wall_clock_ms() -> int:
     """Return milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+class Moved:
+    """The groups that ran, came or went since this was asked last: all others are as they were.
+
+    For those who keep something about each group and look at nothing that stands still.
+    """
+
+    __slots__ = ("_active", "_is_all", "_noted")
+
+    def __init__(self, active: Collection[int]) -> None:
+        self._active = active
+        self._noted: set[int] = set()
+        self._is_all = True
+
+    def note(self, uid: int) -> None:
+        """The group has settled after it ran, or is not here any more."""
+        if not self._is_all:
+            self._noted.add(uid)
+            if len(self._noted) > MOVED_MAX:
+                self._noted.clear()
+                self._is_all = True
+
+    def take(self) -> tuple[Collection[int], bool]:
+        """Return the groups, some of which may be closed; True: any other may have moved as well,
+        as at first.
+        """
+        moved, self._noted = self._noted, set()
+        moved.update(self._active)
+        is_all, self._is_all = self._is_all, False
+        return moved, is_all
 
 
 class GroupClock:
@@ -30,11 +64,27 @@ class GroupClock:
     news: only a driver's own `deadline_ms` counts.
     """
 
-    __slots__ = ("_deadlines", "active")
+    __slots__ = ("_deadlines", "_watchers", "active")
 
     def __init__(self) -> None:
         self.active: dict[int, None] = {}
         self._deadlines: list[tuple[int, int]] = []
+        self._watchers: list[Moved] = []
+
+    def watch(self) -> Moved:
+        """Return what tells which groups have moved, from now on."""
+        moved = Moved(self.active)
+        self._watchers.append(moved)
+        return moved
+
+    def remove(self, uid: int) -> None:
+        """The group is not here any more, or has stopped."""
+        self.active.pop(uid, None)
+        self._note(uid)
+
+    def _note(self, uid: int) -> None:
+        for moved in self._watchers:
+            moved.note(uid)
 
     def _is_settled(self, driver: Driver, down: Collection[NodeId]) -> bool:
         """Look at a group that has run since the last tick, or waited for it."""
@@ -75,6 +125,7 @@ class GroupClock:
             del self.active[uid]
             try:
                 if self._is_settled(driver, down):
+                    self._note(uid)
                     continue
             except Exception as error:
                 failed(driver, error)

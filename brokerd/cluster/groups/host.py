@@ -95,7 +95,7 @@ class Host:
         self._at_end: list[Callable[[], None]] | None = None
         self._group_clock = group_clock.GroupClock()
         self._late_work, self._members = LateWork(self.wake), MemberIndex()
-        self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max)
+        self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max, self.watch())
         self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
         self._peers_lock = asyncio.Lock()
 
@@ -198,8 +198,6 @@ class Host:
                 driver.learn(trust.Doubted())
             self.keeper.opened(driver)
         self._drivers[uid] = driver
-        # Messages that an earlier life's snapshot refers to may leave the queue before the next.
-        self._cleaning.moved[uid] = None
         self._group_clock.active[uid] = None
         self._members.update(driver)
         if replica.configuration.voters == (self.node,) and driver.trust.may_vote:
@@ -215,8 +213,7 @@ class Host:
             driver.close()
             # It may be this driver's own run that leads here.
             self._loop.call_soon(driver.replica.close)
-            self._group_clock.active.pop(uid, None)
-            self._cleaning.moved.pop(uid, None)
+            self._group_clock.remove(uid)
             self._members.remove(driver)
         if driver is not None and driver.is_volatile:
             self._memory.close(uid)
@@ -253,6 +250,10 @@ class Host:
     def active_count(self) -> int:
         """How many groups are ticked."""
         return len(self._group_clock.active)
+
+    def watch(self) -> group_clock.Moved:
+        """Return what tells which groups may be others than before, from now on."""
+        return self._group_clock.watch()
 
     def driver_of(self, uid: int) -> Driver | None:
         """Return the driver, for this room."""
@@ -499,7 +500,7 @@ class Host:
         """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
         logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
         driver.error = error
-        self._group_clock.active.pop(driver.uid, None)
+        self._group_clock.remove(driver.uid)
         driver.close()
         if driver.is_leader:
             self.leader_transfer.stopped(driver)
@@ -532,12 +533,10 @@ class Host:
         if driver.is_volatile:
             self._memory.save_snapshot(driver, action)
             return
-        self._cleaning.moved[driver.uid] = None
         self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
 
     def install_snapshot(self, driver: Driver, action: InstallSnapshot) -> None:
         """See driver.Ports."""
-        self._cleaning.moved[driver.uid] = None
         step = write_queue.InstallStep(driver, action.token, action.snapshot, action.hard_state)
         self._queue.add(step)
 

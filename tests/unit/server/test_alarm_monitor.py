@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from brokerd.cluster.groups.group_clock import Moved
 from brokerd.config import BrokerConfig
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_objects import Queue
@@ -33,9 +33,7 @@ class Deaf:
 
 class NoQueues:
     led = ()
-
-    def queue_uids(self) -> Sequence[int]:
-        return ()
+    records = ()
 
     def queue_of(self, uid: int) -> Queue | None:
         return None
@@ -46,7 +44,7 @@ class NoQueues:
 
 def monitor_of(config: BrokerConfig, profile_name: str = "") -> AlarmMonitor:
     catalog = CatalogMachine().state
-    holders = Holders(NoQueues(), lambda _: False, list, (), catalog, lambda: 0)
+    holders = Holders(NoQueues(), lambda _: False, Moved(()), list, (), catalog, lambda: 0)
     told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), Deaf().hear)
     chosen = profile(profile_name) if profile_name else profile()
     return AlarmMonitor("n0", config, chosen, catalog, told, holders)

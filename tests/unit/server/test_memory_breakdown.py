@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
+from brokerd.cluster.groups.group_clock import Moved
 from brokerd.core.catalog.catalog_objects import Queue, Record
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.server import memory_breakdown
@@ -28,6 +30,13 @@ class Connection:
     sessions: tuple[int, ...] = ()
 
 
+class Catalog:
+    """Knows nothing."""
+
+    def records(self, _kind: str, _vhost: str | None = None) -> list[Record]:
+        return []
+
+
 @dataclass
 class Member:
     """Holds what a test gives it."""
@@ -39,8 +48,12 @@ class Member:
     opened: list[Connection] = field(default_factory=list)
     used: int = 80 * MIB
     cached: int = 0
+    moved: Moved = field(default_factory=lambda: Moved(()))
+    #: Queues that were looked at.
+    asked: list[int] = field(default_factory=list)
 
-    def queue_uids(self) -> list[int]:
+    @property
+    def records(self) -> list[int]:
         return list(self.machines)
 
     def queue_of(self, uid: int) -> Queue | None:
@@ -48,18 +61,17 @@ class Member:
         return Queue("/", f"q{uid}", spec | {"arguments": {}, "settings": {}}, uid, ["n0"])
 
     def machine(self, uid: int) -> QueueMachine:
+        self.asked.append(uid)
         return self.machines[uid]
-
-    def records(self, _kind: str, _vhost: str | None = None) -> list[Record]:
-        return []
 
     def breakdown(self) -> MemoryBreakdown:
         holders = Holders(
             queues=self,
             has_replica=self.machines.__contains__,
+            moved=self.moved,
             connections=lambda: self.opened,
             consumers=(),
-            catalog=self,
+            catalog=Catalog(),
             log_cache=lambda: self.cached,
         )
         return MemoryBreakdown(holders, lambda: self.used)
@@ -72,7 +84,9 @@ async def test_parts_add_up_to_what_the_process_uses() -> None:
     member.used = 200 * MIB
     member.cached = 50 * MIB
     member.opened = [Connection(held_bytes=3 * MIB, sessions=(1, 2)), Connection()]
-    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE + 1))
+    for uid in range(2 * SLICE + 1):
+        member.machines[uid] = QueueMachine(f"q{uid}")
+        member.moved.note(uid)
     found = await breakdown.take()
     assert tuple(found) == PARTS
     assert found["code"] == 80 * MIB
@@ -81,6 +95,32 @@ async def test_parts_add_up_to_what_the_process_uses() -> None:
     assert found["channels"] == 2 * CHANNEL_BYTES
     assert found["quorum_queues"] == len(member.machines) * QUEUE_BYTES
     assert sum(found.values()) == 200 * MIB
+
+
+async def test_queues_that_stand_still_are_not_looked_at_again() -> None:
+    member, queue = Member(), QueueDriver()
+    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE))
+    member.machines[7] = queue.machine
+    breakdown = member.breakdown()
+    before = (await breakdown.take())["quorum_queues"]
+    assert sorted(member.asked) == sorted(member.machines)
+    member.asked.clear()
+    queue.publish(b"x")
+    del member.machines[3]
+    member.moved.note(7)
+    member.moved.note(3)
+    after = (await breakdown.take())["quorum_queues"]
+    assert member.asked == [7]
+    assert after == before + queue.machine.memory_bytes() - QUEUE_BYTES
+
+
+async def test_who_asks_together_gets_the_same() -> None:
+    member = Member(used=200 * MIB)
+    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE))
+    breakdown = member.breakdown()
+    found = await asyncio.gather(breakdown.take(), breakdown.take())
+    assert [each["quorum_queues"] for each in found] == [2 * SLICE * QUEUE_BYTES] * 2
+    assert len(member.asked) == 2 * SLICE
 
 
 async def test_what_a_member_read_from_its_disk_is_no_code() -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from brokerd.cluster.groups.group_clock import Moved
 from brokerd.config import TelemetryConfig
 from brokerd.core.alarms import AlarmSet
 from brokerd.server.grpc.rpc_auth import Callers
@@ -43,7 +44,6 @@ class Identity:
 class Status:
     term: int = 1
     lag: dict[str, int] = field(default_factory=dict)
-    applied: int = 5
 
 
 class Machine:
@@ -66,8 +66,9 @@ class Queues:
         #: Those that were looked at.
         self.asked: list[int] = []
 
-    def queue_uids(self) -> list[int]:
-        return list(self.all)
+    @property
+    def records(self) -> dict[int, Queue]:
+        return self.all
 
     def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, Machine]]:
         queues = [self.all[uid] for uid in uids if uid in self.led]
@@ -76,19 +77,16 @@ class Queues:
 
 
 class Host:
-    """Groups of which nothing but what `moved` says is applied."""
+    """Groups of which nothing but what `moved` is told runs."""
 
     def __init__(self) -> None:
-        self.moved: set[int] = set()
-
-    def has_group(self, uid: int) -> bool:
-        return True
-
-    def progress_of(self, uid: int) -> Status:
-        return self.status_of(uid)
+        self.moved = Moved(())
 
     def status_of(self, uid: int) -> Status:
-        return Status(applied=6 if uid in self.moved else 5)
+        return Status()
+
+    def watch(self) -> Moved:
+        return self.moved
 
 
 class Breakdown:
@@ -193,10 +191,24 @@ async def test_queues_that_stand_still_are_not_looked_at_again(tmp_path: Path, t
     assert len(told) == len(queues.asked) == COUNT
     queues.asked.clear()
     told.clear()
-    host.moved = {3}
+    host.moved.note(3)
     queues.all[3].counters["enq"] = 9
     await telemetry.collect()
     assert (queues.asked, told) == ([3], ["q3"])
+
+
+async def test_a_queue_that_is_led_elsewhere_meanwhile_is_told_anew(
+    tmp_path: Path, told: Told
+) -> None:
+    queues, host = Queues(), Host()
+    telemetry = telemetry_of(queues, tmp_path, host=host)
+    await telemetry.collect()
+    told.clear()
+    for change in (lambda: queues.led.pop(3), lambda: queues.led.setdefault(3, 1)):
+        change()
+        host.moved.note(3)
+        await telemetry.collect()
+    assert told == ["q3"]
 
 
 async def test_an_end_in_the_middle_of_it_loses_no_row(tmp_path: Path, told: Told) -> None:

@@ -52,17 +52,19 @@ def test_a_queue_that_changed_nothing_is_silent_until_its_heartbeat() -> None:
     assert len(say(rows, queue, now_us=1_000_001 + HEARTBEAT_US)) == 1
 
 
-def test_a_queue_of_which_nothing_was_applied_need_not_be_looked_at() -> None:
-    rows, queue = QueueRows(), Queue(1, "q")
-    assert not rows.is_still(1, 3, 7, 10)
-    rows.rows(queue, queue.overview(10), queue.options(), GroupState(3, {}, 7), 0, 10)
-    assert rows.is_still(1, 3, 7, 20)
-    # Something was applied; somebody else may have led; it is time to say that it is there.
-    assert not rows.is_still(1, 3, 8, 20)
-    assert not rows.is_still(1, 4, 7, 20)
-    assert not rows.is_still(1, 3, 7, 10 + HEARTBEAT_US)
-    rows.forget([], [1])
-    assert not rows.is_still(1, 3, 7, 20)
+def test_queues_that_were_silent_for_long_are_due() -> None:
+    rows, queues = QueueRows(), [Queue(uid, f"q{uid}") for uid in (1, 2, 3)]
+    for now_us, queue in enumerate(queues):
+        say(rows, queue, now_us=now_us)
+    assert rows.due(HEARTBEAT_US - 1) == []
+    # What it says is heard whether it is due or not.
+    queues[0].counters["enq"] = 1
+    say(rows, queues[0], now_us=5)
+    assert rows.due(HEARTBEAT_US + 1) == [2]
+    assert rows.due(HEARTBEAT_US + 5) == [2, 3, 1]
+    rows.forget(2)
+    say(rows, queues[2], now_us=HEARTBEAT_US + 5)
+    assert rows.due(HEARTBEAT_US + 6) == [1]
 
 
 def test_numbers_that_are_zero_are_left_out_but_for_those_that_make_a_row() -> None:
@@ -86,7 +88,8 @@ def test_nothing_is_left_of_a_queue_that_is_deleted() -> None:
     rows = QueueRows()
     rows.known([1, 2])
     say(rows, Queue(3, "q"))
-    rows.forget([], [2])
+    rows.forget(3)
+    rows.forget_deleted([2])
     assert rows._born_before == {2}
     assert not rows._seen
 
@@ -94,7 +97,7 @@ def test_nothing_is_left_of_a_queue_that_is_deleted() -> None:
 def test_a_queue_that_is_led_elsewhere_is_forgotten() -> None:
     rows, queue = QueueRows(), Queue(1, "q")
     say(rows, queue)
-    rows.forget([2], [1, 2])
+    rows.forget(1)
     queue.counters["enq"] = 9
     (row,) = say(rows, queue)
     assert ("enq" in row, row["c_enq"]) == (False, 9)

@@ -83,6 +83,32 @@ def test_groups_that_came_to_rest_are_taken_off(rig: Rig) -> None:
     assert rig.drivers[1].deadline_ms == 30
 
 
+def test_who_watches_is_told_what_moved(rig: Rig) -> None:
+    moved = rig.clock.watch()
+    # At first anything may be other than before.
+    assert moved.take() == (set(rig.drivers), True)
+    rig.drivers[1].replica.waits_for = rig.drivers[2].replica.waits_for = None
+    rig.due()
+    assert moved.take() == ({1, 2, 3, 4, 5}, False)
+    assert moved.take() == ({3, 4, 5}, False)
+    rig.clock.remove(3)
+    rig.clock.remove(2)
+    assert moved.take() == ({2, 3, 4, 5}, False)
+
+
+def test_what_nobody_asks_for_is_not_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_clock, "MOVED_MAX", 2)
+    moved = group_clock.Moved(())
+    moved.note(1)
+    assert moved.take() == (set(), True)
+    for uid in (1, 2):
+        moved.note(uid)
+    assert moved.take() == ({1, 2}, False)
+    for uid in (1, 2, 3, 4):
+        moved.note(uid)
+    assert moved.take() == (set(), True)
+
+
 def test_who_is_down_is_not_waited_for(rig: Rig) -> None:
     assert [rig.due(A) for _ in range(3)] == [[], [], []]
     assert not rig.clock.active

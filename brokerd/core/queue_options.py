@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brokerd.core.alike import Alike
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, frozen=True)
 class QueueOptions:
     """Effective settings: argument, inline setting and policy already merged (R-POL-6).
 
@@ -49,3 +51,11 @@ class QueueOptions:
     orphan_scope: str = "all"
     #: R-MQ-11: what the length limit drops goes there too.
     reroute_overflow: bool = False
+
+
+_kept: Alike[QueueOptions] = Alike()
+
+
+def kept(options: QueueOptions) -> QueueOptions:
+    """Return options that a queue is to keep: one object for all that have the same."""
+    return _kept.one(options)

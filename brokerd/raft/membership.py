@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from brokerd.raft.errors import CorruptEntryError
 from brokerd.raft.log import RaftLog
-from brokerd.raft.messages import Configuration, Entry, EntryKind, NodeId
+from brokerd.raft.messages import Configuration, Entry, EntryKind, NodeId, configuration_of
 from brokerd.raft.storage import LogStorage
 
 #: Members of a group at most; five replicas are usual, nine the sensible maximum.
@@ -53,7 +53,7 @@ def decode_configuration(data: bytes) -> Configuration:
             groups.append(tuple(nodes))
     except (IndexError, UnicodeDecodeError) as error:
         raise CorruptEntryError("configuration entry is malformed") from error
-    configuration = Configuration(groups[0], groups[1])
+    configuration = configuration_of(groups[0], groups[1])
     if at != len(data) or fault_of_configuration(configuration) is not None:
         raise CorruptEntryError("configuration entry is malformed")
     return configuration

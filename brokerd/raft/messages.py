@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import NewType, TypeAlias
 
 NodeId = NewType("NodeId", str)
@@ -79,12 +80,30 @@ class Contradiction:
     leader_term: int
 
 
+#: Of so many different configurations those that come again are kept once.
+CONFIGURATIONS_KEPT = 4_096
+
+
 @dataclass(slots=True, frozen=True)
 class Configuration:
     """Who belongs to the group; sorted tuples, so that equal configurations are equal values."""
 
     voters: tuple[NodeId, ...]
     learners: tuple[NodeId, ...] = ()
+
+
+@lru_cache(maxsize=CONFIGURATIONS_KEPT)
+def configuration_of(
+    voters: tuple[NodeId, ...], learners: tuple[NodeId, ...] = ()
+) -> Configuration:
+    """Return a configuration that is to be kept: one object for all groups that have it."""
+    return Configuration(voters, learners)
+
+
+@lru_cache(maxsize=CONFIGURATIONS_KEPT)
+def members_of(configuration: Configuration) -> frozenset[NodeId]:
+    """Return all members; one object as well."""
+    return frozenset(configuration.voters + configuration.learners)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,15 @@ from brokerd.raft import membership
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import ConfigurationHistory
-from brokerd.raft.messages import Configuration, Contradiction, Entry, Message, NodeId, Snapshot
+from brokerd.raft.messages import (
+    Configuration,
+    Contradiction,
+    Entry,
+    Message,
+    NodeId,
+    Snapshot,
+    configuration_of,
+)
 from brokerd.raft.role import Role
 from brokerd.raft.storage import LogStorage
 
@@ -74,7 +82,7 @@ class NodeState:
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self._history = membership.recover(
-            self.log, storage, stored, bootstrap or Configuration(()), config.apply_bytes_max
+            self.log, storage, stored, bootstrap or configuration_of(()), config.apply_bytes_max
         )
         #: Who answered the running campaign, and whether they granted; empty unless one runs.
         self.votes: dict[NodeId, bool] = {}

@@ -16,7 +16,7 @@ from brokerd.core.catalog.catalog_effects import TopologyChanged
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.queue.queue_machine import QueueMachine
-from brokerd.core.queue_options import QueueOptions
+from brokerd.core.queue_options import QueueOptions, kept
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 
 OfGroup = Callable[[int], None]
@@ -120,7 +120,7 @@ class QueueGroups:
             first = members if membership.is_founding else []
             # A queue never changes its type, so the machine knows it before its leader tells the
             # rest, which may come behind the first messages (QueueLeaders.propose).
-            machine = QueueMachine(queue.name, QueueOptions(queue_type=queue.type))
+            machine = QueueMachine(queue.name, kept(QueueOptions(queue_type=queue.type)))
             volatile = not queue.durable
             self._host.open_group(
                 uid,

@@ -238,7 +238,7 @@ def _settle_entry(
         # Overwritten or no longer live since `choose`: the copy is garbage already.
         return
     if moved is None:
-        group.lost.add(place(move.segment, move.offsets[at]))
+        group.lost |= {place(move.segment, move.offsets[at])}
         return
     segment, offset = moved
     size = move.lengths[at] + HEADER_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from brokerd.storage import records
 from brokerd.storage.disk import Disk
-from brokerd.storage.group_log import GroupLog
+from brokerd.storage.group_log import NOTHING_LOST, GroupLog
 from brokerd.storage.promises import Promises
 from brokerd.storage.writer import LogWriter, WriterState
 
@@ -48,7 +48,8 @@ class Doubts:
 
     def pass_over(self, uid: int) -> None:
         """The group began after the doubts: it has no past that could be forgotten here."""
-        self._groups[uid].lost.difference_update(self.places())
+        log = self._groups[uid]
+        log.lost = log.lost.difference(self.places()) or NOTHING_LOST
 
     def begin(self) -> int:
         """Take every group for damaged until it is refilled; return the doubt, for `write`."""
@@ -58,7 +59,7 @@ class Doubts:
         where = records.place(segment, offset)
         self._lost.add(where)
         for log in self._groups.values():
-            log.lost.add(where)
+            log.lost |= {where}
         return where
 
     def write(self, where: int, promises: Promises) -> None:
@@ -70,7 +71,7 @@ class Doubts:
             state.lost = sorted({*state.lost, where})
             batch = [writer.promises_record(), *writer.lost_records()]
             for uid, group in state.groups.items():
-                group.lost = sorted({*group.lost, where})
+                group.lost = tuple(sorted({*group.lost, where}))
                 batch.append(writer.group_record(uid))
             writer.append(batch)
 
@@ -84,8 +85,8 @@ class Doubts:
             batch = writer.lost_records()
             for uid, group in state.groups.items():
                 if any(where in group.lost for where in places):
-                    group.lost = [where for where in group.lost if where not in places]
-                    group.healed = sorted({*group.healed, *places})
+                    group.lost = tuple(where for where in group.lost if where not in places)
+                    group.healed = tuple(sorted({*group.healed, *places}))
                     batch.append(writer.group_record(uid))
             writer.append(batch)
 
@@ -93,7 +94,7 @@ class Doubts:
         """Groups without other damage are whole."""
         self._lost.difference_update(places)
         for log in self._groups.values():
-            log.lost.difference_update(places)
+            log.lost = log.lost.difference(places) or NOTHING_LOST
 
     def keep(self, promises: Promises) -> None:
         """w: Make durable what the log knows of itself and of others."""

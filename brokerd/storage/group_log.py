@@ -11,7 +11,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Snapshot,
+    configuration_of,
+)
 from brokerd.storage import records
 from brokerd.storage.entry_table import EntryTable, Freed
 from brokerd.storage.errors import DamagedEntry, NoDescriptor
@@ -22,6 +29,8 @@ DecodeConfiguration = Callable[[bytes], Configuration]
 
 #: What an entry in memory costs beside its data.
 ENTRY_OVERHEAD_BYTES = 200
+#: Of nearly every group; one for all of them.
+NOTHING_LOST: frozenset[int] = frozenset()
 #: Records that lie back to back are fetched with one read of at most this size.
 READ_AHEAD_BYTES = 1 << 20
 #: Names of entries that are gone which the cache may hold beside as many as it has entries.
@@ -121,7 +130,7 @@ class GroupLog:
         self.table = EntryTable()
         self.hard_state = HardState()
         #: Of the snapshot, or what the group was created with.
-        self.configuration = Configuration(())
+        self.configuration = configuration_of(())
         #: Indexes of CONFIG entries above the snapshot, ascending.
         self.config_indexes: list[int] = []
         self.snapshot_index = 0
@@ -131,7 +140,7 @@ class GroupLog:
         #: Entries at or below the snapshot whose record is unreadable, and its place.
         self.unreadable: dict[int, int] = {}
         #: Places at which something of this group may have been lost.
-        self.lost: set[int] = set()
+        self.lost = NOTHING_LOST
         self._read = read
         self._read_snapshot = read_snapshot
         self._cache = cache
@@ -322,7 +331,7 @@ class GroupLog:
 
     def heal(self) -> Freed:
         """What was lost is made good or accepted: forget the entries that cannot be read."""
-        self.lost.clear()
+        self.lost = NOTHING_LOST
         gone, self.unreadable = self.unreadable, {}
         if not gone:
             return []

@@ -10,7 +10,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from brokerd.raft import membership
-from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
+from brokerd.raft.messages import (
+    Configuration,
+    Entry,
+    EntryKind,
+    HardState,
+    Snapshot,
+    configuration_of,
+)
 
 _COMMAND = EntryKind.COMMAND
 #: Of the entries that are held, one in so many may be dead.
@@ -40,7 +47,7 @@ class MemoryLog:
         self._emptied = 0
         self._last = 0
         self._hard_state = HardState()
-        self._configuration = configuration or Configuration(())
+        self._configuration = configuration or configuration_of(())
         self._snapshot: Snapshot | None = None
         #: Memory does not rot; the attribute is there because GroupLog has it.
         self.damaged = False

@@ -18,7 +18,7 @@ from typing import Any, NotRequired, TypedDict
 
 import google_crc32c
 
-from brokerd.raft.messages import Configuration, HardState, NodeId
+from brokerd.raft.messages import Configuration, HardState, NodeId, configuration_of
 from brokerd.storage.errors import CorruptLog, UnknownFormat
 
 MAGIC = b"BRKDWAL\n"
@@ -250,15 +250,15 @@ class GroupState:
 
     hard_state: HardState = field(default_factory=HardState)
     #: The configuration the group was created with, until a snapshot or entry has a newer one.
-    configuration: Configuration = field(default_factory=lambda: Configuration(()))
+    configuration: Configuration = field(default_factory=lambda: configuration_of(()))
     snapshot_index: int = 0
     snapshot_term: int = 0
     #: Index of the last entry at this point of the log: what is behind it has been cut off.
     tail: int = 0
     #: Places of damage that the leader has made good since.
-    healed: list[int] = field(default_factory=list)
+    healed: tuple[int, ...] = ()
     #: Places of damage that still stand.
-    lost: list[int] = field(default_factory=list)
+    lost: tuple[int, ...] = ()
     #: Number of the staging whose entries came with the snapshot; 0: none.
     staging: int = 0
 
@@ -285,8 +285,8 @@ def encode_group_state(state: GroupState, *, reset: bool) -> bytes:
         "learners": list(state.configuration.learners),
         "snapshot": [state.snapshot_index, state.snapshot_term],
         "tail": state.tail,
-        "healed": state.healed,
-        "lost": state.lost,
+        "healed": list(state.healed),
+        "lost": list(state.lost),
         "staging": state.staging,
         "reset": reset,
     }
@@ -299,15 +299,15 @@ def decode_group_state(data: bytes) -> tuple[GroupState, bool]:
     term, vote, commit = value["hard_state"]
     state = GroupState(
         HardState(term, None if vote is None else NodeId(vote), commit),
-        Configuration(
+        configuration_of(
             tuple(NodeId(name) for name in value["voters"]),
             tuple(NodeId(name) for name in value["learners"]),
         ),
         value["snapshot"][0],
         value["snapshot"][1],
         value["tail"],
-        value["healed"],
-        value["lost"],
+        tuple(value["healed"]),
+        tuple(value["lost"]),
         value.get("staging", 0),
     )
     return state, value["reset"]

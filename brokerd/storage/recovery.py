@@ -340,7 +340,7 @@ def _finish(recovery: Recovery, group: RecoveredGroup, directory: Path, disk: Di
     state.tail = max(base, group.table.last())
     group.lost.update(recovery.lost, state.lost)
     group.lost.difference_update(state.healed)
-    state.lost = sorted(group.lost)
+    state.lost = tuple(sorted(group.lost))
     if any(not records.is_doubt(where) for where in group.lost):
         # What replaced these entries may be among what is lost: that they are committed is not
         # known any more, and a leader that has others contradicts nothing.
@@ -380,7 +380,7 @@ def _load_snapshot(recovery: Recovery, group: RecoveredGroup, directory: Path, d
     except CorruptLog as error:
         where = place(0, state.snapshot_index & 0xFFFFFFFF)
         # What was made good was an earlier file of that index: a leader has sent this one since.
-        state.healed = [healed for healed in state.healed if healed != where]
+        state.healed = tuple(healed for healed in state.healed if healed != where)
         _damage(recovery, group, where, f"{error}; it")
         # Without the state the entries behind it are of no use.
         state.snapshot_index = state.snapshot_term = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from brokerd.raft.messages import Configuration, NodeId, Snapshot
+from brokerd.raft.messages import NodeId, Snapshot, configuration_of
 from brokerd.storage.descriptors import SHORTAGES
 from brokerd.storage.disk import Disk
 from brokerd.storage.errors import CorruptLog, NoDescriptor, UnknownFormat
@@ -83,7 +83,7 @@ def decode(image: bytes, name: str) -> SnapshotFile:
     if start + data_bytes + 4 != len(image):
         raise CorruptLog(f"{name}: snapshot file has a wrong length")
     description = json.loads(image[HEAD.size : start])
-    configuration = Configuration(
+    configuration = configuration_of(
         tuple(NodeId(name) for name in description["voters"]),
         tuple(NodeId(name) for name in description["learners"]),
     )

@@ -39,7 +39,7 @@ from pathlib import Path
 
 from brokerd.raft import membership
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, Snapshot
-from brokerd.storage import collection, doubts, records, recovery, snapshots, staging
+from brokerd.storage import collection, doubts, group_log, records, recovery, snapshots, staging
 from brokerd.storage.collection import Collection, Ledger
 from brokerd.storage.config import WalConfig
 from brokerd.storage.disk import Disk, lock
@@ -83,6 +83,7 @@ class WriteAheadLog:
         self._config = files.config
         self._lock_descriptor = lock_descriptor
         self._decode = decode
+        self._readers = files.read, self._read_snapshot  # bound once for all groups
         self._cache = EntryCache(files.config.cache_bytes)
         self._catalog_cache = EntryCache(CATALOG_CACHE_BYTES)
         self._groups: dict[int, GroupLog] = {}
@@ -158,7 +159,7 @@ class WriteAheadLog:
             log.snapshot_index = state.snapshot_index
             log.snapshot_term = state.snapshot_term
             self._stagings[uid] = recovered.last_staging
-            log.lost = set(recovered.lost)
+            log.lost = frozenset(recovered.lost) or group_log.NOTHING_LOST
             log.unreadable = recovered.unreadable
             if recovered.snapshot is not None:
                 log.configuration = recovered.snapshot.snapshot.configuration
@@ -174,8 +175,8 @@ class WriteAheadLog:
 
     def _new_log(self, uid: int) -> GroupLog:
         cache = self._catalog_cache if uid == CATALOG_GROUP else self._cache
-        log = GroupLog(uid, self._files.read, self._read_snapshot, cache, self._decode)
-        log.lost = set(self._lost)
+        log = GroupLog(uid, *self._readers, cache, self._decode)
+        log.lost = frozenset(self._lost) or group_log.NOTHING_LOST
         # Atomic, should the event loop and bootstrap meet here: both get the same log.
         return self._groups.setdefault(uid, log)
 
@@ -456,7 +457,7 @@ class WriteAheadLog:
                     log = self._groups.get(uid)
                     if log is not None and not log.lost:
                         # It begins behind what was lost, also at the next start.
-                        state.healed = sorted(self._writer.state.lost)
+                        state.healed = tuple(sorted(self._writer.state.lost))
                     new.append(uid)
             if new:
                 self._writer.append([self._writer.group_record(uid) for uid in new])
@@ -465,9 +466,7 @@ class WriteAheadLog:
             log.configuration = self._writer.state.groups[uid].configuration
 
     def remove_groups(self, uids: Sequence[int]) -> None:
-        """Durably forget groups, with one sync; their uids are never used again
-        (design/replication.md §2.4).
-        """
+        """Durably forget groups, with one sync; their uids are never used again."""
         with self._writer.lock:
             self._writer.append([Record(records.REMOVE, uid) for uid in uids])
             for uid in uids:
@@ -520,15 +519,15 @@ def _replace(state: GroupState, log: GroupLog | None) -> None:
     this member had acknowledged.
     """
     if log is not None:
-        state.healed = sorted({*state.healed, *log.unreadable.values()})
-        state.lost = sorted({*state.lost, *log.lost})
+        state.healed = tuple(sorted({*state.healed, *log.unreadable.values()}))
+        state.lost = tuple(sorted({*state.lost, *log.lost}))
 
 
 def _heal(state: GroupState, log: GroupLog | None) -> None:
     """What was lost so far is made good; damage that comes later is another place."""
     damaged = () if log is None else (*log.lost, *log.unreadable.values())
-    state.healed = sorted({*state.healed, *state.lost, *damaged})
-    state.lost = []
+    state.healed = tuple(sorted({*state.healed, *state.lost, *damaged}))
+    state.lost = ()
 
 
 def coalesce(indexes: Sequence[int]) -> list[tuple[int, int]]:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
+from brokerd.core.alike import Alike
 from brokerd.core.queue import queue_state
 
 Row: TypeAlias = dict[str, Any]
 
 #: A quiet queue says so every five minutes (design/telemetry.md §6.1).
 HEARTBEAT_US = 300_000_000
-#: Of so many different states those that come again are kept once.
-ALIKE_MAX = 1_000
 
 _GAUGES = (
     "ready", "unacked", "ready_bytes", "unacked_bytes", "consumers", "prefetch_sum", "dl_pending",
@@ -44,13 +43,26 @@ class QueueRecord(Protocol):
 class Options(Protocol):
     """What is read of core's QueueOptions."""
 
-    dead_letter_exchange: str | None
-    at_least_once: bool
-    delivery_limit: int | None
-    max_length: int | None
-    max_length_bytes: int | None
-    message_ttl_ms: int | None
-    overflow: str
+    @property
+    def dead_letter_exchange(self) -> str | None: ...
+
+    @property
+    def at_least_once(self) -> bool: ...
+
+    @property
+    def delivery_limit(self) -> int | None: ...
+
+    @property
+    def max_length(self) -> int | None: ...
+
+    @property
+    def max_length_bytes(self) -> int | None: ...
+
+    @property
+    def message_ttl_ms(self) -> int | None: ...
+
+    @property
+    def overflow(self) -> str: ...
 
 
 class GroupState(Protocol):
@@ -82,7 +94,7 @@ class QueueRows:
         self._seen: dict[int, _Seen] = {}
         self._born_before: set[int] = set()
         #: What idle queues have in common is kept once.
-        self._alike: dict[tuple[object, ...], Any] = {}
+        self._alike: Alike[tuple[Any, ...]] = Alike()
 
     def known(self, uids: Iterable[int]) -> None:
         """Say which queues exist when this member starts: their earlier counts are unknown."""
@@ -131,7 +143,7 @@ class QueueRows:
         is_quiet = said == seen.said and not deltas
         if is_quiet and now_us - seen.at_us < HEARTBEAT_US:
             return []
-        seen.said, seen.at_us = self._shared(said), now_us
+        seen.said, seen.at_us = self._alike.one(said), now_us
         self._seen[queue.uid] = self._seen.pop(queue.uid)
         row: Row = {
             "k": "queue", "t0": since_us, "t1": now_us,
@@ -172,19 +184,13 @@ class QueueRows:
         else:
             base = seen.counters
         if seen is None or seen.term != status.term:
-            self._seen[uid] = _Seen(status.term, self._shared(now))
+            self._seen[uid] = _Seen(status.term, self._alike.one(now))
         elif now != base:
             seen.counters = now
         if now == base:
             return {}
         both = zip(queue_state.COUNTERS, now, base, strict=True)
         return {name: after - before for name, after, before in both if after != before}
-
-    def _shared(self, said: tuple[Any, ...]) -> Any:
-        """Return what is equal to it and was kept before."""
-        if len(self._alike) >= ALIKE_MAX:
-            self._alike.clear()
-        return self._alike.setdefault(said, said)
 
 
 def _age_ms(since_ms: int | None, now_us: int) -> int:

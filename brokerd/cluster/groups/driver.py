@@ -21,6 +21,7 @@ from brokerd.raft.messages import (
     HardState,
     Message,
     NodeId,
+    configuration_of,
 )
 from brokerd.raft.storage import LogStorage
 
@@ -159,7 +160,7 @@ class Driver:
         self.leader: NodeId | None = None
         self.term = 0
         self.is_leader = False
-        self.configuration = Configuration(())
+        self.configuration = configuration_of(())
         self.members: frozenset[NodeId] = frozenset()
         #: When the host has a timer for the machine; None: it has none.
         self.deadline_ms: int | None = None
@@ -273,6 +274,13 @@ class Driver:
         entry = self._unwritten.get(index)
         data = self.log.entry_data(index) if entry is None else entry.data
         return None if data is None else data[STAMP_BYTES:]
+
+    def rest(self) -> None:
+        """Nothing is on its way: what was full once lets go of its room."""
+        if not self._callbacks:
+            self._callbacks = {}
+        if not self._unwritten:
+            self._unwritten = {}
 
     def close(self) -> None:
         """Answer everything that waits; nothing is handled any more."""

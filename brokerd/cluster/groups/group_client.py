@@ -21,6 +21,7 @@ from brokerd.cluster.groups.asked import Answer, Asked, Deadlines, ReplyStatus
 from brokerd.cluster.groups.commit_times import CommitTimes
 from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_commands import Command, Group
+from brokerd.core.alike import Alike
 from brokerd.core.queue import client_sessions as envelopes
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
@@ -89,6 +90,7 @@ class GroupClient:
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
         self._groups: dict[int, Group] = {}
+        self._alike: Alike[tuple[NodeId, ...]] = Alike()
         self._by_id: dict[int, tuple[Group, Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
         self._pending_bytes, self._pending_groups = 0, 0
@@ -102,7 +104,7 @@ class GroupClient:
 
     def set_members(self, uid: int, nodes: Iterable[NodeId]) -> None:
         """Make a group known, or its members anew."""
-        members = tuple(nodes)
+        members = self._alike.one(tuple(nodes))
         group = self._groups.get(uid)
         if group is None:
             self._groups[uid] = Group(uid, members)

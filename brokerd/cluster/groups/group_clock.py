@@ -125,6 +125,7 @@ class GroupClock:
             del self.active[uid]
             try:
                 if self._is_settled(driver, down):
+                    driver.rest()
                     self._note(uid)
                     continue
             except Exception as error:

@@ -31,6 +31,7 @@ from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.cluster.peer import peer_service, transport
+from brokerd.raft import messages
 from brokerd.raft.inputs import Input, NodeGone, PeerUnreachable, TransferLeadership
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
@@ -173,7 +174,7 @@ class Host:
         volatile: in memory only.  is_made_now: all that were there before it are open here."""
         if uid in self._drivers:
             raise ValueError(f"group {uid:x} is open")
-        configuration = Configuration(tuple(sorted(members)))
+        configuration = messages.configuration_of(tuple(sorted(members)))
         if volatile and configuration.voters != (self.node,):
             raise ValueError("a volatile group has one member, this node")
         log: LogStorage

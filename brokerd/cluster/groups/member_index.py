@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from brokerd.cluster.groups.driver import Driver
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import NodeId, members_of
 
 
 class MemberIndex:
@@ -22,7 +22,7 @@ class MemberIndex:
         """Take over the configuration in force."""
         configuration = driver.replica.configuration
         driver.configuration = configuration
-        members = frozenset(configuration.voters + configuration.learners)
+        members = members_of(configuration)
         for node in driver.members - members:
             self._with_member[node].discard(driver.uid)
         for node in members - driver.members:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from brokerd.raft.messages import Configuration, NodeId
+from brokerd.raft.messages import Configuration, NodeId, configuration_of
 
 #: A learner votes when it is at most so many entries behind: a busy leader is never without some on
 #: the way (RaftConfig.inflight_max APPENDs), and the rest takes it a moment.
@@ -163,16 +163,16 @@ def changed(configuration: Configuration, step: Step) -> Configuration:
 
 
 def _with_learner(now: Configuration, node: NodeId) -> Configuration:
-    return Configuration(now.voters, tuple(sorted((*now.learners, node))))
+    return configuration_of(now.voters, tuple(sorted((*now.learners, node))))
 
 
 def _with_voter(now: Configuration, node: NodeId) -> Configuration:
     learners = tuple(learner for learner in now.learners if learner != node)
-    return Configuration(tuple(sorted((*now.voters, node))), learners)
+    return configuration_of(tuple(sorted((*now.voters, node))), learners)
 
 
 def _without(now: Configuration, node: NodeId) -> Configuration:
-    return Configuration(
+    return configuration_of(
         tuple(voter for voter in now.voters if voter != node),
         tuple(learner for learner in now.learners if learner != node),
     )

@@ -13,7 +13,14 @@ from itertools import chain
 from typing import Protocol, TypeAlias
 
 from brokerd.cluster.errors import FrameError
-from brokerd.raft.messages import Configuration, Entry, Message, MessageKind, NodeId, Snapshot
+from brokerd.raft.messages import (
+    Entry,
+    Message,
+    MessageKind,
+    NodeId,
+    Snapshot,
+    configuration_of,
+)
 from brokerd.rpc.v1 import peer_pb2
 
 PROTOCOL_VERSION = 1
@@ -276,7 +283,7 @@ class SnapshotAssembler:
         """Take a chunk; return the whole message with the last one."""
         chunk = raft.snapshot
         if chunk.chunk == 0:
-            configuration = Configuration(
+            configuration = configuration_of(
                 tuple(NodeId(name) for name in chunk.voters),
                 tuple(NodeId(name) for name in chunk.learners),
             )

@@ -43,6 +43,7 @@ from brokerd.core.catalog.catalog_objects import (
     Exchange,
     Queue,
     Record,
+    kept_names,
     owner_of,
 )
 from brokerd.core.catalog.catalog_state import CHANGES_MAX, CatalogState
@@ -203,7 +204,7 @@ class CatalogMachine:
         record = new_record(kind, vhost, name, spec)
         if isinstance(record, Queue):
             record.uid = operation["uid"]
-            record.members = list(operation["members"])
+            record.members = kept_names(operation["members"])
             record.membership.created = changes.revision
             owner = operation.get("exclusive_owner")
             record.exclusive_owner = None if owner is None else ConnectionId(*owner)
@@ -335,7 +336,7 @@ class CatalogMachine:
             )
         if operation.get("revision", queue.revision) != queue.revision:
             return catalog_checks.reply(PRECONDITION, "was changed meanwhile", None, queue)
-        members = list(operation["members"])
+        members = kept_names(operation["members"])
         if members == queue.members:
             return catalog_checks.reply(UNCHANGED, record=queue)
         queue.membership = queue_membership.after_change(

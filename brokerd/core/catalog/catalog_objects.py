@@ -6,6 +6,8 @@ the router, policies, permissions, and through listings by the Admin service.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -187,6 +189,19 @@ class Exchange(Record):
         }
 
 
+def kept_names(names: Iterable[str]) -> list[str]:
+    """Return names of nodes that a queue is to keep: each of them once in all queues."""
+    return [sys.intern(name) for name in names]
+
+
+def _kept_arguments(arguments: Json) -> Json:
+    """Return arguments whose names and words are there once in all queues."""
+    return {
+        sys.intern(name): sys.intern(value) if type(value) is str else value
+        for name, value in arguments.items()
+    }
+
+
 class Queue(Record):
     """A queue: uid names its group, `members` the nodes that hold a replica."""
 
@@ -208,10 +223,10 @@ class Queue(Record):
         self.uid = uid
         self.members = members
         self.membership = queue_membership.Membership()
-        self.type: str = spec["type"]
+        self.type = sys.intern(spec["type"])
         self.durable: bool = spec["durable"]
         self.auto_delete: bool = spec["auto_delete"]
-        self.arguments: Json = spec["arguments"]
+        self.arguments = _kept_arguments(spec["arguments"])
         self.settings: Json = spec["settings"]
         self.replicas: int | None = spec.get("replicas")
         self.exclusive_owner: ConnectionId | None = None

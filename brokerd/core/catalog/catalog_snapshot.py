@@ -17,6 +17,7 @@ from brokerd.core.catalog.catalog_objects import (
     ConnectionId,
     Queue,
     Record,
+    kept_names,
     owner_json,
     owner_of,
 )
@@ -112,7 +113,7 @@ def _restored(stored: Json) -> Record:
     record.owner = owner_of(stored)
     if isinstance(record, Queue):
         record.uid = stored["uid"]
-        record.members = stored["members"]
+        record.members = kept_names(stored["members"])
         record.membership = queue_membership.restored(stored.get("membership", {}))
         owner = stored["exclusive_owner"]
         record.exclusive_owner = None if owner is None else ConnectionId(*owner)

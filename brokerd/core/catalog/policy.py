@@ -18,7 +18,7 @@ from brokerd.core.catalog import features, names, patterns, policy_keys
 from brokerd.core.catalog.catalog_objects import Entry, Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
-from brokerd.core.queue_options import QueueOptions
+from brokerd.core.queue_options import QueueOptions, kept
 
 Json = dict[str, Any]
 
@@ -54,13 +54,17 @@ class ExchangeOptions:
     policy: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, frozen=True)
 class QueueSettings:
     """What holds for a queue: values by policy key, and which policies apply."""
 
     policy: str | None = None
     operator_policy: str | None = None
     values: Json = field(default_factory=dict)
+
+
+#: Of most queues; one for all of them.
+_NOTHING_SAID = QueueSettings()
 
 
 def _best(candidates: Iterable[Entry], name: str, fits: Callable[[Json], bool]) -> Entry | None:
@@ -231,6 +235,8 @@ def effective_queue(view: CatalogState, queue: Queue) -> QueueSettings:
             value = combine(values[key], value)
         values[key] = value
     settings = QueueSettings(winners.policy, winners.operator_policy, values)
+    if settings == _NOTHING_SAID:
+        settings = _NOTHING_SAID
     memory["queue", queue.name] = settings
     return settings
 
@@ -328,7 +334,7 @@ def effective_queue_options(
     limit, count_mode, is_default = None, profile.quorum_delivery_count_mode, False
     if is_quorum:
         limit, count_mode, is_default = _delivery_limit(values, profile, is_told)
-    return QueueOptions(
+    options = QueueOptions(
         queue_type=queue.type,
         dead_letter_exchange=dead_letter_exchange,
         dead_letter_routing_key=values.get("dead-letter-routing-key"),
@@ -357,6 +363,7 @@ def effective_queue_options(
         orphan_scope=profile.mrg_orphan_scope,
         reroute_overflow=profile.mrg_reroute_overflow,
     )
+    return kept(options)
 
 
 def option_warnings(view: CatalogState, queue: Queue) -> list[str]:

@@ -6,8 +6,9 @@ leader stopped.  Pure; part of the catalog's records, changed by `catalog_machin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 #: Members of one queue at most (brokerd.raft.membership has the same bound).
@@ -17,6 +18,9 @@ MEMBERS_MAX = 64
 _SPREAD = 0x9E3779B97F4A7C15
 
 Json = dict[str, Any]
+
+#: Of a queue that has the members of its creation, as most have: one for all of them.
+NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -32,16 +36,16 @@ class Membership:
     #: Members that came later, and the catalog's revision that brought them.  Such a one starts
     #: empty and waits for its leader; the revision tells its lives apart, since a log that was
     #: removed is never written again.
-    joined: dict[str, int] = field(default_factory=dict)
+    joined: Mapping[str, int] = field(default_factory=lambda: NOBODY)
     #: The members are those of the creation: whoever has no log yet may begin with them.  Once a
     #: change is wanted, two of the first members that lost their disks could be the majority of a
     #: group that is none any more.
     is_founding: bool = True
     #: Nodes that were taken out by hand: a target size does not bring them back.
-    excluded: list[str] = field(default_factory=list)
+    excluded: tuple[str, ...] = ()
     #: Members that leave only to come back with a new log: wanted again once they are out, whatever
     #: becomes of whoever asked for it.
-    returning: list[str] = field(default_factory=list)
+    returning: tuple[str, ...] = ()
     #: The catalog's revision that made the queue; 0: a release made it that did not write it down.
     created: int = 0
 
@@ -51,13 +55,13 @@ class Membership:
         if self.wanted is not None:
             fields["wanted"] = self.wanted
         if self.joined:
-            fields["joined"] = self.joined
+            fields["joined"] = dict(self.joined)
         if not self.is_founding:
             fields["is_founding"] = False
         if self.excluded:
-            fields["excluded"] = self.excluded
+            fields["excluded"] = list(self.excluded)
         if self.returning:
-            fields["returning"] = self.returning
+            fields["returning"] = list(self.returning)
         if self.created:
             fields["created"] = self.created
         return fields
@@ -67,10 +71,10 @@ def restored(fields: Json) -> Membership:
     """Return what was stored; a release that knew nothing of it stored nothing."""
     return Membership(
         fields.get("wanted"),
-        fields.get("joined", {}),
+        fields.get("joined", NOBODY),
         fields.get("is_founding", True),
-        fields.get("excluded", []),
-        fields.get("returning", []),
+        tuple(fields.get("excluded", ())),
+        tuple(fields.get("returning", ())),
         fields.get("created", 0),
     )
 
@@ -120,8 +124,8 @@ def after_wish(
         None if set(wanted) == set(members) else list(wanted),
         membership.joined,
         membership.is_founding and set(wanted) == set(members),
-        excluded,
-        returning,
+        tuple(excluded),
+        tuple(returning),
         membership.created,
     )
 
@@ -140,15 +144,14 @@ def after_change(
     if wanted is not None and set(wanted) == set(members):
         wanted = None
     return Membership(
-        wanted, joined, False, membership.excluded, returning, created=membership.created
+        wanted, joined, False, membership.excluded, tuple(returning), created=membership.created
     )
 
 
 def without_node(membership: Membership, node: str) -> None:
     """A node leaves the cluster: one of the same name that comes later is another one."""
-    for remembered in (membership.excluded, membership.returning):
-        if node in remembered:
-            remembered.remove(node)
+    membership.excluded = tuple(name for name in membership.excluded if name != node)
+    membership.returning = tuple(name for name in membership.returning if name != node)
 
 
 def not_wanted(membership: Membership, members: Sequence[str], node: str) -> None:

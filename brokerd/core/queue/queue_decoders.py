@@ -18,7 +18,7 @@ from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, EnqueueHead, Kind, ReturnCause
-from brokerd.core.queue_options import QueueOptions
+from brokerd.core.queue_options import QueueOptions, kept
 
 #: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError)
@@ -178,7 +178,7 @@ def _options(data: bytes) -> QueueOptions:
     for field in fields(QueueOptions):
         if field.name in given:
             given[field.name] = _option(field.name, given[field.name], getattr(default, field.name))
-    return QueueOptions(**given)
+    return kept(QueueOptions(**given))
 
 
 def _option(name: str, value: Any, usual: object) -> Any:

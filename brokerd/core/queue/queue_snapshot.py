@@ -24,7 +24,7 @@ from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_commands import options_fields
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.core.queue.queue_store import Block, Entry, Place, Span, Store
-from brokerd.core.queue_options import QueueOptions
+from brokerd.core.queue_options import QueueOptions, kept
 
 VERSION = 1
 #: With packed entries.
@@ -110,7 +110,7 @@ def decode_into(state: QueueState, data: bytes) -> None:
         raise ValueError(f"queue snapshot version {version} is not known")
     at = _HEAD.size + size
     fields: dict[str, Any] = json.loads(data[_HEAD.size : at])
-    state.options = QueueOptions(**fields["options"])
+    state.options = kept(QueueOptions(**fields["options"]))
     state.counters.update(fields["counters"])
     _restore_messages(state, fields, memoryview(data)[at:])
     entries = state.store.entries

@@ -21,7 +21,7 @@ from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
-from brokerd.core.queue_options import QueueOptions
+from brokerd.core.queue_options import QueueOptions, kept
 
 #: Cumulative, each message counted in exactly one place (design/telemetry.md §6.5).
 COUNTERS: tuple[str, ...] = (
@@ -61,7 +61,7 @@ class QueueState:
         self._reset(options)
 
     def _reset(self, options: QueueOptions | None) -> None:
-        self.options = options or QueueOptions()
+        self.options = options or kept(QueueOptions())
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.store = Store()
         self.consumers = Consumers()

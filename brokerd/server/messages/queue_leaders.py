@@ -458,8 +458,9 @@ class QueueLeaders:
         queue = self._queues.queue_of(uid)
         if queue is None:
             return
-        self._unsure[uid] = set(effect.consumers)
+        self._unsure.pop(uid, None)
         if effect.consumers:
+            self._unsure[uid] = set(effect.consumers)
             self._remind_later()
         self._tell_nodes(uid)
         self._wake_members(uid)

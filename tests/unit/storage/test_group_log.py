@@ -164,8 +164,8 @@ def test_descriptions_on_disk_are_short_and_complete() -> None:
         5,
         2,
         9,
-        [1 << 40],
-        [2 << 40],
+        (1 << 40,),
+        (2 << 40,),
     )
     for reset in (True, False):
         data = records.encode_group_state(state, reset=reset)

@@ -40,6 +40,9 @@ class FakeDriver:
     trust: Trust = field(default_factory=Trust)
     inputs: list[Any] = field(default_factory=list)
 
+    def rest(self) -> None:
+        """Nothing to let go of."""
+
 
 class Rig:
     """A clock and five groups that want a tick."""

@@ -99,15 +99,15 @@ def test_what_was_taken_out_by_hand_is_remembered(catalog: CatalogDriver) -> Non
     """R-QQ-23: a target size does not bring it back; a person, or another member may."""
     want(catalog, remove=("n2",))
     want(catalog, remove=("n2",))
-    assert queue(catalog).membership.excluded == ["n2"]
+    assert queue(catalog).membership.excluded == ("n2",)
     want(catalog, add=("n2",))
-    assert queue(catalog).membership.excluded == []
+    assert queue(catalog).membership.excluded == ()
     want(catalog, remove=("n2",))
     grow(catalog, "n1")
     catalog.do(catalog_commands.remove_member("n3"))
-    assert queue(catalog).membership.excluded == ["n2"]
+    assert queue(catalog).membership.excluded == ("n2",)
     catalog.do(catalog_commands.remove_member("n2"))
-    assert queue(catalog).membership.excluded == []
+    assert queue(catalog).membership.excluded == ()
 
 
 def test_who_leaves_the_cluster_is_not_wanted_any_more(catalog: CatalogDriver) -> None:
@@ -134,7 +134,7 @@ def test_what_a_target_size_asks_for_excludes_nobody(catalog: CatalogDriver) -> 
         "/", "q", 5, add=["n3"], remove=["n2"], is_automatic=True
     )
     assert catalog.do(operation)["code"] == "OK"
-    assert queue(catalog).membership.excluded == []
+    assert queue(catalog).membership.excluded == ()
     assert queue(catalog).wanted_members == ["n1", "n3"]
 
 
@@ -154,11 +154,11 @@ def test_a_member_that_is_to_come_back_is_wanted_again_by_the_command_that_takes
     """G8: nobody has to remember it, so it does not matter who ends in between."""
     assert renew(catalog, "n2")["code"] == "OK"
     assert queue(catalog).wanted_members == ["n1"]
-    assert queue(catalog).membership.excluded == []
+    assert queue(catalog).membership.excluded == ()
     assert renew(catalog, "n2")["code"] == "UNCHANGED"
     grow(catalog, "n1")
     assert queue(catalog).wanted_members == ["n1", "n2"]
-    assert queue(catalog).membership.returning == []
+    assert queue(catalog).membership.returning == ()
     grow(catalog, "n1", "n2")
     assert queue(catalog).membership.wanted is None
     assert queue(catalog).membership.joined == {"n2": catalog.index}
@@ -171,7 +171,7 @@ def test_the_wish_to_come_back_survives_a_restart_of_the_catalog(catalog: Catalo
     restored = machine.state.queue("/", "q")
     assert restored is not None
     assert restored.membership == queue(catalog).membership
-    assert restored.membership.returning == ["n2"]
+    assert restored.membership.returning == ("n2",)
 
 
 def test_a_wish_to_come_back_that_comes_late_takes_back_nothing(catalog: CatalogDriver) -> None:
@@ -185,7 +185,7 @@ def test_a_wish_to_come_back_that_comes_late_takes_back_nothing(catalog: Catalog
 def test_who_is_taken_out_by_hand_does_not_come_back(catalog: CatalogDriver) -> None:
     renew(catalog, "n2")
     want(catalog, remove=("n2",))
-    assert queue(catalog).membership.excluded == ["n2"]
+    assert queue(catalog).membership.excluded == ("n2",)
     assert renew(catalog, "n2")["code"] == "UNCHANGED"
     grow(catalog, "n1")
     assert queue(catalog).wanted_members == ["n1"]
@@ -195,7 +195,7 @@ def test_who_is_asked_to_stay_stays(catalog: CatalogDriver) -> None:
     renew(catalog, "n2")
     want(catalog, add=("n2",))
     assert queue(catalog).membership.wanted is None
-    assert queue(catalog).membership.returning == []
+    assert queue(catalog).membership.returning == ()
 
 
 def test_a_returning_member_comes_beside_what_else_is_wanted(catalog: CatalogDriver) -> None:
@@ -203,7 +203,7 @@ def test_a_returning_member_comes_beside_what_else_is_wanted(catalog: CatalogDri
     want(catalog, add=("n3",))
     assert queue(catalog).wanted_members == ["n1", "n3"]
     grow(catalog, "n1", "n2", "n3")
-    assert queue(catalog).membership.returning == ["n2"]
+    assert queue(catalog).membership.returning == ("n2",)
     grow(catalog, "n1", "n3")
     assert queue(catalog).wanted_members == ["n1", "n3", "n2"]
 
@@ -211,7 +211,7 @@ def test_a_returning_member_comes_beside_what_else_is_wanted(catalog: CatalogDri
 def test_a_node_that_leaves_the_cluster_does_not_come_back(catalog: CatalogDriver) -> None:
     renew(catalog, "n2")
     catalog.do(catalog_commands.remove_member("n2"))
-    assert queue(catalog).membership.returning == []
+    assert queue(catalog).membership.returning == ()
     grow(catalog, "n1")
     assert queue(catalog).wanted_members == ["n1"]
 
@@ -279,7 +279,7 @@ def test_where_a_queue_is_going_survives_a_snapshot(catalog: CatalogDriver) -> N
     assert copy is not None
     assert copy.membership == queue(catalog).membership
     assert copy.membership.wanted == ["n2", "n3", "n4"]
-    assert copy.membership.excluded == ["n1"]
+    assert copy.membership.excluded == ("n1",)
     assert machine.snapshot() == catalog.machine.snapshot()
 
 

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from brokerd.core.queue.queue_machine import QueueMachine
 
 #: An idle queue with its replica and log, bytes; `bench.memory`, 10,000 of each type.
-QUEUE_BYTES = 11_500
+QUEUE_BYTES = 8_000
 #: What telemetry remembers of a queue led here: its last row.
-QUEUE_ROW_BYTES = 1_100
+QUEUE_ROW_BYTES = 200
 #: An AMQP connection after its login, uvloop's part included.
 CONNECTION_BYTES = 5_900
 CHANNEL_BYTES = 5_200
 CONSUMER_BYTES = 2_600
 #: A record of the catalog: a queue, an exchange, a binding, with its place in the indexes.
-RECORD_BYTES = 1_300
+RECORD_BYTES = 1_000
 #: What a member uses when it has opened its doors and holds nothing, at most; what it uses beyond
 #: that at its start was read from its disk.
 CODE_BYTES_MAX = 96 << 20

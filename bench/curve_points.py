@@ -27,6 +27,8 @@ WARM_UP_MESSAGES = 20_000
 IDLE_S = 5.0
 #: After something was created: a moment for what the brokers do behind it.
 SETTLE_S = 2.0
+#: New queues have told telemetry of themselves by then.
+TOLD_S = 12.0
 RESTART_TIMEOUT_S = 600
 #: What fewer new things take is lost in what a member's memory does of itself.
 GROWN_MIN = 90
@@ -126,6 +128,7 @@ def by_queues(kind: str, last: int) -> Measure:
             with queue_definitions(kind, range(made, point)) as file:
                 import_definitions(cluster, file)
             took = time.monotonic() - started
+            time.sleep(TOLD_S)
             figures = idle(cluster)
             grown = processes.resident_mib(cluster.pids()) - before
             if point - made >= GROWN_MIN:

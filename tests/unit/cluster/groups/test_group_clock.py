@@ -39,9 +39,10 @@ class FakeDriver:
     has_tick: bool = False
     trust: Trust = field(default_factory=Trust)
     inputs: list[Any] = field(default_factory=list)
+    has_rested: bool = False
 
     def rest(self) -> None:
-        """Nothing to let go of."""
+        self.has_rested = True
 
 
 class Rig:
@@ -84,6 +85,7 @@ def test_groups_that_came_to_rest_are_taken_off(rig: Rig) -> None:
     assert rig.due() == [2]
     assert 1 not in rig.clock.active
     assert rig.drivers[1].deadline_ms == 30
+    assert [driver.has_rested for driver in rig.drivers.values()] == [True] + 4 * [False]
 
 
 def test_who_watches_is_told_what_moved(rig: Rig) -> None:

@@ -18,6 +18,7 @@ from brokerd.server.slices import in_slices
 if TYPE_CHECKING:
     from collections.abc import Collection, Sized
 
+    from brokerd.cluster.groups.group_clock import Moved
     from brokerd.core.catalog.catalog_objects import Queue, Record
     from brokerd.core.queue.queue_machine import QueueMachine
 
@@ -72,14 +73,6 @@ class Queues(Protocol):
 
     def machine(self, uid: int) -> QueueMachine:
         """Return the state of a queue that has a replica here."""
-        ...
-
-
-class Moved(Protocol):
-    """Which replicas ran, came or went (cluster's group_clock.py)."""
-
-    def take(self) -> tuple[Collection[int], bool]:
-        """Return those since this was asked last; True: any other may have as well."""
         ...
 
 

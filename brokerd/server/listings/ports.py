@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from brokerd.amqp.connection import AmqpConnection
+    from brokerd.cluster.groups.group_clock import Moved
     from brokerd.cluster.groups.host_events import GroupStatus, Progress
     from brokerd.core.alarms import AlarmSet
     from brokerd.core.catalog.catalog_objects import Queue
@@ -52,6 +53,10 @@ class Groups(Protocol):
 
     def progress_of(self, uid: int) -> Progress:
         """Return how far a replica is that is here."""
+        ...
+
+    def watch(self) -> Moved:
+        """Return what tells which replicas have moved, from now on."""
         ...
 
 

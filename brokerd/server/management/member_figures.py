@@ -38,6 +38,8 @@ def make_rates(sources: Sources, totals: MemberTotals) -> Rates:
     return Rates(
         lambda: [MEMBER, *sources.queues.queue_uids()],
         functools.partial(_sample, sources, totals),
+        sources.groups.watch(),
+        always=(MEMBER,),
     )
 
 

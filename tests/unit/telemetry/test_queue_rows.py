@@ -88,6 +88,8 @@ def test_nothing_is_left_of_a_queue_that_is_deleted() -> None:
     rows = QueueRows()
     rows.known([1, 2])
     say(rows, Queue(3, "q"))
+    rows.forget_deleted([1, 2, 3])
+    assert rows._born_before == {1, 2, 3}
     rows.forget(3)
     rows.forget_deleted([2])
     assert rows._born_before == {2}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.cluster.groups.group_clock import Moved
 from brokerd.server.management import figures, rates
 from brokerd.server.management.figures import Figures
 from brokerd.server.management.rates import Rates
@@ -106,7 +107,8 @@ async def test_rates_are_what_was_gained_between_two_samples(
 ) -> None:
     monkeypatch.setattr(rates, "INTERVAL_S", 0.02)
     counts = {1: 0, 2: 5}
-    found = Rates(lambda: [1, 2, 3], lambda uid: (counts[uid],) if uid in counts else None)
+    moved = Moved([1])
+    found = Rates(lambda: [1, 2, 3], lambda uid: (counts[uid],) if uid in counts else None, moved)
     running = asyncio.create_task(found.run())
     try:
         assert found.of(1) == ()
@@ -121,6 +123,44 @@ async def test_rates_are_what_was_gained_between_two_samples(
         running.cancel()
 
 
+async def test_what_stands_still_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "INTERVAL_S", 0.02)
+    counts, looked = {1: 0, 2: 5, 3: 7, 9: 0}, []
+    moved, rounds = Moved(()), asyncio.Semaphore(0)
+
+    def take(uid: int) -> tuple[int, ...] | None:
+        looked.append(uid)
+        if uid == 9:
+            rounds.release()
+        return (counts[uid],) if uid in counts else None
+
+    async def next_round() -> list[int]:
+        async with asyncio.timeout(5):
+            await rounds.acquire()
+        seen = sorted(looked)
+        looked.clear()
+        return seen
+
+    found = Rates(lambda: [1, 2, 3, 9], take, moved, always=[9])
+    running = asyncio.create_task(found.run())
+    try:
+        found.want()
+        assert await next_round() == [1, 2, 3, 9]
+        counts[1] = 8
+        moved.note(1)
+        del counts[3]
+        moved.note(3)
+        assert await next_round() == [1, 3, 9]
+        assert found.of(1)[0] > 0
+        assert (found.of(2), found.of(3)) == ((0.0,), ())
+        # Once more, to see that it has come to rest.
+        assert await next_round() == [1, 9]
+        assert found.of(1) == (0.0,)
+        assert await next_round() == [9]
+    finally:
+        running.cancel()
+
+
 async def test_sampling_ends_when_nobody_asks_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "INTERVAL_S", 0.01)
     monkeypatch.setattr(rates, "IDLE_S", 0.03)
@@ -131,7 +171,7 @@ async def test_sampling_ends_when_nobody_asks_any_more(monkeypatch: pytest.Monke
         taken += 1
         return (taken,)
 
-    found = Rates(lambda: [1], take)
+    found = Rates(lambda: [1], take, Moved([1]))
     running = asyncio.create_task(found.run())
     try:
         found.want()

@@ -64,6 +64,7 @@ from brokerd.server.management import table as management_table
 from brokerd.server.management.figures import Figures
 from brokerd.server.management.ports import ManagementServices
 from brokerd.server.management.rates import Rates
+from brokerd.server.management.resting_rows import RestingRows
 from brokerd.server.member_events import MemberEvents, Receive, Rooms
 from brokerd.server.member_queues import MemberQueues
 from brokerd.server.member_totals import MemberTotals
@@ -569,6 +570,7 @@ def _management_services(
         figures=Figures(base.process.node, base.host.alive, members.calls),
         totals=totals,
         rates=member_figures.make_rates(admin, totals),
+        resting=RestingRows(base.host.watch()),
         routing=messages.routing,
         connect_here=endpoints.connect_here,
         blocking_reason=access.alarms.reason,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog.audit import Author
     from brokerd.server.management.figures import Calls, Figures
     from brokerd.server.management.rates import Rates
+    from brokerd.server.management.resting_rows import RestingRows
     from brokerd.server.member_totals import MemberTotals
     from brokerd.server.messages.ports import Process, Routing
 
@@ -51,6 +52,8 @@ class ManagementServices:
     totals: MemberTotals
     #: What changed between samples.
     rates: Rates
+    #: Rows of queues that stand still.
+    resting: RestingRows
     routing: Routing
     #: connect_here(identity, author): AMQP of this member with somebody's rights, without a login.
     connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]

@@ -233,7 +233,36 @@ def _keys(maker: Maker, queue: Queue, found: Figures | None, columns: list[str])
 
 async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
     """Return a list as JSON; of 10,000 rows only those of a slice are there at a time."""
+    if listing.columns_of(call.query) is None and not call.is_on("disable_stats"):
+        return encoding.bracketed(await _whole(call.services, queues))
     return encoding.bracketed([encoding.items(rows) async for rows in _rows(call, queues)])
+
+
+async def _whole(services: ManagementServices, queues: Sequence[Queue]) -> list[bytes]:
+    """Return whole rows, encoded; those of queues that stand still as they were."""
+    view, resting, groups = services.catalog.view, services.resting, services.listed.groups
+    maker = Maker(services)
+    began = view.revision, frozenset(groups.alive())
+    resting.begin(began, services.rates.moving)
+    missing: list[Queue] = []
+    async for some in in_slices(queues):
+        missing += [queue for queue in some if resting.get(queue.uid) is None]
+    of = await queue_figures.known(services, missing)
+    parts: list[bytes] = []
+    async for some in in_slices(queues):
+        made: list[bytes] = []
+        for queue in some:
+            if not _is_there(view, queue):
+                continue
+            row = resting.get(queue.uid)
+            if row is None:
+                found = of(queue)
+                row = encoding.items([maker.whole(queue, found)])
+                if found is not None and groups.has_group(queue.uid) and not any(found["rates"]):
+                    resting.keep(queue.uid, row, began)
+            made.append(row)
+        parts.append(b"".join(made))
+    return [part for part in parts if part]
 
 
 async def _rows(call: Call, queues: Sequence[Queue]) -> AsyncIterator[list[Json]]:

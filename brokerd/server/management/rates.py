@@ -63,6 +63,11 @@ class Rates:
             round((b - a) / self._interval_s, 4) for a, b in zip(before, last, strict=True)
         )
 
+    @property
+    def moving(self) -> Collection[int]:
+        """Return the queues of which some rate is not 0, or was not until the last sample."""
+        return self._moving
+
     def want(self) -> None:
         """Somebody asks, and may again."""
         self._wanted_until = asyncio.get_running_loop().time() + IDLE_S

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
 
+from brokerd.cluster.groups.group_clock import Moved
+from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
-from brokerd.server.management import queues
+from brokerd.server.management import queue_figures, queues, resting_rows
+from brokerd.server.management.resting_rows import RestingRows
 from tests.unit.core.catalog_driver import VHOST, CatalogDriver
 
 
 @dataclass
 class Groups:
+    up: set[NodeId] = field(default_factory=lambda: {NodeId("n1")})
+    are_here: bool = True
+
     def alive(self) -> set[NodeId]:
-        return {NodeId("n1")}
+        return self.up
+
+    def has_group(self, _: int) -> bool:
+        return self.are_here
 
 
 @dataclass
@@ -66,3 +76,131 @@ async def test_a_queue_that_is_deleted_while_a_list_is_made_is_left_out(
             catalog.queue("c", durable=True)
     assert found == ["a", "d"]
     assert len(json.loads(b"".join(queues.encoding.bracketed(parts)))) == 2
+
+
+@dataclass
+class Rates:
+    """Queues whose rates are not 0."""
+
+    moving: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Polled:
+    """A member whose list of queues is asked for again and again."""
+
+    catalog: CatalogDriver = field(default_factory=CatalogDriver)
+    moved: Moved = field(default_factory=lambda: Moved(()))
+    groups: Groups = field(default_factory=Groups)
+    rates: Rates = field(default_factory=Rates)
+    ready: dict[str, int] = field(default_factory=dict)
+    gained: dict[str, float] = field(default_factory=dict)
+    #: Rows that were made for the last list.
+    made: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c"):
+            self.catalog.queue(name, durable=True)
+        self.resting = RestingRows(self.moved)
+
+    @property
+    def view(self) -> Any:
+        return self.catalog.view
+
+    def figures(self, queue: Queue) -> dict[str, Any] | None:
+        self.made.append(queue.name)
+        ready = self.ready.get(queue.name, 0)
+        rates = (self.gained.get(queue.name, 0.0), *queue_figures.STILL[1:])
+        return {
+            "leader": "n1", "sample": (ready, ready, *(0,) * 6), "rates": rates,
+            "ready_bytes": 0, "unacked_bytes": 0, "dlx": 0, "consumers": 0, "memory": 1,
+            "head_ms": None, "used_ms": None, "limit": None, "single": None,
+        }  # fmt: skip
+
+    async def list(self) -> dict[str, dict[str, Any]]:
+        """Return the rows by the queue's name; `made` says which were made for it."""
+        self.made.clear()
+        known = list(self.view.vhosts[VHOST].queues.values())
+        services = cast(Any, Asked(self, Listed(self.groups), self.rates, self.resting))
+        parts = await queues._whole(services, known)
+        rows = json.loads(b"".join(queues.encoding.bracketed(parts)))
+        return {row["name"]: row for row in rows}
+
+    def uid(self, name: str) -> int:
+        return int(self.view.vhosts[VHOST].queues[name].uid)
+
+
+@dataclass
+class Asked:
+    """What the list is made of."""
+
+    catalog: Any
+    listed: Listed
+    rates: Rates
+    resting: RestingRows
+    node: str = "n1"
+
+
+@pytest.fixture
+def polled(monkeypatch: pytest.MonkeyPatch) -> Polled:
+    polled = Polled()
+
+    async def known(*_: Any) -> Any:
+        return polled.figures
+
+    monkeypatch.setattr(queue_figures, "known", known)
+    return polled
+
+
+async def test_rows_of_queues_that_stand_still_are_made_once(polled: Polled) -> None:
+    first = await polled.list()
+    assert sorted(polled.made) == sorted(first) == ["a", "b", "c"]
+    assert await polled.list() == first
+    assert polled.made == []
+    polled.ready["b"] = 7
+    polled.moved.note(polled.uid("b"))
+    assert (await polled.list())["b"]["messages_ready"] == 7
+    assert polled.made == ["b"]
+
+
+async def test_a_row_is_made_anew_while_its_rates_move_and_once_more(polled: Polled) -> None:
+    await polled.list()
+    # The sample comes after the group has come to rest.
+    polled.rates.moving = {polled.uid("c")}
+    polled.gained["c"] = 2.5
+    for _ in range(2):
+        assert (await polled.list())["c"]["messages_details"] == {"rate": 2.5}
+        assert polled.made == ["c"]
+    polled.rates.moving, polled.gained = set(), {}
+    for made in (["c"], []):
+        assert (await polled.list())["c"]["messages_details"] == {"rate": 0.0}
+        assert polled.made == made
+
+
+async def test_no_row_outlives_a_change_of_the_catalog_or_of_the_members(polled: Polled) -> None:
+    await polled.list()
+    polled.catalog.delete("queue", "a")
+    assert sorted(await polled.list()) == ["b", "c"] == sorted(polled.made)
+    polled.groups.up.add(NodeId("n2"))
+    await polled.list()
+    assert sorted(polled.made) == ["b", "c"]
+
+
+async def test_rows_are_kept_up_to_a_bound_and_for_a_while(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting_rows, "BYTES_MAX", 1_500)
+    monkeypatch.setattr(resting_rows, "IDLE_S", 0.05)
+    await polled.list()
+    await polled.list()
+    assert polled.made == ["b", "c"]
+    await asyncio.sleep(0.2)
+    await polled.list()
+    assert polled.made == ["a", "b", "c"]
+
+
+async def test_rows_of_queues_that_are_elsewhere_are_not_kept(polled: Polled) -> None:
+    polled.groups.are_here = False
+    for _ in range(2):
+        await polled.list()
+        assert polled.made == ["a", "b", "c"]

@@ -34,6 +34,10 @@ BACKLOG = 128
 READ_BYTES, STRANGER_READ_BYTES = 128 * 1024, 4 * 1024
 #: SEC-33: of TLS.
 HANDSHAKE_S = 5.0
+#: Of a body that nobody wanted so much is read and dropped, for so long at most: a socket that is
+#: closed with something unread takes the answer with it (RFC 9112, 9.6).
+LINGER_S = 1.0
+LINGER_BYTES = 16 << 20
 #: One line at most in so long about requests that cannot be read.
 COMPLAINT_S = 1.0
 TOLD_CHARACTERS_MAX = 200
@@ -72,7 +76,7 @@ class HttpServer:
             access_log=None,
             handle_signals=False,
             keepalive_timeout=NEXT_REQUEST_S,
-            lingering_time=0.0,
+            lingering_time=LINGER_S if limits.has_bodies else 0.0,
             logger=self._requests,
             # Whoever wants a body packed would unpack a small one into a huge one.
             auto_decompress=False,
@@ -136,7 +140,10 @@ class HttpServer:
             connection.taken_up()
             self._strangers.renew(connection)
             request[CONNECTION] = connection
-        return cast(web.StreamResponse, await handler(request))
+        response = await handler(request)
+        if connection is not None and self.limits.has_bodies and not request.content.is_eof():
+            connection.allow(LINGER_BYTES)
+        return cast(web.StreamResponse, response)
 
     def complain(self, text: str, address: str) -> None:
         """Log why a connection was dropped, not with each of them."""

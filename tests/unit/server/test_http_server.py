@@ -84,6 +84,36 @@ async def test_of_a_stranger_little_is_held_however_much_it_sends() -> None:
         await server.cleanup()
 
 
+async def test_an_answer_arrives_though_nobody_wants_the_body() -> None:
+    """Somebody whose password is wrong sends his definitions: he is to read why, not of a broken
+    pipe.
+    """
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=401, text="no")
+
+    app = web.Application()
+    app.router.add_put("/", handler)
+    server = HttpServer(app, HttpLimits(has_bodies=True))
+    (port,) = free_ports(1)
+    await server.start("127.0.0.1", port)
+    body = b"x" * (8 << 20)
+    try:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+            writer.write(head)
+            # In pieces, as clients do: the answer is there before the last of them.
+            for at in range(0, len(body), 1 << 20):
+                writer.write(body[at : at + (1 << 20)])
+                await writer.drain()
+            answer = await asyncio.wait_for(reader.readuntil(b"no"), 30)
+            assert answer.startswith(b"HTTP/1.1 401")
+            writer.close()
+    finally:
+        await server.cleanup()
+
+
 @pytest.mark.parametrize(
     "request_head", [b"GET / HTTP/1.1\nHost: a\n\n", b"GET / HTTP/1.1\r\n\r\n"]
 )

@@ -126,6 +126,8 @@ class Node:
         self.now_us = BEGIN_US
         self.counters = Counters(lambda: self.now_us // 1000, lambda: self.now_us)
         self.queue_rows = QueueRows()
+        #: Queues that were led at the last interval.
+        self._led: set[int] = set()
         self.queue_rows.known(known)
         #: What is declared, where this member leads the catalog.
         self.declared: CatalogDriver | None = None
@@ -149,8 +151,10 @@ class Node:
         row |= self.figures
         # Older members do not say where their memory goes.
         rows.append(row | {"mem_parts": dict(self.parts)} if self.parts else row)
-        # No queue of a fleet is ever deleted.
-        self.queue_rows.forget((queue.uid for queue in led), range(1 << 32))
+        uids = {queue.uid for queue in led}
+        for uid in self._led - uids:
+            self.queue_rows.forget(uid)
+        self._led = uids
         for queue, term in zip(led, terms, strict=True):
             status = GroupState(term, {"a": 0, "b": 0})
             rows += self.queue_rows.rows(

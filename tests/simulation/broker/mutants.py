@@ -7,6 +7,7 @@ does not notice has a blind spot (design/replication.md §5).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,11 +149,11 @@ def _reset_counts(state: QueueState, spans: list[Any], counts: bool, asked: bool
 
 
 def _no_limit(state: QueueState, spans: list[Any], counts: bool, asked: bool = False) -> None:
-    limit, state.options.delivery_limit = state.options.delivery_limit, None
+    options, state.options = state.options, dataclasses.replace(state.options, delivery_limit=None)
     try:
         _put_back(state, spans, counts, asked)
     finally:
-        state.options.delivery_limit = limit
+        state.options = options
 
 
 def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:

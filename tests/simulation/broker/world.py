@@ -7,6 +7,7 @@ of each confirmed message (G1).  The core alone, on a worse network, is simulate
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import random
@@ -107,17 +108,22 @@ class BrokerWorld:
             options = QueueOptions(queue_type="quorum", disconnected_timeout_ms=2_000)
             is_dead = scenario.dead_letters and number == count - 1
             uid = dead_uid if is_dead else number + 10
+            has_letters = scenario.dead_letters and number == 0
+            if has_letters:
+                mode = self.rng.choice(("3.x", "4.0", "4.3"))
+                is_default = mode == "4.3" and has_default_limit
+                options = dataclasses.replace(
+                    options,
+                    dead_letter_exchange="dlx",
+                    at_least_once=True,
+                    overflow="reject-publish",
+                    delivery_limit=scenario.delivery_limit,
+                    delivery_count_mode="failures" if is_default else mode,
+                    delivery_limit_is_default=is_default,
+                )
             queue = SimQueue(uid, "dead" if is_dead else f"q{uid}", founders, options)
             queue.members = list(founders)
-            if scenario.dead_letters and number == 0:
-                options.dead_letter_exchange = "dlx"
-                options.at_least_once = True
-                options.overflow = "reject-publish"
-                options.delivery_limit = scenario.delivery_limit
-                options.delivery_count_mode = self.rng.choice(("3.x", "4.0", "4.3"))
-                if options.delivery_count_mode == "4.3" and has_default_limit:
-                    options.delivery_count_mode = "failures"
-                    options.delivery_limit_is_default = True
+            if has_letters:
                 queue.targets = (dead_uid,)
             queues[uid] = queue
         return queues

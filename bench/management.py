@@ -314,7 +314,8 @@ def measure(cluster: BrokerdCluster, args: argparse.Namespace, folder: Path) -> 
     with idle_connections(cluster.amqp_ports, args.connections):
         if args.rounds and not args.turns:
             requests(cluster, args.rounds)
-        polled(cluster, args.seconds, args.pairs, folder if args.turns else None)
+        if args.pairs:
+            polled(cluster, args.seconds, args.pairs, folder if args.turns else None)
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ of each confirmed message (G1).  The core alone, on a worse network, is simulate
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import random
@@ -33,7 +32,7 @@ from tests.simulation.broker.kernel import Kernel
 from tests.simulation.broker.lies import Lies
 from tests.simulation.broker.member import SimMember
 from tests.simulation.broker.oracle import Ledger, Oracle
-from tests.simulation.broker.queues import SimQueue
+from tests.simulation.broker.queues import SimQueue, with_letters
 from tests.simulation.broker.scenario import Scenario
 from tests.simulation.broker.streams import Wires
 from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults
@@ -112,15 +111,7 @@ class BrokerWorld:
             if has_letters:
                 mode = self.rng.choice(("3.x", "4.0", "4.3"))
                 is_default = mode == "4.3" and has_default_limit
-                options = dataclasses.replace(
-                    options,
-                    dead_letter_exchange="dlx",
-                    at_least_once=True,
-                    overflow="reject-publish",
-                    delivery_limit=scenario.delivery_limit,
-                    delivery_count_mode="failures" if is_default else mode,
-                    delivery_limit_is_default=is_default,
-                )
+                options = with_letters(options, scenario.delivery_limit, mode, is_default)
             queue = SimQueue(uid, "dead" if is_dead else f"q{uid}", founders, options)
             queue.members = list(founders)
             if has_letters:

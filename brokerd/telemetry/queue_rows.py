@@ -114,7 +114,7 @@ class QueueRows:
         """Return the queues that have said nothing for so long that they are to say so."""
         due = []
         for uid, seen in self._seen.items():
-            if now_us - seen.at_us < HEARTBEAT_US:
+            if _is_recent(seen, now_us):
                 break
             due.append(uid)
         return due
@@ -141,7 +141,7 @@ class QueueRows:
         # Ages grow by themselves and change nothing (design/telemetry.md §13.8).
         said = (gauges, limits)
         is_quiet = said == seen.said and not deltas
-        if is_quiet and now_us - seen.at_us < HEARTBEAT_US:
+        if is_quiet and _is_recent(seen, now_us):
             return []
         seen.said, seen.at_us = self._alike.one(said), now_us
         self._seen[queue.uid] = self._seen.pop(queue.uid)
@@ -191,6 +191,11 @@ class QueueRows:
             return {}
         both = zip(queue_state.COUNTERS, now, base, strict=True)
         return {name: after - before for name, after, before in both if after != before}
+
+
+def _is_recent(seen: _Seen, now_us: int) -> bool:
+    """Say whether a row was told a short while ago; one of the future is of a clock put back."""
+    return 0 <= now_us - seen.at_us < HEARTBEAT_US
 
 
 def _age_ms(since_ms: int | None, now_us: int) -> int:

@@ -67,6 +67,15 @@ def test_queues_that_were_silent_for_long_are_due() -> None:
     assert rows.due(HEARTBEAT_US + 6) == [1]
 
 
+def test_a_clock_that_is_put_back_silences_nobody() -> None:
+    rows, ahead, behind = QueueRows(), Queue(1, "q1"), Queue(2, "q2")
+    say(rows, ahead, now_us=9 * HEARTBEAT_US)
+    say(rows, behind, now_us=10)
+    assert rows.due(20) == [1]
+    assert len(say(rows, ahead, now_us=20)) == 1
+    assert rows.due(10 + HEARTBEAT_US) == [2]
+
+
 def test_numbers_that_are_zero_are_left_out_but_for_those_that_make_a_row() -> None:
     rows, queue = QueueRows(), Queue(1, "q")
     queue.consumers = 0

@@ -89,7 +89,7 @@ def batches(messages: int, kept: Annotations | None) -> list[bytes]:
 
 def through(feature: Feature, messages: int) -> float:
     """Return ns per message for a queue with this feature, batch by batch."""
-    machine = QueueMachine("q", QueueOptions(**feature.options))
+    machine = QueueMachine(QueueOptions(**feature.options))
     checkout = Checkout(WHO, 0, False, False, 0, "u")
     machine.apply(Meta(1, 1, 1), queue_commands.encode_checkout(checkout))
     index, spent = 1, 0

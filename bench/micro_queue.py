@@ -29,7 +29,7 @@ class Bed:
     """A machine and its log index."""
 
     def __init__(self, consumers: int, prefetch: int = 0) -> None:
-        self.machine = QueueMachine("q", QueueOptions("quorum", delivery_limit=20))
+        self.machine = QueueMachine(QueueOptions("quorum", delivery_limit=20))
         self.index = 0
         self.consumers = [ConsumerId("n1", 1, i, "c") for i in range(consumers)]
         for consumer in self.consumers:

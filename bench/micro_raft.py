@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from brokerd.raft.actions import Action, Persist, SaveSnapshot, Send
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.inputs import Input, Persisted, Propose, Received, SnapshotSaved, Tick
 from brokerd.raft.machine import Meta
 from brokerd.raft.messages import Configuration, GroupUid, NodeId
-from brokerd.raft.replica import Action, Persist, Replica, SaveSnapshot, Send
+from brokerd.raft.replica import Replica
 from tests.simulation.disk import FakeDisk
 
 NODES = (NodeId("a"), NodeId("b"), NodeId("c"))

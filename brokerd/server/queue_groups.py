@@ -120,7 +120,7 @@ class QueueGroups:
             first = members if membership.is_founding else []
             # A queue never changes its type, so the machine knows it before its leader tells the
             # rest, which may come behind the first messages (QueueLeaders.propose).
-            machine = QueueMachine(queue.name, kept(QueueOptions(queue_type=queue.type)))
+            machine = QueueMachine(kept(QueueOptions(queue_type=queue.type)))
             volatile = not queue.durable
             self._host.open_group(
                 uid,

@@ -53,19 +53,19 @@ def joined(commands: list[bytes]) -> bytes:
 def queue_commands_target(data: bytes) -> None:
     """Commands of a queue: answered, and the state stays sound (SEC-44, R-QQ-9)."""
     kind = "quorum" if data[:1] > b"\x7f" else "classic"
-    machine = QueueMachine("q", QueueOptions(queue_type=kind))
+    machine = QueueMachine(QueueOptions(queue_type=kind))
     for number, command in enumerate(pieces(data[1:]), 1):
         machine.apply(Meta(number, now_ms=1_000 * number), command)
         machine.check_invariants()
     machine.overview()
-    again = QueueMachine("q", QueueOptions())
+    again = QueueMachine(QueueOptions())
     again.restore(machine.snapshot())
     assert again.snapshot() == machine.snapshot()
 
 
 def queue_snapshot_target(data: bytes) -> None:
     """A queue's snapshot, which comes from the disk or from a leader."""
-    machine = QueueMachine("q", QueueOptions())
+    machine = QueueMachine(QueueOptions())
     try:
         machine.restore(data)
     except (*decoders.MALFORMED, AssertionError, AttributeError, OverflowError):

@@ -111,8 +111,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine = QueueMachine("q")
-        self.replica = QueueMachine("q")
+        self.machine = QueueMachine()
+        self.replica = QueueMachine()
         self.meta = StepMeta(0, 1, 1_000)
         self.sequence: dict[int, int] = {}
         #: number -> consumer
@@ -422,7 +422,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     @rule()
     def replica_restarts_from_a_snapshot(self) -> None:
         data = self.machine.snapshot()
-        self.replica = QueueMachine("other options than the snapshot's", QueueOptions("quorum"))
+        self.replica = QueueMachine(QueueOptions("quorum"))
         self.replica.restore(data)
         assert self.replica.snapshot() == data
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brokerd.raft.actions import Reply
 from brokerd.raft.inputs import Propose
 from brokerd.raft.messages import NodeId
-from brokerd.raft.replica import Reply
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

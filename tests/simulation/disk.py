@@ -11,9 +11,9 @@ import random
 from collections import deque
 from dataclasses import replace
 
+from brokerd.raft.actions import InstallSnapshot, Persist, SaveSnapshot
 from brokerd.raft.membership import decode_configuration
 from brokerd.raft.messages import Configuration, Entry, EntryKind, HardState, Snapshot
-from brokerd.raft.replica import InstallSnapshot, Persist, SaveSnapshot
 
 Write = Persist | InstallSnapshot | SaveSnapshot
 

@@ -10,19 +10,19 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from brokerd.raft.inputs import Input, LeaderAlive, Persisted, Received, SnapshotSaved, Tick
-from brokerd.raft.messages import Configuration, GroupUid, Message, MessageKind, NodeId
-from brokerd.raft.replica import (
+from brokerd.raft.actions import (
     Contradicted,
     InstallSnapshot,
     Persist,
     Realise,
-    Replica,
     Reply,
     RoleChanged,
     SaveSnapshot,
     Send,
 )
+from brokerd.raft.inputs import Input, LeaderAlive, Persisted, Received, SnapshotSaved, Tick
+from brokerd.raft.messages import Configuration, GroupUid, Message, MessageKind, NodeId
+from brokerd.raft.replica import Replica
 from tests.simulation.checkers import require
 from tests.simulation.disk import FakeDisk
 from tests.simulation.machine import SimMachine

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brokerd.raft.actions import Reply
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.inputs import ChangeMembers, NodeGone, PeerUnreachable, TransferLeadership
 from brokerd.raft.messages import Configuration, Message, NodeId
-from brokerd.raft.replica import Reply
 from tests.simulation.checkers import Checkers, Violation, require
 from tests.simulation.clients import SimClient
 from tests.simulation.network import PARTITIONS, FakeNetwork, NetworkFaults

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from brokerd.cluster.groups.trust import Action, Event, Trust
-from brokerd.raft import inputs
-from brokerd.raft import replica as raft
+from brokerd.raft import actions, inputs
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import (
     Configuration,
@@ -23,6 +22,7 @@ from brokerd.raft.messages import (
     NodeId,
     configuration_of,
 )
+from brokerd.raft.replica import Replica
 from brokerd.raft.storage import LogStorage
 
 logger = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class Ports(Protocol):
         """Have effects done."""
         ...
 
-    def save_snapshot(self, driver: Driver, action: raft.SaveSnapshot) -> None:
+    def save_snapshot(self, driver: Driver, action: actions.SaveSnapshot) -> None:
         """Write a snapshot; then put SnapshotSaved."""
         ...
 
-    def install_snapshot(self, driver: Driver, action: raft.InstallSnapshot) -> None:
+    def install_snapshot(self, driver: Driver, action: actions.InstallSnapshot) -> None:
         """Replace the log; then call driver.persisted."""
         ...
 
@@ -132,7 +132,7 @@ class Driver:
     def __init__(
         self,
         uid: int,
-        replica: raft.Replica,
+        replica: Replica,
         log: LogStorage,
         machine: Machine,
         ports: Ports,
@@ -242,12 +242,12 @@ class Driver:
             events = [event for event in events if self._admits(event)]
         self.has_tick = False
         self._last_proposal = None
-        handle, actions, first = self.replica.handle, self._ACTIONS, self._first
+        handle, act, first = self.replica.handle, self._ACTIONS, self._first
         if first:
             self._run_first()
         for event in events:
             for action in handle(event):
-                actions[type(action)](self, action)
+                act[type(action)](self, action)
             # Not before all actions of the event, whose writes and messages come before its own.
             if first:
                 self._run_first()
@@ -265,9 +265,9 @@ class Driver:
         replica = self.replica
         if replica.applied_index == replica.commit_index or self.is_closed or self.error:
             return
-        actions = self._ACTIONS
+        act = self._ACTIONS
         for action in replica.handle(inputs.CatchUp()):
-            actions[type(action)](self, action)
+            act[type(action)](self, action)
 
     def entry_data(self, index: int) -> bytes | None:
         """Return a live entry's command without its time stamp."""
@@ -293,15 +293,15 @@ class Driver:
 
     # ---- actions --------------------------------------------------------------------------------
 
-    def _on_persist(self, action: raft.Persist) -> None:
+    def _on_persist(self, action: actions.Persist) -> None:
         for entry in action.entries:
             self._unwritten[entry.index] = entry
         self._ports.persist(self, action.token, action.hard_state, action.entries)
 
-    def _on_send(self, action: raft.Send) -> None:
+    def _on_send(self, action: actions.Send) -> None:
         self._ports.send(self.uid, action.message)
 
-    def _on_reply(self, action: raft.Reply) -> None:
+    def _on_reply(self, action: actions.Reply) -> None:
         done = self._callbacks.pop(action.token, None)
         if done is not None:
             self._answer(done, action.accepted, action.reply, action.leader)
@@ -313,34 +313,34 @@ class Driver:
         except Exception:
             logger.exception("the answer to a command was not taken group=%x", self.uid)
 
-    def _on_realise(self, action: raft.Realise) -> None:
+    def _on_realise(self, action: actions.Realise) -> None:
         try:
             self._ports.realise(self, action.term, action.effects)
         except Exception:
             logger.exception("effects failed group=%x index=%d", self.uid, action.index)
 
-    def _on_save_snapshot(self, action: raft.SaveSnapshot) -> None:
+    def _on_save_snapshot(self, action: actions.SaveSnapshot) -> None:
         self._ports.save_snapshot(self, action)
 
-    def _on_install_snapshot(self, action: raft.InstallSnapshot) -> None:
+    def _on_install_snapshot(self, action: actions.InstallSnapshot) -> None:
         self._unwritten.clear()
         self._ports.install_snapshot(self, action)
 
-    def _on_role_changed(self, action: raft.RoleChanged) -> None:
+    def _on_role_changed(self, action: actions.RoleChanged) -> None:
         self.leader, self.term, self.is_leader = action.leader, action.term, action.is_leader
         self._ports.role_changed(self)
 
-    def _on_contradicted(self, action: raft.Contradicted) -> None:
+    def _on_contradicted(self, action: actions.Contradicted) -> None:
         self._ports.keeper.contradicted(self, action.contradiction)
 
 
 Driver._ACTIONS = {
-    raft.Persist: Driver._on_persist,
-    raft.Send: Driver._on_send,
-    raft.Reply: Driver._on_reply,
-    raft.Realise: Driver._on_realise,
-    raft.SaveSnapshot: Driver._on_save_snapshot,
-    raft.InstallSnapshot: Driver._on_install_snapshot,
-    raft.RoleChanged: Driver._on_role_changed,
-    raft.Contradicted: Driver._on_contradicted,
+    actions.Persist: Driver._on_persist,
+    actions.Send: Driver._on_send,
+    actions.Reply: Driver._on_reply,
+    actions.Realise: Driver._on_realise,
+    actions.SaveSnapshot: Driver._on_save_snapshot,
+    actions.InstallSnapshot: Driver._on_install_snapshot,
+    actions.RoleChanged: Driver._on_role_changed,
+    actions.Contradicted: Driver._on_contradicted,
 }

@@ -32,10 +32,11 @@ from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
 from brokerd.cluster.peer import peer_service, transport
 from brokerd.raft import messages
+from brokerd.raft.actions import InstallSnapshot, SaveSnapshot
 from brokerd.raft.inputs import Input, NodeGone, PeerUnreachable, TransferLeadership
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
-from brokerd.raft.replica import InstallSnapshot, Replica, SaveSnapshot
+from brokerd.raft.replica import Replica
 from brokerd.raft.storage import LogStorage
 from brokerd.storage.aside import AsideFiles
 from brokerd.storage.wal import GroupWrite, WriteAheadLog

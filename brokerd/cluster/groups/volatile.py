@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.cluster.groups.driver import Driver
+from brokerd.raft.actions import SaveSnapshot
 from brokerd.raft.inputs import SnapshotSaved
 from brokerd.raft.messages import Configuration, Entry, HardState
-from brokerd.raft.replica import SaveSnapshot
 from brokerd.storage.memory import MemoryLog
 
 #: Dead entries are let go with each snapshot, so a volatile group takes one after so many bytes.

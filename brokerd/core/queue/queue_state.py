@@ -56,8 +56,7 @@ class QueueState:
     enq - ack - removals == ready + unacked + delayed.
     """
 
-    def __init__(self, name: str, options: QueueOptions | None = None) -> None:
-        self.name = name
+    def __init__(self, options: QueueOptions | None = None) -> None:
         self._reset(options)
 
     def _reset(self, options: QueueOptions | None) -> None:

@@ -15,13 +15,12 @@ class WatchedQueue(QueueMachine):
 
     def __init__(
         self,
-        name: str,
         oracle: Oracle,
         node: NodeId,
         uid: int,
         options: QueueOptions | None = None,
     ) -> None:
-        super().__init__(name, options or QueueOptions(queue_type="quorum"))
+        super().__init__(options or QueueOptions(queue_type="quorum"))
         self._oracle = oracle
         self._node = node
         self._uid = uid

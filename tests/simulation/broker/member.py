@@ -478,7 +478,7 @@ class SimMember:
         queue = self.world.queues[uid]
         self.uids.add(uid)
         founders: Sequence[NodeId] = [NodeId(node) for node in queue.founders]
-        machine = WatchedQueue(queue.name, self.world.oracle, self.id, uid)
+        machine = WatchedQueue(self.world.oracle, self.id, uid)
         with self.loop.entered():
             self.host.open_group(uid, founders if self.id in queue.founders else [], machine)
 

@@ -89,7 +89,7 @@ class WatchedHost(Host):
         world.record("open", self.node, uid, log_uid, members)
         world.logs[log_uid or uid] = uid
         if isinstance(machine, QueueMachine):
-            machine = WatchedQueue(machine.name, world.oracle, self.node, uid, machine.options)
+            machine = WatchedQueue(world.oracle, self.node, uid, machine.options)
         elif isinstance(machine, CatalogMachine):
             machine = WatchedCatalog(machine, world.oracle, self.node)
         super().open_group(

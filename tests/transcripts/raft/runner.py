@@ -24,6 +24,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from brokerd.raft.actions import (
+    Action,
+    Contradicted,
+    InstallSnapshot,
+    Persist,
+    Realise,
+    Reply,
+    RoleChanged,
+    SaveSnapshot,
+    Send,
+)
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.inputs import (
     CatchUp,
@@ -35,17 +46,6 @@ from brokerd.raft.inputs import (
 )
 from brokerd.raft.messages import Entry, EntryKind, Message, MessageKind, NodeId
 from brokerd.raft.progress import ProgressState
-from brokerd.raft.replica import (
-    Action,
-    Contradicted,
-    InstallSnapshot,
-    Persist,
-    Realise,
-    Reply,
-    RoleChanged,
-    SaveSnapshot,
-    Send,
-)
 from tests.transcripts.scenarios import Runner
 from tests.unit.raft.cluster import Cluster
 

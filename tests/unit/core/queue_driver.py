@@ -47,7 +47,7 @@ class QueueDriver:
 
     def __init__(self, **options: Any) -> None:
         self.options = QueueOptions(**options)
-        self.machine = QueueMachine("q", self.options)
+        self.machine = QueueMachine(self.options)
         self.index = 0
         self.term = 1
         self.now_ms = 1_000

@@ -217,10 +217,10 @@ def test_what_the_last_release_does_not_know_is_not_written_before_it_may_be() -
     told = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_limit_is_default=True)
     for options, is_in in ((plain, False), (told, True)):
         command = queue_commands.encode_update_options(options)
-        machine = QueueMachine("q", options)
+        machine = QueueMachine(options)
         for written in (command, machine.snapshot()):
             assert (b"delivery_limit_is_default" in written) is is_in
-        copy = QueueMachine("q")
+        copy = QueueMachine()
         copy.restore(machine.snapshot())
         assert copy.options == options
         q = QueueDriver()

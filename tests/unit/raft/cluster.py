@@ -11,6 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from brokerd.raft.actions import (
+    Action,
+    InstallSnapshot,
+    Persist,
+    Realise,
+    Reply,
+    SaveSnapshot,
+    Send,
+)
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.inputs import (
     ChangeMembers,
@@ -33,16 +42,7 @@ from brokerd.raft.messages import (
     NodeId,
 )
 from brokerd.raft.node import RaftNode
-from brokerd.raft.replica import (
-    Action,
-    InstallSnapshot,
-    Persist,
-    Realise,
-    Replica,
-    Reply,
-    SaveSnapshot,
-    Send,
-)
+from brokerd.raft.replica import Replica
 from tests.simulation.disk import FakeDisk
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.raft.actions import Contradicted
 from brokerd.raft.inputs import PeerUnreachable, Received, TransferLeadership
 from brokerd.raft.log import RaftLog
 from brokerd.raft.messages import (
@@ -20,7 +21,6 @@ from brokerd.raft.messages import (
     Snapshot,
     TermStarts,
 )
-from brokerd.raft.replica import Contradicted
 from tests.simulation.disk import FakeDisk
 from tests.unit.raft.cluster import Cluster, elected, hand_over
 

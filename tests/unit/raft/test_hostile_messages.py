@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.raft.actions import Persist
 from brokerd.raft.config import NUMBER_MAX
 from brokerd.raft.inputs import Received
 from brokerd.raft.membership import encode_configuration
@@ -16,7 +17,6 @@ from brokerd.raft.messages import (
     NodeId,
     Snapshot,
 )
-from brokerd.raft.replica import Persist
 from tests.unit.raft.cluster import Cluster
 
 A, B, C, X = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("x")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from brokerd.raft.actions import RoleChanged, SaveSnapshot
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import ConfigurationError, MisuseError
 from brokerd.raft.inputs import (
@@ -19,7 +20,7 @@ from brokerd.raft.inputs import (
     TransferLeadership,
 )
 from brokerd.raft.messages import Message, MessageKind, NodeId
-from brokerd.raft.replica import REFUSED_OVERLOADED, REFUSED_TOO_LARGE, RoleChanged, SaveSnapshot
+from brokerd.raft.replica import REFUSED_OVERLOADED, REFUSED_TOO_LARGE
 from tests.unit.raft.cluster import Cluster, elected, hand_over, kinds
 
 A, B, C, D = NodeId("a"), NodeId("b"), NodeId("c"), NodeId("d")

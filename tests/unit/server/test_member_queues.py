@@ -43,7 +43,7 @@ class Replicas:
         return self.is_here
 
     def machine_of(self, uid: int) -> QueueMachine:
-        return QueueMachine("q", QueueOptions(queue_type="quorum"))
+        return QueueMachine(QueueOptions(queue_type="quorum"))
 
     def entry_data(self, uid: int, index: int) -> bytes | None:
         return self.entries.get(index)

@@ -85,7 +85,7 @@ async def test_parts_add_up_to_what_the_process_uses() -> None:
     member.cached = 50 * MIB
     member.opened = [Connection(held_bytes=3 * MIB, sessions=(1, 2)), Connection()]
     for uid in range(2 * SLICE + 1):
-        member.machines[uid] = QueueMachine(f"q{uid}")
+        member.machines[uid] = QueueMachine()
         member.moved.note(uid)
     found = await breakdown.take()
     assert tuple(found) == PARTS
@@ -99,7 +99,7 @@ async def test_parts_add_up_to_what_the_process_uses() -> None:
 
 async def test_queues_that_stand_still_are_not_looked_at_again() -> None:
     member, queue = Member(), QueueDriver()
-    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE))
+    member.machines.update((uid, QueueMachine()) for uid in range(2 * SLICE))
     member.machines[7] = queue.machine
     breakdown = member.breakdown()
     before = (await breakdown.take())["quorum_queues"]
@@ -116,7 +116,7 @@ async def test_queues_that_stand_still_are_not_looked_at_again() -> None:
 
 async def test_who_asks_together_gets_the_same() -> None:
     member = Member(used=200 * MIB)
-    member.machines.update((uid, QueueMachine(f"q{uid}")) for uid in range(2 * SLICE))
+    member.machines.update((uid, QueueMachine()) for uid in range(2 * SLICE))
     breakdown = member.breakdown()
     found = await asyncio.gather(breakdown.take(), breakdown.take())
     assert [each["quorum_queues"] for each in found] == [2 * SLICE * QUEUE_BYTES] * 2

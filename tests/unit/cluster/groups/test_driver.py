@@ -7,7 +7,7 @@ from typing import Any
 
 from brokerd.cluster.groups.driver import STAMP_BYTES, Driver, Keeping
 from brokerd.core.machine import Outcome
-from brokerd.raft import replica as raft
+from brokerd.raft import actions, inputs
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import (
     Configuration,
@@ -18,6 +18,7 @@ from brokerd.raft.messages import (
     MessageKind,
     NodeId,
 )
+from brokerd.raft.replica import Replica
 from brokerd.storage.memory import MemoryLog
 
 HERE, OTHER = NodeId("a"), NodeId("b")
@@ -49,7 +50,7 @@ class Rig:
     def __init__(self, *voters: NodeId) -> None:
         self.log = MemoryLog()
         machine: Any = Machine()
-        replica = raft.Replica(
+        replica = Replica(
             GroupUid(1),
             HERE,
             Configuration(voters),
@@ -59,7 +60,7 @@ class Rig:
             random.Random(1),
         )
         self.driver = Driver(1, replica, self.log, machine, self, is_volatile=True)
-        self.votes: list[raft.Received] = []
+        self.votes: list[inputs.Received] = []
         self.answers: dict[str, bool] = {}
 
     def propose(self, text: str, *, first: bool = False) -> None:
@@ -84,7 +85,7 @@ class Rig:
     def send(self, uid: int, message: Message) -> None:
         kind = _GRANTS.get(message.kind)
         if kind is not None:
-            self.votes.append(raft.Received(Message(kind, OTHER, HERE, message.term)))
+            self.votes.append(inputs.Received(Message(kind, OTHER, HERE, message.term)))
 
     def role_changed(self, driver: Driver) -> None:
         if driver.is_leader:
@@ -95,10 +96,10 @@ class Rig:
     def realise(self, driver: Driver, term: int, effects: list[Any]) -> None:
         pass
 
-    def save_snapshot(self, driver: Driver, action: raft.SaveSnapshot) -> None:
+    def save_snapshot(self, driver: Driver, action: actions.SaveSnapshot) -> None:
         raise AssertionError("too few entries for a snapshot")
 
-    def install_snapshot(self, driver: Driver, action: raft.InstallSnapshot) -> None:
+    def install_snapshot(self, driver: Driver, action: actions.InstallSnapshot) -> None:
         raise AssertionError("nobody sends one")
 
     @property
@@ -114,7 +115,7 @@ def _run(rig: Rig) -> None:
 def test_options_go_before_the_publishes_that_waited_for_a_leader() -> None:
     """A message before them would have no limits and no dead letter exchange (R-DLX, R-LEN)."""
     rig = Rig(HERE)
-    rig.driver.inputs.append(raft.TransferLeadership(HERE))
+    rig.driver.inputs.append(inputs.TransferLeadership(HERE))
     rig.propose("an early publish")
     _run(rig)
     assert rig.commands()[0] == "options"
@@ -124,10 +125,10 @@ def test_options_go_before_the_publishes_that_waited_for_a_leader() -> None:
 def test_a_leader_that_is_to_hand_over_at_once_has_its_options_in_the_log() -> None:
     """The request waits behind the vote that makes it leader: whoever asks then is refused."""
     rig = Rig(HERE, OTHER)
-    rig.driver.inputs.append(raft.TransferLeadership(HERE))
+    rig.driver.inputs.append(inputs.TransferLeadership(HERE))
     while not rig.driver.is_leader:
         _run(rig)
-        rig.driver.inputs += [*rig.votes, raft.TransferLeadership(OTHER)]
+        rig.driver.inputs += [*rig.votes, inputs.TransferLeadership(OTHER)]
         rig.votes.clear()
         _run(rig)
     assert rig.commands() == ["options"]

@@ -242,7 +242,7 @@ def test_a_snapshot_carries_what_was_seen(driver: QueueDriver, sender: Sender) -
         sender.wrap(sender.checkout()),
     ]
     before = [driver.reply(command) for command in commands]
-    copy = QueueMachine("q")
+    copy = QueueMachine()
     copy.restore(driver.machine.snapshot())
     assert copy.snapshot() == driver.machine.snapshot()
     driver.machine = copy
@@ -255,7 +255,7 @@ def test_a_snapshot_of_before_there_were_envelopes_is_read(driver: QueueDriver) 
     old = data.replace(b',"senders":[]', b"")
     size = len(data) - len(old)
     head = bytes([data[0]]) + (int.from_bytes(data[1:5], "little") - size).to_bytes(4, "little")
-    copy = QueueMachine("q")
+    copy = QueueMachine()
     copy.restore(head + old[5:])
     assert copy.snapshot() == data
 
@@ -326,4 +326,4 @@ def test_nothing_else_of_other_members_is_lazy(command: bytes) -> None:
 @pytest.mark.parametrize(("queue_type", "may_lose"), [("classic", True), ("quorum", False)])
 def test_only_a_classic_queue_may_forget_what_it_did_last(queue_type: str, may_lose: bool) -> None:
     options = queue_options.QueueOptions(queue_type=queue_type)
-    assert QueueMachine("q", options).may_lose_last is may_lose
+    assert QueueMachine(options).may_lose_last is may_lose

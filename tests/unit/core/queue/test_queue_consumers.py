@@ -241,7 +241,7 @@ def test_what_a_classic_queue_held_when_its_member_was_killed_is_flagged() -> No
     q.fill(2)
     q.send(queue_commands.encode_node_up("n1", 2, leads=True))
     q.fill(1)
-    restored = QueueMachine("q")
+    restored = QueueMachine()
     restored.restore(q.machine.snapshot())
     q.machine = restored
     assert redelivered(q.consume("b", incarnation=2)) == [True] * 4 + [False]

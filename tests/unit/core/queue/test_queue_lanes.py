@@ -112,7 +112,7 @@ def test_a_deep_queue_is_the_same_after_a_snapshot(ttl_ms: int | None) -> None:
         q.publish(b"y")
     q.consume(prefetch=5)
     data = q.machine.snapshot()
-    twin = QueueMachine("q", QueueOptions())
+    twin = QueueMachine(QueueOptions())
     twin.restore(data)
     twin.check_invariants()
     assert twin.snapshot() == data
@@ -132,7 +132,7 @@ def test_what_stands_behind_the_last_block_is_packed_as_before_after_a_snapshot(
     q = deep(10)
     q.publish(b"x")
     q.publish(b"a", b"longer")
-    twin = QueueMachine("q", QueueOptions())
+    twin = QueueMachine(QueueOptions())
     twin.restore(q.machine.snapshot())
     before = len(q.log)
     for _ in range(BLOCK):
@@ -148,7 +148,7 @@ def test_returned_messages_of_a_deep_queue_survive_a_snapshot() -> None:
     q.consume(prefetch=2)
     q.channel_down()
     data = q.machine.snapshot()
-    twin = QueueMachine("q", QueueOptions())
+    twin = QueueMachine(QueueOptions())
     twin.restore(data)
     assert twin.snapshot() == data
     assert [span.first for span in twin.store] == list(range(23))
@@ -177,7 +177,7 @@ def test_a_snapshot_is_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch
     """Numbers are little-endian in it; swapped twice they are what they were."""
     data = deep(23).machine.snapshot()
     monkeypatch.setattr(sys, "byteorder", "big")
-    twin = QueueMachine("q", QueueOptions())
+    twin = QueueMachine(QueueOptions())
     twin.restore(data)
     # This machine's own order is the other one, so it swaps on the way in and out.
     assert twin.snapshot() == data
@@ -233,7 +233,7 @@ def test_entries_of_a_block_need_not_follow_each_other() -> None:
         q.tick()
     assert packed(q.machine) == 6
     assert list(q.machine.live_indexes()) == [(n, n + 1) for n in range(1, 24, 2)]
-    twin = QueueMachine("q")
+    twin = QueueMachine()
     twin.restore(q.machine.snapshot())
     assert list(twin.live_indexes()) == list(q.machine.live_indexes())
     q.send(queue_commands.encode_purge())
@@ -298,7 +298,7 @@ def test_a_truncated_snapshot_of_a_deep_queue_is_refused() -> None:
     data = deep(23).machine.snapshot()
     for size in (len(data) - 1, len(data) - 40, len(data) - 300):
         with pytest.raises((ValueError, struct.error)):
-            QueueMachine("q").restore(data[:size])
+            QueueMachine().restore(data[:size])
     (size,) = struct.unpack_from("<I", data, 1)
     assert json.loads(data[5 : 5 + size])["blocks"]
 
@@ -324,7 +324,7 @@ def test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes(
 ) -> None:
     """hot-path.md, "Scale": with its body in the log; the log's own table has 16 bytes more."""
     monkeypatch.undo()
-    machine = QueueMachine("q", QueueOptions("quorum"))
+    machine = QueueMachine(QueueOptions("quorum"))
     count = 20_000
     tracemalloc.start()
     try:

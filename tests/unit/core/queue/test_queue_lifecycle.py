@@ -75,7 +75,7 @@ def test_a_deleted_queue_answers_everything() -> None:
 def test_every_new_leader_of_a_deleted_queue_says_so_again() -> None:
     q = QueueDriver()
     q.send(queue_commands.encode_delete(False, False, "admin"))
-    restored = QueueMachine("q")
+    restored = QueueMachine()
     restored.restore(q.machine.snapshot())
     found = restored.became_leader(StepMeta(9, 2, 5))
     assert found == [effects.QueueDeleted("admin")]
@@ -136,7 +136,7 @@ def test_a_snapshot_and_the_rest_of_the_log_are_the_whole_log() -> None:
     q.tick(60_000)
     q.send(queue_commands.encode_node_up("n1", 7))
     q.channel_down()
-    twin = QueueMachine("q")
+    twin = QueueMachine()
     twin.restore(half)
     twin.check_invariants()
     for meta, command in q.log[at:]:
@@ -148,7 +148,7 @@ def test_a_snapshot_and_the_rest_of_the_log_are_the_whole_log() -> None:
 
 def test_a_snapshot_of_another_version_is_refused() -> None:
     with pytest.raises(ValueError, match="version 9"):
-        QueueMachine("q").restore(b"\x09" + QueueMachine("q").snapshot()[1:])
+        QueueMachine().restore(b"\x09" + QueueMachine().snapshot()[1:])
 
 
 def test_dead_letters_wait_in_the_queue_until_all_targets_confirmed() -> None:

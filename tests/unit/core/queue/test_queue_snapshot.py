@@ -24,13 +24,13 @@ def test_an_entry_that_says_to_be_huge_is_refused(column: int, number: int) -> N
     assert json.loads(raw[5 : 5 + size])["entries"] == 1
     struct.pack_into("<q", raw, 5 + size + 8 * column, number)
     with pytest.raises(ValueError, match="an entry of"):
-        QueueMachine("q", QueueOptions()).restore(bytes(raw))
+        QueueMachine(QueueOptions()).restore(bytes(raw))
 
 
 def restored(q: QueueDriver) -> None:
     """Go on with a machine that has read the snapshot."""
     data = q.machine.snapshot()
-    q.machine = QueueMachine("q", QueueOptions())
+    q.machine = QueueMachine(QueueOptions())
     q.machine.restore(data)
     q.machine.check_invariants()
 
@@ -62,11 +62,6 @@ def test_a_restored_quorum_queue_hands_over_to_a_consumer_of_higher_priority() -
     assert active == ["high"]
 
 
-def test_a_queue_keeps_its_name() -> None:
-    q = QueueDriver()
-    assert q.machine.name == "q"
-
-
 @pytest.mark.parametrize(
     "raw", [b'{"%s":%d}' % (name, 10**30) for name in (b"ttl_ms", b"priority", b"delivery_count")]
 )
@@ -78,7 +73,7 @@ def test_times_and_counts_beyond_all_use_fit_into_a_snapshot(raw: bytes, queue_t
     q.send(bytes((queue_commands.VERSION, Kind.UPDATE_OPTIONS)) + json.dumps(options).encode())
     batch = [(*content()[:3], raw), content()]
     q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch))
-    again = QueueMachine("q", QueueOptions())
+    again = QueueMachine(QueueOptions())
     again.restore(q.machine.snapshot())
     assert again.snapshot() == q.machine.snapshot()
     assert again.store.ready == 2
@@ -92,7 +87,7 @@ def test_service_queues_are_as_before_after_a_snapshot() -> None:
     q.fill(1)
     before = q.machine.consumers.service_queues()
     assert [[who.tag for who in lane] for lane in before] == [["a", "b"], ["c"]]
-    twin = QueueMachine("q")
+    twin = QueueMachine()
     twin.restore(q.machine.snapshot())
     assert twin.consumers.service_queues() == before
     twin.check_invariants()

@@ -246,7 +246,7 @@ def test_delays_timeouts_and_refusal_survive_a_snapshot() -> None:
     q.send(queue_commands.encode_cancel(consumer()))
     assert q.accepted(b"x", b"y", b"z") == 2
     assert q.machine.refusing
-    twin = QueueMachine("q")
+    twin = QueueMachine()
     twin.restore(q.machine.snapshot())
     assert twin.snapshot() == q.machine.snapshot()
     twin.check_invariants()
@@ -281,7 +281,7 @@ def test_what_version_1_wrote_before_these_fields_is_still_read() -> None:
     text = text.replace("0,0,0,0]]", "0,0,0]]")
     raw = text.encode()
     old_snapshot = bytes((1,)) + len(raw).to_bytes(4, "little") + raw + snapshot[5 + size :]
-    twin = QueueMachine("q")
+    twin = QueueMachine()
     twin.restore(old_snapshot)
     twin.check_invariants()
     assert twin.snapshot() == snapshot

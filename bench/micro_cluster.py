@@ -68,6 +68,9 @@ class NullMachine:
     def live_indexes(self) -> Sequence[tuple[int, int]]:
         return []
 
+    def blank(self) -> None:
+        return None
+
     def next_deadline_ms(self) -> int | None:
         return None
 

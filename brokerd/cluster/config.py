@@ -92,6 +92,8 @@ class HostConfig:
     refused_ms: int = 250
     #: Bytes of other nodes' commands of one group that wait for an answer; beyond it OVERLOADED.
     requests_bytes_max: int = 64 * MIB
+    #: So many groups at rest stay as they are, those that were used last; others are folded.
+    rested_max: int = 1_000
     #: Live ranges of changed groups are told to the log, and dead segments collected, this often.
     collect_interval_ms: int = 5_000
     #: Groups whose live ranges are told per round; the others wait for the next.

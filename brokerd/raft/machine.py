@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -66,6 +66,12 @@ class Machine(Protocol):
     def live_indexes(self) -> Sequence[tuple[int, int]]:
         """Return ascending, disjoint [low, high) ranges of log indexes whose entries the state
         refers to.
+        """
+        ...
+
+    def blank(self) -> Callable[[], Machine] | None:
+        """Return what makes another one that `restore` is to fill, best the same for all of a kind;
+        None: while so much is in it this one is to stay.
         """
         ...
 

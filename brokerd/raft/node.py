@@ -15,8 +15,10 @@ from typing import ClassVar
 from brokerd.raft import membership, validation
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.election import Election
-from brokerd.raft.errors import MisuseError
+from brokerd.raft.errors import BrokenLogError, MisuseError
+from brokerd.raft.folded import Folded
 from brokerd.raft.following import Following
+from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
     Configuration,
     Entry,
@@ -66,14 +68,39 @@ class RaftNode(NodeState):
         rng: Randomness,
         *,
         is_prompt: bool = True,
+        folded: Folded | None = None,
     ) -> None:
-        super().__init__(node, bootstrap, storage, config, rng, is_prompt)
+        super().__init__(node, bootstrap, storage, config, rng, is_prompt, folded)
         self.replication = Replication(self)
         self.election = Election(self, self.replication)
         self.following = Following(self)
         self._token = 0
         #: The commit index moved, and nothing on its way to the disk takes it along.
         self._is_commit_due = False
+        if folded is not None:
+            self._unfold(folded)
+
+    def fold(self, state: bytes) -> Folded | None:
+        """Return what a quiet node can be made of again; state: of whom it belongs to."""
+        leader, history = self.leader, self._history
+        is_at_rest = self.role is Role.FOLLOWER or self.role is _LEADER
+        if leader is None or not is_at_rest or not self.replication.is_lazy_allowed:
+            return None
+        terms = self.log.terms
+        return Folded(leader, self._saved, history.current, history.current_index, terms, state)
+
+    def _unfold(self, folded: Folded) -> None:
+        log, figures = self.log, folded.figures()
+        if not log.last == log.committed == folded.saved.commit:
+            raise BrokenLogError("the log has changed while its replica was folded", log.last)
+        log.applied_to(log.last)
+        log.terms = folded.terms
+        self._history = ConfigurationHistory(folded.configuration, folded.configuration_index)
+        self.leader = folded.leader
+        self.term_start, self.ignored_count = figures.term_start, figures.ignored_count
+        if folded.leader == self.id:
+            self.role = _LEADER
+            self.replication.resume_office()
 
     def is_quiet(self, down: Collection[NodeId] = ()) -> bool:
         """Nothing to do and nothing to wait for, while these members are down: no ticks needed

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from brokerd.raft import membership
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.folded import Folded
 from brokerd.raft.log import RaftLog
 from brokerd.raft.membership import ConfigurationHistory
 from brokerd.raft.messages import (
@@ -63,6 +64,7 @@ class NodeState:
         config: RaftConfig,
         rng: Randomness,
         is_prompt: bool,
+        folded: Folded | None,
     ) -> None:
         self.id = node
         #: Followers hear at once what is committed, and apply it at once: each member has effects
@@ -73,7 +75,11 @@ class NodeState:
         self.config = config
         self._storage = storage
         self._rng = rng
-        hard_state, stored = storage.initial_state()
+        if folded is None:
+            hard_state, stored = storage.initial_state()
+        else:
+            # Its log need not be read for that.
+            hard_state, stored = folded.saved, folded.configuration
         self.log = RaftLog(storage, hard_state.commit)
         # A torn write may have brought entries without their term.  No vote was given in it (votes
         # wait for the disk), so going on in it is safe.

@@ -23,6 +23,7 @@ from brokerd.raft.actions import (
     Send,
 )
 from brokerd.raft.config import RaftConfig
+from brokerd.raft.folded import Figures, Folded
 from brokerd.raft.inputs import (
     CatchUp,
     ChangeMembers,
@@ -97,8 +98,9 @@ class Replica:
         rng: Randomness,
         *,
         contradiction: Contradiction | None = None,
+        folded: Folded | None = None,
     ) -> None:
-        """Recover from `storage`.
+        """Recover from `storage`, or go on as what was `folded`.
 
         `bootstrap` is the first configuration of a new group, the same on all its first members; it
         counts only while neither snapshot nor log has one.  None: wait to be added.
@@ -108,7 +110,7 @@ class Replica:
         self.uid = uid
         self.machine = machine
         self._config = config
-        snapshot = storage.snapshot_state()
+        snapshot = None if folded is not None else storage.snapshot_state()
         self._snapshot_index = 0
         if snapshot is not None:
             machine.restore(snapshot.data)
@@ -116,7 +118,9 @@ class Replica:
         if bootstrap is None and snapshot is not None:
             bootstrap = snapshot.configuration
         is_prompt = machine.realise_everywhere
-        self._node = RaftNode(node, bootstrap, storage, config, rng, is_prompt=is_prompt)
+        self._node = RaftNode(
+            node, bootstrap, storage, config, rng, is_prompt=is_prompt, folded=folded
+        )
         self._node.contradiction = contradiction
         log = self._node.log
         if snapshot is not None:
@@ -139,6 +143,40 @@ class Replica:
         self._now_ms = 0
         self._announced: tuple[NodeId | None, int, bool] = (None, self._node.term, False)
         self._is_contradiction_told = contradiction is not None
+        if folded is not None:
+            self._unfold(folded)
+
+    def fold(self) -> Folded | None:
+        """Return what this replica can be made of again, None while it has something to do or to
+        wait for; it must get no input afterwards.
+        """
+        node = self._node
+        if (
+            not self.is_quiet
+            or self._pending
+            or self._tick_index
+            or self._is_saving
+            or self._is_save_due
+            or node.contradiction is not None
+        ):
+            return None
+        figures = Figures(
+            self._snapshot_index,
+            node.term_start,
+            self._applied_bytes,
+            self._saved_bytes,
+            self._now_ms,
+            node.ignored_count,
+        )
+        return node.fold(figures.pack() + self.machine.snapshot())
+
+    def _unfold(self, folded: Folded) -> None:
+        self.machine.restore(folded.machine_state())
+        figures = folded.figures()
+        self._snapshot_index = figures.snapshot_index
+        self._applied_bytes, self._saved_bytes = figures.applied_bytes, figures.saved_bytes
+        self._now_ms = figures.now_ms
+        self._announced = (folded.leader, folded.saved.term, self._node.is_leader)
 
     # ---- read-only ------------------------------------------------------------------------------
 

@@ -89,6 +89,16 @@ class Replication:
         self.is_lazy_allowed = True
         self.refresh_members()
 
+    def resume_office(self) -> None:
+        """Lead on after a rest: all hold and know everything."""
+        last = self._node.log.last
+        self.reset()
+        for progress in self.peers.values():
+            progress.match = last
+            progress.become_replicate()
+            progress.commit_sent = last
+        self.prompt = last
+
     def refresh_members(self) -> None:
         """Follow a change of the configuration in force."""
         node = self._node

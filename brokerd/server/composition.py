@@ -427,7 +427,8 @@ def build_fronts(member: Member) -> Fronts:
     holders = memory_breakdown.Holders(
         queues=queues,
         has_replica=base.host.has_group,
-        moved=base.host.watch(),
+        is_folded=base.host.is_folded,
+        moved=base.host.watch(folds=True),
         connections=access.connections.all,
         consumers=messages.deliveries,
         catalog=view,

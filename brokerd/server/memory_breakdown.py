@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: An idle queue with its replica and log, bytes; `bench.memory`, 10,000 of each type.
 QUEUE_BYTES = 8_000
+#: The same of one that is folded (ADR 61).
+FOLDED_QUEUE_BYTES = 1_500
 #: What telemetry remembers of a queue led here: its last row.
 QUEUE_ROW_BYTES = 200
 #: An AMQP connection after its login, uvloop's part included.
@@ -104,6 +106,7 @@ class Holders:
 
     queues: Queues
     has_replica: Callable[[int], bool]
+    is_folded: Callable[[int], bool]
     moved: Moved
     connections: Callable[[], Sequence[Connection]]
     consumers: Sized
@@ -178,8 +181,10 @@ class MemoryBreakdown:
             self._totals[kind] -= sizes.pop(uid, 0)
         queue = self._holders.queues.queue_of(uid)
         if queue is not None and self._holders.has_replica(uid):
-            machine = self._holders.queues.machine(uid)
-            size = queue_bytes(machine, is_durable=queue.durable)
+            size = FOLDED_QUEUE_BYTES
+            if not self._holders.is_folded(uid):
+                machine = self._holders.queues.machine(uid)
+                size = queue_bytes(machine, is_durable=queue.durable)
             self._sizes[queue.type][uid] = size
             self._totals[queue.type] += size
 

@@ -222,6 +222,8 @@ def settle(ledger: Ledger, groups: dict[int, GroupLog], work: Collection) -> Non
                 ledger.note_seen(moved[0])
             if group is not None:
                 _settle_entry(ledger, group, move, at, moved)
+        if group is not None:
+            group.let_go(again=True)
 
 
 def _settle_entry(

@@ -63,6 +63,8 @@ class Runs:
         self.values = [values[number] for number in used]
 
 
+#: A table, and each of its runs, with more is not packed.
+PACKED_MAX = 64
 #: (segment, bytes): live bytes that a change set free.
 Freed = list[tuple[int, int]]
 
@@ -81,6 +83,37 @@ class EntryTable:
 
     def __len__(self) -> int:
         return len(self.indexes)
+
+    def packed(self) -> bytes:
+        """Return all of it in a tenth of the room, where it is small; b"": it is not."""
+        indexes, runs = self.indexes, (self.segments, self.terms)
+        count, runs_counts = len(indexes), [len(each.starts) for each in runs]
+        if count > PACKED_MAX or max(runs_counts) > PACKED_MAX:
+            return b""
+        columns = [column for each in runs for column in (each.starts, each.values)]
+        return b"".join(
+            (
+                bytes((count, *runs_counts)),
+                *(column.tobytes() for column in (indexes, self.offsets, self.lengths)),
+                *(array("Q", column).tobytes() for column in columns),
+            )
+        )
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> EntryTable:
+        """Return what was packed here."""
+        table = cls()
+        count, *runs_counts = packed[:3]
+        at = 3
+        for column in (table.indexes, table.offsets, table.lengths):
+            end = at + count * column.itemsize
+            column.frombytes(packed[at:end])
+            at = end
+        for runs, length in zip((table.segments, table.terms), runs_counts, strict=True):
+            both = array("Q", packed[at : at + 16 * length])
+            runs.starts, runs.values = both[:length].tolist(), both[length:].tolist()
+            at += 16 * length
+        return table
 
     def last(self) -> int:
         """Return the highest index, 0 when empty."""

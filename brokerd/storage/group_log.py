@@ -9,7 +9,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from brokerd.raft.messages import (
     Configuration,
@@ -31,6 +32,9 @@ DecodeConfiguration = Callable[[bytes], Configuration]
 ENTRY_OVERHEAD_BYTES = 200
 #: Of nearly every group; one for all of them.
 NOTHING_LOST: frozenset[int] = frozenset()
+NOTHING_UNREADABLE: Mapping[int, int] = MappingProxyType({})
+#: Of groups to which nothing was written for long; nothing is put into it.
+NO_ENTRIES: dict[int, Entry] = {}
 #: Records that lie back to back are fetched with one read of at most this size.
 READ_AHEAD_BYTES = 1 << 20
 #: Names of entries that are gone which the cache may hold beside as many as it has entries.
@@ -106,6 +110,7 @@ class GroupLog:
         "_read",
         "_read_snapshot",
         "_recent",
+        "_table",
         "config_indexes",
         "configuration",
         "hard_state",
@@ -113,7 +118,6 @@ class GroupLog:
         "lost",
         "snapshot_index",
         "snapshot_term",
-        "table",
         "uid",
         "unreadable",
     )
@@ -127,25 +131,38 @@ class GroupLog:
         decode: DecodeConfiguration,
     ) -> None:
         self.uid = uid
-        self.table = EntryTable()
+        #: Packed while nobody has asked for it since `let_go`.
+        self._table: EntryTable | bytes = EntryTable()
         self.hard_state = HardState()
         #: Of the snapshot, or what the group was created with.
         self.configuration = configuration_of(())
         #: Indexes of CONFIG entries above the snapshot, ascending.
-        self.config_indexes: list[int] = []
+        self.config_indexes: tuple[int, ...] = ()
         self.snapshot_index = 0
         self.snapshot_term = 0
         #: Ranges that the machine refers to, None until it has said so.
         self.live: list[tuple[int, int]] | None = None
         #: Entries at or below the snapshot whose record is unreadable, and its place.
-        self.unreadable: dict[int, int] = {}
+        self.unreadable = NOTHING_UNREADABLE
         #: Places at which something of this group may have been lost.
         self.lost = NOTHING_LOST
         self._read = read
         self._read_snapshot = read_snapshot
         self._cache = cache
         self._decode = decode
-        self._recent: dict[int, Entry] = {}
+        self._recent = NO_ENTRIES
+
+    @property
+    def table(self) -> EntryTable:
+        """Where the entries lie."""
+        table = self._table
+        if isinstance(table, bytes):
+            table = self._table = EntryTable.unpacked(table)
+        return table
+
+    @table.setter
+    def table(self, table: EntryTable) -> None:
+        self._table = table
 
     @property
     def damaged(self) -> bool:
@@ -294,7 +311,9 @@ class GroupLog:
         size = self.table.extend(entries, segment, offset)
         for entry in entries:
             if entry.kind == EntryKind.CONFIG:
-                self.config_indexes.append(entry.index)
+                self.config_indexes += (entry.index,)
+        if self._recent is NO_ENTRIES:
+            self._recent = {}
         self._cache.add(self._recent, entries)
         return freed, size
 
@@ -305,8 +324,8 @@ class GroupLog:
                 self._cache.drop(self._recent, gone)
         else:
             self._cache.drop_all(self._recent)
-        while self.config_indexes and self.config_indexes[-1] >= index:
-            self.config_indexes.pop()
+        if self.config_indexes:
+            self.config_indexes = tuple([at for at in self.config_indexes if at < index])
         return self.table.cut(index)
 
     def compact(self, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None) -> Freed:
@@ -314,7 +333,8 @@ class GroupLog:
         self.snapshot_index = snapshot.index
         self.snapshot_term = snapshot.term
         self.configuration = snapshot.configuration
-        self.config_indexes = [at for at in self.config_indexes if at > snapshot.index]
+        if self.config_indexes:
+            self.config_indexes = tuple([at for at in self.config_indexes if at > snapshot.index])
         return self.set_live(self.live if live is None else live)
 
     def set_live(self, live: Sequence[tuple[int, int]] | None) -> Freed:
@@ -329,10 +349,20 @@ class GroupLog:
             }
         return self.table.retain(self.snapshot_index, live)
 
+    def let_go(self, *, again: bool = False) -> None:
+        """Nobody reads here for a while: the newest entries leave the memory, the table is made
+        small.  again: if nothing was written since it was.
+        """
+        if again and self._recent is not NO_ENTRIES:
+            return
+        self._cache.drop_all(self._recent)
+        self._recent = NO_ENTRIES
+        self._table = self.table.packed() or self.table
+
     def heal(self) -> Freed:
         """What was lost is made good or accepted: forget the entries that cannot be read."""
         self.lost = NOTHING_LOST
-        gone, self.unreadable = self.unreadable, {}
+        gone, self.unreadable = self.unreadable, NOTHING_UNREADABLE
         if not gone:
             return []
         border = self.snapshot_index
@@ -350,10 +380,10 @@ class GroupLog:
     def clear(self, configuration: Configuration, hard_state: HardState) -> Freed:
         """Begin anew: nothing is here but who belongs to the group."""
         freed = self.table.usage(0, len(self.table))
-        self.table = EntryTable()
+        self._table = EntryTable()
         self._cache.drop_all(self._recent)
-        self.config_indexes.clear()
-        self.unreadable.clear()
+        self.config_indexes = ()
+        self.unreadable = NOTHING_UNREADABLE
         self.snapshot_index = self.snapshot_term = 0
         self.configuration = configuration
         self.hard_state = hard_state

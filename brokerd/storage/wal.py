@@ -155,12 +155,12 @@ class WriteAheadLog:
             log.table = recovered.table
             log.hard_state = state.hard_state
             log.configuration = state.configuration
-            log.config_indexes = recovered.config_indexes
+            log.config_indexes = tuple(recovered.config_indexes)
             log.snapshot_index = state.snapshot_index
             log.snapshot_term = state.snapshot_term
             self._stagings[uid] = recovered.last_staging
             log.lost = frozenset(recovered.lost) or group_log.NOTHING_LOST
-            log.unreadable = recovered.unreadable
+            log.unreadable = recovered.unreadable or group_log.NOTHING_UNREADABLE
             if recovered.snapshot is not None:
                 log.configuration = recovered.snapshot.snapshot.configuration
                 log.live = recovered.snapshot.live
@@ -256,7 +256,7 @@ class WriteAheadLog:
         if snapshot.live:
             freed, size = log.put(list(snapshot.live), segment, offset)
             assert not freed, "an installed log was not empty"
-            log.config_indexes.clear()
+            log.config_indexes = ()
             self._ledger.add(uid, segment, size)
 
     def set_live(self, uid: int, live: Sequence[tuple[int, int]]) -> None:

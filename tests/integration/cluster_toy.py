@@ -71,6 +71,9 @@ class ToyMachine:
     def live_indexes(self) -> Sequence[tuple[int, int]]:
         return [(index, index + 1) for index in sorted(set(self.entries.values()))]
 
+    def blank(self) -> None:
+        return None
+
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
 

@@ -92,8 +92,28 @@ class SimNode:
         world = self.world
         world.after(world.config.tick_ms, self._tick, life)
         if world.scenario.is_quiescing and self._needs_no_tick(replica):
+            self._fold(replica)
             return
         self.handle(Tick(world.now_ms))
+
+    def _fold(self, replica: Replica) -> None:
+        """Go on with another replica, made of what this one is folded to; nobody notices."""
+        before, machine = replica.overview(), self.machine
+        folded = replica.fold()
+        if folded is None or machine is None:
+            return
+        world, node = self.world, replica._node
+        self.machine = SimMachine(self._observe)
+        self.replica = Replica(
+            *(GroupUid(7), self.id, None, self.machine, self.disk, world.config, node._rng),
+            folded=folded,
+        )
+        self.replica._node.is_prompt = world.is_prompt
+        replica.close()
+        world.folds += 1
+        require(self.replica.overview() == before, f"{self.id} is another after it was folded")
+        require(self.machine.snapshot() == machine.snapshot(), f"{self.id} has another state")
+        self.replica.check_invariants()
 
     def _needs_no_tick(self, replica: Replica) -> bool:
         """What group_clock.py asks, with the simulator's own notion of who is down."""

@@ -25,6 +25,13 @@ def test_two_runs_of_a_seed_are_equal(seed: int) -> None:
     assert first.checkers.acknowledged
 
 
+def test_replicas_at_rest_are_folded_and_go_on() -> None:
+    """ADR 61: node.py compares what comes back with what went."""
+    world = run_seed(18)
+    assert isinstance(world, World)
+    assert world.folds > 50
+
+
 def test_command_line_counts_and_names_failures(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--first-seed", "5"]) == 0
     assert capsys.readouterr().out.endswith("2 passed, 0 failed\n")

@@ -151,6 +151,8 @@ class World:
         self.is_running = True
         # Drawn apart, so that seeds stand for the same worlds as before.
         manners = random.Random(f"manners {seed}")
+        #: How often a replica was folded.
+        self.folds = 0
         #: Followers apply at once, as the catalog's do, or with the tick (RaftNode.is_prompt).
         self.is_prompt = manners.random() < 0.3
         self.checkers = Checkers()

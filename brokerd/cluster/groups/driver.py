@@ -275,6 +275,14 @@ class Driver:
         data = self.log.entry_data(index) if entry is None else entry.data
         return None if data is None else data[STAMP_BYTES:]
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way to this driver or out of it, and nothing is wrong with it."""
+        is_waited_for = self._callbacks or self._first or self.requests_bytes
+        is_told = self.inputs or self.is_queued or self.deadline_ms is not None
+        is_at_fault = self.error is not None or not self.trust.may_vote
+        return not (is_waited_for or is_told or is_at_fault or self._unwritten or self.is_volatile)
+
     def rest(self) -> None:
         """Nothing is on its way: what was full once lets go of its room."""
         if not self._callbacks:

@@ -31,6 +31,8 @@ __all__ = ["Answer", "GroupClient", "Network", "ReplyStatus"]
 #: Numbers of commands begin at random below this many bits, so that those of two lives of a node
 #: do not meet; on the wire they have 64 bits.
 FIRST_ID_BITS = 62
+#: So many groups that have no commands are remembered at least.
+IDLE_MAX = 1_000
 
 
 class Network(Protocol):
@@ -89,7 +91,11 @@ class GroupClient:
         self.commit_times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
+        #: The members of all groups, and those that have commands or had some lately.
+        self._members: dict[int, tuple[NodeId, ...]] = {}
         self._groups: dict[int, Group] = {}
+        #: With more of these those that have none are dropped.
+        self._groups_max = IDLE_MAX
         self._alike: Alike[tuple[NodeId, ...]] = Alike()
         self._by_id: dict[int, tuple[Group, Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
@@ -104,15 +110,23 @@ class GroupClient:
 
     def set_members(self, uid: int, nodes: Iterable[NodeId]) -> None:
         """Make a group known, or its members anew."""
-        members = self._alike.one(tuple(nodes))
-        group = self._groups.get(uid)
-        if group is None:
-            self._groups[uid] = Group(uid, members)
-        else:
+        members = self._members[uid] = self._alike.one(tuple(nodes))
+        if (group := self._groups.get(uid)) is not None:
             group.members = members
+
+    def _group(self, uid: int) -> Group | None:
+        """Return a group for commands to it, None if it is not known."""
+        group = self._groups.get(uid)
+        if group is None and (members := self._members.get(uid)) is not None:
+            if len(self._groups) >= self._groups_max:
+                self._groups = {u: each for u, each in self._groups.items() if not each.is_idle}
+                self._groups_max = 2 * len(self._groups) + IDLE_MAX
+            group = self._groups[uid] = Group(uid, members)
+        return group
 
     def forget(self, uid: int) -> None:
         """The group is gone: everything that waits is answered so."""
+        self._members.pop(uid, None)
         group = self._groups.pop(uid, None)
         self._stalled.pop(uid, None)
         if group is None:
@@ -130,7 +144,7 @@ class GroupClient:
 
     def knows(self, uid: int) -> bool:
         """Tell whether the group has been made known."""
-        return uid in self._groups
+        return uid in self._members
 
     def pending_bytes(self, uid: int) -> int:
         """Return the bytes of the group's commands that have no answer yet (back-pressure)."""
@@ -155,8 +169,10 @@ class GroupClient:
         """Return the groups that have taken nothing since then (loop time) and have commands."""
         found = []
         for uid, began in list(self._stalled.items()):
-            group = self._groups[uid]
-            if not group.sent and all(command.is_finished for command in group.waiting or ()):
+            group = self._groups.get(uid)
+            if group is None or (
+                not group.sent and all(command.is_finished for command in group.waiting or ())
+            ):
                 del self._stalled[uid]
             elif began <= since:
                 found.append(uid)
@@ -166,7 +182,7 @@ class GroupClient:
         """Nobody will take this group's commands for now: whoever asks is told so, from now on at
         once.  is_lasting: whoever publishes, too.  All else (settlements, ends of channels) waits.
         """
-        group = self._groups.get(uid)
+        group = self._group(uid)
         if group is None:
             return
         group.refusal, group.refuses_lines = reason, is_lasting
@@ -280,7 +296,7 @@ class GroupClient:
     ) -> Command | None:
         if len(data) > self._command_bytes_max:
             raise ValueError(f"a command of {len(data)} bytes is too large")
-        group = self._groups.get(uid)
+        group = self._group(uid)
         if group is None:
             self._loop.call_soon(answer, ReplyStatus.GONE, b"")
             return None
@@ -509,7 +525,7 @@ class GroupClient:
 
     def leader_changed(self, uid: int, leader: NodeId | None) -> None:
         """A replica here learnt who leads."""
-        group = self._groups.get(uid)
+        group = self._group(uid)
         if group is None:
             return
         group.leader = leader

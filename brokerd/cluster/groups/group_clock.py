@@ -64,18 +64,28 @@ class GroupClock:
     news: only a driver's own `deadline_ms` counts.
     """
 
-    __slots__ = ("_deadlines", "_watchers", "active")
+    __slots__ = ("_deadlines", "_settled", "_watchers", "_watchers_of_folds", "active")
 
-    def __init__(self) -> None:
+    def __init__(self, settled: Callable[[int], None]) -> None:
+        """settled: told of each group that comes to rest."""
         self.active: dict[int, None] = {}
         self._deadlines: list[tuple[int, int]] = []
+        self._settled = settled
         self._watchers: list[Moved] = []
+        self._watchers_of_folds: list[Moved] = []
 
-    def watch(self) -> Moved:
-        """Return what tells which groups have moved, from now on."""
+    def watch(self, *, folds: bool = False) -> Moved:
+        """Return what tells which groups have moved, from now on; folds: and which were folded."""
         moved = Moved(self.active)
         self._watchers.append(moved)
+        if folds:
+            self._watchers_of_folds.append(moved)
         return moved
+
+    def folded(self, uid: int) -> None:
+        """All is as it was, in less room."""
+        for moved in self._watchers_of_folds:
+            moved.note(uid)
 
     def remove(self, uid: int) -> None:
         """The group is not here any more, or has stopped."""
@@ -127,6 +137,7 @@ class GroupClock:
                 if self._is_settled(driver, down):
                     driver.rest()
                     self._note(uid)
+                    self._settled(uid)
                     continue
             except Exception as error:
                 failed(driver, error)

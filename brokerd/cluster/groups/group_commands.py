@@ -70,6 +70,12 @@ class Group:
     #: Waiting does not help: what is published is refused as well.
     refuses_lines: bool = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is on its way or waits, and nothing is known that others do not know."""
+        is_used = self.sent or self.waiting or self.once or self.room or self.pending_bytes
+        return not (is_used or self.retry or self.refusal or self.is_replica_wrong)
+
     def add(self, command: Command) -> None:
         """Put one behind those that wait."""
         if self.waiting is None:

@@ -21,6 +21,7 @@ from brokerd.cluster.groups import group_clock, host_events, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.driver import Done, Driver
 from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, Progress
+from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.cluster.groups.inbox import Inbox
 from brokerd.cluster.groups.keeping import Keeper
 from brokerd.cluster.groups.late_work import LateWork
@@ -35,8 +36,7 @@ from brokerd.raft import messages
 from brokerd.raft.actions import InstallSnapshot, SaveSnapshot
 from brokerd.raft.inputs import Input, NodeGone, PeerUnreachable, TransferLeadership
 from brokerd.raft.machine import Machine
-from brokerd.raft.messages import Configuration, Entry, GroupUid, HardState, Message, NodeId
-from brokerd.raft.replica import Replica
+from brokerd.raft.messages import Configuration, Entry, HardState, Message, NodeId
 from brokerd.raft.storage import LogStorage
 from brokerd.storage.aside import AsideFiles
 from brokerd.storage.wal import GroupWrite, WriteAheadLog
@@ -73,19 +73,18 @@ class Host:
         self.clients: list[ClientEvents] = []
         self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
         self.transport = transport.between(node, incarnation, config, self, rng)
-        #: Where peers reach this node, once started.
-        self.port = 0
+        self.port = 0  # Where peers reach this node, once started.
         self._wal = wal
         self._rng = rng
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
         self._queue = new_queue(wal, self._written, self._disk_failed)
-        self._drivers: dict[int, Driver] = {}
+        self._groups = HostedGroups(node, wal, config, rng, self)
         self.keeper = Keeper(node, wal, self._queue, aside, clock_ms)
         self.leader_transfer = LeaderTransfer(self)
         self.refilling = Refilling(self, wal, self._queue, self.leader_transfer.renew)
         self.remembrance = Remembrance(self, wal, self._queue, self.liveness, self.refilling)
-        self._inbox = Inbox(self, self._drivers, wal, self._queue, self.refilling, self.remembrance)
+        self._inbox = Inbox(self, self._groups, wal, self._queue, self.refilling, self.remembrance)
         self._memory = VolatileStore(self.wake)
         small_bytes = min(config.raft.snapshot_bytes, SNAPSHOT_BYTES_MAX)
         self._volatile_raft = replace(config.raft, snapshot_bytes=small_bytes)
@@ -95,7 +94,7 @@ class Host:
         self._is_flush_scheduled = self._has_failed = False
         #: What is to be called before the flush under way hands over; None: none is under way.
         self._at_end: list[Callable[[], None]] | None = None
-        self._group_clock = group_clock.GroupClock()
+        self._group_clock = self._groups.clock
         self._late_work, self._members = LateWork(self.wake), MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max, self.watch())
         self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
@@ -139,8 +138,7 @@ class Host:
         if self._service is not None:
             await self._service.close()
         await self._queue.close()
-        for uid in list(self._drivers):
-            self._drivers.pop(uid).close()
+        self._groups.end()
 
     def now_ms(self) -> int:
         """Return the monotonic clock of liveness."""
@@ -173,36 +171,32 @@ class Host:
         none.  Empty: nobody knows them now, and who is not one (is_first) votes when it caught up.
         log_uid: what the log calls the group, 0: its uid; one that comes back needs another log.
         volatile: in memory only.  is_made_now: all that were there before it are open here."""
-        if uid in self._drivers:
+        if uid in self._groups:
             raise ValueError(f"group {uid:x} is open")
         configuration = messages.configuration_of(tuple(sorted(members)))
         if volatile and configuration.voters != (self.node,):
             raise ValueError("a volatile group has one member, this node")
         log: LogStorage
         log = self._memory.open(uid, configuration) if volatile else self._wal.log(log_uid or uid)
-        replica = Replica(
-            GroupUid(uid),
-            self.node,
-            configuration if configuration.voters else None,
-            machine,
-            log,
-            self._volatile_raft if volatile else self.config.raft,
-            self._rng,
-            contradiction=None if volatile else self.keeper.contradiction_of(log_uid or uid),
+        raft = self._volatile_raft if volatile else self.config.raft
+        contradiction = None if volatile else self.keeper.contradiction_of(log_uid or uid)
+        driver = self._groups.new(
+            *(uid, log_uid or uid, configuration if configuration.voters else None, machine, log),
+            *(raft, volatile, contradiction),
         )
-        driver = Driver(uid, replica, log, machine, self, is_volatile=volatile, log_uid=log_uid)
+        voters = driver.replica.configuration.voters
         if not volatile:
             is_new = not log.initial_state()[1].voters
             self.remembrance.opens(driver, is_new=is_new and is_made_now)
             if configuration.voters and is_new:
                 self._queue.add_group(driver.log_uid, configuration)
-            elif not (replica.configuration.voters or is_first):
+            elif not (voters or is_first):
                 driver.learn(trust.Doubted())
             self.keeper.opened(driver)
-        self._drivers[uid] = driver
+        self._groups.add(driver)
         self._group_clock.active[uid] = None
         self._members.update(driver)
-        if replica.configuration.voters == (self.node,) and driver.trust.may_vote:
+        if voters == (self.node,) and driver.trust.may_vote:
             # Nobody else to wait for.
             driver.inputs.append(TransferLeadership(self.node))
         driver.inputs += self._inbox.early_messages(uid)
@@ -210,7 +204,7 @@ class Host:
 
     def close_group(self, uid: int, *, forget: bool) -> None:
         """Stop a replica; what waits is answered as not accepted.  forget: remove its log too."""
-        driver = self._drivers.pop(uid, None)
+        driver = self._groups.pop(uid)
         if driver is not None:
             driver.close()
             # It may be this driver's own run that leads here.
@@ -225,24 +219,29 @@ class Host:
 
     def keep_orphan(self, uid: int) -> None:
         """Put all aside that a group holds which the cluster's catalog does not know any more."""
-        self.keeper.keep_orphan(self._drivers[uid])
+        if (driver := self._groups.get(uid)) is not None:
+            self.keeper.keep_orphan(driver)
 
     def forget_logs(self, kept: Collection[int]) -> None:
         """Remove what the log holds of groups that are neither open nor among `kept`."""
-        self._cleaning.forget({driver.log_uid for driver in self._drivers.values()}.union(kept))
+        self._cleaning.forget(self._groups.log_uids().union(kept))
         self.schedule_flush()
 
     def has_group(self, uid: int) -> bool:
         """Tell whether a replica runs here."""
-        return uid in self._drivers
+        return uid in self._groups
 
     def groups(self) -> list[int]:
         """Return the uids of all replicas here."""
-        return list(self._drivers)
+        return self._groups.uids()
 
     def drivers(self) -> list[Driver]:
-        """Return the drivers of all replicas here, for this room."""
-        return list(self._drivers.values())
+        """Return the drivers of all replicas here, for this room; folded ones are made again."""
+        return self._groups.all()
+
+    def is_folded(self, uid: int) -> bool:
+        """Tell whether all of a group that stands still is a few bytes (hosted.py)."""
+        return uid in self._groups.folded
 
     def position_for(self, node: NodeId) -> bytes:
         """TransportEvents: what is known of this log and of the node's."""
@@ -253,39 +252,38 @@ class Host:
         """How many groups are ticked."""
         return len(self._group_clock.active)
 
-    def watch(self) -> group_clock.Moved:
-        """Return what tells which groups may be others than before, from now on."""
-        return self._group_clock.watch()
+    def watch(self, *, folds: bool = False) -> group_clock.Moved:
+        """Return what tells which groups have moved, from now on; folds: or take less memory."""
+        return self._group_clock.watch(folds=folds)
 
     def driver_of(self, uid: int) -> Driver | None:
         """Return the driver, for this room."""
-        return self._drivers.get(uid)
+        return self._groups.get(uid)
 
     def machine_of(self, uid: int) -> Machine:
-        """Return a group's machine; KeyError if it is not here."""
-        return self._caught_up(uid).machine
+        """Return a group's machine, to be looked at now; KeyError if it is not here."""
+        return self._groups.folded.machine_of(uid) or self._caught_up(uid).machine
 
     def leader_of(self, uid: int) -> NodeId | None:
         """Return the leader as the replica here knows it."""
-        driver = self._drivers.get(uid)
-        return None if driver is None else driver.leader
+        return self._groups.leader_of(uid)
 
     def term_of(self, uid: int) -> int | None:
         """Return the newest term that the replica here knows; None: there is none."""
-        driver = self._drivers.get(uid)
-        return None if driver is None else driver.term
+        return self._groups.term_of(uid)
 
     def status_of(self, uid: int) -> GroupStatus:
         """Return a group's state; KeyError if it is not here."""
-        return host_events.status_of(self._caught_up(uid), self.node)
+        folded = self._groups.folded.status_of(uid)
+        return folded or host_events.status_of(self._caught_up(uid), self.node)
 
     def progress_of(self, uid: int) -> Progress:
         """Return how far a group is; KeyError if it is not here."""
-        return host_events.progress_of(self._caught_up(uid))
+        return self._groups.folded.progress_of(uid) or host_events.progress_of(self._caught_up(uid))
 
     def _caught_up(self, uid: int) -> Driver:
         """Whoever looks at a replica finds all applied that is known here to be committed."""
-        driver = self._drivers[uid]
+        driver = self._groups.awake[uid]
         try:
             driver.catch_up()
         except Exception as error:
@@ -294,7 +292,7 @@ class Host:
 
     def entry_data(self, uid: int, index: int) -> bytes | None:
         """Return the command of a live entry, without its time stamp; None if it is gone."""
-        driver = self._drivers.get(uid)
+        driver = self._groups.get(uid)
         return None if driver is None else driver.entry_data(index)
 
     def propose(
@@ -304,7 +302,7 @@ class Host:
 
         done(accepted, reply, leader): applied, or refused by `leader`, here: overloaded, too large.
         """
-        driver = self._drivers.get(uid)
+        driver = self._groups.get(uid)
         if driver is None or driver.error is not None:
             self._loop.call_soon(done, False, b"", None)
             return
@@ -313,12 +311,12 @@ class Host:
 
     def transfer_leadership(self, uid: int, to: NodeId) -> None:
         """Hand leadership over; to this node itself: stand for election now."""
-        if (driver := self._drivers.get(uid)) is not None and driver.trust.may_vote:
+        if (driver := self._groups.get(uid)) is not None and driver.trust.may_vote:
             self._put(driver, TransferLeadership(to))
 
     def change_members(self, uid: int, configuration: Configuration, done: Done) -> None:
         """Ask for a configuration that differs by one member; a refusal's reply says why."""
-        driver = self._drivers.get(uid)
+        driver = self._groups.get(uid)
         if driver is None or driver.error is not None:
             self._loop.call_soon(done, False, b"no replica here", None)
             return
@@ -379,12 +377,12 @@ class Host:
 
     def messages_dropped(self, node: NodeId, uids: set[int]) -> None:
         """TransportEvents: the outbox was full for a while."""
-        for driver in filter(None, map(self._drivers.get, uids)):
+        for driver in filter(None, map(self._groups.get, uids)):
             self._put(driver, PeerUnreachable(node))
 
     def snapshot_unreadable(self, error: SnapshotUnreadable) -> None:
         """TransportEvents: what this replica holds is damaged; the group goes on elsewhere."""
-        if (driver := self._drivers.get(error.uid)) is not None and driver.error is None:
+        if (driver := self._groups.get(error.uid)) is not None and driver.error is None:
             self._stop_replica(driver, error)
 
     def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
@@ -396,9 +394,8 @@ class Host:
             return
         if is_new:
             # What was not waited for while it was down is to be sent now.
-            for uid in self._members.groups_with(node):
-                if self._drivers[uid].is_leader:
-                    self._group_clock.active[uid] = None
+            for uid in self._groups.led_with(self._members.groups_with(node)):
+                self._group_clock.active[uid] = None
         self.events.node_changed(node, self.liveness.incarnation(node), True)
 
     def _lost(self, node: NodeId, incarnation: int) -> None:
@@ -414,10 +411,9 @@ class Host:
         self.events.node_changed(node, incarnation, False)
 
     def _put_all(self, node: NodeId, event: Input, *, leaders_only: bool = False) -> None:
-        for uid in self._members.groups_with(node):
-            driver = self._drivers[uid]
-            if driver.is_leader or not leaders_only:
-                self._put(driver, event)
+        uids = self._members.groups_with(node)
+        self._queue_up(self._groups.put_all(uids, node, event, leaders_only=leaders_only))
+        self.schedule_flush()
 
     # ---- the flush ------------------------------------------------------------------------------
 
@@ -445,6 +441,9 @@ class Host:
     def flush(self) -> None:
         """Run drivers with inputs once, of many the first; hand over what they write and send."""
         self._is_flush_scheduled = False
+        if self._groups.is_any_waiting:
+            self._groups.wake_waiting(GROUPS_PER_TURN - len(self._dirty))
+            self.schedule_flush()
         dirty, self._dirty = self._dirty, []
         if len(dirty) > GROUPS_PER_TURN:
             # Others are heard in between, and hear that this node lives.
@@ -586,7 +585,7 @@ class Host:
             self.refilling.lacking()
             self.keeper.look_again(self.refilling.without_vote())
             self.remembrance.look()
-            self._cleaning.collect(self._drivers)
+            self._cleaning.collect(self._groups.awake)
             self._memory.clean()
         self.flush()
 
@@ -595,5 +594,5 @@ class Host:
         # Since the groups that are due now had their last tick.
         since_ms = self._ticked_ms - (clock.round_ticks - 1) * self.config.raft.tick_ms
         heard = {node for node in liveness.up() if liveness.heard_since(node, since_ms)}
-        due = clock.due(self._drivers, liveness.suspected(), clock_ms, self._stop_replica)
+        due = clock.due(self._groups.awake, liveness.suspected(), clock_ms, self._stop_replica)
         self._queue_up(driver for driver in due if group_clock.tick(driver, heard, clock_ms))

@@ -14,6 +14,7 @@ from typing import Protocol
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.driver import Done, Driver
 from brokerd.cluster.groups.host_events import ClientEvents, HostEvents
+from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import Remembrance
@@ -104,15 +105,14 @@ class Inbox:
     def __init__(
         self,
         host: Groups,
-        drivers: dict[int, Driver],
+        hosted: HostedGroups,
         wal: WriteAheadLog,
         queue: WriteQueue,
         refilling: Refilling,
         remembrance: Remembrance,
     ) -> None:
-        """drivers: the host's, by group."""
         self._host = host
-        self._drivers = drivers
+        self._hosted = hosted
         self._refilling = refilling
         self._remembrance = remembrance
         self.spool = SnapshotSpool(wal, queue, host.config.raft, self._log_of)
@@ -123,7 +123,7 @@ class Inbox:
         self._unheard: set[NodeId] = set()
 
     def _log_of(self, uid: int) -> int | None:
-        driver = self._drivers.get(uid)
+        driver = self._hosted.get(uid)
         return None if driver is None or driver.is_volatile else driver.log_uid
 
     # ---- FrameSink ------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Inbox:
                 message = decode_raft(raft, node, host.node)
                 if number in cut:
                     message.entries = cut[number]
-            driver = self._drivers.get(raft.group)
+            driver = self._hosted.get(raft.group)
             if driver is None:
                 self._keep_early(raft.group, message)
             elif driver.error is not None:
@@ -269,7 +269,7 @@ class Inbox:
     def _take_request(self, node: NodeId, request: peer_pb2.GroupRequest) -> None:
         host = self._host
         uid, command = request.group, request.command
-        driver = self._drivers.get(uid)
+        driver = self._hosted.get(uid)
         if driver is None or driver.error is not None:
             self._answer(node, request.id, peer_pb2.GroupReply.UNKNOWN_GROUP, None, b"")
             return

@@ -43,6 +43,7 @@ from brokerd.core.catalog.catalog_objects import (
     Exchange,
     Queue,
     Record,
+    kept_json,
     kept_names,
     owner_of,
 )
@@ -98,6 +99,10 @@ class CatalogMachine:
     def live_indexes(self) -> list[tuple[int, int]]:
         """Return nothing: the snapshot holds all, no entry is referred to."""
         return []
+
+    def blank(self) -> None:
+        """Return None: everybody looks at the catalog."""
+        return
 
     def next_deadline_ms(self) -> int | None:
         """Return None: the catalog knows no time."""
@@ -259,7 +264,7 @@ class CatalogMachine:
         elif isinstance(present, Exchange):
             present.settings = spec["settings"]
         elif isinstance(present, Queue):
-            present.settings = spec["settings"]
+            present.settings = kept_json(spec["settings"])
             present.replicas = spec.get("replicas")
         changes.touch(present, operation["cause"])
         return catalog_checks.reply(OK, record=present)

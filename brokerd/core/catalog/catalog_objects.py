@@ -6,11 +6,14 @@ the router, policies, permissions, and through listings by the Admin service.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
+from brokerd.core.alike import ALIKE_MAX
 from brokerd.core.catalog import names, queue_membership
 
 Json = dict[str, Any]
@@ -190,15 +193,28 @@ class Exchange(Record):
 
 
 def kept_names(names: Iterable[str]) -> list[str]:
-    """Return names of nodes that a queue is to keep: each of them once in all queues."""
+    """Return names of nodes that a queue is to keep: one list for all queues that have the same,
+    which nobody changes.
+    """
+    return _list_of(tuple(names))
+
+
+@lru_cache(ALIKE_MAX)
+def _list_of(names: tuple[str, ...]) -> list[str]:
     return [sys.intern(name) for name in names]
 
 
-def _kept_arguments(arguments: Json) -> Json:
-    """Return arguments whose names and words are there once in all queues."""
+def kept_json(value: Json) -> Json:
+    """Return what a queue is to keep, one for all that have the same, which nobody changes."""
+    # As text, since 1 and true are equal and not the same.
+    return _dict_of(json.dumps(value))
+
+
+@lru_cache(ALIKE_MAX)
+def _dict_of(text: str) -> Json:
     return {
         sys.intern(name): sys.intern(value) if type(value) is str else value
-        for name, value in arguments.items()
+        for name, value in json.loads(text).items()
     }
 
 
@@ -226,8 +242,8 @@ class Queue(Record):
         self.type = sys.intern(spec["type"])
         self.durable: bool = spec["durable"]
         self.auto_delete: bool = spec["auto_delete"]
-        self.arguments = _kept_arguments(spec["arguments"])
-        self.settings: Json = spec["settings"]
+        self.arguments = kept_json(spec["arguments"])
+        self.settings = kept_json(spec["settings"])
         self.replicas: int | None = spec.get("replicas")
         self.exclusive_owner: ConnectionId | None = None
 

@@ -43,6 +43,11 @@ from brokerd.core.queue.queue_intake import QueueIntake
 from brokerd.core.queue.queue_store import Span, runs_of
 from brokerd.core.queue_options import QueueOptions
 
+#: A queue in which there is no more than this is small as its snapshot, and is made again in no
+#: time: channels that publish to it, and what its messages take beside their bodies.
+ENQUEUERS_MAX = 16
+MESSAGES_BYTES_MAX = 4_096
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueueMachine(QueueIntake):
@@ -101,6 +106,15 @@ class QueueMachine(QueueIntake):
     def live_indexes(self) -> Sequence[Range]:
         """Return the log indexes that hold ready, checked-out or dead-letter messages."""
         return self.store.live_indexes()
+
+    def blank(self) -> Callable[[], QueueMachine] | None:
+        """Return what makes another one; None while clients use this one or much is in it."""
+        is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
+        if is_used or self.delayed.count or self.deleted is not None or self.more_to_deliver:
+            return None
+        if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
+            return None
+        return QueueMachine
 
     def next_deadline_ms(self) -> int | None:
         """Return when a tick is due, None if time changes nothing."""

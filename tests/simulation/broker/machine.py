@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from brokerd.core.machine import Meta, Outcome
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -19,13 +22,16 @@ class WatchedQueue(QueueMachine):
         node: NodeId,
         uid: int,
         options: QueueOptions | None = None,
+        folded_at: int = 0,
     ) -> None:
+        """folded_at: what it had applied whose snapshot `restore` is to bring; 0: not known."""
         super().__init__(options or QueueOptions(queue_type="quorum"))
         self._oracle = oracle
         self._node = node
         self._uid = uid
         #: The last command's index.
         self.applied_index = 0
+        self._folded_at = folded_at
         #: Its term; None: a snapshot's, which is not known.
         self._term: int | None = 0
 
@@ -60,10 +66,15 @@ class WatchedQueue(QueueMachine):
             self._oracle.on_snapshot(self._node, self._uid, self.applied_index, data)
         return data
 
+    def blank(self) -> Callable[[], QueueMachine]:
+        """See QueueMachine: another one that is watched, whatever is in this one."""
+        who = self._oracle, self._node, self._uid
+        return partial(WatchedQueue, *who, folded_at=self.applied_index)
+
     def restore(self, data: bytes) -> None:
         """See QueueMachine."""
         super().restore(data)
-        self.applied_index = 0
+        self.applied_index, self._folded_at = self._folded_at, 0
         self._term = None
         self._oracle.require(
             super().snapshot() == data, f"{self._node}: a snapshot does not bring its state back"

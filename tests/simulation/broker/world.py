@@ -72,6 +72,7 @@ class BrokerWorld:
                 # Drawn apart, so that seeds stand for the same worlds as before.
                 apply_entries_min=random.Random(f"manners {seed}").choice((1, 4, 32)),
             ),
+            rested_max=random.Random(f"folds {seed}").choice((0, 0, 1, 1_000)),
             collect_interval_ms=400,
         )
         self._cache_bytes = self.rng.choice((0, 4_000, 1 << 20))

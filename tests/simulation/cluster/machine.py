@@ -33,6 +33,7 @@ class WatchedCatalog:
         self._applied_index = 0
         self.became_leader = machine.became_leader
         self.live_indexes = machine.live_indexes
+        self.blank = machine.blank
         self.next_deadline_ms = machine.next_deadline_ms
         self.tick_command = machine.tick_command
         self.overview = machine.overview
@@ -113,12 +114,12 @@ class WatchedHost(Host):
     def flush(self) -> None:
         """See Host: nobody looks through all drivers for those without a vote."""
         super().flush()
-        damaged = {driver for driver in self.drivers() if not driver.trust.may_vote}
+        awake = self._groups.awake.values()
+        damaged = {driver for driver in awake if not driver.trust.may_vote}
         assert damaged == set(self.refilling.without_vote())
 
     def forget_logs(self, kept: Any) -> None:
         """See Host."""
-        opened = {driver.log_uid for driver in self.drivers()}
-        for log_uid in self.member.logs_here() - opened - set(kept):
+        for log_uid in self.member.logs_here() - self._groups.log_uids() - set(kept):
             self.member.let_go(log_uid)
         super().forget_logs(kept)

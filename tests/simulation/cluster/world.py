@@ -26,7 +26,7 @@ from brokerd.server.members.joining import LEADERLESS_S, VOTERS_MAX
 from tests.simulation.broker.clients import SimConsumer, SimPublisher
 from tests.simulation.broker.oracle import Ledger
 from tests.simulation.broker.queues import SimQueue
-from tests.simulation.broker.world import BrokerWorld
+from tests.simulation.broker.world import RESUME_MS, BrokerWorld
 from tests.simulation.checkers import Violation
 from tests.simulation.cluster import administration, examination, rest
 from tests.simulation.cluster.member import ClusterMember
@@ -290,8 +290,7 @@ class ClusterWorld(BrokerWorld):
     def _heal(self) -> None:
         super()._heal()
         if any(member.is_up and member.was_removed for member in self.members.values()):
-            # Its clients stay until it hears that it was removed: it asks when it hears nobody.
-            self.resume_ms += HEARS_MS
+            self.resume_ms = RESUME_MS + HEARS_MS
         if self.scenario.grows:
             outside = [member for member in self.members.values() if member.is_out]
             self._let_in([member for member in outside if member.id not in self.leaving])
@@ -333,7 +332,10 @@ class ClusterWorld(BrokerWorld):
         member.was_removed = True
         is_back = self.rng.random() < 0.5
         if is_back and self.rng.random() < 0.5:
-            # It hears of its removal, and begins anew.
+            # It hears of its removal, and begins anew: it asks when it hears nobody.  Its clients
+            # stay until then.
+            if self.kernel.now_ms >= self.scenario.chaos_ms:
+                self.resume_ms = RESUME_MS + HEARS_MS
             return
         member.crash(cuts_power=False)
         member.leave()

@@ -92,6 +92,10 @@ class EchoMachine:
         """Keep the newest command's entry."""
         return [(index, index + 1) for index, _ in self.applied[-1:]]
 
+    def blank(self) -> None:
+        """Return None: it stays."""
+        return
+
     def next_deadline_ms(self) -> int | None:
         """Return what the test has set."""
         return self.deadline_ms

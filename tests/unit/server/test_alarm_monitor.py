@@ -44,7 +44,9 @@ class NoQueues:
 
 def monitor_of(config: BrokerConfig, profile_name: str = "") -> AlarmMonitor:
     catalog = CatalogMachine().state
-    holders = Holders(NoQueues(), lambda _: False, Moved(()), list, (), catalog, lambda: 0)
+    holders = Holders(
+        NoQueues(), lambda _: False, lambda _: False, Moved(()), list, (), catalog, lambda: 0
+    )
     told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), Deaf().hear)
     chosen = profile(profile_name) if profile_name else profile()
     return AlarmMonitor("n0", config, chosen, catalog, told, holders)

@@ -13,6 +13,7 @@ from brokerd.server.memory_breakdown import (
     CHANNEL_BYTES,
     CODE_BYTES_MAX,
     CONNECTION_BYTES,
+    FOLDED_QUEUE_BYTES,
     PARTS,
     QUEUE_BYTES,
     Holders,
@@ -49,6 +50,7 @@ class Member:
     used: int = 80 * MIB
     cached: int = 0
     moved: Moved = field(default_factory=lambda: Moved(()))
+    folded: set[int] = field(default_factory=set)
     #: Queues that were looked at.
     asked: list[int] = field(default_factory=list)
 
@@ -68,6 +70,7 @@ class Member:
         holders = Holders(
             queues=self,
             has_replica=self.machines.__contains__,
+            is_folded=self.folded.__contains__,
             moved=self.moved,
             connections=lambda: self.opened,
             consumers=(),
@@ -112,6 +115,19 @@ async def test_queues_that_stand_still_are_not_looked_at_again() -> None:
     after = (await breakdown.take())["quorum_queues"]
     assert member.asked == [7]
     assert after == before + queue.machine.memory_bytes() - QUEUE_BYTES
+
+
+async def test_a_folded_queue_is_not_made_again_to_be_counted() -> None:
+    member = Member()
+    member.machines.update((uid, QueueMachine()) for uid in range(3))
+    breakdown = member.breakdown()
+    assert (await breakdown.take())["quorum_queues"] == 3 * QUEUE_BYTES
+    member.asked.clear()
+    member.folded.add(1)
+    member.moved.note(1)
+    found = await breakdown.take()
+    assert found["quorum_queues"] == 2 * QUEUE_BYTES + FOLDED_QUEUE_BYTES
+    assert member.asked == []
 
 
 async def test_who_asks_together_gets_the_same() -> None:

@@ -81,3 +81,30 @@ def compare(table: EntryTable, model: dict[int, tuple[int, int, int, int]]) -> N
         assert (table.segments.get(index), table.terms.get(index)) == (segment, term)
     assert table.find(max(model, default=0) + 1) == -1
     assert total(table.usage(0, len(table))) == total_of(model, lambda _index: True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 64])
+def test_a_small_table_is_packed_and_comes_back(count: int) -> None:
+    table = EntryTable()
+    for number in range(count):
+        table.append(2 * number + 1, number // 7, number // 5, number << 8, number)
+    packed = table.packed()
+    again = EntryTable.unpacked(packed)
+    for name in ("indexes", "offsets", "lengths"):
+        assert getattr(again, name) == getattr(table, name)
+    for name in ("segments", "terms"):
+        runs, before = getattr(again, name), getattr(table, name)
+        assert (runs.starts, runs.values) == (before.starts, before.values)
+    again.append(1_000, 99, 99, 7, 7)
+    assert (again.last(), again.find(1_000)) == (1_000, count)
+
+
+def test_a_large_table_is_not_packed() -> None:
+    table = EntryTable()
+    for index in range(1, 66):
+        table.append(index, 1, 1, 100 * index, 4)
+    assert table.packed() == b""
+    table.cut(65)
+    assert table.packed()
+    table.segments.starts = list(range(65))
+    assert table.packed() == b""

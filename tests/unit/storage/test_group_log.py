@@ -11,7 +11,7 @@ from brokerd.raft import membership
 from brokerd.raft.messages import Configuration, EntryKind, HardState, NodeId, Snapshot
 from brokerd.storage import records, snapshots
 from brokerd.storage.errors import DamagedEntry
-from brokerd.storage.group_log import GroupLog
+from brokerd.storage.group_log import NO_ENTRIES, GroupLog
 from brokerd.storage.records import HEADER_BYTES, GroupState
 from brokerd.storage.wal import coalesce
 from tests.unit.storage.builders import (
@@ -149,7 +149,7 @@ def test_a_configuration_entry_at_the_snapshot_gives_way_to_it(tmp_path: Path) -
     put(log, 7, entry(6))
     assert log.log(7).initial_state()[1] == two
     save(log, 7, 5, [])
-    assert log.log(7).config_indexes == []
+    assert log.log(7).config_indexes == ()
     assert log.log(7).initial_state()[1] == THREE
     log.close()
     log = open_log(tmp_path)
@@ -236,4 +236,32 @@ def test_a_leaders_live_entries_are_read_back_after_a_restart(tmp_path: Path) ->
     assert found is not None
     assert (found.index, found.term, found.data) == (20, 2, sent.data)
     assert list(found.live) == [entry(3), entry(4), entry(9, term=2)]
+    log.close()
+
+
+def test_a_log_that_was_let_go_is_read_and_written_as_before(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 6)
+    group = log.log(7)
+    before = [found.data for found in group.entries(1, 6, 1 << 20)]
+    group.let_go()
+    assert [found.data for found in group.entries(1, 6, 1 << 20)] == before
+    put_range(log, 7, 6, 8)
+    assert not NO_ENTRIES
+    # What was written to stays as it is.
+    table = group.table
+    group.let_go(again=True)
+    assert group.table is table
+    group.let_go()
+    assert group.last_index() == 7
+    log.close()
+    assert open_log(tmp_path).log(7).last_index() == 7
+
+
+def test_a_large_log_is_let_go_without_its_table(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    put_range(log, 7, 1, 80)
+    table = log.log(7).table
+    log.log(7).let_go()
+    assert log.log(7).table is table
     log.close()

@@ -40,6 +40,9 @@ class Machine:
     def became_leader(self, *_: Any) -> list[Any]:
         return []
 
+    def blank(self) -> None:
+        return None
+
     def next_deadline_ms(self) -> None:
         return None
 

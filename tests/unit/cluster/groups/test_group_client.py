@@ -11,7 +11,7 @@ import pytest
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.errors import GroupGone, GroupUnavailable
 from brokerd.cluster.groups.driver import Done
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import IDLE_MAX, GroupClient, ReplyStatus
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import peer_pb2
 
@@ -381,3 +381,48 @@ async def test_an_answer_to_an_earlier_life_of_this_node_answers_nothing() -> No
     (target, number, _) = after.sent[0]
     client.reply_received(target, number, OK, None, b"mine")
     assert answers == [b"mine"]
+
+
+async def test_groups_without_commands_are_forgotten_and_known_again() -> None:
+    bench = Bench()
+    client, network = bench.client, bench.network
+    for uid in range(100, 100 + 3 * IDLE_MAX):
+        client.set_members(uid, (A, B, C))
+        client.leader_changed(uid, A)
+    assert len(client._groups) <= IDLE_MAX
+    client.send(100, b"x=1", lambda *answer: bench.answers.append(answer))
+    assert network.commands() == [b"x=1"]
+    client.reply_received(network.sent[0][0], network.sent[0][1], OK, None, b"done")
+    assert bench.answers == [(ReplyStatus.OK, b"done")]
+    assert client.knows(100)
+    client.forget(100)
+    assert not client.knows(100)
+
+
+async def test_groups_with_commands_are_not_forgotten() -> None:
+    bench = Bench()
+    bench.network.is_connected = False
+    bench.send(b"x=1")
+    bench.client.refuse(UID + 1, "stuck", False)
+    bench.client.set_members(UID + 1, (A, B, C))
+    bench.client.refuse(UID + 1, "stuck", False)
+    for uid in range(100, 100 + 3 * IDLE_MAX):
+        bench.client.set_members(uid, (A, B, C))
+        bench.client.leader_changed(uid, A)
+    assert bench.client.pending_bytes(UID) == 3
+    assert bench.client.refusal(UID + 1) == "stuck"
+    bench.client.forget(UID)
+
+
+async def test_what_was_stalled_and_forgotten_is_stalled_no_more() -> None:
+    bench = Bench()
+    bench.network.is_connected = False
+    with pytest.raises(GroupUnavailable):
+        await bench.client.request(UID, b"x=1", 0.01)
+    assert bench.client.stalled(float("inf")) in ([], [UID])
+    bench.network.is_connected = True
+    await asyncio.sleep(0.1)
+    for uid in range(100, 100 + 3 * IDLE_MAX):
+        bench.client.set_members(uid, (A, B, C))
+        bench.client.leader_changed(uid, A)
+    assert bench.client.stalled(float("inf")) == []

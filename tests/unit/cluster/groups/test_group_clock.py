@@ -50,7 +50,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.drivers = {uid: FakeDriver(uid) for uid in range(1, 6)}
-        self.clock = GroupClock()
+        self.settled: list[int] = []
+        self.clock = GroupClock(self.settled.append)
         self.clock.active = dict.fromkeys(self.drivers)
 
     def due(self, *down: NodeId) -> list[int]:

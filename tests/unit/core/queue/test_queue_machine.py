@@ -127,3 +127,29 @@ def test_the_bodies_of_messages_are_not_in_the_state() -> None:
     assert len(q.machine.snapshot()) < 4000
     run = only(q.consume("d", prefetch=1) and q.publish(b"y"), effects.Deliver).runs[0]
     assert numbers([run]) == [100]
+
+
+def test_a_queue_that_nobody_uses_is_made_again_from_its_snapshot() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.publish(b"one", b"two")
+    make = q.machine.blank()
+    assert make is not None
+    again = make()
+    again.restore(q.machine.snapshot())
+    assert again.snapshot() == q.machine.snapshot()
+    assert again.overview() == q.machine.overview()
+
+
+def test_a_queue_that_is_used_or_holds_much_stays() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.consume()
+    assert q.machine.blank() is None
+    q = QueueDriver(queue_type="quorum")
+    for _ in range(100):
+        q.publish(b"x")
+    assert q.machine.blank() is None
+    q = QueueDriver(queue_type="quorum")
+    for channel in range(1, 18):
+        q.publish(b"x", channel=channel)
+        q.reply(queue_commands.encode_purge())
+    assert q.machine.blank() is None

@@ -1,0 +1,171 @@
+"""Groups that stand still are folded, and nobody notices but the memory (ADR 61)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+import pytest_asyncio
+
+from brokerd.cluster.groups.group_clock import Moved
+from brokerd.raft.messages import Configuration, NodeId
+from tests.integration.cluster_toy import Member, ToyMachine, leader_of, toy_config, until
+from tests.integration.test_cluster_hosts import ANSWER_S, NAMES, Cluster
+
+UIDS = range(100, 180)
+#: Of these so many stay as they are.
+RESTED_MAX = 5
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class SmallMachine(ToyMachine):
+    """A toy that may be made again."""
+
+    def blank(self) -> Callable[[], ToyMachine]:  # type: ignore[override]
+        return SmallMachine
+
+
+@pytest_asyncio.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three members with many groups, which rest and are folded."""
+    found = Cluster(tmp_path, toy_config(rested_max=RESTED_MAX))
+    for name in NAMES:
+        open_all(await found.start(name))
+    await until(lambda: are_folded(found))
+    yield found
+    for name in list(found.members):
+        await found.stop(name)
+
+
+def open_all(member: Member) -> None:
+    for uid in UIDS:
+        member.host.open_group(uid, [NodeId(name) for name in NAMES], SmallMachine())
+        member.client.set_members(uid, [NodeId(name) for name in NAMES])
+
+
+def folded(member: Member) -> set[int]:
+    return {uid for uid in UIDS if member.host.is_folded(uid)}
+
+
+def are_folded(cluster: Cluster) -> bool:
+    return all(leader_of(cluster.all(), uid) is not None for uid in UIDS) and all(
+        len(folded(member)) == len(UIDS) - RESTED_MAX for member in cluster.all()
+    )
+
+
+def values(member: Member, uid: int) -> dict[str, str]:
+    return cast("ToyMachine", member.host.machine_of(uid)).values
+
+
+async def test_a_command_to_a_folded_group_is_applied_everywhere(cluster: Cluster) -> None:
+    for number, uid in enumerate(UIDS):
+        member = cluster.all()[number % 3]
+        assert await member.client.request(uid, b"x=%d" % number, ANSWER_S) == b"1"
+        assert await member.client.request(uid, b"y=%d" % number, ANSWER_S) == b"2"
+    await until(lambda: are_folded(cluster))
+    for number, uid in enumerate(UIDS):
+        for member in cluster.all():
+            assert values(member, uid) == {"x": str(number), "y": str(number)}
+    # Who looks leaves them as they are.
+    assert are_folded(cluster)
+
+
+async def test_what_is_told_of_a_folded_group_is_what_its_driver_says(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    host = member.host
+    for uid in folded(member):
+        told = (host.status_of(uid), host.progress_of(uid), host.leader_of(uid), host.term_of(uid))
+        assert host.driver_of(uid) is not None
+        assert not host.is_folded(uid)
+        assert told == (
+            *(host.status_of(uid), host.progress_of(uid), host.leader_of(uid), host.term_of(uid)),
+        )
+    # Nobody gave them anything to do, so that they rest again.
+    await until(lambda: are_folded(cluster))
+    assert {driver.uid for driver in host.drivers()} == set(UIDS) == set(host.groups())
+    assert not folded(member)
+
+
+async def test_the_groups_of_a_member_that_is_lost_have_other_leaders(cluster: Cluster) -> None:
+    lost = cluster.members["a"]
+
+    def leads_all() -> bool:
+        for uid in UIDS:
+            leader = leader_of(cluster.all(), uid)
+            if leader is not None and leader is not lost:
+                leader.host.transfer_leadership(uid, lost.node)
+        return all(leader_of(cluster.all(), uid) is lost for uid in UIDS)
+
+    await until(leads_all)
+    await until(lambda: are_folded(cluster))
+    await cluster.stop("a")
+    survivors = cluster.all()
+    await until(lambda: all(leader_of(survivors, uid) is not None for uid in UIDS))
+    for uid in UIDS:
+        assert await survivors[0].client.request(uid, b"x=1", ANSWER_S) == b"1"
+    again = await cluster.start("a")
+    open_all(again)
+    await until(lambda: all(values(again, uid) == {"x": "1"} for uid in UIDS))
+    await until(lambda: are_folded(cluster))
+
+
+async def test_a_follower_that_comes_back_is_told_of_all_of_a_folded_leader(
+    cluster: Cluster,
+) -> None:
+    led = [uid for uid in UIDS if leader_of(cluster.all(), uid) is not cluster.members["c"]]
+    await cluster.stop("c")
+    for uid in led:
+        await cluster.members["a"].client.request(uid, b"x=1", ANSWER_S)
+    again = await cluster.start("c")
+    open_all(again)
+    await until(lambda: all(values(again, uid) == {"x": "1"} for uid in led))
+    await until(lambda: are_folded(cluster))
+
+
+async def test_a_folded_group_is_deleted_and_comes_back_empty(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    uid = min(set.intersection(*map(folded, cluster.all())))
+    await member.client.request(uid, b"x=1", ANSWER_S)
+    await until(lambda: are_folded(cluster))
+    for each in cluster.all():
+        each.host.close_group(uid, forget=True)
+        assert not each.host.has_group(uid)
+        assert each.host.leader_of(uid) is None
+        with pytest.raises(KeyError):
+            each.host.status_of(uid)
+    await until(lambda: all(uid not in each.wal.groups() for each in cluster.all()))
+
+
+async def test_logs_of_folded_groups_are_not_forgotten(cluster: Cluster) -> None:
+    member = cluster.members["a"]
+    member.host.forget_logs(())
+    await member.client.request(min(folded(member)), b"x=1", ANSWER_S)
+    assert set(UIDS) <= set(member.wal.groups())
+
+
+async def test_members_of_a_folded_group_are_changed(cluster: Cluster) -> None:
+    uid = min(set.intersection(*map(folded, cluster.all())))
+    leader = await cluster.leader(uid)
+    others = [NodeId(name) for name in NAMES if name != leader.node]
+    answers: list[bool] = []
+    wanted = Configuration(tuple(sorted([leader.node, others[0]])))
+    leader.host.change_members(uid, wanted, lambda accepted, *_: answers.append(accepted))
+    await until(lambda: answers)
+    assert answers == [True]
+    await until(lambda: leader.host.status_of(uid).members == wanted)
+
+
+async def test_who_counts_memory_hears_of_folds_and_nobody_else(cluster: Cluster) -> None:
+    host = cluster.members["a"].host
+    watching: list[Moved] = [host.watch(), host.watch(folds=True)]
+    for moved in watching:
+        moved.take()
+    uid = min(folded(cluster.members["a"]))
+    assert host.driver_of(uid) is not None
+    await until(lambda: host.is_folded(uid) or len(folded(cluster.members["a"])) > 74)
+    found = [uids for uids, _ in (moved.take() for moved in watching)]
+    assert found[0] == set()
+    assert found[1]

@@ -66,9 +66,9 @@ class Following:
         if commit > log.committed:
             log.committed = commit
         if message.entries or message.hint < message.index or not message.hint:
-            node.send_after_write(
-                Message(_APPEND_REPLY, node.id, message.sender, node.term, previous)
-            )
+            reply = Message(_APPEND_REPLY, node.id, message.sender, node.term, previous)
+            reply.force = not node.configuration.voters
+            node.send_after_write(reply)
 
     def matches_previous(self, message: Message) -> bool:
         """The consistency check: the entry before the new ones is here, same term (§3.5).

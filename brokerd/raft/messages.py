@@ -144,6 +144,7 @@ class Message:
     entries: list[Entry] = field(default_factory=list)
     snapshot: Snapshot | None = None
     #: VOTE / PRE_VOTE of a leader transfer: voters answer even if they have heard a leader.
+    #: APPEND_REPLY: who sends it does not know who belongs to the group.
     force: bool = False
 
 

@@ -184,6 +184,17 @@ class RaftNode(NodeState):
         )
         if fault := fault or self.replication.end_laziness():
             return fault
+        return self._append_configuration(configuration)
+
+    def tell_configuration(self, member: NodeId, known: int) -> None:
+        """A member that holds the log up to an index does not know who belongs to the group: the
+        log of the first members does not say so.
+        """
+        is_on_its_way = self.configuration_index > known
+        if self._is_member(member) and not is_on_its_way and self.fault_of_moment() is None:
+            self._append_configuration(self.configuration)
+
+    def _append_configuration(self, configuration: Configuration) -> int:
         index = self.log.last + 1
         data = membership.encode_configuration(configuration)
         self.log.append([Entry(index, self.term, EntryKind.CONFIG, data)])
@@ -417,6 +428,13 @@ def _leading(
     return handler
 
 
+def _on_append_reply(node: RaftNode, message: Message) -> None:
+    if node.role is _LEADER:
+        node.replication.on_append_reply(message)
+        if message.force and not message.reject:
+            node.tell_configuration(message.sender, message.index)
+
+
 RaftNode._HANDLERS = {
     MessageKind.PRE_VOTE: lambda node, message: node.election.on_pre_vote(message),
     MessageKind.PRE_VOTE_REPLY: lambda node, message: node.election.on_pre_vote_reply(message),
@@ -424,7 +442,7 @@ RaftNode._HANDLERS = {
     MessageKind.VOTE_REPLY: lambda node, message: node.election.on_vote_reply(message),
     MessageKind.TIMEOUT_NOW: lambda node, message: node.election.on_timeout_now(message),
     MessageKind.APPEND: lambda node, message: node.following.on_append(message),
-    MessageKind.APPEND_REPLY: _leading(Replication.on_append_reply),
+    MessageKind.APPEND_REPLY: _on_append_reply,
     MessageKind.HEARTBEAT: lambda node, message: node.following.on_heartbeat(message),
     MessageKind.HEARTBEAT_REPLY: _leading(Replication.on_heartbeat_reply),
     MessageKind.SNAPSHOT: lambda node, message: node.following.on_snapshot(message),

@@ -260,3 +260,48 @@ def test_configuration_before_an_uncommitted_one_is_found_after_a_restart() -> N
     assert history.current == wider
     history.truncate(3)
     assert history.current == ABC
+
+
+def ignorant_of_its_group() -> Cluster:
+    """Return a group of three, of which `c` has nothing and does not know who belongs to it."""
+    cluster = Cluster("abc")
+    cluster.joining = "c"
+    cluster.restart("c")
+    return cluster
+
+
+def test_a_first_member_that_comes_late_is_told_who_belongs_to_the_group() -> None:
+    """Its log is whole without that, and it could not stand for election (cluster, seed 5900)."""
+    cluster = ignorant_of_its_group()
+    cluster.elect("a", "a", "b")
+    cluster.propose("a", "x")
+    cluster.stabilize()
+    for _ in range(3):
+        cluster.tick("a", cluster.config.heartbeat_ticks)
+        cluster.stabilize()
+    replica = cluster.replicas[NodeId("c")]
+    assert replica.configuration == cluster.bootstrap
+    # Once, however many answers said so.
+    assert replica.last_index == 3
+    assert cluster.applied("c") == ["x"]
+
+
+def test_who_asks_and_is_no_member_is_told_nothing() -> None:
+    cluster = elected()
+    last = cluster.replicas[NodeId("a")].last_index
+    for sender, force in (("d", True), ("b", False)):
+        kind = MessageKind.APPEND_REPLY
+        message = Message(kind, NodeId(sender), NodeId("a"), 1, last, force=force)
+        cluster.feed("a", Received(message))
+    assert cluster.replicas[NodeId("a")].last_index == last
+
+
+def test_who_will_find_it_in_the_log_is_told_nothing_more() -> None:
+    cluster = ignorant_of_its_group()
+    cluster.elect("a", "a", "b")
+    cluster.change("a", "abc", "d")
+    cluster.stabilize("a", "b")
+    last = cluster.replicas[NodeId("a")].last_index
+    message = Message(MessageKind.APPEND_REPLY, NodeId("c"), NodeId("a"), 1, last - 1, force=True)
+    cluster.feed("a", Received(message))
+    assert cluster.replicas[NodeId("a")].last_index == last

@@ -20,6 +20,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
+from brokerd.server.queue_columns import QueueColumns
 
 
 class MemberQueues:
@@ -42,6 +43,8 @@ class MemberQueues:
         self._timeout_s = timeout_ms / 1000
         self._views = MessageViews(self._entry_data)
         self.caches = BodyCaches(self._views, log_cache)
+        #: Figures of those that have a replica here, for whoever adds up or sorts all.
+        self.columns = QueueColumns(host, self, self._without_vote)
 
     # ---- which there are ------------------------------------------------------------------------
 
@@ -62,6 +65,9 @@ class MemberQueues:
         machine = self.host.machine_of(uid)
         assert isinstance(machine, QueueMachine)
         return machine
+
+    def _without_vote(self) -> list[int]:
+        return [driver.uid for driver in self.host.refilling.without_vote()]
 
     def led_queues(self, uids: Sequence[int]) -> list[tuple[Queue, QueueMachine]]:
         """Return those of these queues whose leader is here, with their state."""

@@ -1,0 +1,262 @@
+"""Figures of all queues and groups with a replica here, in columns: one place for each.
+
+Whoever adds up or sorts ten thousand queues looks here instead of at their machines.  A machine is
+read when it has moved since it was read last; all others stand still, and may not even be in memory
+(ADR 60).  Used by metrics, listings and the HTTP API; built by member_queues.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from brokerd.core.queue.queue_state import COUNTERS
+from brokerd.server import memory_breakdown
+from brokerd.server.slices import in_slices
+
+if TYPE_CHECKING:
+    from brokerd.cluster.groups.group_clock import Moved
+    from brokerd.cluster.groups.host_events import Progress
+    from brokerd.core.catalog.catalog_objects import Queue
+    from brokerd.core.queue.queue_machine import QueueMachine
+
+#: What stands in a queue's columns: ready, unacked and dl_pending together, then as in its overview
+#: and its books; what it takes here; UNKNOWN of a time: there is none.
+QUEUE_COLUMNS = (
+    *("messages", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers"),
+    *("memory", "head_ms", "used_ms"),
+    *COUNTERS,
+)
+#: In those of a group, as host_events.Progress has them; 0 or 1 where it is yes or no.
+GROUP_COLUMNS = ("is_leader", "term", "commit", "applied", "last", "snapshot", "is_damaged")
+UNKNOWN = -1
+#: After so long without a question nothing is kept: longer than exporters leave between two looks.
+IDLE_S = 300.0
+#: Places that are added up before others have a turn: C does it, 15 nanoseconds for each.
+PLACES = 2_000
+
+
+class Groups(Protocol):
+    """The replicas of this member."""
+
+    def groups(self) -> list[int]:
+        """Return the uids of all replicas here."""
+        ...
+
+    def has_group(self, uid: int) -> bool:
+        """Tell whether a replica is here."""
+        ...
+
+    def progress_of(self, uid: int) -> Progress:
+        """Return how far a replica is that is here."""
+        ...
+
+    def watch(self) -> Moved:
+        """Return what tells which replicas have moved, from now on."""
+        ...
+
+
+class Queues(Protocol):
+    """The queues, and those that have a replica here."""
+
+    @property
+    def led(self) -> Collection[int]:
+        """Return those whose leader is here."""
+        ...
+
+    def queue_of(self, uid: int) -> Queue | None:
+        """Return the catalog's record, None if the queue is deleted."""
+        ...
+
+    def machine(self, uid: int) -> QueueMachine:
+        """Return the state of a queue that has a replica here."""
+        ...
+
+
+class Columns:
+    """State: what stands at each place, and which places nobody has.
+
+    Invariant: a place that nobody has holds zeros, so that sums may go over all.
+    """
+
+    def __init__(self) -> None:
+        #: By the column's name; the arrays are the same objects for ever.
+        self.of: dict[str, array[int]] = {
+            name: array("q") for name in (*QUEUE_COLUMNS, *GROUP_COLUMNS)
+        }
+        #: A queue's vhost; None of a group that is no queue, and where nobody is.
+        self.vhosts: list[str | None] = []
+        #: Its delivery limit, and the tag of the consumer that is active alone (R-CS-7).
+        self.limits: list[int | None] = []
+        self.singles: list[str | None] = []
+        self._of_queues = [self.of[name] for name in QUEUE_COLUMNS]
+        self._of_groups = [self.of[name] for name in GROUP_COLUMNS]
+        self._free: list[int] = []
+
+    def _new_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        for column in self.of.values():
+            column.append(0)
+        for more in (self.vhosts, self.limits, self.singles):
+            more.append(None)
+        return len(self.vhosts) - 1
+
+    def _write_group(self, place: int, progress: Progress) -> None:
+        for column, value in zip(self._of_groups, progress[1:], strict=True):
+            column[place] = value
+
+    def _write_queue(self, place: int, queue: Queue, machine: QueueMachine) -> None:
+        figures = _figures(machine, is_durable=queue.durable)
+        for column, value in zip(self._of_queues, figures, strict=True):
+            column[place] = value
+        active = machine.consumers.active if machine.options.single_active_consumer else None
+        self.vhosts[place] = queue.vhost
+        self.limits[place] = machine.options.delivery_limit
+        self.singles[place] = None if active is None else active.id.tag
+
+    def _write_no_queue(self, place: int) -> None:
+        for column in self._of_queues:
+            column[place] = 0
+        self.vhosts[place] = self.limits[place] = self.singles[place] = None
+
+    def _leave_place(self, place: int) -> None:
+        self._write_no_queue(place)
+        for column in self._of_groups:
+            column[place] = 0
+        self._free.append(place)
+
+    def _drop_places(self) -> None:
+        for column in self.of.values():
+            del column[:]
+        for more in (self.vhosts, self.limits, self.singles, self._free):
+            more.clear()
+
+
+class QueueColumns(Columns):
+    """State: who has which place, and what is to be read anew; 0.4 kB for each replica, and nothing
+    before somebody asks or when nobody does.
+
+    Invariants: who is not to be read anew stands as when `take` was called last.  A place may be
+    another's after a turn of the loop.
+    """
+
+    def __init__(
+        self, groups: Groups, queues: Queues, without_vote: Callable[[], Iterable[int]]
+    ) -> None:
+        """without_vote: replicas that are damaged; they become so, and whole, without moving."""
+        super().__init__()
+        self._groups = groups
+        self._queues = queues
+        self._without_vote = without_vote
+        #: For whoever watches moves are noted: not before somebody asks.
+        self._moved: Moved | None = None
+        self._places: dict[int, int] = {}
+        self._unread: set[int] = set()
+        self._damaged: set[int] = set()
+        #: All that is here has a place, or is to be read.
+        self._is_complete = False
+        self._end: asyncio.TimerHandle | None = None
+
+    # ---- who asks -------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Somebody asks: what has moved is read when it is looked at.
+
+        Who takes of a `Moved` of their own what they then look up here does both in one turn.
+        """
+        if self._moved is None:
+            self._moved = self._groups.watch()
+        moved, is_all = self._moved.take()
+        unread = self._unread
+        unread.update(moved, self._damaged, self._without_vote())
+        if is_all or not self._is_complete:
+            unread.update(self._groups.groups(), self._places)
+            self._is_complete = True
+        if self._end is not None:
+            self._end.cancel()
+        self._end = asyncio.get_running_loop().call_later(IDLE_S, self._clear)
+
+    def place_of(self, uid: int) -> int | None:
+        """Return where a queue's figures stand in this turn of the loop; None: no replica is here,
+        or its queue is deleted.
+        """
+        place = self._places.get(uid)
+        if place is None or self.vhosts[place] is None or uid in self._unread:
+            self._read(uid)
+            place = self._places.get(uid)
+            if place is None or self.vhosts[place] is None:
+                return None
+        return place
+
+    async def places_led(self) -> AsyncIterator[Sequence[int]]:
+        """Yield the places of the queues led here, some at a time; each good in its turn alone."""
+        self.take()
+        async for uids in in_slices(list(self._queues.led)):
+            # Deleted, or led elsewhere, while the walk rested.
+            led = self._queues.led
+            places = [self.place_of(uid) for uid in uids if uid in led]
+            yield [place for place in places if place is not None]
+
+    async def add_groups(self) -> dict[str, int]:
+        """Return the sum of each of GROUP_COLUMNS over all replicas here, and as `here` how many
+        they are.
+        """
+        self.take()
+        async for uids in in_slices(list(self._unread)):
+            # Of those who ask together each reads what is left.
+            for uid in self._unread.intersection(uids):
+                self._read(uid)
+        sums = dict.fromkeys(GROUP_COLUMNS, 0)
+        async for places in in_slices(range(len(self.vhosts)), PLACES):
+            for name in GROUP_COLUMNS:
+                sums[name] += sum(self.of[name][places[0] : places[-1] + 1])
+        return sums | {"here": len(self._places)}
+
+    # ---- what is there --------------------------------------------------------------------------
+
+    def _read(self, uid: int) -> None:
+        """Write down how a replica is now."""
+        if self._groups.has_group(uid):
+            place = self._places.get(uid)
+            if place is None:
+                place = self._places[uid] = self._new_place()
+            progress = self._groups.progress_of(uid)
+            self._write_group(place, progress)
+            if progress.is_damaged:
+                self._damaged.add(uid)
+            else:
+                self._damaged.discard(uid)
+            queue = self._queues.queue_of(uid)
+            if queue is None:
+                self._write_no_queue(place)
+            else:
+                self._write_queue(place, queue, self._queues.machine(uid))
+        elif uid in self._places:
+            self._leave_place(self._places.pop(uid))
+            self._damaged.discard(uid)
+        self._unread.discard(uid)
+
+    def _clear(self) -> None:
+        """Nobody has asked for a while."""
+        self._drop_places()
+        for known in (self._places, self._unread, self._damaged):
+            known.clear()
+        self._is_complete = False
+
+
+def _figures(machine: QueueMachine, *, is_durable: bool) -> Sequence[int]:
+    """Return QUEUE_COLUMNS of a queue."""
+    store, letters = machine.store, machine.letters.count
+    ready, unacked, used_ms = store.ready, machine.unacked, machine.last_used_ms
+    head = store.head()
+    return (
+        *(ready + unacked + letters, ready, unacked, letters),
+        *(store.ready_bytes, machine.unacked_bytes, machine.consumers.registered),
+        memory_breakdown.queue_bytes(machine, is_durable=is_durable),
+        UNKNOWN if head is None else head.entry.enqueued_ms,
+        UNKNOWN if used_ms is None else used_ms,
+        *map(machine.counters.__getitem__, COUNTERS),
+    )

@@ -1,0 +1,211 @@
+"""Columns of all queues' figures: right after whatever moved, and nothing else is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from brokerd.cluster.groups import group_clock
+from brokerd.server import queue_columns
+from tests.unit.server.moving_queues import MovingQueues
+
+#: More than a slice has.
+MANY = 500
+
+
+@pytest.fixture
+def member() -> MovingQueues:
+    """Queues in two vhosts, every third of them led elsewhere, some with messages."""
+    member = MovingQueues()
+    for uid in range(1, 31):
+        member.declare(uid, "/" if uid % 2 else "v", is_led=bool(uid % 3))
+        if uid % 5 == 0:
+            member.publish(uid, *[b"x" * uid] * uid)
+    member.settle()
+    return member
+
+
+async def check(member: MovingQueues) -> None:
+    """What is kept is what a walk finds."""
+    member.columns.take()
+    assert await member.columns.add_groups() == member.walked_groups()
+    assert await member.added_led() == member.walked_led()
+    for uid in range(1, 40):
+        is_here = uid in member.replicas and uid in member.records
+        assert member.kept(uid) == (member.of_queue(uid) if is_here else None), uid
+
+
+async def test_what_is_kept_is_what_a_walk_finds(member: MovingQueues) -> None:
+    await check(member)
+    assert sorted(member.asked) == list(range(1, 31))
+
+
+async def test_nobody_watches_and_nothing_is_read_before_somebody_asks(
+    member: MovingQueues,
+) -> None:
+    assert (member.watchers, member.asked) == ([], [])
+    await member.columns.add_groups()
+    await member.columns.add_groups()
+    assert len(member.watchers) == 1
+
+
+async def test_queues_that_stand_still_are_not_read_again(member: MovingQueues) -> None:
+    await check(member)
+    member.asked.clear()
+    await check(member)
+    assert member.asked == []
+    member.publish(7, b"1", b"2")
+    member.follow(8)
+    member.settle()
+    await check(member)
+    assert sorted(member.asked) == [7, 8]
+
+
+async def test_a_queue_that_has_not_settled_is_read_at_each_question(member: MovingQueues) -> None:
+    await check(member)
+    for _ in range(2):
+        member.asked.clear()
+        member.publish(7)
+        await check(member)
+        assert set(member.asked) == {7}
+
+
+async def test_what_only_one_queue_is_wanted_of_leaves_the_others_unread(
+    member: MovingQueues,
+) -> None:
+    member.columns.take()
+    assert member.kept(5) == member.of_queue(5)
+    assert member.kept(5) == member.of_queue(5)
+    assert member.asked == [5]
+
+
+async def test_after_more_moves_than_are_noted_all_are_read(
+    member: MovingQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check(member)
+    monkeypatch.setattr(group_clock, "MOVED_MAX", 3)
+    for uid in range(1, 9):
+        member.publish(uid)
+    member.delete(20)
+    member.settle()
+    member.asked.clear()
+    await check(member)
+    assert sorted(member.asked) == [uid for uid in range(1, 31) if uid != 20]
+
+
+async def test_who_asks_together_shares_the_reading_and_gets_the_same() -> None:
+    member = MovingQueues()
+    for uid in range(MANY):
+        member.declare(uid)
+    member.settle()
+    found = await asyncio.gather(*(member.columns.add_groups() for _ in range(3)))
+    assert found == [member.walked_groups()] * 3
+    assert len(member.asked) == MANY
+
+
+async def test_what_one_who_goes_away_has_not_read_is_left_to_the_next() -> None:
+    member = MovingQueues()
+    for uid in range(MANY):
+        member.declare(uid)
+    member.settle()
+    first = asyncio.create_task(member.columns.add_groups())
+    while not member.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert len(member.asked) < MANY
+    assert await member.columns.add_groups() == member.walked_groups()
+    assert len(member.asked) == MANY
+
+
+async def test_the_place_of_a_deleted_queue_is_taken_by_another_one(member: MovingQueues) -> None:
+    await check(member)
+    places = len(member.columns.vhosts)
+    for uid in (5, 10, 15):
+        member.delete(uid)
+    await check(member)
+    # What nobody has holds nothing: sums go over all places.
+    assert sum(member.columns.of["ready"]) == 20 + 25 + 30
+    for uid in (31, 32, 33):
+        member.declare(uid, "w")
+        member.publish(uid)
+    await check(member)
+    assert len(member.columns.vhosts) == places
+    member.declare(34)
+    await check(member)
+    assert len(member.columns.vhosts) == places + 1
+
+
+async def test_a_queue_that_comes_or_goes_after_the_question_is_seen(member: MovingQueues) -> None:
+    await check(member)
+    member.columns.take()
+    member.declare(31)
+    member.publish(31)
+    assert member.kept(31) == member.of_queue(31)
+    walk = member.columns.places_led()
+    member.delete(1)
+    seen = [member.columns.vhosts[place] async for places in walk for place in places]
+    assert len(seen) == len(member.led)
+
+
+async def test_leadership_counts_that_ended_without_a_move(member: MovingQueues) -> None:
+    """A replica that stops is told of before its leadership is."""
+    await check(member)
+    del member.led[4]
+    assert await member.added_led() == member.walked_led()
+
+
+async def test_damage_counts_that_is_found_and_mended_without_a_move(member: MovingQueues) -> None:
+    await check(member)
+    for is_damaged in (True, False):
+        member.replicas[6].is_damaged = is_damaged
+        assert (await member.columns.add_groups())["is_damaged"] == is_damaged
+    member.asked.clear()
+    await member.columns.add_groups()
+    assert member.asked == []
+
+
+async def test_a_group_without_a_record_is_no_queue(member: MovingQueues) -> None:
+    """The catalog is one; a queue's record may come later."""
+    record = member.records.pop(3)
+    await check(member)
+    assert 3 not in member.asked
+    member.records[3] = record
+    await check(member)
+    assert 3 in member.asked
+
+
+async def test_what_is_no_number_stands_beside(member: MovingQueues) -> None:
+    member.declare(31, single_active_consumer=True, delivery_limit=7)
+    member.columns.take()
+    queue = member.replicas[31].queue
+    place = member.columns.place_of(31)
+    assert place is not None
+    columns = member.columns
+    assert (columns.limits[place], columns.singles[place]) == (7, None)
+    queue.consume("tag")
+    columns.take()
+    assert (columns.place_of(31), columns.singles[place]) == (place, "tag")
+    member.delete(31)
+    columns.take()
+    assert columns.place_of(31) is None
+    assert (columns.limits[place], columns.singles[place]) == (None, None)
+
+
+async def test_nothing_is_kept_when_nobody_asks_for_a_while(
+    member: MovingQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_columns, "IDLE_S", 0.05)
+    await check(member)
+    ready = member.columns.of["ready"]
+    async with asyncio.timeout(5):
+        # Nothing tells of it.
+        while member.columns.vhosts:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not any(map(len, member.columns.of.values()))
+    member.asked.clear()
+    await check(member)
+    assert sorted(member.asked) == list(range(1, 31))
+    # Whoever holds a column holds the one that is in use.
+    assert sum(ready) == 5 + 10 + 15 + 20 + 25 + 30

@@ -1,6 +1,6 @@
 """What the metrics of one member are made from: its parts, and sums over its queues and groups.
 
-Nothing is counted here: figures are read from the machines, registers and monitors that keep them,
+Nothing is counted here: figures are read from the columns, registers and monitors that keep them,
 some queues, groups or connections at a time, so that clients have their turn in between.  Used by
 metrics.py, metrics_rabbitmq.py and metrics_detailed.py.
 """
@@ -8,7 +8,6 @@ metrics.py, metrics_rabbitmq.py and metrics_detailed.py.
 from __future__ import annotations
 
 import asyncio
-import operator
 import ssl
 from collections import Counter
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from brokerd.cluster.peer.certificate_files import CertificateFiles
+from brokerd.core.queue.queue_state import COUNTERS
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Descriptors, start time, CPU and memory of the process, in the names of the Prometheus clients.
 _PROCESS = ProcessCollector(namespace="brokerd", registry=None)
-#: Queues, groups or connections between two turns of clients: about a millisecond.
+#: Queues or connections between two turns of clients: about a millisecond.
 SLICE = 50
 #: Of a queue's overview, as far as they are added up.
 QUEUE_GAUGES = ("ready", "unacked", "ready_bytes", "unacked_bytes", "dl_pending", "consumers")
@@ -120,42 +120,23 @@ class Figures:
         self.process = await asyncio.to_thread(lambda: list(_PROCESS.collect()))
 
     async def _add_queues(self) -> None:
-        queues, counters = self.sources.queues, self.counters
-        sums = dict.fromkeys(QUEUE_GAUGES, 0)
-        async for uids in in_slices(list(queues.led), SLICE):
-            for _, machine in queues.led_queues(uids):
-                # Not by overview(): this is read of ten thousand.
-                ready, consumers = machine.store.ready, machine.consumers.registered
-                self.queues_led += 1
-                if ready:
-                    self.queues_unattended += not consumers
-                    self.ready_max = max(self.ready_max, ready)
-                    sums["ready"] += ready
-                    sums["ready_bytes"] += machine.store.ready_bytes
-                sums["unacked"] += machine.unacked
-                sums["unacked_bytes"] += machine.unacked_bytes
-                sums["dl_pending"] += machine.letters.count
-                sums["consumers"] += consumers
-                for name, value in machine.counters.items():
-                    if value:
-                        counters[name] += value
-        self.gauges.update(sums)
+        columns = self.sources.queues.columns
+        of, gauges, counters = columns.of, self.gauges, self.counters
+        async for places in columns.places_led():
+            self.queues_led += len(places)
+            for name in QUEUE_GAUGES:
+                gauges[name] += sum(map(of[name].__getitem__, places))
+            for name in COUNTERS:
+                counters[name] += sum(map(of[name].__getitem__, places))
+            ready, consumers = of["ready"], of["consumers"]
+            filled = [place for place in places if ready[place]]
+            self.queues_unattended += sum(not consumers[place] for place in filled)
+            self.ready_max = max(self.ready_max, *map(ready.__getitem__, filled), 0)
 
     async def _add_groups(self) -> None:
-        host, groups = self.sources.host, self.groups
-        sums = [0] * 5
-        async for uids in in_slices(host.groups(), SLICE):
-            for uid in filter(host.has_group, uids):
-                _, is_leader, *figures, is_damaged = host.progress_of(uid)
-                groups["here"] += 1
-                groups["leading"] += is_leader
-                groups["damaged"] += is_damaged
-                sums = list(map(operator.add, sums, figures))
-        term, commit, applied, last, snapshot = sums
-        groups.update(
-            {"term": term, "commit": commit, "applied": applied, "last": last}
-            | {"snapshot": snapshot, "lagging": commit - applied}
-        )
+        sums = await self.sources.queues.columns.add_groups()
+        self.groups.update(sums)
+        self.groups["lagging"] = sums["commit"] - sums["applied"]
 
     async def _add_clients(self) -> None:
         clients = self.clients

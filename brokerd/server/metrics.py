@@ -318,12 +318,14 @@ class _Figures(Collector):
         host, groups = self._sources.host, self._figures.groups
         yield gauge("brokerd_raft_groups", "Raft groups with a replica here.", groups["here"])
         yield gauge(
-            "brokerd_raft_leaders", "Raft groups that this member leads.", groups["leading"]
+            "brokerd_raft_leaders", "Raft groups that this member leads.", groups["is_leader"]
         )
         yield gauge(
             "brokerd_raft_unapplied", "Committed entries not applied yet.", groups["lagging"]
         )
-        yield gauge("brokerd_raft_damaged", "Groups with damage in their log.", groups["damaged"])
+        yield gauge(
+            "brokerd_raft_damaged", "Groups with damage in their log.", groups["is_damaged"]
+        )
         yield gauge(
             "brokerd_raft_refilling",
             "Groups in which this member has no vote until they are refilled after a lost volume.",

@@ -23,30 +23,30 @@ from brokerd.server.metric_figures import SLICE, Figures, Sources
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
-    from brokerd.cluster.groups.host_events import GroupStatus
     from brokerd.core.catalog.catalog_objects import Exchange
     from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.amqp.session import Session
+    from brokerd.server.queue_columns import QueueColumns
 
 T = TypeVar("T")
 R = TypeVar("R")
+C = TypeVar("C", bound=tuple[Any, ...])
 PREFIX = "rabbitmq_detailed_"
 #: Families of a request, and vhosts: of more, nobody reads the answer.
 ASKED_MAX = 64
 
-Overview: TypeAlias = Mapping[str, Any]
 #: Name after PREFIX (or whole, if it begins with that of the product), type, help, and the value.
 Column: TypeAlias = tuple[str, str, str, Callable[[R], float]]
+#: The same of a queue: its value is the sum of these of queue_columns.py.
+_Figure: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 
-_CONSUMERS: Column[Overview] = (
-    "queue_consumers", "gauge", "Consumers.", lambda row: row["consumers"],
-)  # fmt: skip
-#: By family, from a queue's overview; what stands in two that were asked for comes once.
-_QUEUES: dict[str, tuple[Column[Overview], ...]] = {
+_CONSUMERS: _Figure = ("queue_consumers", "gauge", "Consumers.", ("consumers",))
+#: By family; what stands in two that were asked for comes once.
+_QUEUES: dict[str, tuple[_Figure, ...]] = {
     "queue_coarse_metrics": (
-        ("queue_messages_ready", "gauge", "Ready messages.", lambda row: row["ready"]),
-        ("queue_messages_unacked", "gauge", "Not settled.", lambda row: row["unacked"]),
-        ("queue_messages", "gauge", "Both.", lambda row: row["ready"] + row["unacked"]),
+        ("queue_messages_ready", "gauge", "Ready messages.", ("ready",)),
+        ("queue_messages_unacked", "gauge", "Not settled.", ("unacked",)),
+        ("queue_messages", "gauge", "Both.", ("ready", "unacked")),
     ),
     "queue_consumer_count": (_CONSUMERS,),
     "queue_metrics": (
@@ -55,15 +55,10 @@ _QUEUES: dict[str, tuple[Column[Overview], ...]] = {
             "queue_messages_bytes",
             "gauge",
             "Bytes of all messages.",
-            lambda row: row["ready_bytes"] + row["unacked_bytes"],
+            ("ready_bytes", "unacked_bytes"),
         ),
-        ("queue_messages_ready_bytes", "gauge", "Of ready ones.", lambda row: row["ready_bytes"]),
-        (
-            "queue_messages_unacked_bytes",
-            "gauge",
-            "Bytes of unsettled ones.",
-            lambda row: row["unacked_bytes"],
-        ),
+        ("queue_messages_ready_bytes", "gauge", "Of ready ones.", ("ready_bytes",)),
+        ("queue_messages_unacked_bytes", "gauge", "Bytes of unsettled ones.", ("unacked_bytes",)),
     ),
     # Since the queue was made: it takes them along to its next leader.
     "queue_delivery_metrics": (
@@ -71,22 +66,17 @@ _QUEUES: dict[str, tuple[Column[Overview], ...]] = {
             "queue_messages_redelivered_total",
             "counter",
             "Messages handed out that had been before.",
-            lambda row: row["counters"]["redlv"],
+            ("redlv",),
         ),
-        (
-            "queue_get_empty_total",
-            "counter",
-            "basic.get that found nothing.",
-            lambda row: row["counters"]["get_empty"],
-        ),
+        ("queue_get_empty_total", "counter", "basic.get that found nothing.", ("get_empty",)),
     ),
 }
-_GROUPS: tuple[Column[GroupStatus], ...] = (
-    ("raft_term_total", "counter", "Raft term.", lambda status: status.term),
-    ("raft_log_snapshot_index", "gauge", "Snapshot.", lambda status: status.snapshot),
-    ("raft_log_last_applied_index", "gauge", "Last applied.", lambda status: status.applied),
-    ("raft_log_commit_index", "gauge", "Commit index.", lambda status: status.commit),
-    ("raft_log_last_written_index", "gauge", "Last of the log.", lambda status: status.last),
+_GROUPS: tuple[_Figure, ...] = (
+    ("raft_term_total", "counter", "Raft term.", ("term",)),
+    ("raft_log_snapshot_index", "gauge", "Snapshot.", ("snapshot",)),
+    ("raft_log_last_applied_index", "gauge", "Last applied.", ("applied",)),
+    ("raft_log_commit_index", "gauge", "Commit index.", ("commit",)),
+    ("raft_log_last_written_index", "gauge", "Last of the log.", ("last",)),
 )
 _CONNECTIONS: dict[str, tuple[Column[ClientConnection], ...]] = {
     "connection_coarse_metrics": (
@@ -198,24 +188,34 @@ class _Small(Collector):
 
 
 async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
-    host, queues = sources.host, sources.queues
+    queues = sources.queues
+    kept = queues.columns
+    kept.take()
 
-    def led(uids: Sequence[int]) -> Iterable[tuple[str, Overview]]:
-        for queue, machine in queues.led_queues(uids):
-            if wanted.has(queue.vhost):
-                yield labels(vhost=queue.vhost, queue=queue.name), machine.overview()
+    def here(uids: Sequence[int]) -> Iterable[tuple[str, int]]:
+        for uid in filter(sources.host.has_group, uids):
+            queue, place = queues.queue_of(uid), kept.place_of(uid)
+            if queue is not None and place is not None and wanted.has(queue.vhost):
+                yield labels(vhost=queue.vhost, queue=queue.name), place
 
-    def here(uids: Sequence[int]) -> Iterable[tuple[str, GroupStatus]]:
-        for uid in filter(host.has_group, uids):
-            queue = queues.queue_of(uid)
-            if queue is not None and wanted.has(queue.vhost):
-                yield labels(vhost=queue.vhost, queue=queue.name), host.status_of(uid)
+    def led(uids: Sequence[int]) -> Iterable[tuple[str, int]]:
+        return here(list(filter(queues.leads, uids)))
 
-    columns = _columns(_QUEUES, wanted)
-    parts = await _table(columns, list(queues.led), led) if columns else []
+    figures = _columns(_QUEUES, wanted)
+    parts = await _table(_values(kept, figures), list(queues.led), led) if figures else []
     if "ra_metrics" in wanted.families:
-        parts += await _table(_GROUPS, queues.queue_uids(), here)
+        parts += await _table(_values(kept, _GROUPS), queues.queue_uids(), here)
     return parts
+
+
+def _values(kept: QueueColumns, figures: Iterable[_Figure]) -> list[Column[int]]:
+    """Return columns of a table whose rows are places in what is kept."""
+
+    def value_of(names: tuple[str, ...]) -> Callable[[int], float]:
+        columns = [kept.of[name] for name in names]
+        return lambda place: sum([column[place] for column in columns])
+
+    return [(name, kind, text, value_of(names)) for name, kind, text, names in figures]
 
 
 async def _of_clients(sources: Sources, wanted: Asked) -> list[bytes]:
@@ -249,7 +249,7 @@ async def _of_exchanges(sources: Sources, wanted: Asked) -> list[bytes]:
     return await _table(_EXCHANGES, exchanges, named)
 
 
-def _columns(families: Mapping[str, tuple[Column[R], ...]], wanted: Asked) -> list[Column[R]]:
+def _columns(families: Mapping[str, tuple[C, ...]], wanted: Asked) -> list[C]:
     """Return the columns of the families that are wanted, each once."""
     found = {
         column[0]: column

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from brokerd.amqp.connection import AmqpConnection
     from brokerd.cluster.groups.group_clock import Moved
-    from brokerd.cluster.groups.host_events import GroupStatus, Progress
+    from brokerd.cluster.groups.host_events import GroupStatus
     from brokerd.core.alarms import AlarmSet
     from brokerd.core.catalog.catalog_objects import Queue
     from brokerd.core.catalog.identity import Identity
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog import ports, topology_batch
     from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
+    from brokerd.server.queue_columns import QueueColumns
     from brokerd.server.variables import Variables
 
 
@@ -51,10 +52,6 @@ class Groups(Protocol):
         """Return the state of a replica that is here."""
         ...
 
-    def progress_of(self, uid: int) -> Progress:
-        """Return how far a replica is that is here."""
-        ...
-
     def watch(self) -> Moved:
         """Return what tells which replicas have moved, from now on."""
         ...
@@ -76,6 +73,11 @@ class KnownQueues(Protocol):
 
     def machine(self, uid: int) -> QueueMachine:
         """Return the state of a queue that has a replica here."""
+        ...
+
+    @property
+    def columns(self) -> QueueColumns:
+        """Return their figures, for whoever adds up or sorts all of them."""
         ...
 
 

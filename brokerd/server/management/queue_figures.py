@@ -1,28 +1,30 @@
 """Figures of single queues, in RabbitMQ's names: from the replica here, else from who has one.
 
-Every replica applies the same commands, so that a member answers for each queue that it holds; of
-the others it asks those who lead them (figures.py).  Deliveries are counted as one figure by the
-queue: `deliver` has gets and deliveries without acknowledgement in it, too (docs/compatibility.md).
+Every replica applies the same commands, so that a member answers for each queue that it holds, from
+the columns that it keeps (queue_columns.py); of the others it asks those who lead them
+(figures.py).  Deliveries are counted as one figure by the queue: `deliver` has gets and deliveries
+without acknowledgement in it, too (docs/compatibility.md).
 """
 
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.server import memory_breakdown
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.rates import Sample
+from brokerd.server.queue_columns import UNKNOWN
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
-    from brokerd.core.queue.queue_machine import QueueMachine
     from brokerd.server.listings.ports import Sources
     from brokerd.server.management.ports import ManagementServices
+    from brokerd.server.queue_columns import QueueColumns
 
 #: Figures of a queue that travel between members: see `figures`.
 Figures: TypeAlias = dict[str, Any]
@@ -54,62 +56,64 @@ _STATS_AT = tuple(
 STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
 
 
+#: Where the figures of a sample stand (queue_columns.py).
+_SAMPLED = ("messages", "ready", "unacked", *COUNTERS)
+
+
 def sample(sources: Sources, uid: int) -> Sample | None:
     """Return what rates are made of; None where no replica is here."""
-    machine = _machine(sources, uid)
-    return None if machine is None else _sample(machine)
+    place = _place(sources, uid)
+    return None if place is None else _sample(sources.queues.columns, place)
 
 
-def _machine(sources: Sources, uid: int) -> QueueMachine | None:
-    """Return a queue's state; None where no replica is here, or its queue is deleted."""
-    if not sources.groups.has_group(uid) or sources.queues.queue_of(uid) is None:
-        return None
-    return sources.queues.machine(uid)
+def _place(sources: Sources, uid: int) -> int | None:
+    """Return where a queue's figures stand; None where no replica is here, or it is deleted."""
+    return sources.queues.columns.place_of(uid) if _is_here(sources, uid) else None
 
 
-def _sample(machine: QueueMachine) -> Sample:
-    ready, unacked = machine.store.ready, machine.unacked
-    return (
-        ready + unacked + machine.letters.count,
-        ready,
-        unacked,
-        *map(machine.counters.__getitem__, COUNTERS),
-    )
+def _is_here(sources: Sources, uid: int) -> bool:
+    return sources.groups.has_group(uid) and sources.queues.queue_of(uid) is not None
+
+
+def _sample(columns: QueueColumns, place: int) -> Sample:
+    of = columns.of
+    return tuple([of[name][place] for name in _SAMPLED])
 
 
 def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return the figures of a queue that has a replica here, None of others."""
-    sources, uid = services.listed, queue.uid
-    machine = _machine(sources, uid)
-    if machine is None:
+    sources, columns, uid = services.listed, services.listed.queues.columns, queue.uid
+    place = _place(sources, uid)
+    if place is None:
         return None
-    head = machine.store.head()
+    of = columns.of
+    head_ms, used_ms = of["head_ms"][place], of["used_ms"][place]
     return {
         "leader": sources.groups.leader_of(uid) or "",
-        "sample": _sample(machine),
+        "sample": _sample(columns, place),
         "rates": services.rates.of(uid) or STILL,
-        "ready_bytes": machine.store.ready_bytes,
-        "unacked_bytes": machine.unacked_bytes,
-        "dlx": machine.letters.count,
-        "consumers": machine.consumers.registered,
-        "memory": memory_breakdown.queue_bytes(machine, is_durable=queue.durable),
-        "head_ms": head.entry.enqueued_ms if head else None,
-        "used_ms": machine.last_used_ms,
-        "limit": machine.options.delivery_limit,
-        "single": _single_active(machine),
+        "ready_bytes": of["ready_bytes"][place],
+        "unacked_bytes": of["unacked_bytes"][place],
+        "dlx": of["dl_pending"][place],
+        "consumers": of["consumers"][place],
+        "memory": of["memory"][place],
+        "head_ms": None if head_ms == UNKNOWN else head_ms,
+        "used_ms": None if used_ms == UNKNOWN else used_ms,
+        "limit": columns.limits[place],
+        "single": columns.singles[place],
     }
 
 
 def orders(services: ManagementServices, queue: Queue) -> Figures | None:
-    """Return those of the figures that lists are sorted by: a tenth of the work."""
-    machine = _machine(services.listed, queue.uid)
-    if machine is None:
+    """Return those of the figures that lists are sorted by: a third of the work."""
+    sources, columns, uid = services.listed, services.listed.queues.columns, queue.uid
+    place = _place(sources, uid)
+    if place is None:
         return None
-    uid = queue.uid
     return {
-        "sample": _sample(machine),
+        "sample": _sample(columns, place),
         "rates": services.rates.of(uid) or STILL,
-        "consumers": machine.consumers.registered,
+        "consumers": columns.of["consumers"][place],
     }
 
 
@@ -118,43 +122,28 @@ def value_of(services: ManagementServices, column: str) -> Callable[[int], float
 
     A list of 10,000 is sorted by it, so it looks at nothing but that value.
     """
-    sources, rates = services.listed, services.rates
+    rates, columns = services.rates, services.listed.queues.columns
+    place_of, moving = columns.place_of, services.rates.moving
     part, at = _PLACES[column]
+    values = columns.of["consumers" if part == "consumers" else _SAMPLED[at]]
 
     def gained(uid: int) -> float | None:
-        return (rates.of(uid) or STILL)[at] if sources.groups.has_group(uid) else None
+        if place_of(uid) is None:
+            return None
+        return (rates.of(uid) or STILL)[at] if uid in moving else 0.0
 
     def counted(uid: int) -> float | None:
-        machine = _machine(sources, uid)
-        return None if machine is None else take(machine)
+        place = place_of(uid)
+        return None if place is None else values[place]
 
-    if part == "rates":
-        return gained
-    take = _consumers if part == "consumers" else _TAKES[at]
-    return counted
-
-
-def _consumers(machine: QueueMachine) -> int:
-    return machine.consumers.registered
-
-
-def _counter(name: str) -> Callable[[QueueMachine], int]:
-    return lambda machine: machine.counters[name]
-
-
-#: Each figure of a sample by itself.
-_TAKES: tuple[Callable[[QueueMachine], int], ...] = (
-    lambda machine: machine.store.ready + machine.unacked + machine.letters.count,
-    lambda machine: machine.store.ready,
-    lambda machine: machine.unacked,
-    *map(_counter, COUNTERS),
-)
+    return gained if part == "rates" else counted
 
 
 async def column_of_all(
     services: ManagementServices, queues: Sequence[Queue], column: str
 ) -> list[float | None]:
     """Return the value of each of these queues in one of ORDERS, None where nobody knows it."""
+    services.listed.queues.columns.take()
     value = value_of(services, column)
     found: list[float | None] = []
     async for some in in_slices(queues):
@@ -165,12 +154,6 @@ async def column_of_all(
             if found[place] is None and queue.uid in rows:
                 found[place] = ORDERS[column](rows[queue.uid])
     return found
-
-
-def _single_active(machine: QueueMachine) -> str | None:
-    """Return the tag of the consumer that is active alone (R-CS-7)."""
-    active = machine.consumers.active if machine.options.single_active_consumer else None
-    return active.id.tag if active is not None else None
 
 
 #: Figures of a queue that has a replica here: `figures`, or some of them.
@@ -186,9 +169,10 @@ async def known(
     once would be looked at by Python's collector, which takes 7 ms.
     """
     sources = services.listed
+    sources.queues.columns.take()
     missing: set[int] = set()
     async for part in in_slices(queues):
-        missing.update(queue.uid for queue in part if _machine(sources, queue.uid) is None)
+        missing.update(queue.uid for queue in part if not _is_here(sources, queue.uid))
     there: dict[int, Figures] = {}
     if missing:
         rows = (await services.figures.everywhere(QUEUES)).all()
@@ -200,9 +184,37 @@ async def known(
 class _Sums:
     """Over the queues of a vhost: samples, rates, consumers."""
 
-    values: list[int]
-    rates: list[float]
+    values: list[int] = field(default_factory=lambda: [0] * len(STILL))
+    rates: list[float] = field(default_factory=lambda: list(STILL))
     consumers: int = 0
+
+
+async def _add_up(columns: QueueColumns) -> dict[str, _Sums]:
+    """Return the sums of the queues led here, by vhost, without their rates."""
+    sums: defaultdict[str, _Sums] = defaultdict(_Sums)
+    sampled, consumers = [columns.of[name] for name in _SAMPLED], columns.of["consumers"]
+    async for places in columns.places_led():
+        of_vhost: defaultdict[str, list[int]] = defaultdict(list)
+        for place in places:
+            vhost = columns.vhosts[place]
+            assert vhost is not None, "a place of a queue"
+            of_vhost[vhost].append(place)
+        for vhost, some in of_vhost.items():
+            into = sums[vhost]
+            for at, column in enumerate(sampled):
+                into.values[at] += sum(map(column.__getitem__, some))
+            into.consumers += sum(map(consumers.__getitem__, some))
+    return sums
+
+
+def _add_rates(services: ManagementServices, sums: Mapping[str, _Sums]) -> None:
+    """Add the rates of the queues led here, which are 0 but for those that move."""
+    queues, rates = services.listed.queues, services.rates
+    for uid in rates.moving & queues.led.keys():
+        record = queues.queue_of(uid)
+        into = None if record is None else sums.get(record.vhost)
+        if into is not None:
+            into.rates = list(map(operator.add, into.rates, rates.of(uid) or STILL))
 
 
 def register(services: ManagementServices) -> None:
@@ -211,6 +223,7 @@ def register(services: ManagementServices) -> None:
     async def queues() -> Rows:
         """Queues led here of which not every member has a replica."""
         services.rates.want()
+        services.listed.queues.columns.take()
         rows: Rows = []
         members = len(services.catalog.view.members())
         async for uids in in_slices(list(services.listed.queues.led)):
@@ -225,21 +238,8 @@ def register(services: ManagementServices) -> None:
     async def totals() -> Rows:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
         services.rates.want()
-        sums: dict[str, _Sums] = {}
-        async for uids in in_slices(list(services.listed.queues.led)):
-            for uid in uids:
-                record = services.listed.queues.queue_of(uid)
-                taken = sample(services.listed, uid) if record is not None else None
-                if record is None or taken is None:
-                    continue
-                into = sums.get(record.vhost)
-                if into is None:
-                    into = sums[record.vhost] = _Sums([0] * len(taken), [0.0] * len(taken))
-                into.values = list(map(operator.add, into.values, taken))
-                rates = services.rates.of(uid)
-                if rates and rates is not STILL:
-                    into.rates = list(map(operator.add, into.rates, rates))
-                into.consumers += services.listed.queues.machine(uid).consumers.registered
+        sums = await _add_up(services.listed.queues.columns)
+        _add_rates(services, sums)
         return [
             {"vhost": vhost, "sums": of.values, "rates": of.rates, "consumers": of.consumers}
             for vhost, of in sums.items()

@@ -244,6 +244,8 @@ async def _whole(services: ManagementServices, queues: Sequence[Queue]) -> list[
     maker = Maker(services)
     began = view.revision, frozenset(groups.alive())
     resting.begin(began, services.rates.moving)
+    # In the same turn: a row that somebody else makes meanwhile is to have what moved before.
+    services.listed.queues.columns.take()
     missing: list[Queue] = []
     async for some in in_slices(queues):
         missing += [queue for queue in some if resting.get(queue.uid) is None]

@@ -8,7 +8,7 @@ stands still is not looked at and keeps its sample: 10,000 idle queues cost abou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 from brokerd.server.slices import in_slices
@@ -37,14 +37,16 @@ class Rates:
         take: Callable[[int], Sample | None],
         moved: Moved,
         always: Collection[int] = (),
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         """take(uid): None where the queue is gone or not here.  always: what moves without being
-        among `moved`.
+        among `moved`.  begin: called before some are taken, in the turn in which `moved` is asked.
         """
         self._uids = uids
         self._take = take
         self._moved = moved
         self._always = always
+        self._begin = begin
         self._moving: set[int] = set()
         self._samples: dict[int, tuple[Sample, Sample]] = {}
         self._interval_s = 0.0
@@ -64,7 +66,7 @@ class Rates:
         )
 
     @property
-    def moving(self) -> Collection[int]:
+    def moving(self) -> Set[int]:
         """Return the queues of which some rate is not 0, or was not until the last sample."""
         return self._moving
 
@@ -92,6 +94,7 @@ class Rates:
 
     async def _sample(self, interval_s: float) -> None:
         moved, is_all = self._moved.take()
+        self._begin()
         if is_all or not self._samples:
             uids = self._uids()
         else:

@@ -38,7 +38,8 @@ class RestingRows:
     def begin(self, of: As, moving: Collection[int]) -> None:
         """A list is made: forget what is not good any more.
 
-        of: as the catalog and the members are; moving: queues whose rates do.
+        of: as the catalog and the members are; moving: queues whose rates do.  What rows are made
+        of is to be as of this turn of the loop at least: a move is told once.
         """
         moved, is_all = self._moved.take()
         if is_all or of != self._as:

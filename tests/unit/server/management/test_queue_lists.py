@@ -30,8 +30,24 @@ class Groups:
 
 
 @dataclass
+class Columns:
+    """What rows are made of; notes in `story` that it was asked what had moved."""
+
+    story: list[str] = field(default_factory=list)
+
+    def take(self) -> None:
+        self.story.append("asked")
+
+
+@dataclass
+class Queues:
+    columns: Columns = field(default_factory=Columns)
+
+
+@dataclass
 class Listed:
     groups: Groups = field(default_factory=Groups)
+    queues: Queues = field(default_factory=Queues)
 
 
 @dataclass
@@ -93,6 +109,7 @@ class Polled:
     moved: Moved = field(default_factory=lambda: Moved(()))
     groups: Groups = field(default_factory=Groups)
     rates: Rates = field(default_factory=Rates)
+    columns: Columns = field(default_factory=Columns)
     ready: dict[str, int] = field(default_factory=dict)
     gained: dict[str, float] = field(default_factory=dict)
     #: Rows that were made for the last list.
@@ -121,7 +138,8 @@ class Polled:
         """Return the rows by the queue's name; `made` says which were made for it."""
         self.made.clear()
         known = list(self.view.vhosts[VHOST].queues.values())
-        services = cast(Any, Asked(self, Listed(self.groups), self.rates, self.resting))
+        listed = Listed(self.groups, Queues(self.columns))
+        services = cast(Any, Asked(self, listed, self.rates, self.resting))
         parts = await queues._whole(services, known)
         rows = json.loads(b"".join(queues.encoding.bracketed(parts)))
         return {row["name"]: row for row in rows}
@@ -146,6 +164,7 @@ def polled(monkeypatch: pytest.MonkeyPatch) -> Polled:
     polled = Polled()
 
     async def known(*_: Any) -> Any:
+        await asyncio.sleep(0)
         return polled.figures
 
     monkeypatch.setattr(queue_figures, "known", known)
@@ -161,6 +180,21 @@ async def test_rows_of_queues_that_stand_still_are_made_once(polled: Polled) -> 
     polled.moved.note(polled.uid("b"))
     assert (await polled.list())["b"]["messages_ready"] == 7
     assert polled.made == ["b"]
+
+
+async def test_what_rows_are_made_of_is_as_of_the_turn_in_which_a_list_begins(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move is told once: a row that another list makes from older figures would stay."""
+    story, begin = polled.columns.story, polled.resting.begin
+
+    def noted(of: resting_rows.As, moving: set[int]) -> None:
+        begin(of, moving)
+        asyncio.get_running_loop().call_soon(story.append, "next turn")
+
+    monkeypatch.setattr(polled.resting, "begin", noted)
+    await polled.list()
+    assert story == ["asked", "next turn"]
 
 
 async def test_a_row_is_made_anew_while_its_rates_move_and_once_more(polled: Polled) -> None:

@@ -31,7 +31,7 @@ def member() -> MovingQueues:
     member = MovingQueues()
     for uid in range(1, 9):
         member.declare(uid, "/" if uid % 2 else "v", is_led=uid != 8)
-    for uid in (1, 2, 8):
+    for uid in (1, 2, 5, 8):
         member.publish(uid, *[b"x" * 10] * 10 * uid)
     member.publish(3, b"taken")
     member.replicas[3].queue.consume("t")
@@ -49,17 +49,17 @@ async def _figures(member: MovingQueues) -> Figures:
 
 async def test_queues_led_here_are_added_up(member: MovingQueues) -> None:
     figures = await _figures(member)
-    assert (figures.queues_led, figures.queues_unattended, figures.ready_max) == (7, 1, 15)
+    assert (figures.queues_led, figures.queues_unattended, figures.ready_max) == (7, 2, 50)
     assert figures.gauges == {
-        "ready": 25,
+        "ready": 75,
         "unacked": 6,
-        "ready_bytes": 250,
+        "ready_bytes": 750,
         "unacked_bytes": 55,
         "dl_pending": 0,
         "consumers": 2,
     }
     counted = {name: value for name, value in figures.counters.items() if value}
-    assert counted == {"enq": 31, "enq_bytes": 305, "dlv": 6}
+    assert counted == {"enq": 81, "enq_bytes": 805, "dlv": 6}
 
 
 async def test_groups_here_are_added_up(member: MovingQueues) -> None:
@@ -91,14 +91,19 @@ async def test_a_member_is_caught_up_when_all_is_applied_and_led(member: MovingQ
 async def test_figures_by_queue_are_of_those_led_here_and_by_group_of_all(
     member: MovingQueues,
 ) -> None:
-    wanted = metrics_detailed.asked(["queue_coarse_metrics", "ra_metrics"], ["v"])
+    asked = ["queue_coarse_metrics", "ra_metrics"]
+    await metrics_detailed._of_queues(
+        cast(Sources, services(member)), metrics_detailed.Asked(frozenset(asked), frozenset())
+    )
+    member.publish(6)
+    wanted = metrics_detailed.asked(asked, ["v"])
     assert wanted is not None
     parts = await metrics_detailed._of_queues(cast(Sources, services(member)), wanted)
     lines = b"".join(parts).decode().splitlines()
     assert [line for line in lines if line.startswith("rabbitmq_detailed_queue_messages{")] == [
         'rabbitmq_detailed_queue_messages{vhost="v",queue="q2"} 20',
         'rabbitmq_detailed_queue_messages{vhost="v",queue="q4"} 0',
-        'rabbitmq_detailed_queue_messages{vhost="v",queue="q6"} 0',
+        'rabbitmq_detailed_queue_messages{vhost="v",queue="q6"} 1',
     ]
     applied = [line for line in lines if line.startswith("rabbitmq_detailed_raft_log_last_applied")]
     assert applied == [

@@ -143,10 +143,19 @@ async def test_a_queue_that_comes_or_goes_after_the_question_is_seen(member: Mov
     member.declare(31)
     member.publish(31)
     assert member.kept(31) == member.of_queue(31)
-    walk = member.columns.places_led()
-    member.delete(1)
-    seen = [member.columns.vhosts[place] async for places in walk for place in places]
-    assert len(seen) == len(member.led)
+
+
+async def test_a_queue_that_is_deleted_while_a_walk_rests_is_left_out() -> None:
+    member = MovingQueues()
+    for uid in range(MANY):
+        member.declare(uid)
+    found = 0
+    async for places in member.columns.places_led():
+        if not found:
+            member.delete(MANY - 1)
+            member.follow(MANY - 2)
+        found += len(places)
+    assert found == MANY - 2
 
 
 async def test_leadership_counts_that_ended_without_a_move(member: MovingQueues) -> None:

@@ -127,6 +127,11 @@ async def test_what_stands_still_is_not_sampled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rates, "INTERVAL_S", 0.02)
     counts, looked = {1: 0, 2: 5, 3: 7, 9: 0}, []
     moved, rounds = Moved(()), asyncio.Semaphore(0)
+    begun: list[bool] = []
+
+    def begin() -> None:
+        # What has moved was taken in this turn, and nothing has been looked at since.
+        begun.append(not looked and moved.take() == (set(), False))
 
     def take(uid: int) -> tuple[int, ...] | None:
         looked.append(uid)
@@ -141,7 +146,7 @@ async def test_what_stands_still_is_not_sampled(monkeypatch: pytest.MonkeyPatch)
         looked.clear()
         return seen
 
-    found = Rates(lambda: [1, 2, 3, 9], take, moved, always=[9])
+    found = Rates(lambda: [1, 2, 3, 9], take, moved, always=[9], begin=begin)
     running = asyncio.create_task(found.run())
     try:
         found.want()
@@ -157,6 +162,7 @@ async def test_what_stands_still_is_not_sampled(monkeypatch: pytest.MonkeyPatch)
         assert await next_round() == [1, 9]
         assert found.of(1) == (0.0,)
         assert await next_round() == [9]
+        assert begun[:4] == [True] * 4
     finally:
         running.cancel()
 

@@ -175,6 +175,20 @@ async def test_a_list_is_sorted_by_what_figures_say(member: Member, column: str)
     assert member.figures.asked == 0
 
 
+async def test_each_list_sees_what_moved_since_the_one_before(member: Member) -> None:
+    queues = [member.queue(uid) for uid in (1, 2)]
+    for count in (0, 1, 2):
+        of = await queue_figures.known(member.services, queues)
+        found = of(queues[1])
+        assert found is not None
+        assert found["sample"][0] == count
+        member.queues.publish(2)
+        member.queues.settle()
+    assert await queue_figures.column_of_all(member.services, queues, "messages") == [2, 3]
+    member.queues.publish(2)
+    assert await queue_figures.column_of_all(member.services, queues, "messages") == [2, 4]
+
+
 async def test_totals_are_of_the_queues_led_here_by_vhost(member: Member) -> None:
     member.rate(1, messages=1.5)
     member.rate(2, messages=0.5, enq=2.0)

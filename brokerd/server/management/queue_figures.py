@@ -54,8 +54,6 @@ _STATS_AT = tuple(
 )
 #: Of rates, where nothing is known yet.
 STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
-
-
 #: Where the figures of a sample stand (queue_columns.py).
 _SAMPLED = ("messages", "ready", "unacked", *COUNTERS)
 
@@ -207,14 +205,15 @@ async def _add_up(columns: QueueColumns) -> dict[str, _Sums]:
     return sums
 
 
-def _add_rates(services: ManagementServices, sums: Mapping[str, _Sums]) -> None:
+async def _add_rates(services: ManagementServices, sums: Mapping[str, _Sums]) -> None:
     """Add the rates of the queues led here, which are 0 but for those that move."""
     queues, rates = services.listed.queues, services.rates
-    for uid in rates.moving & queues.led.keys():
-        record = queues.queue_of(uid)
-        into = None if record is None else sums.get(record.vhost)
-        if into is not None:
-            into.rates = list(map(operator.add, into.rates, rates.of(uid) or STILL))
+    async for uids in in_slices(list(rates.moving & queues.led.keys())):
+        for uid in uids:
+            record = queues.queue_of(uid)
+            into = None if record is None else sums.get(record.vhost)
+            if into is not None:
+                into.rates = list(map(operator.add, into.rates, rates.of(uid) or STILL))
 
 
 def register(services: ManagementServices) -> None:
@@ -239,7 +238,7 @@ def register(services: ManagementServices) -> None:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
         services.rates.want()
         sums = await _add_up(services.listed.queues.columns)
-        _add_rates(services, sums)
+        await _add_rates(services, sums)
         return [
             {"vhost": vhost, "sums": of.values, "rates": of.rates, "consumers": of.consumers}
             for vhost, of in sums.items()

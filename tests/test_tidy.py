@@ -442,3 +442,14 @@ def test_each_decision_of_our_own_has_a_test() -> None:
     found = coverage(spec_coverage.ROOT)
     for rule in OWN_DECISIONS:
         assert any(not name.startswith("tests/test_tidy.py") for name in found[rule]), rule
+
+
+def test_make_test_runs_all_tests() -> None:
+    """A file that stands in no part of the Makefile runs nowhere and fails without anybody."""
+    makefile = (ROOT / "Makefile").read_text()
+    parts = makefile.partition("PARTS :=")[2].partition("\n\n")[0].partition("\n#")[0]
+    named = set(re.findall(r"tests/[\w./]+", parts))
+    files = {relative(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    assert [
+        path for path in sorted(files) if not any(path.startswith(part) for part in named)
+    ] == []

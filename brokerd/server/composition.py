@@ -427,7 +427,7 @@ def build_fronts(member: Member) -> Fronts:
     holders = memory_breakdown.Holders(
         queues=queues,
         has_replica=base.host.has_group,
-        is_folded=base.host.is_folded,
+        is_folded=base.host.folded.__contains__,
         moved=base.host.watch(folds=True),
         connections=access.connections.all,
         consumers=messages.deliveries,

@@ -318,6 +318,11 @@ class _Figures(Collector):
         host, groups = self._sources.host, self._figures.groups
         yield gauge("brokerd_raft_groups", "Raft groups with a replica here.", groups["here"])
         yield gauge(
+            "brokerd_raft_groups_folded",
+            "Of these, groups that stand still and take next to no memory.",
+            len(host.folded),
+        )
+        yield gauge(
             "brokerd_raft_leaders", "Raft groups that this member leads.", groups["is_leader"]
         )
         yield gauge(

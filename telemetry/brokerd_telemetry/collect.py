@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brokerd_telemetry import bucket_segments, objects, schema, sources, verify
-from brokerd_telemetry.commit import Manifest
+from brokerd_telemetry.manifest import Manifest
 
 #: Sources that are asked at once.
 AT_ONCE = 8

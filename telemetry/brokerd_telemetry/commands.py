@@ -19,6 +19,7 @@ import click
 
 from brokerd_telemetry import commit, delta, job, objects, session, sources
 from brokerd_telemetry import fleet as of_a_fleet
+from brokerd_telemetry.manifest import LedgerError
 
 #: What ends a command with its text.
 _TOLD = (*job.Failure, session.SparkUnavailable)
@@ -284,7 +285,7 @@ def report(out_dir: Path) -> None:
 
     try:
         manifest = commit.Ledger(out_dir).load()
-    except commit.LedgerError as error:
+    except LedgerError as error:
         raise click.ClickException(str(error)) from error
     if not manifest.run_id:
         raise click.ClickException(f"there are no tables in {out_dir} yet: use `run` first")
@@ -311,7 +312,7 @@ def tables(out_dir: Path, table: str | None) -> None:
     """List the tables, or the live Parquet files of one."""
     try:
         manifest = commit.Ledger(out_dir).load()
-    except commit.LedgerError as error:
+    except LedgerError as error:
         raise click.ClickException(str(error)) from error
     if table is not None:
         if table not in manifest.tables:

@@ -32,6 +32,7 @@ from brokerd_telemetry import (
     sources,
     verify,
 )
+from brokerd_telemetry.manifest import LedgerError
 from brokerd_telemetry.sinks import Live
 from brokerd_telemetry.store import Store
 
@@ -48,7 +49,7 @@ Say = Callable[[str], None]
 
 #: What ends a run with a text for people, and may be over when it is tried again.
 Failure = (
-    commit.LedgerError, sources.SourceError, objects.ObjectError, delta.DeltaUnavailable,
+    LedgerError, sources.SourceError, objects.ObjectError, delta.DeltaUnavailable,
 )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ def _in_words(out_dir: Path, error: Exception) -> Exception:
         f"{folder} has {shutil.disk_usage(folder).free / 1e6:,.0f} MB left"
         for folder in (out_dir, Path(tempfile.gettempdir()))
     )
-    return commit.LedgerError(
+    return LedgerError(
         f"no room: {', '.join(free)}. The tables are as they were. Make room, or give --out (or "
         "TMPDIR, where Spark works) a disk with more, and run again"
     )

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from brokerd_telemetry import findings, fleet_report, freshness, report, sinks
 
 if TYPE_CHECKING:
-    from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.manifest import Manifest
     from brokerd_telemetry.sinks import Live
 
 #: What members serve.

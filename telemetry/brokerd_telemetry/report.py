@@ -19,7 +19,7 @@ from brokerd_telemetry.columns import report_sums
 from brokerd_telemetry.columns.report_sums import Book
 
 if TYPE_CHECKING:
-    from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.manifest import Manifest
     from brokerd_telemetry.sinks import Live
 
 Row = dict[str, Any]

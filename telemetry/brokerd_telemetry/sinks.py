@@ -25,7 +25,7 @@ from brokerd_telemetry.schema import hour_of, partition_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from brokerd_telemetry.commit import Manifest
+    from brokerd_telemetry.manifest import Manifest
 
 Files = dict[str, list[dict[str, Any]]]
 #: The directory of a cluster's files; the column `cluster` stays in the files as well.

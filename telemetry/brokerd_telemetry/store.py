@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from brokerd_telemetry import objects
-from brokerd_telemetry.commit import MANIFESTS_KEPT, LedgerError, Manifest, write_durably
+from brokerd_telemetry.commit import MANIFESTS_KEPT, write_durably
+from brokerd_telemetry.manifest import LedgerError, Manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -47,7 +47,7 @@ def open_all(member: Member) -> None:
 
 
 def folded(member: Member) -> set[int]:
-    return {uid for uid in UIDS if member.host.is_folded(uid)}
+    return {uid for uid in UIDS if uid in member.host.folded}
 
 
 def are_folded(cluster: Cluster) -> bool:
@@ -79,7 +79,7 @@ async def test_what_is_told_of_a_folded_group_is_what_its_driver_says(cluster: C
     for uid in folded(member):
         told = (host.status_of(uid), host.progress_of(uid), host.leader_of(uid), host.term_of(uid))
         assert host.driver_of(uid) is not None
-        assert not host.is_folded(uid)
+        assert uid not in host.folded
         assert told == (
             *(host.status_of(uid), host.progress_of(uid), host.leader_of(uid), host.term_of(uid)),
         )
@@ -165,7 +165,7 @@ async def test_who_counts_memory_hears_of_folds_and_nobody_else(cluster: Cluster
         moved.take()
     uid = min(folded(cluster.members["a"]))
     assert host.driver_of(uid) is not None
-    await until(lambda: host.is_folded(uid) or len(folded(cluster.members["a"])) > 74)
+    await until(lambda: uid in host.folded or len(folded(cluster.members["a"])) > 74)
     found = [uids for uids, _ in (moved.take() for moved in watching)]
     assert found[0] == set()
     assert found[1]

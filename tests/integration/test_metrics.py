@@ -72,6 +72,7 @@ def test_figures_follow_what_clients_do(member: Member) -> None:
     assert during["brokerd_queue_messages_acknowledged_total", ()] == 1
     assert during["brokerd_queues_led", ()] == 1
     assert during["brokerd_raft_groups", ()] == 2
+    assert during["brokerd_raft_groups_folded", ()] == 0
     assert during["brokerd_memory_used_bytes", ()] > 0
     channel.queue_delete("m")
     connection.close()

@@ -14,7 +14,8 @@ import pyarrow.parquet
 import pytest
 from brokerd_telemetry import delta, sinks
 from brokerd_telemetry.commands import telemetry
-from brokerd_telemetry.commit import Ledger, Manifest
+from brokerd_telemetry.commit import Ledger
+from brokerd_telemetry.manifest import Manifest
 from brokerd_telemetry.objects import Place
 from click.testing import CliRunner
 from deltalake import DeltaTable

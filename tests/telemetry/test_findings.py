@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow
 import pytest
 from brokerd_telemetry import findings, gold, queue_spans, rules, schema, sinks
-from brokerd_telemetry.commit import Manifest
 from brokerd_telemetry.findings import Standing
+from brokerd_telemetry.manifest import Manifest
 from brokerd_telemetry.rules import Facts, Hit
 
 HIT = Hit("queue", "/", "q", 1, 0, "text")

@@ -24,7 +24,8 @@ from brokerd_telemetry import (
 )
 from brokerd_telemetry import fleet as of_a_fleet
 from brokerd_telemetry.commands import telemetry
-from brokerd_telemetry.commit import Ledger, Manifest
+from brokerd_telemetry.commit import Ledger
+from brokerd_telemetry.manifest import Manifest
 from brokerd_telemetry.objects import Place
 from brokerd_telemetry.sources import SourceError
 from brokerd_telemetry.store import Store

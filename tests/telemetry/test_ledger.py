@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 from brokerd_telemetry import commit
-from brokerd_telemetry.commit import Ledger, LedgerError, Manifest
+from brokerd_telemetry.commit import Ledger
+from brokerd_telemetry.manifest import LedgerError, Manifest
 
 CHILD = """
 import sys
 from pathlib import Path
-from brokerd_telemetry.commit import Ledger, Manifest
+from brokerd_telemetry.commit import Ledger
+from brokerd_telemetry.manifest import Manifest
 out = Path(sys.argv[1])
 number = 0
 while True:

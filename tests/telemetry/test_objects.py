@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from brokerd_telemetry import bucket_segments, objects, sources
-from brokerd_telemetry.commit import Ledger, LedgerError, Manifest
+from brokerd_telemetry.commit import Ledger
+from brokerd_telemetry.manifest import LedgerError, Manifest
 from brokerd_telemetry.objects import Conflict, ObjectError, Place
 from brokerd_telemetry.store import Store
 

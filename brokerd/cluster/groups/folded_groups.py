@@ -74,6 +74,9 @@ class FoldedGroups:
     def __contains__(self, uid: int) -> bool:
         return uid in self._kept
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def uids(self) -> list[int]:
         """Return all of them."""
         return list(self._kept)

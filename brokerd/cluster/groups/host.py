@@ -20,6 +20,7 @@ from brokerd.cluster.errors import SnapshotUnreadable
 from brokerd.cluster.groups import group_clock, host_events, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.driver import Done, Driver
+from brokerd.cluster.groups.folded_groups import FoldedGroups
 from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, Progress
 from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.cluster.groups.inbox import Inbox
@@ -239,9 +240,10 @@ class Host:
         """Return the drivers of all replicas here, for this room; folded ones are made again."""
         return self._groups.all()
 
-    def is_folded(self, uid: int) -> bool:
-        """Tell whether all of a group that stands still is a few bytes (hosted.py)."""
-        return uid in self._groups.folded
+    @property
+    def folded(self) -> FoldedGroups:
+        """Return the groups that stand still and are a few bytes each."""
+        return self._groups.folded
 
     def position_for(self, node: NodeId) -> bytes:
         """TransportEvents: what is known of this log and of the node's."""

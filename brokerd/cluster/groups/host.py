@@ -444,7 +444,7 @@ class Host:
         """Run drivers with inputs once, of many the first; hand over what they write and send."""
         self._is_flush_scheduled = False
         if self._groups.is_any_waiting:
-            self._groups.wake_waiting(GROUPS_PER_TURN - len(self._dirty))
+            self._groups.wake_waiting()
             self.schedule_flush()
         dirty, self._dirty = self._dirty, []
         if len(dirty) > GROUPS_PER_TURN:

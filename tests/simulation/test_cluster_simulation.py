@@ -42,7 +42,7 @@ def test_thirty_members_of_which_seven_vote() -> None:
     replaced; the others serve clients; replicas, voters and leaders are spread.
     """
     served: Counter[str] = Counter()
-    for seed in (1, 2, 3):
+    for seed in (3, 4, 5):
         world = run_seed(seed, world="cluster", profile="many")
         assert isinstance(world, ClusterWorld)
         # One that is lost and one that leaves may stay away.

@@ -31,6 +31,7 @@ WORDS = st.text(alphabet="ab*/%25 é", max_size=12)
         ("*a", "ba", True),
         ("a*c", "abc", True),
         ("a*c", "abcd", False),
+        ("a*c", "abd", False),
         ("a**c", "abc", True),
         ("a%2Fb", "a/b", True),
         ("a+b", "a b", True),

@@ -30,7 +30,6 @@ def test_machine_has_the_shape_of_a_replicated_machine(catalog: CatalogDriver) -
     machine = catalog.machine
     meta: Meta = StepMeta(5)
     assert machine.realise_everywhere
-    # Everybody looks at it.
     assert machine.blank() is None
     assert machine.became_leader(meta) == []
     assert list(machine.live_indexes()) == []

@@ -1,7 +1,7 @@
 """The groups of a node: most stand still, and those are folded (ADR 61).
 
 A group at rest is driver, replica, node and machine, some seven kilobytes of objects; folded it is
-some two hundred bytes, and its log.  Whoever needs its driver gets it, made again; whoever only
+some three hundred bytes, and its log.  Whoever needs its driver gets it, made again; whoever only
 looks at it is shown what was kept, or a machine that is made for the look.  Used by host.py and
 inbox.py only.
 """

@@ -9,23 +9,27 @@ inbox.py only.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from itertools import islice
 from typing import Protocol
 
 from brokerd.cluster.config import HostConfig
+from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver, Ports
-from brokerd.cluster.groups.folded_groups import FoldedGroups
+from brokerd.cluster.groups.folded_groups import FoldedGroups, Kept
 from brokerd.cluster.groups.group_clock import GroupClock
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.folded import Folded
-from brokerd.raft.inputs import Input
+from brokerd.raft.inputs import Input, TransferLeadership
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import Configuration, Contradiction, GroupUid, NodeId, members_of
 from brokerd.raft.node_state import Randomness
 from brokerd.raft.replica import Replica
 from brokerd.raft.storage import LogStorage
 from brokerd.storage.wal import WriteAheadLog
+
+logger = logging.getLogger(__name__)
 
 #: So many groups are folded in one turn of the loop, which takes a millisecond, and so long after
 #: it some more: a tenth of the time where many come to rest.
@@ -178,6 +182,27 @@ class HostedGroups:
 
     def _unfold(self, uid: int) -> Driver:
         kept = self.folded.of(uid)
+        self._waiting.pop(uid, None)
+        try:
+            driver = self._made_again(uid, kept)
+        except Exception:
+            logger.critical(
+                "what was kept is of no use, a replica begins from its log group=%x", uid
+            )
+            logger.exception("it could not be made again")
+            driver = self._from_log(uid, kept)
+        driver.configuration = kept.folded.configuration
+        driver.members = members_of(driver.configuration)
+        self.folded.forget(uid)
+        self.awake[uid] = driver
+        # Perhaps somebody only looks.
+        self.settled(uid)
+        driver.inputs += kept.inputs or ()
+        if driver.inputs:
+            self._host.wake(driver)
+        return driver
+
+    def _made_again(self, uid: int, kept: Kept) -> Driver:
         folded, log = self.folded.whole(kept), self._wal.log(kept.log_uid)
         driver = self.new(
             *(uid, kept.log_uid, folded.configuration, kept.make(), log, self._config.raft),
@@ -185,16 +210,20 @@ class HostedGroups:
         )
         driver.leader, driver.term = folded.leader, folded.saved.term
         driver.is_leader = folded.leader == self._node
-        driver.configuration = folded.configuration
-        driver.members = members_of(folded.configuration)
-        self.folded.forget(uid)
-        self.awake[uid] = driver
-        # Perhaps somebody only looks.
-        self.settled(uid)
-        if kept.inputs is not None:
-            self._waiting.pop(uid, None)
-            driver.inputs = kept.inputs
-            self._host.wake(driver)
+        return driver
+
+    def _from_log(self, uid: int, kept: Kept) -> Driver:
+        """Begin as after a restart, knowing no leader; if this member led, it does not any more."""
+        log, configuration = self._wal.log(kept.log_uid), kept.folded.configuration
+        driver = self.new(*(uid, kept.log_uid, configuration, kept.make(), log, self._config.raft))
+        driver.term = driver.replica.term
+        driver.learn(trust.LogOpened(log.damaged))
+        if configuration.voters == (self._node,):
+            # Nobody else to wait for.
+            driver.inputs.append(TransferLeadership(self._node))
+        self.clock.active[uid] = None
+        # Later, since this may be within a step of somebody who listens.
+        self._loop.call_soon(self._host.role_changed, driver)
         return driver
 
     # ---- what concerns many ---------------------------------------------------------------------
@@ -236,7 +265,11 @@ class HostedGroups:
     def wake_waiting(self) -> None:
         """Make the drivers of some folded groups that have inputs, which run in this turn."""
         for uid in list(islice(self._waiting, UNFOLDS_PER_TURN)):
-            self._unfold(uid)
+            try:
+                self._unfold(uid)
+            except Exception:
+                # One group must not stop the others.
+                logger.exception("a folded group cannot be opened group=%x", uid)
 
     # ---- looked at ------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: An idle queue with its replica and log, bytes; `bench.memory`, 10,000 of each type.
 QUEUE_BYTES = 8_000
-#: The same of one that is folded (ADR 61).
+#: The same of one that is folded (ADR 61): the parts of 20,000 add up with it.
 FOLDED_QUEUE_BYTES = 1_500
 #: What telemetry remembers of a queue led here: its last row.
 QUEUE_ROW_BYTES = 200

@@ -17,14 +17,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
 from brokerd.server.queue_columns import GROUP_COLUMNS, QUEUE_COLUMNS, QueueColumns
 from tests.unit.core.queue_driver import QueueDriver
-
-SPEC: dict[str, Any] = {
-    "type": "quorum",
-    "durable": True,
-    "auto_delete": False,
-    "arguments": {},
-    "settings": {},
-}
+from tests.unit.server.members.fakes import SPEC
 
 N0 = NodeId("n0")
 

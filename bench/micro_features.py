@@ -22,7 +22,7 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.annotations import Annotations, Death
 from brokerd.core.catalog import catalog_commands
 from brokerd.core.message import Content
-from brokerd.core.queue import deaths, queue_commands
+from brokerd.core.queue import deaths, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Deliver
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -82,7 +82,7 @@ def batches(messages: int, kept: Annotations | None) -> list[bytes]:
     raw = b"" if kept is None else message_annotations.encode(kept)
     contents: list[Content] = [(("", "q"), b"\x10\x00\x02", BODY, raw)] * BATCH
     return [
-        queue_commands.encode_enqueue("n1", 1, 9, number + 1, contents)
+        enqueue_commands.encode_enqueue("n1", 1, 9, number + 1, contents)
         for number in range(0, messages, BATCH)
     ]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from brokerd.core.confirms import Confirms
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -49,7 +49,7 @@ def batches(messages: int, varied: bool) -> list[bytes]:
             (("", "q"), b"\x10\x00\x02", BODY[: 1024 - (i % 7 if varied else 0)], b"")
             for i in range(BATCH)
         ]
-        result.append(queue_commands.encode_enqueue("n1", 1, 9, number + 1, contents))
+        result.append(enqueue_commands.encode_enqueue("n1", 1, 9, number + 1, contents))
     return result
 
 

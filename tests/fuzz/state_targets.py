@@ -13,7 +13,7 @@ from brokerd.core import annotations
 from brokerd.core.catalog import catalog_commands, catalog_specs, names
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_specs import SpecError
-from brokerd.core.queue import client_sessions, queue_commands, settling_gets
+from brokerd.core.queue import client_sessions, enqueue_commands, queue_commands, settling_gets
 from brokerd.core.queue import queue_decoders as decoders
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -117,7 +117,7 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
     q.fill(5)
     q.requeue((0, 1))
     sent = (
-        queue_commands.encode_enqueue(
+        enqueue_commands.encode_enqueue(
             "n1", 7, 1, 90, [content(b"x" * n, priority=n, ttl_ms=5) for n in range(3)]
         ),
         queue_commands.encode_ranges(

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, queue_commands, queue_lanes, settling_gets
+from brokerd.core.queue import effects, enqueue_commands, queue_commands, queue_lanes, settling_gets
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -281,9 +281,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if brought and self.machine.options.queue_type == "quorum":
             new = enumerate(sizes[following - first :], self.machine.next_number)
             self.brought |= {number: brought for number, size in new if size % 2}
-        outcome = self.apply(queue_commands.encode_enqueue("n1", 7, channel, first, batch))
-        status, accepted, _ = queue_commands.decode_enqueue_reply(outcome.reply)
-        assert status == queue_commands.EnqueueStatus.OK
+        outcome = self.apply(enqueue_commands.encode_enqueue("n1", 7, channel, first, batch))
+        status, accepted, _ = enqueue_commands.decode_enqueue_reply(outcome.reply)
+        assert status == enqueue_commands.EnqueueStatus.OK
         assert 0 <= accepted <= len(batch)
         if is_over:
             assert accepted <= following - first, "accepted over the limit"
@@ -302,9 +302,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
     @rule(channel=st.sampled_from(CHANNELS), ahead=st.integers(1, 5))
     def enqueue_with_a_gap(self, channel: int, ahead: int) -> None:
         expected = self.sequence.get(channel, 1)
-        command = queue_commands.encode_enqueue("n1", 7, channel, expected + ahead, [content()])
-        reply = queue_commands.decode_enqueue_reply(self.apply(command).reply)
-        assert reply == (queue_commands.EnqueueStatus.GAP, 0, expected)
+        command = enqueue_commands.encode_enqueue("n1", 7, channel, expected + ahead, [content()])
+        reply = enqueue_commands.decode_enqueue_reply(self.apply(command).reply)
+        assert reply == (enqueue_commands.EnqueueStatus.GAP, 0, expected)
 
     @rule(
         channel=st.sampled_from(CHANNELS),

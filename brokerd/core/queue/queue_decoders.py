@@ -17,7 +17,8 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Range
 from brokerd.core.queue import client_sessions, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
-from brokerd.core.queue.queue_commands import Checkout, EnqueueHead, Kind, ReturnCause
+from brokerd.core.queue.enqueue_commands import EnqueueHead
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.queue_options import QueueOptions, kept
 
 #: What decoding raises for bytes that are no command (json and unicode errors are ValueErrors).

@@ -10,8 +10,8 @@ from mypy_extensions import mypyc_attr
 from brokerd.core.machine import Meta
 from brokerd.core.queue import queue_decoders
 from brokerd.core.queue.effects import Run
+from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.enqueuers import EnqueuerKey
-from brokerd.core.queue.queue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.core.queue.queue_store import Entry, Span
 

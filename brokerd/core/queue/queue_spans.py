@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.effects import Run
 
 
@@ -39,9 +39,9 @@ class Entry:
         self.first = first
         self.enqueued_ms = enqueued_ms
         self.count = count
-        size = queue_commands.equal_size(columns) if equal_size is None else equal_size
+        size = enqueue_commands.equal_size(columns) if equal_size is None else equal_size
         #: Of each message, or of all together if they differ.
-        self.size = queue_commands.total_size(columns) if size is None else size
+        self.size = enqueue_commands.total_size(columns) if size is None else size
         self.columns = columns if size is None else None
         self._sums: array[int] | None = None
         self.live = 0
@@ -81,7 +81,7 @@ class Entry:
         return min(bisect_left(sums, sums[start] + excess_bytes, start, stop + 1), stop) - start
 
     def _add_up(self, columns: list[bytes]) -> array[int]:
-        self._sums = queue_commands.cumulative_sizes(columns)
+        self._sums = enqueue_commands.cumulative_sizes(columns)
         return self._sums
 
 

@@ -25,8 +25,9 @@ from brokerd.cluster.groups.host import Host
 from brokerd.cluster.groups.host_events import GroupStatus
 from brokerd.cluster.groups.keeping import RELEASED, Names
 from brokerd.core.catalog.catalog_state import CatalogState
-from brokerd.core.queue import queue_commands
-from brokerd.core.queue.queue_commands import EnqueueStatus, Kind
+from brokerd.core.queue import enqueue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
+from brokerd.core.queue.queue_commands import Kind
 from brokerd.raft.messages import CATALOG_GROUP, Entry, EntryKind
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.members import kept_catalog, ports
@@ -240,7 +241,7 @@ class KeptAside:
         timeout_s = self.member.objects.config.limits.operation_timeout_ms / 1000
         live = [number for number, each in enumerate(batch) if each.is_live]
         commands = [
-            queue_commands.unnumbered(batch[number].entry.data[STAMP_BYTES:]) for number in live
+            enqueue_commands.unnumbered(batch[number].entry.data[STAMP_BYTES:]) for number in live
         ]
         answers = await asyncio.gather(
             *(self._groups.request(uid, command, timeout_s) for command in commands),
@@ -249,10 +250,10 @@ class KeptAside:
         for number, command, answer in zip(live, commands, answers, strict=True):
             if isinstance(answer, BaseException):
                 return number, str(answer) or type(answer).__name__
-            status, accepted, _ = queue_commands.decode_enqueue_reply(answer)
+            status, accepted, _ = enqueue_commands.decode_enqueue_reply(answer)
             if status is not EnqueueStatus.OK:
                 return number, "the queue was deleted meanwhile"
-            if accepted < queue_commands.EnqueueHead(command).count:
+            if accepted < enqueue_commands.EnqueueHead(command).count:
                 return number, "the queue is full: make room, then redrive again"
         return len(batch), ""
 
@@ -461,7 +462,7 @@ def messages_of(uid: int, entry: Entry) -> int:
     if data[STAMP_BYTES + 1] != Kind.ENQUEUE:
         return 0
     try:
-        return queue_commands.EnqueueHead(data[STAMP_BYTES:]).count
+        return enqueue_commands.EnqueueHead(data[STAMP_BYTES:]).count
     except (ValueError, IndexError, struct.error):
         return 0
 

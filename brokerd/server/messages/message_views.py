@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from brokerd.core.message import Content
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, enqueue_commands
 
 VIEWS_MAX = 128
 VIEWS_BYTES_MAX = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ class MessageViews:
     def __init__(self, entry_data: Callable[[int, int], bytes | None]) -> None:
         """entry_data(group, index) reads an entry, None where it is not here any more."""
         self._entry_data = entry_data
-        self._views: OrderedDict[tuple[int, int], queue_commands.EnqueueView] = OrderedDict()
+        self._views: OrderedDict[tuple[int, int], enqueue_commands.EnqueueView] = OrderedDict()
         self._size = 0
         self._bytes_max = VIEWS_BYTES_MAX
 
@@ -50,7 +50,7 @@ class MessageViews:
             data = self._entry_data(uid, run.entry)
             if data is None:
                 return None
-            view = self._views[key] = queue_commands.EnqueueView(data)
+            view = self._views[key] = enqueue_commands.EnqueueView(data)
             self._size += len(data)
             self._shrink()
         return view.contents(run.position, run.length)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.server.messages import ports
 from brokerd.server.messages.channel_close import ChannelClose
 
@@ -220,7 +220,7 @@ class Publisher:
             first = self._sequences.get(uid, 1)
             self._sequences[uid] = first + count
         channel = self._channels.get(uid, self._channel)
-        command = queue_commands.encode_enqueue(
+        command = enqueue_commands.encode_enqueue(
             self._node, self._incarnation, channel, first, batch.contents
         )
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
@@ -233,7 +233,7 @@ class Publisher:
             uid,
             command,
             lambda status, reply: self._replied(uid, channel, numbers, size, status, reply),
-            early=queue_commands.GAP_REPLY,
+            early=enqueue_commands.GAP_REPLY,
             line=self,
         )
         if (credit := self._credit) is not None and uid not in self._awaited:
@@ -288,7 +288,7 @@ class Publisher:
         if status is ReplyStatus.REFUSED:
             # It may have been taken over all the same, so its numbers are not used again.
             self._rename(uid, channel)
-        elif status is ReplyStatus.OK and reply.startswith(queue_commands.GAP_REPLY):
+        elif status is ReplyStatus.OK and reply.startswith(enqueue_commands.GAP_REPLY):
             self._lost_at(uid, channel, sum(count for _, count in numbers))
         if self._in_flight is not None:
             self._in_flight(-size)
@@ -331,8 +331,8 @@ class Publisher:
             return [(first, count, count) for first, count in numbers]
         if status is ReplyStatus.REFUSED:
             return [(first, count, 0) for first, count in numbers]
-        verdict, accepted, _ = queue_commands.decode_enqueue_reply(reply)
-        if verdict is queue_commands.EnqueueStatus.DELETED:
+        verdict, accepted, _ = enqueue_commands.decode_enqueue_reply(reply)
+        if verdict is enqueue_commands.EnqueueStatus.DELETED:
             self._sequences.pop(uid, None)
             accepted = sum(count for _, count in numbers)
         outcomes = []

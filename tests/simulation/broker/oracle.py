@@ -14,7 +14,8 @@ from zlib import crc32
 
 from brokerd.core.machine import Meta
 from brokerd.core.queue import client_sessions, effects, queue_commands
-from brokerd.core.queue.queue_commands import EnqueueView, Kind
+from brokerd.core.queue.enqueue_commands import EnqueueView
+from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
 from tests.simulation.checkers import Violation

@@ -19,7 +19,7 @@ from typing import Any
 
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from tests.transcripts.scenarios import Runner
@@ -150,7 +150,7 @@ def _show(outcome: Outcome) -> list[str]:
         if fields != {"ok": True}:
             lines.append(json.dumps(fields))
     elif reply:
-        status, accepted, expected = queue_commands.decode_enqueue_reply(reply)
+        status, accepted, expected = enqueue_commands.decode_enqueue_reply(reply)
         lines.append(f"{status.name} accepted={accepted} expected={expected}")
     return lines + [_effect(effect) for effect in outcome.effects]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from brokerd.core import annotations
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -70,13 +70,13 @@ class QueueDriver:
         batch = [c if isinstance(c, tuple) else content(c) for c in contents]
         first = self.sequences.get(channel, 1)
         self.sequences[channel] = first + len(batch)
-        return self.send(queue_commands.encode_enqueue("n1", 7, channel, first, batch))
+        return self.send(enqueue_commands.encode_enqueue("n1", 7, channel, first, batch))
 
     def fill(self, count: int) -> Outcome:
         return self.publish(*[b"x"] * count)
 
     def accepted(self, *contents: Content | bytes) -> int:
-        return queue_commands.decode_enqueue_reply(self.publish(*contents).reply)[1]
+        return enqueue_commands.decode_enqueue_reply(self.publish(*contents).reply)[1]
 
     def consume(
         self,

@@ -13,7 +13,7 @@ from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -37,7 +37,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.is_here = True
-        self.entries = {3: queue_commands.encode_enqueue("n0", 1, 1, 1, [CONTENT])}
+        self.entries = {3: enqueue_commands.encode_enqueue("n0", 1, 1, 1, [CONTENT])}
 
     def has_group(self, uid: int) -> bool:
         return self.is_here

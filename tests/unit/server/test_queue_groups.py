@@ -14,7 +14,7 @@ from brokerd.core.catalog.catalog_effects import TopologyChanged
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.machine import Meta
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
@@ -174,7 +174,7 @@ def test_options_that_come_behind_the_first_messages_are_taken(queue_type: str) 
     machine = member.host.machines[UID]
     assert machine.options == QueueOptions(queue_type=queue_type)
     content = (("", "q"), b"", b"body", b"")
-    first = queue_commands.encode_enqueue("n0", 1, 1, 1, [content])
+    first = enqueue_commands.encode_enqueue("n0", 1, 1, 1, [content])
     options = QueueOptions(queue_type=queue_type, max_length=5)
     for index, command in enumerate((first, queue_commands.encode_update_options(options)), 1):
         machine.apply(cast(Meta, Applied(index)), command)

@@ -15,7 +15,7 @@ import pytest
 from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.errors import GroupUnavailable
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
-from brokerd.core.queue import client_sessions, queue_commands
+from brokerd.core.queue import client_sessions, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Checkout, Kind
 from brokerd.raft.messages import NodeId
@@ -230,7 +230,7 @@ async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None
     # The answer counts though the batch is on its way again.
     node, second, command = bench.network.sent[1]
     late = bench.queue.send(command).reply
-    assert late.startswith(queue_commands.GAP_REPLY)
+    assert late.startswith(enqueue_commands.GAP_REPLY)
     bench.client.reply_received(node, second, OK, None, late)
     assert outcomes == []
     await bench.resent(4)

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from brokerd.core.message import Content, Range
-from brokerd.core.queue import queue_commands, queue_decoders, settling_gets
-from brokerd.core.queue.queue_commands import EnqueueView, Kind
+from brokerd.core.queue import enqueue_commands, queue_commands, queue_decoders, settling_gets
+from brokerd.core.queue.enqueue_commands import EnqueueView
+from brokerd.core.queue.queue_commands import Kind
 from tests.unit.core.queue_driver import QueueDriver, consumer, content
 
 ROUTES: tuple[tuple[str, str], ...] = (("", "q"), ("ex", "k\udcff"))
@@ -25,17 +26,19 @@ def messages(count: int, annotated: bool) -> list[Content]:
 def test_a_batch_can_be_read_back_from_any_place(annotated: bool) -> None:
     """What `contents` slices is what was encoded, for each start and count."""
     batch = messages(7, annotated)
-    view = EnqueueView(queue_commands.encode_enqueue("n1", 7, 3, 5, batch))
+    view = EnqueueView(enqueue_commands.encode_enqueue("n1", 7, 3, 5, batch))
     assert (view.node, view.incarnation, view.channel, view.first_sequence) == ("n1", 7, 3, 5)
     for start in range(7):
         for count in range(1, 8 - start):
             assert view.contents(start, count) == batch[start : start + count]
     single = [batch[0]]
-    assert EnqueueView(queue_commands.encode_enqueue("n", 1, 1, 1, single)).contents(0, 1) == single
+    assert (
+        EnqueueView(enqueue_commands.encode_enqueue("n", 1, 1, 1, single)).contents(0, 1) == single
+    )
 
 
 def test_other_bytes_are_no_batch() -> None:
-    command = queue_commands.encode_enqueue("n1", 7, 3, 5, messages(1, False))
+    command = enqueue_commands.encode_enqueue("n1", 7, 3, 5, messages(1, False))
     with pytest.raises(ValueError, match="not an enqueue command of version 1"):
         EnqueueView(bytes((9,)) + command[1:])
 
@@ -45,16 +48,16 @@ def test_a_batch_with_other_annotations_is_refused(raw: bytes) -> None:
     """SEC-44: a committed command that made a machine raise would stop its group everywhere."""
     q = QueueDriver()
     batch = [(*content()[:3], raw)]
-    reply = q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch)).reply
+    reply = q.send(enqueue_commands.encode_enqueue("n1", 7, 1, 0, batch)).reply
     assert b"malformed queue command" in reply
     assert q.machine.store.ready == 0
 
 
 def test_sizes_are_little_endian_on_any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [(5).to_bytes(4, "little") + (6).to_bytes(4, "little")]
-    assert queue_commands.total_size(columns) == 11
+    assert enqueue_commands.total_size(columns) == 11
     monkeypatch.setattr(sys, "byteorder", "big")
-    assert queue_commands.total_size(columns) == (5 << 24) + (6 << 24)
+    assert enqueue_commands.total_size(columns) == (5 << 24) + (6 << 24)
 
 
 def test_the_answer_to_a_get_is_what_any_reader_of_json_finds_in_it() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import Run
-from brokerd.core.queue.queue_commands import EnqueueStatus, Kind
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
+from brokerd.core.queue.queue_commands import Kind
 from tests.unit.core.queue_driver import (
     QueueDriver,
     StepMeta,
@@ -23,11 +24,11 @@ from tests.unit.core.queue_driver import (
 
 def enqueue(first: int, count: int, channel: int = 50, incarnation: int = 7) -> bytes:
     batch = [content()] * count
-    return queue_commands.encode_enqueue("n1", incarnation, channel, first, batch)
+    return enqueue_commands.encode_enqueue("n1", incarnation, channel, first, batch)
 
 
 def reply(q: QueueDriver, command: bytes) -> tuple[EnqueueStatus, int, int]:
-    return queue_commands.decode_enqueue_reply(q.send(command).reply)
+    return enqueue_commands.decode_enqueue_reply(q.send(command).reply)
 
 
 def test_a_batch_sent_again_is_confirmed_and_not_taken_twice() -> None:
@@ -301,7 +302,7 @@ def test_a_malformed_command_is_refused_and_changes_nothing(command: bytes) -> N
 def test_every_truncation_and_every_flipped_byte_of_an_enqueue_command_is_answered() -> None:
     """The machine is total; a flip may leave a valid command, but never raises or half-applies."""
     batch = [content(b"abc", ttl_ms=5), (("e", "other"), b"h", b"body", b"")]
-    good = queue_commands.encode_enqueue("n1", 7, 50, 1, batch)
+    good = enqueue_commands.encode_enqueue("n1", 7, 50, 1, batch)
     for size in range(len(good)):
         q = QueueDriver()
         assert queue_commands.decode_reply(q.send(good[:size]).reply)["refused"] == 400
@@ -316,7 +317,7 @@ def test_every_truncation_and_every_flipped_byte_of_an_enqueue_command_is_answer
 
 def test_a_count_without_messages_costs_nothing() -> None:
     """A hostile count is compared with the bytes that are there before anything is built."""
-    good = bytearray(queue_commands.encode_enqueue("n1", 7, 50, 1, [content()]))
+    good = bytearray(enqueue_commands.encode_enqueue("n1", 7, 50, 1, [content()]))
     good[6:10] = b"\xff\xff\xff\xff"
     q = QueueDriver()
     assert queue_commands.decode_reply(q.send(bytes(good)).reply)["refused"] == 400
@@ -347,8 +348,8 @@ def test_a_settle_of_what_was_never_delivered_changes_nothing() -> None:
 def test_a_command_without_its_numbers_brings_the_same_messages_as_new_ones() -> None:
     """What was kept aside is published again: no gap before it, no duplicate of what is there."""
     contents = [(("x", "key"), b"head", b"body %d" % number, b"") for number in range(3)]
-    command = queue_commands.encode_enqueue("n0", 5, 9, 40, contents)
-    again = queue_commands.EnqueueHead(queue_commands.unnumbered(command))
+    command = enqueue_commands.encode_enqueue("n0", 5, 9, 40, contents)
+    again = enqueue_commands.EnqueueHead(enqueue_commands.unnumbered(command))
     assert (again.node, again.incarnation, again.channel, again.first_sequence) == ("n0", 0, 1, 0)
     assert again.count == 3
     assert again.data[again.blob_start :] == command[again.blob_start :]

@@ -10,7 +10,7 @@ from array import array
 
 import pytest
 
-from brokerd.core.queue import queue_commands, queue_lanes
+from brokerd.core.queue import enqueue_commands, queue_commands, queue_lanes
 from brokerd.core.queue.queue_lanes import Block, Lane
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_spans import Entry, Span
@@ -329,7 +329,7 @@ def test_a_ready_message_in_an_entry_of_its_own_costs_less_than_150_bytes(
     tracemalloc.start()
     try:
         for number in range(1, count + 1):
-            command = queue_commands.encode_enqueue("n1", 7, 1, number, [content(b"x" * 100)])
+            command = enqueue_commands.encode_enqueue("n1", 7, 1, number, [content(b"x" * 100)])
             machine.apply(StepMeta(number, 1, 1_700_000_000_000 + number), command)
         used, _ = tracemalloc.get_traced_memory()
     finally:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.core.queue import effects, queue_commands
-from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from tests.unit.core.queue_driver import QueueDriver, StepMeta, consumer, delivered, only
 
@@ -61,7 +61,7 @@ def test_a_deleted_queue_answers_everything() -> None:
     """R-PC-7, R-ACK-10, R-Q-12"""
     q = QueueDriver()
     q.send(queue_commands.encode_delete(False, False, "admin"))
-    reply = queue_commands.decode_enqueue_reply(q.fill(3).reply)
+    reply = enqueue_commands.decode_enqueue_reply(q.fill(3).reply)
     assert reply == (EnqueueStatus.DELETED, 3, 0)
     assert q.settle((0, 1)).reply == b""
     assert queue_commands.decode_reply(q.consume().reply)["refused"] == 404

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from brokerd.core.message import Content
-from brokerd.core.queue import effects, queue_commands
-from brokerd.core.queue.queue_commands import EnqueueStatus, Kind
+from brokerd.core.queue import effects, enqueue_commands, queue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
+from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_store import Entry
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import (
@@ -67,8 +68,8 @@ def test_a_redeclaration_counts_and_renews_the_lease_of_classic_queues(
 def test_an_empty_batch_is_answered() -> None:
     q = QueueDriver()
     for sequence in (0, 1):
-        reply = q.send(queue_commands.encode_enqueue("n1", 7, 3, sequence, [])).reply
-        assert queue_commands.decode_enqueue_reply(reply)[:2] == (EnqueueStatus.OK, 0)
+        reply = q.send(enqueue_commands.encode_enqueue("n1", 7, 3, sequence, [])).reply
+        assert enqueue_commands.decode_enqueue_reply(reply)[:2] == (EnqueueStatus.OK, 0)
     assert q.machine.next_number == 0
 
 
@@ -77,13 +78,13 @@ def test_the_repeated_front_of_a_batch_with_traits_is_passed_over() -> None:
     q = QueueDriver(queue_type="quorum", max_priority=31)
     batch = [content(b"x", priority=9), content(b"y", priority=1), content(b"z", priority=5)]
     for count in (1, 3):
-        q.send(queue_commands.encode_enqueue("n1", 7, 50, 1, batch[:count]))
+        q.send(enqueue_commands.encode_enqueue("n1", 7, 50, 1, batch[:count]))
     assert delivered(q.consume()) == {"c": [0, 2, 1]}
     q = QueueDriver(max_length=1, overflow="reject-publish")
-    q.send(queue_commands.encode_enqueue("n1", 7, 50, 1, [content(), content()]))
+    q.send(enqueue_commands.encode_enqueue("n1", 7, 50, 1, [content(), content()]))
     q.get(no_ack=True)
-    reply = q.send(queue_commands.encode_enqueue("n1", 7, 50, 1, [content()] * 3)).reply
-    assert queue_commands.decode_enqueue_reply(reply)[1] == 1
+    reply = q.send(enqueue_commands.encode_enqueue("n1", 7, 50, 1, [content()] * 3)).reply
+    assert enqueue_commands.decode_enqueue_reply(reply)[1] == 1
     assert q.ready == 1
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
@@ -72,7 +72,7 @@ def test_times_and_counts_beyond_all_use_fit_into_a_snapshot(raw: bytes, queue_t
     q = QueueDriver()
     q.send(bytes((queue_commands.VERSION, Kind.UPDATE_OPTIONS)) + json.dumps(options).encode())
     batch = [(*content()[:3], raw), content()]
-    q.send(queue_commands.encode_enqueue("n1", 7, 1, 0, batch))
+    q.send(enqueue_commands.encode_enqueue("n1", 7, 1, 0, batch))
     again = QueueMachine(QueueOptions())
     again.restore(q.machine.snapshot())
     assert again.snapshot() == q.machine.snapshot()

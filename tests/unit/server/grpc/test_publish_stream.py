@@ -15,7 +15,7 @@ import pytest
 from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.config import BrokerConfig, LimitConfig
 from brokerd.core.catalog.identity import Identity
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands
 from brokerd.rpc.v1 import messages_pb2, messages_pb2_grpc
 from brokerd.server.access.blocked_clients import BlockedClients
 from brokerd.server.grpc.consume_stream import ConsumeStream
@@ -63,13 +63,13 @@ class Groups:
             return
         if self.defect is not None:
             raise self.defect
-        self.sent.append((queue_commands.EnqueueView(command).count, done))
+        self.sent.append((enqueue_commands.EnqueueView(command).count, done))
 
     def answer(self) -> None:
         """Take over what came first."""
         count, done = self.sent.pop(0)
-        taken = queue_commands.EnqueueStatus.OK
-        done(ReplyStatus.OK, queue_commands.encode_enqueue_reply(taken, count))
+        taken = enqueue_commands.EnqueueStatus.OK
+        done(ReplyStatus.OK, enqueue_commands.encode_enqueue_reply(taken, count))
 
 
 @dataclass

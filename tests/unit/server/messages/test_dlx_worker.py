@@ -14,9 +14,9 @@ from brokerd.core import annotations as message_annotations
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.effects import DeadLetter, GivenUp, Run
-from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
@@ -46,10 +46,10 @@ class Groups:
         return False
 
     def send(self, uid: int, command: bytes, done: Any, once: bool = False, **_: object) -> None:
-        view = queue_commands.EnqueueView(command)
+        view = enqueue_commands.EnqueueView(command)
         self.sent.append((uid, view.contents(0, view.count)))
         accepted = 0 if uid in self.refusing else view.count
-        reply = queue_commands.encode_enqueue_reply(EnqueueStatus.OK, accepted)
+        reply = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, accepted)
         asyncio.get_running_loop().call_soon(done, ReplyStatus.OK, reply)
 
 

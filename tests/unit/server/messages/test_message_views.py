@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands
 from brokerd.core.queue.effects import Run
 from brokerd.raft.messages import Entry
 from brokerd.server.messages import message_views
@@ -20,7 +20,7 @@ STAMP_BYTES = 8
 
 def command(index: int, size: int) -> bytes:
     body = index.to_bytes(8, "little") * (size // 8)
-    return queue_commands.encode_enqueue("a", 1, 1, index, [(("", "q"), b"\0\0", body, b"")])
+    return enqueue_commands.encode_enqueue("a", 1, 1, index, [(("", "q"), b"\0\0", body, b"")])
 
 
 def run(index: int) -> Run:

@@ -15,8 +15,8 @@ from brokerd.core.catalog.permissions import Access
 from brokerd.core.confirms import Confirms
 from brokerd.core.message import Content
 from brokerd.core.profiles import profile
-from brokerd.core.queue import queue_commands
-from brokerd.core.queue.queue_commands import EnqueueStatus
+from brokerd.core.queue import enqueue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages import pipeline
 from brokerd.server.messages.pipeline import NO_CONSUMERS, NO_ROUTE, Pipeline
@@ -34,17 +34,17 @@ class Groups:
     """Keeps what was sent; takes all of it over when told to."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
+        self.sent: list[tuple[int, enqueue_commands.EnqueueView, Any]] = []
 
     def refuses_lines(self, uid: int) -> bool:
         return False
 
     def send(self, uid: int, command: bytes, done: Any, once: bool = False, **_: object) -> None:
-        self.sent.append((uid, queue_commands.EnqueueView(command), done))
+        self.sent.append((uid, enqueue_commands.EnqueueView(command), done))
 
     def take_over(self) -> None:
         for _, view, done in self.sent:
-            reply = queue_commands.encode_enqueue_reply(EnqueueStatus.OK, view.count)
+            reply = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, view.count)
             done(ReplyStatus.OK, reply)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.server.messages.publishing import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
@@ -29,7 +29,7 @@ class _Groups:
     """Keeps what was sent, with its answer."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[int, queue_commands.EnqueueView, Any]] = []
+        self.sent: list[tuple[int, enqueue_commands.EnqueueView, Any]] = []
         self.channel_downs: list[int] = []
         self.refusing: set[int] = set()
         #: By queue: bytes without an answer, and who waits for fewer.
@@ -62,7 +62,7 @@ class _Groups:
         if once:
             self.channel_downs.append(uid)
             return
-        self.sent.append((uid, queue_commands.EnqueueView(command), done))
+        self.sent.append((uid, enqueue_commands.EnqueueView(command), done))
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,14 @@ def test_while_two_batches_are_on_their_way_the_next_one_waits_and_grows() -> No
     assert rows == [(1, 1, 1), (1, 2, 1), (2, 1, 1)]
     # What waits counts against the connection's budget as well.
     assert sum(flight) == 6 * (len(CONTENT[1]) + len(CONTENT[2]))
-    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
     groups.sent[0][2](ReplyStatus.OK, taken)
     uid, view, answer = groups.sent[3]
     assert (uid, view.first_sequence, view.count) == (1, 3, 3)
     groups.sent[1][2](ReplyStatus.OK, taken)
-    answer(ReplyStatus.OK, queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 3))
+    answer(
+        ReplyStatus.OK, enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 3)
+    )
     assert outcomes == [(1, 1, 1), (2, 1, 1), (3, 3, 3)]
     made.add([_Queue(1)], [CONTENT], 7)
     made.offer()
@@ -176,7 +178,7 @@ def test_after_the_end_outcomes_interest_nobody() -> None:
 def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches() -> None:
     """R-QQ-8: a batch that goes again behind the channel's end would be new to the queue."""
     made, groups, outcomes, _ = publisher()
-    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
     for uid, number in ((1, 1), (1, 2), (2, 3)):
         made.add([_Queue(uid)], [CONTENT], number)
         made.flush()
@@ -198,7 +200,7 @@ def test_a_channel_that_ends_within_its_own_answer_says_so_once() -> None:
     made = Publisher(cast(GroupClient, groups), "n", 1, 5, lambda _: made.leave(FAREWELL))
     made.add([_Queue(1)], [CONTENT], 1)
     made.flush()
-    taken = queue_commands.encode_enqueue_reply(queue_commands.EnqueueStatus.OK, 1)
+    taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
     groups.sent[0][2](ReplyStatus.OK, taken)
     assert groups.channel_downs == [1]
 

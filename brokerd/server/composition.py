@@ -87,6 +87,7 @@ from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
 from brokerd.server.messages.tracing import Tracer
+from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.server.messages.unfinished import Unfinished
 from brokerd.server.process import Process
 from brokerd.server.queue_groups import Listeners, QueueGroups
@@ -229,11 +230,11 @@ def build(given: Given) -> Member:
 def _base(given: Given) -> Base:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
-    process = Process(config.node_name, host.incarnation, groups)
+    sending = (groups, config.node_name, host.incarnation, host.before_flush)
+    process = Process(TurnBatches(*sending, lambda: catalog.view.enabled_features))
     limits = config.limits
-    catalog = MemberCatalog(
-        given.profile, process, host, groups, limits, given.keyring, tasks.spawn
-    )
+    this = (given.profile, process, host, groups, limits)
+    catalog = MemberCatalog(*this, given.keyring, tasks.spawn)
     queues = MemberQueues(host, groups, limits.operation_timeout_ms, given.wal)
     return Base(
         config=config,
@@ -437,9 +438,8 @@ def build_fronts(member: Member) -> Fronts:
     monitor = AlarmMonitor(process.node, config, base.profile, view, told, holders)
     endpoints = _endpoints(base, access, messages)
     federation_calls.serve(members.calls, endpoints.link_rows, endpoints.restart_link)
-    runtime = MemberRuntime(
-        *(base.lifecycle, access.alarms.all, monitor, endpoints, members.leadership)
-    )
+    alarms = access.alarms.all
+    runtime = MemberRuntime(base.lifecycle, alarms, monitor, endpoints, members.leadership)
     counted = (base.counters, base.queues, base.host, access.connections, runtime)
     rows = telemetry_hooks.Sources(*counted, TopologyWalk(view, base.host))
     telemetry = telemetry_hooks.Telemetry(config, process, access.callers, rows)

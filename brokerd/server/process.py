@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import time
 
-from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.core.catalog.catalog_objects import ConnectionId
+from brokerd.server.messages.turn_batches import TurnBatches
 
 
 class Process:
     """State: the last number that was given."""
 
-    def __init__(self, node: str, incarnation: int, groups: GroupClient) -> None:
-        """groups: by which what this member publishes itself goes to the queues' leaders."""
-        self.node = node
-        self.incarnation = incarnation
-        self.groups = groups
+    def __init__(self, batches: TurnBatches) -> None:
+        """batches: by which what is published goes to the queues' leaders."""
+        self.node = batches.node
+        self.incarnation = batches.incarnation
+        self.batches = batches
         self._last_uid = 0
 
     @staticmethod

@@ -292,6 +292,31 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for number in [n for n in self.brought if n >= self.machine.next_number]:
             del self.brought[number]
 
+    @rule(
+        sizes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=2, max_size=2),
+        is_again=st.booleans(),
+    )
+    def enqueue_joined(self, sizes: list[list[int]], is_again: bool) -> None:
+        """Both channels' messages, and what comes of a copy."""
+        shares = [
+            (channel, self.sequence.get(channel, 1), len(each))
+            for channel, each in zip(CHANNELS, sizes, strict=False)
+        ]
+        batch = [content(b"x" * size) for each in sizes for size in each]
+        command = enqueue_commands.encode_joined("n1", 7, shares, batch)
+        is_over, before = self.is_over_its_limit(), self.machine.next_number
+        reply = self.apply(command).reply
+        status, accepted = enqueue_commands.decode_joined_reply(reply, len(shares))
+        assert status == enqueue_commands.EnqueueStatus.OK
+        assert self.machine.next_number - before == sum(accepted)
+        assert not (is_over and sum(accepted)), "accepted over the limit"
+        for channel, first, count in shares:
+            self.sequence[channel] = first + count
+        if is_again:
+            before = self.machine.next_number
+            assert self.apply(command).reply == reply
+            assert self.machine.next_number == before
+
     def is_over_its_limit(self) -> bool:
         """R-LEN-3, R-LEN-7, R-LEN-8: what is over, refuses."""
         options, view = self.machine.options, self.machine.overview()

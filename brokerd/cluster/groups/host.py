@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
-from brokerd.cluster.groups import group_clock, host_events, trust, write_queue
+from brokerd.cluster.groups import flush_calls, group_clock, host_events, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
 from brokerd.cluster.groups.driver import Done, Driver
 from brokerd.cluster.groups.folded_groups import FoldedGroups
@@ -93,8 +93,7 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._dirty: list[Driver] = []
         self._is_flush_scheduled = self._has_failed = False
-        #: What is to be called before the flush under way hands over; None: none is under way.
-        self._at_end: list[Callable[[], None]] | None = None
+        self._calls = flush_calls.FlushCalls(self._loop)
         self._group_clock = self._groups.clock
         self._late_work, self._members = LateWork(self.wake), MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max, self.watch())
@@ -442,6 +441,9 @@ class Host:
 
     def flush(self) -> None:
         """Run drivers with inputs once, of many the first; hand over what they write and send."""
+        # What those propose who are called before takes part in this one.
+        self._is_flush_scheduled = True
+        self._calls.begin()
         self._is_flush_scheduled = False
         if self._groups.is_any_waiting:
             self._groups.wake_waiting()
@@ -452,8 +454,6 @@ class Host:
             self._dirty = dirty[GROUPS_PER_TURN:]
             del dirty[GROUPS_PER_TURN:]
             self.schedule_flush()
-        at_end: list[Callable[[], None]] = []
-        self._at_end = at_end
         for driver in dirty:
             driver.is_queued = False
             if driver.is_closed or driver.error is not None or self._has_failed:
@@ -465,15 +465,11 @@ class Host:
                     self.refilling.handled(driver)
             except Exception as error:
                 self._stop_replica(driver, error)
-        self._at_end = None
+        at_end = self._calls.take()
         # Frames first: the leader's own write runs beside the followers' (Raft thesis §10.2.1), and
         # the writer thread wakes when this thread has little left to do.
         self.transport.flush()
-        for callback in at_end:
-            try:
-                callback()
-            except Exception:
-                logger.exception("a call after a flush failed")
+        flush_calls.call_all(at_end)
         self._queue.hand_over()
         # Nobody waits for this.
         for driver in dirty:
@@ -489,15 +485,17 @@ class Host:
         for _ in range(0, len(self._dirty), GROUPS_PER_TURN):
             self.flush()
 
+    def before_flush(self, callback: Callable[[], None]) -> None:
+        """Call at the beginning of the next flush, which takes what is proposed then."""
+        self._calls.before(callback)
+        self.schedule_flush()
+
     def call_after_flush(self, callback: Callable[[], None]) -> None:
         """Call once all groups of the flush under way have run, in order; or else soon.
 
         What many groups have for one client leaves with one write, in the same turn of the loop.
         """
-        if self._at_end is None:
-            self._loop.call_soon(callback)
-        else:
-            self._at_end.append(callback)
+        self._calls.after(callback)
 
     def _stop_replica(self, driver: Driver, error: Exception) -> None:
         """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""

@@ -33,6 +33,7 @@ SHOVELS = "shovels"
 UPSTREAM_EXCHANGES = "upstream_exchange_type"
 REMOVED_NOT_WANTED = "removed_members_not_wanted"
 SETTLING_GETS = "settling_gets"
+JOINED_ENQUEUES = "joined_enqueues"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -86,6 +87,11 @@ FEATURES = (
         SETTLING_GETS,
         "0.1.0",
         "a basic.get takes along the acknowledgements of what the channel has got before",
+    ),
+    Feature(
+        JOINED_ENQUEUES,
+        "0.1.0",
+        "what several channels of a member publish to a queue at once is one command of its log",
     ),
 )
 

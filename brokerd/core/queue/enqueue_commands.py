@@ -14,6 +14,7 @@ from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain
 from operator import add
+from typing import TypeAlias
 
 from brokerd.core.message import Content, Route
 from brokerd.core.queue.queue_commands import VERSION, Kind
@@ -25,19 +26,33 @@ _ENQUEUE = struct.Struct("<BBBBHIQQQ")
 #: Enqueue flags: arrays that are present.
 _HAS_ROUTE_INDEXES = 1
 _HAS_ANNOTATIONS = 2
+_HAS_SHARES = 4
+
+#: What one channel has in a joined command: channel, first sequence, count.
+Share: TypeAlias = tuple[int, int, int]
+
+_SHARE_COUNT = struct.Struct("<H")
+#: Of each share: two u64, one u32.
+_SHARE_BYTES = 20
 
 
 def encode_enqueue(
-    node: str, incarnation: int, channel: int, first_sequence: int, contents: Sequence[Content]
+    node: str,
+    incarnation: int,
+    channel: int,
+    first_sequence: int,
+    contents: Sequence[Content],
+    shares: Sequence[Share] = (),
 ) -> bytes:
-    """Encode a batch of one publishing channel.
+    """Encode a batch of one publishing channel, or of several (encode_joined).
 
     first_sequence: the enqueuer's own number of the first message, rising by one per message and
     queue from 1; 0 switches duplicate detection off (broker's own publishes).  channel 0 with
     sequence 0 is an at-most-once dead letter, which passes reject-publish of a quorum queue
     (R-QQ-26); who wants the limit to hold (the at-least-once worker, R-ALO-6) has a channel.
-    Layout: head, node, routes, [u16 route indexes], u32 header sizes, u32 body sizes,
-    [u32 annotation sizes], blob of header, body(, annotations) per message.
+    Layout: head, node, [u16 number of shares; u64 channels, u64 first sequences, u32 counts],
+    routes, [u16 route indexes], u32 header sizes, u32 body sizes, [u32 annotation sizes], blob of
+    header, body(, annotations) per message.
     """
     count = len(contents)
     blob: list[bytes] = []
@@ -55,27 +70,19 @@ def encode_enqueue(
         if annotation:
             is_annotated = True
     flags = _HAS_ROUTE_INDEXES if len(known) > 1 else 0
+    flags |= _HAS_SHARES if shares else 0
     headers, bodies, annotations = blob[::2], blob[1::2], []
     if is_annotated:
         flags |= _HAS_ANNOTATIONS
         annotations = [content[3] for content in contents]
         blob = list(chain.from_iterable(content[1:] for content in contents))
     name = node.encode()
-    parts = [
-        _ENQUEUE.pack(
-            VERSION,
-            _ENQUEUE_KIND,
-            flags,
-            len(name),
-            len(known),
-            count,
-            incarnation,
-            channel,
-            first_sequence,
-        ),
-        name,
-        *map(_encoded_route, known),
-    ]
+    sizes = (flags, len(name), len(known), count)
+    numbers = (incarnation, channel, first_sequence)
+    parts = [_ENQUEUE.pack(VERSION, _ENQUEUE_KIND, *sizes, *numbers), name]
+    if shares:
+        parts.append(_packed_shares(shares))
+    parts += map(_encoded_route, known)
     if len(known) > 1:
         parts.append(struct.pack(f"<{count}H", *[known[content[0]] for content in contents]))
     parts += (_sizes(headers), _sizes(bodies))
@@ -85,14 +92,28 @@ def encode_enqueue(
     return b"".join(parts)
 
 
-#: What is left of an enqueue command's numbers: a channel, so that limits hold.
-_UNNUMBERED = struct.pack("<QQQ", 0, 1, 0)
-_NUMBERS_AT = _ENQUEUE.size - len(_UNNUMBERED)
+def encode_joined(
+    node: str, incarnation: int, shares: Sequence[Share], contents: Sequence[Content]
+) -> bytes:
+    """Encode a batch of several channels of one member, each with its part of the contents in turn
+    (feature flag joined_enqueues, ADR 62).
+
+    The queue takes it over as a whole or not at all; its answer is that of `encode_joined_reply`.
+    """
+    channel, first_sequence, _ = shares[0]
+    return encode_enqueue(node, incarnation, channel, first_sequence, contents, shares)
 
 
 def unnumbered(command: bytes) -> bytes:
     """Return an enqueue command as one of new messages, which are no duplicates of any."""
-    return b"".join((command[:_NUMBERS_AT], _UNNUMBERED, command[_ENQUEUE.size :]))
+    version, kind, flags, name_size, routes, count = _ENQUEUE.unpack_from(command)[:6]
+    name_end = rest = _ENQUEUE.size + name_size
+    if flags & _HAS_SHARES:
+        (shares,) = _SHARE_COUNT.unpack_from(command, rest)
+        rest += _SHARE_COUNT.size + shares * _SHARE_BYTES
+    # A channel is left, so that limits hold.
+    head = _ENQUEUE.pack(version, kind, flags & ~_HAS_SHARES, name_size, routes, count, 0, 1, 0)
+    return b"".join((head, command[_ENQUEUE.size : name_end], command[rest:]))
 
 
 #: 4,096 routes are remembered as they are written.
@@ -141,6 +162,8 @@ class EnqueueView:
         at = _ENQUEUE.size
         self.node = data[at : at + name_size].decode()
         at += name_size
+        if flags & _HAS_SHARES:
+            at += _SHARE_COUNT.size + _SHARE_COUNT.unpack_from(data, at)[0] * _SHARE_BYTES
         routes: list[Route] = []
         for _ in range(route_count):
             exchange, at = _short(data, at)
@@ -205,6 +228,7 @@ class EnqueueHead:
         "first_sequence",
         "incarnation",
         "node",
+        "shares",
     )
 
     def __init__(self, data: bytes) -> None:
@@ -218,6 +242,12 @@ class EnqueueHead:
         at = _ENQUEUE.size
         self.node = data[at : at + name_size].decode()
         at += name_size
+        #: None: all messages are of `channel`.
+        self.shares: list[Share] | None = None
+        if flags & _HAS_SHARES:
+            self.shares, at = _shares(data, at)
+            if sum([share[2] for share in self.shares]) != count:
+                raise ValueError("shares and count of an enqueue command disagree")
         for _ in range(2 * route_count):
             at += 1 + data[at]
         if flags & _HAS_ROUTE_INDEXES:
@@ -262,6 +292,26 @@ class EnqueueHead:
             result.append(self.data[at : at + size])
             at += size
         return result
+
+
+def _packed_shares(shares: Sequence[Share]) -> bytes:
+    count = len(shares)
+    return struct.pack(
+        f"<H{2 * count}Q{count}I",
+        count,
+        *[share[0] for share in shares],
+        *[share[1] for share in shares],
+        *[share[2] for share in shares],
+    )
+
+
+def _shares(data: bytes, at: int) -> tuple[list[Share], int]:
+    (count,) = _SHARE_COUNT.unpack_from(data, at)
+    flat = struct.unpack_from(f"<{2 * count}Q{count}I", data, at + _SHARE_COUNT.size)
+    shares = list(zip(flat[:count], flat[count : 2 * count], flat[2 * count :], strict=True))
+    if not all(flat):
+        raise ValueError("a share without channel, number or messages")
+    return shares, at + _SHARE_COUNT.size + count * _SHARE_BYTES
 
 
 def equal_size(columns: Sequence[bytes]) -> int | None:
@@ -326,6 +376,19 @@ def encode_enqueue_reply(status: EnqueueStatus, accepted: int, expected: int = 0
 
 #: How an answer begins whose status is GAP.
 GAP_REPLY = bytes((VERSION, EnqueueStatus.GAP))
+
+
+def encode_joined_reply(accepted: Sequence[int]) -> bytes:
+    """Return the answer to a joined command that was taken over: how many of each share."""
+    return struct.pack(f"<BB{len(accepted)}I", VERSION, EnqueueStatus.OK, *accepted)
+
+
+def decode_joined_reply(data: bytes, shares: int) -> tuple[EnqueueStatus, Sequence[int]]:
+    """Return (status, accepted of each share); with another status than OK, all have 0."""
+    status = EnqueueStatus(data[1])
+    if status is not EnqueueStatus.OK:
+        return status, [0] * shares
+    return status, struct.unpack_from(f"<{shares}I", data, 2)
 
 
 def decode_enqueue_reply(data: bytes) -> tuple[EnqueueStatus, int, int]:

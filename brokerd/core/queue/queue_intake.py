@@ -8,10 +8,9 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from brokerd.core.machine import Meta
-from brokerd.core.queue import queue_decoders
+from brokerd.core.queue import enqueue_commands, queue_decoders
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
-from brokerd.core.queue.enqueuers import EnqueuerKey
 from brokerd.core.queue.queue_state import QueueState
 from brokerd.core.queue.queue_store import Entry, Span
 
@@ -28,20 +27,57 @@ class QueueIntake(QueueState):
         if not head.first_sequence:
             accepted = self._take_over(meta, command, 0)
             return encode_enqueue_reply(EnqueueStatus.OK, accepted)
-        key = EnqueuerKey(head.node, head.incarnation, head.channel)
-        expected = self.enqueuers.expected(key)
+        if head.shares is not None:
+            return self._enqueue_joined(meta, command, head.shares)
+        channel, channels = head.channel, self.enqueuers.known(head.node, head.incarnation)
+        expected = channels.expected(channel)
         first, end = head.first_sequence, head.first_sequence + head.count
         if first > expected:
             return encode_enqueue_reply(EnqueueStatus.GAP, 0, expected)
         # What came before is a duplicate (R-QQ-8); what is new in the batch is taken over.
         seen = min(end, expected) - first
-        confirmed = self.enqueuers.accepted_again(key, first, first + seen) if seen else 0
+        confirmed = channels.accepted_again(channel, first, first + seen) if seen else 0
         if seen < head.count:
             accepted = self._take_over(meta, command, seen)
-            self.enqueuers.seen(key, end, first + seen + accepted)
+            channels = self.enqueuers.of(head.node, head.incarnation)
+            channels.seen(channel, end, first + seen + accepted)
             if confirmed == seen:
                 confirmed += accepted
         return encode_enqueue_reply(EnqueueStatus.OK, confirmed)
+
+    def _enqueue_joined(
+        self, meta: Meta, command: queue_decoders.Enqueue, shares: list[enqueue_commands.Share]
+    ) -> bytes:
+        """Take over what several channels have sent together: all of it, or none.
+
+        A copy finds all shares taken over.  Where it finds some of them only, a channel has ended
+        since, so that nobody waits any more, or the queue has lost what it knew: a gap for all.
+        """
+        head = command.head
+        channels = self.enqueuers.known(head.node, head.incarnation)
+        new = 0
+        for channel, first, count in shares:
+            expected = channels.expected(channel)
+            if first == expected:
+                new += 1
+            elif first + count > expected:
+                return encode_enqueue_reply(EnqueueStatus.GAP, 0, expected)
+        if not new:
+            return enqueue_commands.encode_joined_reply(
+                [channels.accepted_again(each, first, first + n) for each, first, n in shares]
+            )
+        if new < len(shares):
+            return encode_enqueue_reply(EnqueueStatus.GAP, 0)
+        left = self._take_over(meta, command, 0)
+        channels = self.enqueuers.of(head.node, head.incarnation)
+        accepted = []
+        for channel, first, count in shares:
+            # What is refused is so from there to the end of the command.
+            taken = min(count, left)
+            left -= taken
+            channels.seen(channel, first + count, first + taken)
+            accepted.append(taken)
+        return enqueue_commands.encode_joined_reply(accepted)
 
     def _take_over(self, meta: Meta, command: queue_decoders.Enqueue, start: int) -> int:
         """Enqueue the messages from position `start` on; return how many were accepted."""

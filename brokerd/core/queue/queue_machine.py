@@ -210,7 +210,7 @@ class QueueMachine(QueueIntake):
     def query_client_nodes(self) -> set[str]:
         """Return the nodes whose channels consume from this queue or have sent to it."""
         nodes = self.query_consumer_nodes().union(self.senders.nodes())
-        return nodes | {key.node for key, _, _ in self.enqueuers.rows()}
+        return nodes | self.enqueuers.nodes()
 
     def query_letters_taken(self) -> list[DeadSpan]:
         """Return the dead letters that a worker has taken and not settled, in death order."""
@@ -551,7 +551,7 @@ def _plain_reply(kind: int) -> bytes:
 def _reply_of_deleted(kind: int, command: Any) -> bytes:
     """Return what a queue that has ended answers to anything."""
     if kind == Kind.ENQUEUE:
-        # R-PC-7: counts as taken over.
+        # R-PC-7: counts as taken over; a joined one reads no more than the status.
         return encode_enqueue_reply(EnqueueStatus.DELETED, command.head.count)
     if kind in (Kind.SETTLE, Kind.RETURN, Kind.DISCARD):
         # R-ACK-10

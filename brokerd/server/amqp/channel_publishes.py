@@ -53,9 +53,7 @@ class ChannelPublishes(ChannelDeliveries):
         #: Publish methods that were allowed, and where they go.
         self.targets: dict[bytes, Target] = {}
         self.publisher = Publisher(
-            services.queues.groups,
-            services.identity.node,
-            services.identity.incarnation,
+            services.identity.batches,
             self.uid,
             self.answered,
             self._in_flight,

@@ -29,7 +29,8 @@ from brokerd.server.grpc.publication_reader import (
     PublicationReader,
 )
 from brokerd.server.messages.pipeline import Pipeline, Target
-from brokerd.server.messages.publishing import BATCH_BYTES_MAX, Credit, Publisher
+from brokerd.server.messages.publishing import Credit, Publisher
+from brokerd.server.messages.turn_batches import BATCH_BYTES_MAX
 from brokerd.telemetry import client_totals
 
 if TYPE_CHECKING:
@@ -131,9 +132,7 @@ class PublishStream:
         self._targets: dict[Key, Target] = {}
         self._reader = PublicationReader()
         self._publisher = Publisher(
-            services.queues.groups,
-            identity.node,
-            identity.incarnation,
+            identity.batches,
             self._uid,
             self.answered,
             self._in_flight,

@@ -155,7 +155,7 @@ class DeadLetterer:
         While a member starts, a queue may have expired messages before this one has been opened:
         a group that nobody has made known counts as deleted, and takes everything over.
         """
-        groups = self._sender.groups
+        groups = self._sender.batches.groups
         for target in targets:
             if not groups.knows(target.uid):
                 groups.set_members(target.uid, map(NodeId, target.members))
@@ -409,9 +409,7 @@ class Worker:
 
         # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
         publisher = Publisher(
-            sender.groups,
-            sender.node,
-            sender.incarnation,
+            sender.batches,
             self._channel,
             outcome,
             deduplicate=False,

@@ -75,9 +75,7 @@ class LinkPublisher:
         self._table: Table = {}
         self._keys: list[str] = []
         self._annotations = b""
-        self._publisher = publishing.Publisher(
-            sender.groups, sender.node, sender.incarnation, self._channel, self._answered
-        )
+        self._publisher = publishing.Publisher(sender.batches, self._channel, self._answered)
 
     def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
         """Route and enqueue (R-FX-14)."""

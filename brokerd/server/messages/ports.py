@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import ConnectionId, Queue
 from brokerd.core.catalog.router import Router, RouteResult
@@ -17,6 +16,7 @@ from brokerd.core.profiles import Profile
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
+from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.telemetry.counters import Counters
 
 
@@ -34,28 +34,24 @@ class Identity(Protocol):
         ...
 
 
-class Process(Identity, Protocol):
-    """The numbers of connections, calls and channels, too, which are unique within a life."""
-
-    def next_uid(self) -> int:
-        """Return the next one."""
-        ...
-
-    def connection_id(self, uid: int) -> ConnectionId:
-        """Return the cluster-wide id of a connection of this process."""
-        ...
-
-
 class Sender(Identity, Protocol):
-    """Who publishes for the member itself: what its publishing channels are made of."""
+    """What publishing channels are made of."""
 
     @property
-    def groups(self) -> GroupClient:
+    def batches(self) -> TurnBatches:
         """Return the way to the queues' leaders."""
         ...
 
     def next_uid(self) -> int:
         """Return the number of a new channel, unique within the incarnation."""
+        ...
+
+
+class Process(Sender, Protocol):
+    """The numbers of connections and calls, too, which are unique within a life."""
+
+    def connection_id(self, uid: int) -> ConnectionId:
+        """Return the cluster-wide id of a connection of this process."""
         ...
 
 

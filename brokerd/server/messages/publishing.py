@@ -1,8 +1,9 @@
 """From a channel's messages to the queues' leaders, and the answers back (hot path, outward half).
 
 A `Publisher` belongs to one publishing channel (AMQP, gRPC, a federation link, the broker itself).
-It collects what one read brought per queue, sends one enqueue batch per queue, and reports which of
-the channel's own numbers were taken over or refused.
+It collects what one read brought per queue, sends one enqueue batch per queue (which turn_batches
+joins with those of other channels), and reports which of the channel's own numbers were taken over
+or refused.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
 
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
-from brokerd.core.queue import enqueue_commands, queue_commands
+from brokerd.core.queue import queue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.server.messages import ports
 from brokerd.server.messages.channel_close import ChannelClose
+from brokerd.server.messages.turn_batches import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    Batch,
+    TurnBatches,
+)
 
 log = logging.getLogger(__name__)
 
-#: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
-#: below the peer stream's frame.
-BATCH_MESSAGES_MAX = 2048
-BATCH_BYTES_MAX = 1024 * 1024
 #: So many batches of a channel are on their way to one queue before the next one waits and grows:
 #: one is being replicated while the next stands ready behind it.
 BATCHES_ON_WAY_MAX = 2
@@ -98,16 +102,6 @@ class Credit:
     limits: OnWayLimits
 
 
-@dataclass(slots=True)
-class _Batch:
-    """What waits for the end of this read, for one queue."""
-
-    contents: list[Content] = field(default_factory=list)
-    #: The channel's numbers of the contents as (first, count), in order.
-    numbers: list[tuple[int, int]] = field(default_factory=list)
-    size: int = 0
-
-
 class Publisher:
     """Owns the channel's enqueue numbers per queue (duplicate detection, replication.md §2.6).
 
@@ -117,9 +111,7 @@ class Publisher:
 
     def __init__(
         self,
-        groups: GroupClient,
-        node: str,
-        incarnation: int,
+        turn: TurnBatches,
         channel: int,
         outcome: Outcome,
         in_flight: Callable[[int], None] | None = None,
@@ -132,10 +124,9 @@ class Publisher:
         channel_close: of a channel that sends its queues other things as well.
         credit: None for the member's own messages, which are never held back (R-ALM-9).
         """
-        self._groups = groups
-        self._channel_close = channel_close or ChannelClose(groups)
-        self._node = node
-        self._incarnation = incarnation
+        self._turn = turn
+        self._groups = turn.groups
+        self._channel_close = channel_close or ChannelClose(turn.groups)
         self._channel = channel
         self._outcome = outcome
         self._in_flight = in_flight
@@ -144,10 +135,13 @@ class Publisher:
         #: Queues whose room is waited for.
         self._awaited: set[int] = set()
         self._sequences: dict[int, int] = {}
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, Batch] = {}
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
+        #: The turn in which something was handed over last, and for which queues.
+        self._handed_in = -1
+        self._handed: list[int] = []
         #: What the channel is called at queues that have lost what it was called before.
         self._channels: dict[int, int] = {}
         self._renamed = 0
@@ -164,7 +158,7 @@ class Publisher:
                 self._send(target.uid, batch)
                 batch = None
             if batch is None:
-                batch = self._batches[target.uid] = _Batch()
+                batch = self._batches[target.uid] = Batch()
             batch.contents += contents
             numbers = batch.numbers
             last = numbers[-1] if numbers else (UNNUMBERED, 0)
@@ -196,6 +190,9 @@ class Publisher:
             batches, self._batches = self._batches, {}
             for uid, batch in batches.items():
                 self._send(uid, batch)
+        if self._handed_in == self._turn.turn:
+            for uid in self._handed:
+                self._turn.send(uid)
 
     def close(self) -> None:
         """The channel ended: outcomes interest nobody any more (R-PC-9)."""
@@ -209,7 +206,7 @@ class Publisher:
         self.close()
         self._channel_close.ended(command, [*self._sequences, *others])
 
-    def _send(self, uid: int, batch: _Batch) -> None:
+    def _send(self, uid: int, batch: Batch) -> None:
         if self._groups.refuses_lines(uid):
             # Before it takes numbers: the queue need not hear of what it never got.
             asyncio.get_running_loop().call_soon(self._refused, batch)
@@ -219,25 +216,19 @@ class Publisher:
         if self._deduplicate:
             first = self._sequences.get(uid, 1)
             self._sequences[uid] = first + count
-        channel = self._channels.get(uid, self._channel)
-        command = enqueue_commands.encode_enqueue(
-            self._node, self._incarnation, channel, first, batch.contents
-        )
+        batch.channel, batch.first_sequence = self._channels.get(uid, self._channel), first
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
         self._channel_close.sent(uid)
-        numbers, size = batch.numbers, batch.size
-        # The contents are in the command now; holding them twice would double the memory in flight.
+        turn = self._turn
+        if self._handed_in != turn.turn:
+            self._handed_in = turn.turn
+            self._handed.clear()
+        self._handed.append(uid)
         # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
         # does not have.
-        self._groups.send(
-            uid,
-            command,
-            lambda status, reply: self._replied(uid, channel, numbers, size, status, reply),
-            early=enqueue_commands.GAP_REPLY,
-            line=self,
-        )
+        turn.add(uid, batch, self)
         if (credit := self._credit) is not None and uid not in self._awaited:
-            self._hold(uid, size, credit)
+            self._hold(uid, batch.size, credit)
 
     def _hold(self, uid: int, size: int, credit: Credit) -> None:
         """Have no more read where a queue, or the member, has too much on its way.
@@ -247,7 +238,7 @@ class Publisher:
         twice as much of all.
         """
         limits = credit.limits
-        pending, limit = self._groups.pending_bytes(uid), limits.queue_bytes_max
+        pending, limit = self._turn.pending_bytes(uid), limits.queue_bytes_max
         total, queues = self._groups.pending_in_all()
         most = limits.member_bytes_max
         is_everyone = pending > 2 * limit or total > 2 * most
@@ -269,39 +260,34 @@ class Publisher:
 
         self._groups.when_below(uid, size, has_room)
 
-    def _refused(self, batch: _Batch) -> None:
+    def _refused(self, batch: Batch) -> None:
         """Nothing was sent: the queue waits with damage that lasts."""
         if self._in_flight is not None:
             self._in_flight(-batch.size)
         if not self._closed:
             self._outcome([(first, count, 0) for first, count in batch.numbers])
 
-    def _replied(
-        self,
-        uid: int,
-        channel: int,
-        numbers: list[tuple[int, int]],
-        size: int,
-        status: ReplyStatus,
-        reply: bytes,
+    def replied(
+        self, uid: int, batch: Batch, status: ReplyStatus, verdict: EnqueueStatus, accepted: int
     ) -> None:
+        """A batch has its answer (turn_batches.py: Publishing)."""
         if status is ReplyStatus.REFUSED:
             # It may have been taken over all the same, so its numbers are not used again.
-            self._rename(uid, channel)
-        elif status is ReplyStatus.OK and reply.startswith(enqueue_commands.GAP_REPLY):
-            self._lost_at(uid, channel, sum(count for _, count in numbers))
+            self._rename(uid, batch.channel)
+        elif status is ReplyStatus.OK and verdict is EnqueueStatus.GAP:
+            self._lost_at(uid, batch)
         if self._in_flight is not None:
-            self._in_flight(-size)
+            self._in_flight(-batch.size)
         if not self._closed:
-            self._outcome(self._outcomes(uid, numbers, status, reply))
+            self._outcome(self._outcomes(uid, batch.numbers, status, verdict, accepted))
         on_way = self._on_way.pop(uid) - 1
         if on_way:
             self._on_way[uid] = on_way
-        if (batch := self._batches.pop(uid, None)) is not None:
-            self._send(uid, batch)
+        if (following := self._batches.pop(uid, None)) is not None:
+            self._send(uid, following)
         self._channel_close.answered(uid)
 
-    def _lost_at(self, uid: int, channel: int, count: int) -> None:
+    def _lost_at(self, uid: int, batch: Batch) -> None:
         """A queue has forgotten what this channel published, with all that it held: its only disk
         was lost.  What followed is refused; what comes next comes under another name, as numbers
         that were used must not be used again.
@@ -309,9 +295,9 @@ class Publisher:
         log.warning(
             "queue group=%x has lost what a channel published before: %d messages are refused",
             uid,
-            count,
+            sum(count for _, count in batch.numbers),
         )
-        self._rename(uid, channel)
+        self._rename(uid, batch.channel)
 
     def _rename(self, uid: int, channel: int) -> None:
         if channel != self._channels.get(uid, self._channel):
@@ -319,11 +305,16 @@ class Publisher:
         self._renamed += 1
         name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
         self._sequences[uid] = 1
-        down = queue_commands.encode_channel_down(self._node, self._incarnation, name)
+        down = queue_commands.encode_channel_down(self._turn.node, self._turn.incarnation, name)
         self._channel_close.add(uid, down)
 
     def _outcomes(
-        self, uid: int, numbers: list[tuple[int, int]], status: ReplyStatus, reply: bytes
+        self,
+        uid: int,
+        numbers: list[tuple[int, int]],
+        status: ReplyStatus,
+        verdict: EnqueueStatus,
+        accepted: int,
     ) -> list[tuple[int, int, int]]:
         if status is ReplyStatus.GONE:
             # R-PC-7: a queue that was deleted counts as having taken the message over.
@@ -331,8 +322,7 @@ class Publisher:
             return [(first, count, count) for first, count in numbers]
         if status is ReplyStatus.REFUSED:
             return [(first, count, 0) for first, count in numbers]
-        verdict, accepted, _ = enqueue_commands.decode_enqueue_reply(reply)
-        if verdict is enqueue_commands.EnqueueStatus.DELETED:
+        if verdict is EnqueueStatus.DELETED:
             self._sequences.pop(uid, None)
             accepted = sum(count for _, count in numbers)
         outcomes = []
@@ -348,7 +338,7 @@ def at_most_once(sender: ports.Sender) -> Publisher:
 
     It publishes as channel 0, which passes length limits (R-QQ-26).
     """
-    return Publisher(sender.groups, sender.node, sender.incarnation, 0, _forget, deduplicate=False)
+    return Publisher(sender.batches, 0, _forget, deduplicate=False)
 
 
 def _forget(_: list[tuple[int, int, int]]) -> None:

@@ -93,9 +93,7 @@ class SimPublisher(_Client):
         self._channel = broker.next_uid()
         self._number = 0
         self._open = {}
-        self._publisher = Publisher(
-            broker.groups, broker.node, broker.incarnation, self._channel, self._answered
-        )
+        self._publisher = Publisher(broker.batches, self._channel, self._answered)
         self._next_later()
 
     def _next_later(self) -> None:
@@ -121,7 +119,10 @@ class SimPublisher(_Client):
             world.oracle.published.add((queue.uid, body))
             self._open[self._number] = (body, queue.uid)
             publisher.add([queue], [(("", queue.name), HEADER, body, b"")], self._number)
-        publisher.flush()
+        if world.scenario.turn_ms:
+            publisher.offer()
+        else:
+            publisher.flush()
 
     def _answered(self, outcomes: list[tuple[int, int, int]]) -> None:
         for first, count, accepted in outcomes:

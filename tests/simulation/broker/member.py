@@ -16,6 +16,7 @@ from brokerd.cluster.config import ClientConfig
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
+from brokerd.core.catalog import features
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.message import Content
@@ -28,6 +29,7 @@ from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import Addressed, Pending, Worker
 from brokerd.server.messages.message_views import MessageViews
 from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.storage.errors import CorruptLog, DamagedEntry
 from brokerd.storage.wal import WriteAheadLog
 from brokerd.telemetry.counters import Counters
@@ -124,6 +126,9 @@ class SimBroker:
             ClientConfig(retry_max_ms=200, inflight_commands=member.world.scenario.window),
             incarnation=member.incarnation,
         )
+        self.batches = TurnBatches(
+            *(self.groups, self.node, self.incarnation, self._before_flush, self._enabled)
+        )
         self.deliveries = DeliveryHub(self._resume)
         self.leaders = QueueLeaders(
             *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
@@ -134,6 +139,15 @@ class SimBroker:
         self._views = MessageViews(self._entry_data)
         for queue in self.world.queues.values():
             self.groups.set_members(queue.uid, [NodeId(node) for node in queue.members])
+
+    def _before_flush(self, callback: Callable[[], None]) -> None:
+        """A turn of the loop takes as long as the scenario says."""
+        turn_ms = self.world.scenario.turn_ms
+        self._member.loop.call_later(turn_ms / 1000, self.host.before_flush, callback)
+
+    def _enabled(self) -> frozenset[str]:
+        is_joining = self.world.scenario.turn_ms > 0
+        return frozenset({features.JOINED_ENQUEUES} if is_joining else ())
 
     # ---- what the rooms ask for -----------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.trust import Trust
 from brokerd.core.queue import effects, queue_commands, queue_machine, queue_snapshot
 from brokerd.core.queue.client_sessions import Senders
-from brokerd.core.queue.enqueuers import Enqueuers
+from brokerd.core.queue.enqueuers import Channels
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue.queue_state import QueueState
@@ -95,7 +95,7 @@ def _no_directory_sync(disk: SimDisk, path: object) -> None:
 # ---- the queue machine --------------------------------------------------------------------------
 
 
-def _expect_anything(enqueuers: Enqueuers, key: object) -> int:
+def _expect_anything(channels: Channels, channel: int) -> int:
     """Every batch counts as new: duplicates are enqueued again."""
     return _last_first[0]
 
@@ -271,7 +271,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "directory-not-synced": ([(SimDisk, "sync_directory", _no_directory_sync)], "power", 20),
     "duplicates-accepted": (
         [
-            (Enqueuers, "expected", _expect_anything),
+            (Channels, "expected", _expect_anything),
             (queue_machine._HANDLERS, Kind.ENQUEUE, _enqueue_twice),
         ],
         "order",

@@ -37,6 +37,9 @@ class Scenario:
     window: int
     #: Clients are so many times as fast as they drew.
     haste: int
+    #: So long a member gathers what its channels publish for one command (ADR 62); 0: it sends one
+    #: for each.
+    turn_ms: int = 0
 
     @classmethod
     def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
@@ -66,6 +69,12 @@ class Scenario:
             haste=1,
             mutes=rng.random() < 0.3,
         )
+        # A draw that leaves those behind it as they were before there was this one.
+        state = rng.getstate()
+        scenario.turn_ms = rng.choice((0, 30, 150))
+        rng.setstate(state)
+        if scenario.turn_ms:
+            scenario.publisher_count += 2
         return replace(scenario, **PROFILES[profile or "mixed"])
 
 

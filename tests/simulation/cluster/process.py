@@ -111,6 +111,7 @@ class Process:
         base = built.base
         self.node, self.incarnation = host.node, host.incarnation
         self.next_uid = base.process.next_uid
+        self.batches = base.process.batches
         self.spawn = base.tasks.spawn
         self.view = base.catalog.view
         self.queues = base.queues

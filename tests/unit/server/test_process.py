@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-from brokerd.cluster.groups.group_client import GroupClient
 from brokerd.server.process import Process
 from tests.unit.server.fakes import Nobody
+from tests.unit.server.messages.fakes import batches
 
 
 def test_numbers_rise_and_connections_are_named_with_the_life() -> None:
-    process = Process("n0", 7, cast(GroupClient, Nobody()))
+    process = Process(batches(Nobody(), "n0", 7))
     assert [process.next_uid(), process.next_uid()] == [1, 2]
     named = process.connection_id(2)
     assert (named.node, named.incarnation, named.connection) == ("n0", 7, 2)

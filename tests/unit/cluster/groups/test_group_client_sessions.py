@@ -24,6 +24,7 @@ from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.publishing import Publisher
 from tests.unit.cluster.groups.test_group_client import ME, UID, A, B, C, ScriptedNetwork
 from tests.unit.core.queue_driver import QueueDriver, content
+from tests.unit.server.messages.fakes import batches
 
 OK, OVERLOADED = peer_pb2.GroupReply.OK, peer_pb2.GroupReply.OVERLOADED
 CONSUMER = ConsumerId("me", 3, 1, "t")
@@ -223,7 +224,7 @@ async def test_a_batch_that_a_copy_of_itself_overtook_keeps_its_number() -> None
     """
     bench = Bench()
     outcomes: list[tuple[int, int, int]] = []
-    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend)
+    publisher = Publisher(batches(bench.client, "me", 3), 1, outcomes.extend)
     for number in (1, 2):
         publisher.add([Target(UID)], [content(b"%d" % number)], number)
         publisher.flush()
@@ -254,8 +255,10 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
     outcomes: list[tuple[int, int, int]] = []
     others: list[tuple[int, int, int]] = []
     channel_close = ChannelClose(bench.client)
-    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend, channel_close=channel_close)
-    other = Publisher(bench.client, "me", 3, 2, others.extend)
+    publisher = Publisher(
+        batches(bench.client, "me", 3), 1, outcomes.extend, channel_close=channel_close
+    )
+    other = Publisher(batches(bench.client, "me", 3), 2, others.extend)
     publisher.add([Target(UID)], [content(b"1")], 1)
     publisher.flush()
     bench.arrive(0)
@@ -293,7 +296,7 @@ async def test_copies_that_come_too_early_do_not_give_a_line_up_while_it_has_mor
     """G1: what is missing is on its way, however often a copy overtakes it."""
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=2))
     outcomes: list[tuple[int, int, int]] = []
-    publisher = Publisher(bench.client, "me", 3, 1, outcomes.extend)
+    publisher = Publisher(batches(bench.client, "me", 3), 1, outcomes.extend)
     for number in (1, 2):
         publisher.add([Target(UID)], [content(b"%d" % number)], number)
         publisher.flush()

@@ -11,13 +11,15 @@ from brokerd.server.amqp.ports import ChannelServices
 from brokerd.server.messages.publishing import OnWayLimits
 from brokerd.telemetry.counters import Counters
 from tests.unit.server.fakes import Nobody
+from tests.unit.server.messages.fakes import batches
 
 
 class Identity:
     """A member that numbers from 1 on."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Any) -> None:
         self.node, self.incarnation = "n0", 1
+        self.batches = batches(groups, "n0")
         self._last_uid = 0
 
     def next_uid(self) -> int:
@@ -53,7 +55,7 @@ def channel_services(groups: Any) -> ChannelServices:
     parts |= {
         "config": BrokerConfig(),
         "profile": profiles.configured("rabbitmq-4.3", {}),
-        "identity": Identity(),
+        "identity": Identity(groups),
         "queues": Queues(groups),
         "on_way": OnWayLimits(1 << 25),
         "counters": Counters(lambda: 0),

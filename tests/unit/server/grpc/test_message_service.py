@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
@@ -17,6 +17,7 @@ from brokerd.server.grpc.publish_stream import Caller
 from brokerd.server.process import Process
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.fakes import Nobody
+from tests.unit.server.messages.fakes import batches
 
 GUEST = Identity("guest")
 RESPONSE = messages_pb2.ConsumeResponse(cancelled="first")
@@ -37,7 +38,7 @@ class Calls:
 class Services:
     """What a call that does nothing asks for."""
 
-    identity = Process("n0", 1, cast("Any", Nobody()))
+    identity = Process(batches(Nobody(), "n0"))
     clock_ms = staticmethod(lambda: 0)
 
 

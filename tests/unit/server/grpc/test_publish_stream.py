@@ -89,7 +89,7 @@ class Services:
         nobody: Any = Nobody()
         self.queues = Queues(groups)
         self.limits = LimitConfig()
-        self.identity = Process("n0", 1, groups)
+        self.identity = Process(fakes.batches(groups, "n0"))
         self.messages = fakes.Routing(self.catalog)
         self.replies = Replies(fakes.Identity("n0"), nobody, self.catalog.view)
         self.on_way = OnWayLimits(1024 * 1024)

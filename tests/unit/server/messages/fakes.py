@@ -18,6 +18,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages.delivery import DeliveryHub, Part
+from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.core.queue_driver import QueueDriver
@@ -36,6 +37,11 @@ SPEC: Json = {
 
 def queue(uid: int, vhost: str = "/", members: tuple[str, ...] = ("n0", "n1", "n2")) -> Queue:
     return Queue(vhost, f"q{uid}", SPEC, uid, list(members))
+
+
+def batches(groups: Any, node: str = "n", incarnation: int = 1) -> TurnBatches:
+    """Return what sends each batch at once, alone, as no feature flag is enabled."""
+    return TurnBatches(groups, node, incarnation, lambda callback: callback(), frozenset)
 
 
 class Identity:

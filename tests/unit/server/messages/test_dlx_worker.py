@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core import annotations as message_annotations
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
@@ -20,6 +20,7 @@ from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.server.messages.dlx_worker import Addressed, DeadLetterer, Pending, Worker
+from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.telemetry.poison_rows import LOOKS_A_MINUTE
 from tests.unit.core.catalog_driver import CatalogDriver
 from tests.unit.server.messages import fakes
@@ -57,7 +58,7 @@ class Groups:
 class Sender:
     """Whose channel the worker's is."""
 
-    groups: GroupClient
+    batches: TurnBatches
     node: str = "n0"
     incarnation: int = 1
 
@@ -102,7 +103,7 @@ class Rig:
         self.groups = Groups()
         self.queues = Queues(*self.catalog.view.queues())
         self.uids = [queue.uid for queue in self.catalog.route("dlx", "dead").queues]
-        sender = Sender(cast(GroupClient, self.groups))
+        sender = Sender(fakes.batches(self.groups, "n0"))
         self.worker = Worker(1, self.queues, sender, self.routing, self.addressed)
         self.letters = [Pending(Run(1, 1, 0, 0, 0, 0), "rejected", 0)]
 
@@ -196,7 +197,7 @@ async def test_a_replica_that_goes_while_letters_are_taken_ends_no_worker() -> N
 async def test_a_letter_waits_for_a_queue_that_this_member_has_not_opened_yet() -> None:
     """R-DLX-19: at a start it was taken for one of a deleted queue, and was gone."""
     rig = Rig()
-    sender = Sender(cast(GroupClient, rig.groups))
+    sender = Sender(fakes.batches(rig.groups, "n0"))
     letterer = DeadLetterer(rig.queues, rig.routing, sender, lambda work: None)
     source = rig.uids[0]
     letterer.publish(source, DeadLetter("expired", "dlx", "dead", [Run(1, 1, 0, 0, 0, 0)], 0))
@@ -211,7 +212,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
     What clients reject by themselves is no poison.
     """
     rig = Rig()
-    worker = DeadLetterer(rig.queues, rig.routing, cast(Any, Sender(cast(Any, rig.groups))), print)
+    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
     rig.queues.contents = lambda uid, run: [(("x", "k"), b"\0\0", b"body", b"")]  # type: ignore[method-assign]
     run = Run(1, 1, 0, 0, 4, 3)
     letter = Pending(run, reason, 0)
@@ -231,7 +232,7 @@ async def test_what_was_given_up_for_its_limit_is_told_once_with_its_kind(reason
 
 async def test_of_what_was_given_up_without_a_letter_no_more_is_read_than_looked_at() -> None:
     rig = Rig()
-    worker = DeadLetterer(rig.queues, rig.routing, cast(Any, Sender(cast(Any, rig.groups))), print)
+    worker = DeadLetterer(rig.queues, rig.routing, Sender(fakes.batches(rig.groups, "n0")), print)
     read: list[int] = []
 
     def contents(uid: int, run: Run) -> list[Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from brokerd.amqp import errors, properties
 from brokerd.amqp.methods import BasicPublish
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core import annotations as message_annotations
 from brokerd.core.catalog.permissions import Access
 from brokerd.core.confirms import Confirms
@@ -92,7 +92,7 @@ class Rig:
         self.totals = self.routing.counters.totals[client_totals.AMQP]
         self.clock = ConfirmClock(self.routing.counters, "/", "guest", self.totals)
         self.replies = Replies(fakes.Identity("a"), Others(), self.catalog.view)
-        self.publisher = Publisher(cast(GroupClient, self.groups), "a", 1, 5, self.answered)
+        self.publisher = Publisher(fakes.batches(self.groups), 5, self.answered)
         client = Client(self.catalog.access)
         self.pipeline = Pipeline(
             self.routing, self.replies, client, self.publisher, self, self.totals

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.server.messages.publishing import (
@@ -19,6 +19,7 @@ from brokerd.server.messages.publishing import (
     OnWayLimits,
     Publisher,
 )
+from tests.unit.server.messages import fakes
 
 ROUTE = ("", "q")
 CONTENT: Content = (ROUTE, b"\0\0", b"body", b"")
@@ -73,7 +74,7 @@ class _Queue:
 def publisher() -> tuple[Publisher, _Groups, list[tuple[int, int, int]], list[int]]:
     """Return a publisher, what it sends, what it reports, and the bytes under way."""
     groups, outcomes, flight = _Groups(), cast(list[tuple[int, int, int]], []), cast(list[int], [])
-    made = Publisher(cast(GroupClient, groups), "n", 1, 5, outcomes.extend, flight.append)
+    made = Publisher(fakes.batches(groups), 5, outcomes.extend, flight.append)
     return made, groups, outcomes, flight
 
 
@@ -197,7 +198,7 @@ def test_a_channel_that_ends_within_its_own_answer_says_so_once() -> None:
     """R-QQ-8."""
     groups = _Groups()
     made: Publisher
-    made = Publisher(cast(GroupClient, groups), "n", 1, 5, lambda _: made.leave(FAREWELL))
+    made = Publisher(fakes.batches(groups), 5, lambda _: made.leave(FAREWELL))
     made.add([_Queue(1)], [CONTENT], 1)
     made.flush()
     taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
@@ -265,7 +266,7 @@ def credited(queue_bytes_max: int = 100) -> tuple[Publisher, _Groups, _Source]:
     groups, source = _Groups(), _Source()
     outcomes: list[tuple[int, int, int]] = []
     credit = Credit(source, OnWayLimits(queue_bytes_max))
-    made = Publisher(cast(GroupClient, groups), "n", 1, 5, outcomes.extend, credit=credit)
+    made = Publisher(fakes.batches(groups), 5, outcomes.extend, credit=credit)
     return made, groups, source
 
 

@@ -1,0 +1,381 @@
+"""What many channels publish in one turn: one command per queue, each hears its own (ADR 62)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from brokerd.cluster.config import ClientConfig
+from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.core.catalog import features
+from brokerd.core.message import Content
+from brokerd.core.queue import enqueue_commands, queue_commands
+from brokerd.core.queue.enqueue_commands import EnqueueHead, EnqueueStatus, EnqueueView
+from brokerd.server.messages.publishing import Credit, OnWayLimits, Publisher
+from brokerd.server.messages.turn_batches import (
+    BATCH_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    TurnBatches,
+)
+from tests.unit.cluster.groups.test_group_client_sessions import OK, UID, Bench
+from tests.unit.core.queue_driver import QueueDriver
+
+Runs = list[tuple[int, int, int]]
+
+
+class Groups:
+    """Keeps what was sent, with its answer and line."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, bytes, Callable[[ReplyStatus, bytes], None]]] = []
+        self.lines: list[object] = []
+        self.others: list[bytes] = []
+        self.defect: Exception | None = None
+
+    def pending_bytes(self, uid: int) -> int:
+        return 0
+
+    def pending_in_all(self) -> tuple[int, int]:
+        return 0, 0
+
+    def refuses_lines(self, uid: int) -> bool:
+        return False
+
+    def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
+        """Never."""
+
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        done: Any,
+        once: bool = False,
+        early: bytes = b"",
+        line: object = None,
+    ) -> None:
+        if self.defect is not None:
+            raise self.defect
+        if once:
+            self.others.append(command)
+            return
+        assert early == enqueue_commands.GAP_REPLY
+        self.sent.append((uid, command, done))
+        self.lines.append(line)
+
+
+@dataclass(frozen=True)
+class Target:
+    uid: int
+
+
+@dataclass
+class Rig:
+    """A member's turn, which ends when the test says so."""
+
+    groups: Groups = field(default_factory=Groups)
+    due: list[Callable[[], None]] = field(default_factory=list)
+    enabled: set[str] = field(default_factory=lambda: {features.JOINED_ENQUEUES})
+
+    def __post_init__(self) -> None:
+        groups = cast(GroupClient, self.groups)
+        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.enabled)
+
+    def publisher(self, channel: int, **options: Any) -> tuple[Publisher, Runs]:
+        outcomes: Runs = []
+        return Publisher(self.turn, channel, outcomes.extend, **options), outcomes
+
+    def end_turn(self) -> None:
+        due, self.due[:] = list(self.due), []
+        for callback in due:
+            callback()
+
+    def shares(self) -> list[tuple[int, list[enqueue_commands.Share]]]:
+        """What went out: queue, and channel, first number and count of each that had something."""
+        found = []
+        for uid, command, _ in self.groups.sent:
+            head = EnqueueHead(command)
+            alone = [(head.channel, head.first_sequence, head.count)]
+            found.append((uid, alone if head.shares is None else head.shares))
+        return found
+
+
+def message(body: bytes = b"body") -> Content:
+    return (("", "q"), b"\0\0", body, b"")
+
+
+def offer(publisher: Publisher, uid: int, number: int, count: int = 1, body: bytes = b"b") -> None:
+    publisher.add([Target(uid)], [message(body)] * count, number)
+    publisher.offer()
+
+
+def test_what_many_channels_have_for_a_queue_in_a_turn_is_one_command() -> None:
+    rig = Rig()
+    (first, heard), (second, others), (third, _) = (rig.publisher(n) for n in (1, 2, 3))
+    offer(first, 8, 1, 2)
+    offer(second, 8, 1)
+    offer(third, 9, 1)
+    assert rig.groups.sent == []
+    assert len(rig.due) == 1
+    rig.end_turn()
+    assert rig.shares() == [(8, [(1, 1, 2), (2, 1, 1)]), (9, [(3, 1, 1)])]
+    assert rig.groups.lines == [rig.turn, third]
+    rig.groups.sent[0][2](ReplyStatus.OK, enqueue_commands.encode_joined_reply([1, 1]))
+    assert (heard, others) == ([(1, 2, 1)], [(1, 1, 1)])
+    offer(first, 8, 3)
+    offer(second, 8, 2)
+    rig.end_turn()
+    assert rig.shares()[2:] == [(8, [(1, 3, 1), (2, 2, 1)])]
+
+
+def test_the_queue_takes_over_what_was_joined() -> None:
+    rig, queue = Rig(), QueueDriver(queue_type="quorum")
+    (first, heard), (second, others) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1, 2, b"one")
+    offer(second, 8, 1, 1, b"two")
+    rig.end_turn()
+    _, command, done = rig.groups.sent[0]
+    assert [each[2] for each in EnqueueView(command).contents(0, 3)] == [b"one", b"one", b"two"]
+    done(ReplyStatus.OK, queue.send(command).reply)
+    assert (heard, others, queue.ready) == ([(1, 2, 2)], [(1, 1, 1)], 3)
+
+
+def test_what_follows_does_not_overtake_it() -> None:
+    """A get of a channel finds what it published; what others have for that queue goes along."""
+    rig = Rig()
+    (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    offer(second, 9, 1)
+    first.flush()
+    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)])]
+    first.flush()
+    rig.end_turn()
+    assert rig.shares()[1:] == [(9, [(2, 1, 1)])]
+    second.flush()
+    assert len(rig.groups.sent) == 2
+
+
+def test_a_channel_that_comes_twice_in_a_turn_keeps_its_order() -> None:
+    rig = Rig()
+    (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    offer(first, 8, 2)
+    rig.end_turn()
+    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)]), (8, [(1, 2, 1)])]
+
+
+@pytest.mark.parametrize(
+    ("count", "body"), [(BATCH_MESSAGES_MAX - 1, b""), (1, bytes(BATCH_BYTES_MAX - 8))]
+)
+def test_a_command_stays_below_its_bounds(count: int, body: bytes) -> None:
+    rig = Rig()
+    channels = [rig.publisher(channel)[0] for channel in (1, 2, 3)]
+    for channel in channels:
+        offer(channel, 8, 1, count, body)
+    rig.end_turn()
+    assert [len(shares) for _, shares in rig.shares()] == [1, 1, 1]
+
+
+def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
+    """A publisher that sends too much is held in the turn in which it does."""
+    held: list[str] = []
+
+    class Source:
+        def hold_flow(self, reason: str) -> None:
+            held.append(reason)
+
+        def release_flow(self, reason: str) -> None:
+            held.remove(reason)
+
+    rig = Rig()
+    credit = Credit(Source(), OnWayLimits(100))
+    (first, _), (second, _) = rig.publisher(1, credit=credit), rig.publisher(2, credit=credit)
+    offer(first, 8, 1, 1, bytes(98))
+    assert rig.turn.pending_bytes(8) == 100
+    assert held == []
+    offer(second, 8, 1, 1, bytes(200))
+    assert held == ["queue 8 of 2"]
+
+
+def test_without_the_flag_each_channel_sends_its_own_at_once() -> None:
+    """A member of the last release could not read a joined one."""
+    rig = Rig(enabled=set())
+    (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    assert rig.shares() == [(8, [(1, 1, 1)]), (8, [(2, 1, 1)])]
+    assert rig.due == []
+
+
+def test_messages_without_numbers_go_alone() -> None:
+    """The member's own: no queue looks for duplicates among them."""
+    rig = Rig()
+    own, heard = rig.publisher(0, deduplicate=False)
+    own.add([Target(8)], [message()], 1)
+    own.flush()
+    assert rig.shares() == [(8, [(0, 0, 1)])]
+    taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
+    rig.groups.sent[0][2](ReplyStatus.OK, taken)
+    assert heard == [(1, 1, 1)]
+
+
+def test_a_gap_that_stays_is_every_channels_and_all_go_on_under_other_names() -> None:
+    """R-QQ-8: what the queue's answer means for those of other commands of the line, too."""
+    rig = Rig()
+    (first, heard), (second, others) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    rig.end_turn()
+    gap = enqueue_commands.encode_enqueue_reply(EnqueueStatus.GAP, 0, 1)
+    rig.groups.sent[0][2](ReplyStatus.OK, gap)
+    assert (heard, others) == ([(1, 1, 0)], [(1, 1, 0)])
+    offer(first, 8, 2)
+    offer(second, 8, 2)
+    rig.end_turn()
+    renamed = 1 << 48
+    assert rig.shares()[1:] == [(8, [(1 + renamed, 1, 1), (2 + renamed, 1, 1)])]
+
+
+@pytest.mark.parametrize("status", [ReplyStatus.REFUSED, ReplyStatus.GONE])
+def test_each_hears_that_nobody_takes_it(status: ReplyStatus) -> None:
+    """R-PC-7: a queue that is gone counts as having taken it over."""
+    rig = Rig()
+    (first, heard), (second, others) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1, 2)
+    rig.end_turn()
+    rig.groups.sent[0][2](status, b"")
+    is_gone = status is ReplyStatus.GONE
+    assert (heard, others) == ([(1, 1, is_gone)], [(1, 2, 2 * is_gone)])
+
+
+def test_a_queue_that_was_deleted_counts_as_having_taken_all() -> None:
+    """R-PC-7"""
+    rig, queue = Rig(), QueueDriver()
+    queue.send(queue_commands.encode_delete(False, False, "test"))
+    (first, heard), (second, others) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1, 2)
+    rig.end_turn()
+    _, command, done = rig.groups.sent[0]
+    done(ReplyStatus.OK, queue.send(command).reply)
+    assert (heard, others) == ([(1, 1, 1)], [(1, 2, 2)])
+
+
+def test_one_channels_defect_keeps_nobody_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    heard: Runs = []
+
+    def fails(_: Runs) -> None:
+        raise ValueError("planted")
+
+    first, second = Publisher(rig.turn, 1, fails), Publisher(rig.turn, 2, heard.extend)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    rig.end_turn()
+    with caplog.at_level(logging.ERROR):
+        rig.groups.sent[0][2](ReplyStatus.OK, enqueue_commands.encode_joined_reply([1, 1]))
+    assert heard == [(1, 1, 1)]
+    assert "group=8" in caplog.text
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_what_cannot_be_sent_is_refused(channels: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A defect of ours: nobody waits for ever, and the log says why."""
+    rig = Rig()
+    rigged = [rig.publisher(channel) for channel in range(1, channels + 1)]
+    for publisher, _ in rigged:
+        offer(publisher, 8, 1)
+    rig.groups.defect = ValueError("planted")
+    with caplog.at_level(logging.ERROR):
+        rig.end_turn()
+    assert [heard for _, heard in rigged] == [[(1, 1, 0)]] * channels
+    assert "planted" in caplog.text
+
+
+def test_a_channel_that_ends_is_told_of_after_its_messages() -> None:
+    """R-QQ-8: the queue forgets its numbers when it has answered them all."""
+    rig = Rig()
+    (first, heard), (second, _) = rig.publisher(1), rig.publisher(2)
+    offer(first, 8, 1)
+    offer(second, 8, 1)
+    first.leave(b"the end")
+    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)])]
+    assert rig.groups.others == []
+    rig.groups.sent[0][2](ReplyStatus.OK, enqueue_commands.encode_joined_reply([1, 1]))
+    assert rig.groups.others == [b"the end"]
+    assert heard == []
+
+
+# ---- with a real client of the group and a real queue -------------------------------------------
+
+
+class Turns:
+    """Two channels whose turns end when the test says so, over a bench of the group client."""
+
+    def __init__(self, config: ClientConfig | None = None) -> None:
+        self.bench = Bench(config)
+        self.due: list[Callable[[], None]] = []
+        flags = {features.JOINED_ENQUEUES}
+        turn = TurnBatches(self.bench.client, "me", 3, self.due.append, lambda: flags)
+        self.heard: list[Runs] = [[], []]
+        self.publishers = [Publisher(turn, n, self.heard[n - 1].extend) for n in (1, 2)]
+        self.number = 0
+
+    def publish(self) -> None:
+        """Each channel has a message; both go together."""
+        self.number += 1
+        for publisher in self.publishers:
+            offer(publisher, UID, self.number)
+        self.due.pop()()
+
+
+async def test_a_joined_batch_that_a_copy_of_itself_overtook_keeps_its_numbers() -> None:
+    """G1, R-QQ-8: as it is for a channel's own batch."""
+    turns = Turns()
+    bench = turns.bench
+    turns.publish()
+    turns.publish()
+    node, second, command = bench.network.sent[1]
+    late = bench.queue.send(command).reply
+    assert late.startswith(enqueue_commands.GAP_REPLY)
+    bench.client.reply_received(node, second, OK, None, late)
+    assert turns.heard == [[], []]
+    await bench.resent(4)
+    bench.arrive(2, is_answered=False)
+    bench.arrive(2)
+    bench.arrive(3)
+    turns.publish()
+    bench.arrive(4)
+    assert turns.heard == [[(1, 1, 1), (2, 1, 1), (3, 1, 1)]] * 2
+    assert bench.queue.machine.store.ready == 6
+
+
+async def test_where_the_queue_has_lost_what_it_knew_both_go_on_under_other_names() -> None:
+    """R-QQ-8: what follows what is gone is refused, and nothing waits for ever."""
+    turns = Turns(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
+    bench = turns.bench
+    turns.publish()
+    bench.arrive(0)
+    bench.queue = QueueDriver(queue_type="quorum")
+    turns.publish()
+    turns.publish()
+    at = 1
+    while len(turns.heard[0]) < 3:
+        await bench.resent(at + 1)
+        bench.arrive(at)
+        at += 1
+        assert at < 20
+    turns.publish()
+    while len(turns.heard[0]) < 4:
+        await bench.resent(at + 1)
+        bench.arrive(at)
+        at += 1
+        assert at < 40
+    assert turns.heard == [[(1, 1, 1), (2, 1, 0), (3, 1, 0), (4, 1, 1)]] * 2
+    assert bench.queue.machine.store.ready == 2

@@ -39,6 +39,18 @@ class Propose:
 
 
 @dataclass(slots=True)
+class Look:
+    """A command that perhaps changes nothing: where the machine can tell its answer as it is, and
+    is as it would be when the command came to it, no entry is written.  Else it is proposed.
+    """
+
+    now_ms: int
+    token: int
+    command: bytes
+    is_lazy: bool = False
+
+
+@dataclass(slots=True)
 class Hasten:
     """What lazy commands have left behind is to be sent and written now."""
 
@@ -103,6 +115,7 @@ Input: TypeAlias = (
     Received
     | Tick
     | Propose
+    | Look
     | Hasten
     | Persisted
     | SnapshotSaved

@@ -51,6 +51,12 @@ class Machine(Protocol):
         """Apply one committed command.  Total: expected failures are replies, never exceptions."""
         ...
 
+    def look(self, command: bytes, now_ms: int) -> bytes | None:
+        """Return the answer to a command that would change nothing at this time, None if it would,
+        or may.
+        """
+        ...
+
     def became_leader(self, meta: Meta) -> list[Any]:
         """Return the effects that a new leader must realise (again)."""
         ...

@@ -30,6 +30,7 @@ from brokerd.raft.inputs import (
     Hasten,
     Input,
     LeaderAlive,
+    Look,
     NodeGone,
     PeerUnreachable,
     Persisted,
@@ -372,6 +373,17 @@ class Replica:
             is_lazy = event.is_lazy and self._may_be_lazy()
             node.replication.propose(data, is_lazy=is_lazy)
 
+    def _on_look(self, event: Look) -> None:
+        node = self._node
+        # Raft §6.4: an entry of its own term is committed, and nothing is on its way.
+        is_current = node.is_leader and not self._pending and node.log.last == self.applied_index
+        if is_current and node.log.last >= node.term_start:
+            reply = self.machine.look(event.command, event.now_ms)
+            if reply is not None:
+                self._actions.append(Reply(event.token, True, reply, node.id))
+                return
+        self._on_propose(Propose(event.now_ms, [(event.token, event.command)], event.is_lazy))
+
     def _may_be_lazy(self) -> bool:
         replication = self._node.replication
         if replication.peers:
@@ -546,6 +558,7 @@ class Replica:
 Replica._HANDLERS = {
     Tick: Replica._on_tick,
     Propose: Replica._on_propose,
+    Look: Replica._on_look,
     Hasten: Replica._on_hasten,
     Persisted: Replica._on_persisted,
     SnapshotSaved: Replica._on_snapshot_saved,

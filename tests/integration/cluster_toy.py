@@ -71,6 +71,10 @@ class ToyMachine:
     def live_indexes(self) -> Sequence[tuple[int, int]]:
         return [(index, index + 1) for index in sorted(set(self.entries.values()))]
 
+    def look(self, command: bytes, now_ms: int) -> None:
+        """Every command is applied."""
+        return
+
     def blank(self) -> None:
         return None
 

@@ -10,7 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.trust import Action, Event, Trust
+from brokerd.core.queue import client_sessions
 from brokerd.raft import actions, inputs
 from brokerd.raft.machine import Machine
 from brokerd.raft.messages import (
@@ -61,6 +63,11 @@ class Ports(Protocol):
 
     def role_changed(self, driver: Driver) -> None:
         """Leader or term changed; see the driver's attributes."""
+        ...
+
+    @property
+    def liveness(self) -> Liveness:
+        """Return who is heard."""
         ...
 
     @property
@@ -206,6 +213,10 @@ class Driver:
         """
         self._token = token = self._token + 1
         self._callbacks[token] = done
+        if client_sessions.is_look(command) and self._ports.liveness.hears_most(self.configuration):
+            # Where others lead by now, nobody would take what follows.
+            self.inputs.append(inputs.Look(now_ms, token, command, is_lazy))
+            return
         if first:
             self._first.append(inputs.Propose(now_ms, [(token, command)]))
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import Configuration, NodeId
 
 
 @dataclass(slots=True)
@@ -134,6 +134,12 @@ class Liveness:
     def suspected(self) -> set[NodeId]:
         """Return the nodes that are not known to be up."""
         return {node for node, state in self._nodes.items() if not state.is_up}
+
+    def hears_most(self, configuration: Configuration) -> bool:
+        """Tell whether a majority of a group's voters is up; this node is one of them."""
+        nodes, voters = self._nodes, configuration.voters
+        others = [nodes[voter] for voter in voters if voter in nodes]
+        return len(voters) < 2 * (1 + sum(1 for node in others if node.is_up))
 
     def up(self) -> set[NodeId]:
         """Return the nodes that are up."""

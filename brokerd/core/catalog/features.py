@@ -91,7 +91,8 @@ FEATURES = (
     Feature(
         JOINED_ENQUEUES,
         "0.1.0",
-        "what several channels of a member publish to a queue at once is one command of its log",
+        "what several channels of a member publish to a queue at once, and that they have ended, "
+        "is one command of its log",
     ),
 )
 

@@ -46,6 +46,7 @@ ANSWERS_MAX = 4096
 
 _HEAD = struct.Struct("<BBBQQQQ")
 _ENVELOPE = bytes((VERSION, Kind.ONCE))
+_DECLARED = bytes((Kind.DECLARED,))
 #: Of one that settles nothing (settling_gets.py).
 _PLAIN_GET = bytes((Kind.GET, ord("{")))
 
@@ -70,6 +71,13 @@ class Once:
 def is_once(command: bytes) -> bool:
     """Tell whether a command must go in an envelope."""
     return command[1] in KINDS
+
+
+def is_look(command: bytes) -> bool:
+    """Tell whether a command most often changes nothing (raft/inputs.py: Look): a declaration of a
+    queue that is there.
+    """
+    return command[1:2] == _DECLARED
 
 
 def is_lazy(command: bytes) -> bool:

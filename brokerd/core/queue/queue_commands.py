@@ -53,6 +53,7 @@ class Kind(IntEnum):
     DECLARED = 18
     #: Another command in an envelope (client_sessions.py).
     ONCE = 19
+    PUBLISHERS_ENDED = 20
 
 
 class ReturnCause(IntEnum):
@@ -81,6 +82,7 @@ class Checkout:
 _HEAD = struct.Struct("<BB")
 _PAIR_COUNT = struct.Struct("<I")
 _U64x2 = struct.Struct("<QQ")
+_ENDED = struct.Struct("<BBBQI")
 #: The most frequent settlement: one range.
 _ONE_PAIR = struct.Struct("<IQQ")
 
@@ -185,6 +187,23 @@ def encode_delete(if_empty: bool, if_unused: bool, cause: str) -> bytes:
 def encode_channel_down(node: str, incarnation: int, channel: int) -> bytes:
     """A channel ended: its consumers go, its messages return and count as such (R-DL-2)."""
     return _json(Kind.CHANNEL_DOWN, {"node": node, "incarnation": incarnation, "channel": channel})
+
+
+def encode_publishers_ended(node: str, incarnation: int, channels: Sequence[int]) -> bytes:
+    """Channels of a member ended that had nothing from the queue: it forgets their numbers.  Twice
+    is as once (feature flag joined_enqueues, ADR 62).
+    """
+    name, count = node.encode(), len(channels)
+    head = _ENDED.pack(VERSION, Kind.PUBLISHERS_ENDED, len(name), incarnation, count)
+    return b"".join((head, name, struct.pack(f"<{count}Q", *channels)))
+
+
+def decode_publishers_ended(data: bytes) -> tuple[str, int, Sequence[int]]:
+    """Return node, incarnation and channels; struct.error or UnicodeDecodeError if it is none."""
+    _, _, size, incarnation, count = _ENDED.unpack_from(data)
+    at = _ENDED.size + size
+    channels = struct.unpack_from(f"<{count}Q", data, at)
+    return data[_ENDED.size : at].decode(), incarnation, channels
 
 
 def encode_node_down(node: str) -> bytes:

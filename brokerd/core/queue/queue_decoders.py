@@ -285,6 +285,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.DEAD_LETTERS_SETTLE: _only_ranges,
     Kind.DECLARED: _nothing,
     Kind.ONCE: _once,
+    Kind.PUBLISHERS_ENDED: queue_commands.decode_publishers_ended,
 }
 
 

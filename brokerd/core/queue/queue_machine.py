@@ -115,30 +115,6 @@ class QueueMachine(QueueIntake):
             return None
         return QueueMachine
 
-    def next_deadline_ms(self) -> int | None:
-        """Return when a tick is due, None if time changes nothing."""
-        if self.deleted is not None:
-            return None
-        if self.more_to_deliver:
-            return self.clock_ms
-        deadlines = [
-            since + self.options.disconnected_timeout_ms
-            for since in self.suspected.values()
-            if since is not None
-        ]
-        expiry = self.store.next_expiry_ms(self._quorum)
-        if expiry is not None:
-            deadlines.append(expiry)
-        if self.timeout_check_ms is not None:
-            deadlines.append(self.timeout_check_ms)
-        due = self.delayed.next_due_ms()
-        if due is not None:
-            deadlines.append(due)
-        lease = self._lease_end_ms()
-        if lease is not None:
-            deadlines.append(lease)
-        return min(deadlines, default=None)
-
     def tick_command(self) -> bytes:
         """Return the command to propose at that deadline."""
         return queue_commands.encode_tick()
@@ -317,11 +293,23 @@ class QueueMachine(QueueIntake):
         # R-AE-15: whoever stands there could have a message now.
         return _json({"ok": True, "takers": self.consumers.service_queue() is not None})
 
+    def look(self, command: bytes, now_ms: int) -> bytes | None:
+        """See brokerd.raft.machine.Machine: a declaration that renews no lease."""
+        deadline_ms = self.next_deadline_ms()
+        is_due = deadline_ms is not None and deadline_ms <= now_ms
+        may_renew = not self._quorum and self.options.expires_ms is not None
+        if not client_sessions.is_look(command) or is_due or may_renew or self.deleted is not None:
+            return None
+        return self._counts()
+
+    def _counts(self) -> bytes:
+        return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
+
     def _declared(self, meta: Meta, command: None) -> bytes:
         if not self._quorum:
             # R-Q-11: a redeclaration does not renew a quorum queue's lease.
             self._used()
-        return _json({"ready": self.store.ready, "consumers": self.consumers.registered})
+        return self._counts()
 
     # -- settling ---------------------------------------------------------------------------
 
@@ -453,6 +441,12 @@ class QueueMachine(QueueIntake):
         key = EnqueuerKey(command.node, command.incarnation, command.channel)
         self.enqueuers.forget(key)
         self._consumers_died(self.consumers.of_channel((key.node, key.incarnation, key.channel)))
+        return _OK
+
+    def _publishers_ended(self, meta: Meta, ended: tuple[str, int, Sequence[int]]) -> bytes:
+        node, incarnation, channels = ended
+        for channel in channels:
+            self.enqueuers.forget(EnqueuerKey(node, incarnation, channel))
         return _OK
 
     def _consumers_died(self, gone: list[Consumer]) -> None:
@@ -592,4 +586,5 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
     Kind.DECLARED: QueueMachine._declared,
     Kind.ONCE: QueueMachine._once,
+    Kind.PUBLISHERS_ENDED: QueueMachine._publishers_ended,
 }

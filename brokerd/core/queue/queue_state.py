@@ -160,6 +160,30 @@ class QueueState:
             return None
         return None if self.last_used_ms is None else self.last_used_ms + self.options.expires_ms
 
+    def next_deadline_ms(self) -> int | None:
+        """Return when a tick is due, None if time changes nothing."""
+        if self.deleted is not None:
+            return None
+        if self.more_to_deliver:
+            return self.clock_ms
+        deadlines = [
+            since + self.options.disconnected_timeout_ms
+            for since in self.suspected.values()
+            if since is not None
+        ]
+        expiry = self.store.next_expiry_ms(self._quorum)
+        if expiry is not None:
+            deadlines.append(expiry)
+        if self.timeout_check_ms is not None:
+            deadlines.append(self.timeout_check_ms)
+        due = self.delayed.next_due_ms()
+        if due is not None:
+            deadlines.append(due)
+        lease = self._lease_end_ms()
+        if lease is not None:
+            deadlines.append(lease)
+        return min(deadlines, default=None)
+
     def _limited(self) -> tuple[int, int]:
         """Return messages and bytes that count against the length limits (R-LEN-1, R-LEN-8)."""
         store = self.store

@@ -13,7 +13,6 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from brokerd.amqp import errors, events, methods
-from brokerd.core.queue import queue_commands
 from brokerd.server.amqp import immediate, session_consumers, session_methods
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.channel_publishes import TARGETS_MAX, ChannelPublishes
@@ -204,9 +203,7 @@ class Session(ChannelPublishes):
             self.services.deliveries.remove(consumer.id)
         self.consumers.clear()
         self._backlog.clear()
-        identity = self.services.identity
-        command = queue_commands.encode_channel_down(identity.node, identity.incarnation, self.uid)
-        self.publisher.leave(command, self.groups)
+        self.publisher.leave(self.groups)
 
     # ---- publishes --------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from brokerd.core.alarms import resources_in
 from brokerd.core.catalog.router import RouteResult
 from brokerd.core.confirms import SequenceConfirms
 from brokerd.core.message import Content
-from brokerd.core.queue import queue_commands
 from brokerd.core.ranges import count_of
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.grpc import rpc_errors
@@ -171,9 +170,7 @@ class PublishStream:
 
     def _end(self) -> None:
         self._finish_run()
-        identity = self._services.identity
-        command = queue_commands.encode_channel_down(identity.node, identity.incarnation, self._uid)
-        self._publisher.leave(command)
+        self._publisher.leave()
 
     # ---- in ---------------------------------------------------------------------------------
 

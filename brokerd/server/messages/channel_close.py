@@ -8,7 +8,7 @@ would come again.  For whoever has a channel of its own: sessions, Publish and C
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
@@ -18,18 +18,20 @@ from brokerd.core.queue import client_sessions
 class ChannelClose:
     """State: commands of one channel that have no answer yet, by queue; who is still to be told.
 
-    Invariant: every queue named to `ended` is told once.
+    Invariant: every queue named to `ended` or `published` is told once.
     """
 
-    __slots__ = ("_also", "_command", "_groups", "_late", "_owed")
+    __slots__ = ("_also", "_command", "_forget", "_groups", "_late", "_owed")
 
     def __init__(self, groups: GroupClient) -> None:
         self._groups = groups
         self._owed: dict[int, int] = {}
         self._command = b""
+        self._forget: Callable[[int], None] | None = None
         self._also: dict[int, list[bytes]] = {}
-        #: Queues that owe answers, and are told when they have given them.
-        self._late: set[int] = set()
+        #: Queues that owe answers, and are told when they have given them; whether the channel
+        #: has only published there.
+        self._late: dict[int, bool] = {}
 
     def send(self, uid: int, command: bytes, *, is_lazy: bool = False) -> None:
         """Send a command of the channel whose answer interests nobody else."""
@@ -47,8 +49,7 @@ class ChannelClose:
         if left:
             self._owed[uid] = left
         elif uid in self._late:
-            self._late.discard(uid)
-            self._tell(uid)
+            self._tell(uid, self._late.pop(uid))
 
     def add(self, uid: int, command: bytes) -> None:
         """This queue is to be told something else, too."""
@@ -57,15 +58,31 @@ class ChannelClose:
     def ended(self, command: bytes, uids: Iterable[int]) -> None:
         """The channel has ended and sends nothing any more: these queues are to know it."""
         self._command = command
+        self._end(uids, False)
+
+    def published(self, uids: Iterable[int], forget: Callable[[int], None]) -> None:
+        """As `ended`, of queues that the channel had nothing from: nobody waits for what they do
+        about it, so `forget` may take its time.
+        """
+        self._forget = forget
+        self._end(uids, True)
+
+    def _end(self, uids: Iterable[int], has_only_published: bool) -> None:
         for uid in dict.fromkeys(uids):
             if uid in self._owed:
-                self._late.add(uid)
+                self._late[uid] = has_only_published
             else:
-                self._tell(uid)
+                self._tell(uid, has_only_published)
 
-    def _tell(self, uid: int) -> None:
-        for command in (self._command, *self._also.pop(uid, ())):
-            self._groups.send(uid, command, _ignore, once=True)
+    def _tell(self, uid: int, has_only_published: bool) -> None:
+        commands = self._also.pop(uid, [])
+        if has_only_published and self._forget is not None:
+            self._forget(uid)
+        else:
+            commands = [self._command, *commands]
+        for command in commands:
+            # Where the queue is led here and this process ends, its channels end with it.
+            self._groups.send(uid, command, _ignore, once=True, is_lazy=True)
 
     def _answered(self, uid: int, _status: ReplyStatus, _reply: bytes) -> None:
         self.answered(uid)

@@ -28,7 +28,6 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
 from brokerd.core.confirms import SequenceConfirms
-from brokerd.core.queue import queue_commands
 from brokerd.federation import ports
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
@@ -131,9 +130,7 @@ class LinkPublisher:
         if self._closed:
             return
         self._closed = True
-        sender = self._sender
-        command = queue_commands.encode_channel_down(sender.node, sender.incarnation, self._channel)
-        self._publisher.leave(command)
+        self._publisher.leave()
 
     def _answered(self, runs: list[tuple[int, int, int]]) -> None:
         for first, count, accepted in runs:

@@ -199,12 +199,25 @@ class Publisher:
         self.flush()
         self._closed = True
 
-    def leave(self, command: bytes, others: Iterable[int] = ()) -> None:
+    def leave(self, others: Iterable[int] = ()) -> None:
         """Tell the queues that know this publisher, and `others`, that its channel has ended, each
         when it has answered all batches (channel_close.py).
+
+        others: queues that the channel had something from; these are told at once.
         """
         self.close()
-        self._channel_close.ended(command, [*self._sequences, *others])
+        had_more = dict.fromkeys(others)
+        if had_more:
+            self._channel_close.ended(self._down(self._channel), had_more)
+        published = [uid for uid in self._sequences if uid not in had_more]
+        self._channel_close.published(published, self._forget)
+
+    def _down(self, channel: int) -> bytes:
+        return queue_commands.encode_channel_down(self._turn.node, self._turn.incarnation, channel)
+
+    def _forget(self, uid: int) -> None:
+        """A queue need not look for duplicates of this channel any more."""
+        self._turn.publisher_ended(uid, self._channel)
 
     def _send(self, uid: int, batch: Batch) -> None:
         if self._groups.refuses_lines(uid):
@@ -305,8 +318,7 @@ class Publisher:
         self._renamed += 1
         name = self._channels[uid] = self._channel + (self._renamed << RENAMED_SHIFT)
         self._sequences[uid] = 1
-        down = queue_commands.encode_channel_down(self._turn.node, self._turn.incarnation, name)
-        self._channel_close.add(uid, down)
+        self._channel_close.add(uid, self._down(name))
 
     def _outcomes(
         self,

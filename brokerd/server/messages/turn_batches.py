@@ -7,6 +7,7 @@ own numbers and hear their own outcome; only the command is one.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
@@ -16,10 +17,14 @@ from typing import Protocol
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.core.catalog import features
 from brokerd.core.message import Content
-from brokerd.core.queue import enqueue_commands
+from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 
 log = logging.getLogger(__name__)
+
+#: So long a queue is not told that a publisher has ended, and so many go with one command.
+ENDED_S = 0.5
+ENDED_MAX = 4096
 
 #: Messages and bytes of one enqueue command; larger batches are split, so that an entry stays well
 #: below the peer stream's frame.
@@ -75,6 +80,7 @@ class TurnBatches:
         incarnation: int,
         before_flush: Callable[[Callable[[], None]], None],
         enabled: Callable[[], Container[str]],
+        ended_s: float = ENDED_S,
     ) -> None:
         """before_flush: calls once all that this turn brings has been read (Host.before_flush).
 
@@ -87,7 +93,10 @@ class TurnBatches:
         self.turn = 0
         self._before_flush = before_flush
         self._enabled = enabled
+        self._ended_s = ended_s
         self._waiting: dict[int, _Waiting] = {}
+        #: Channels that have ended, by queue.
+        self._ended: dict[int, list[int]] = {}
 
     def add(self, uid: int, batch: Batch, publisher: Publishing) -> None:
         """Send a batch, together with what others have for the queue in this turn."""
@@ -110,6 +119,28 @@ class TurnBatches:
         waiting.batches[batch.channel] = batch, publisher
         waiting.count += count
         waiting.size += size
+
+    def publisher_ended(self, uid: int, channel: int) -> None:
+        """Have a queue forget a channel that has its answers, some time soon.
+
+        A program that connects for one message would else cost a queue a second command.
+        """
+        if features.JOINED_ENQUEUES not in self._enabled():
+            down = queue_commands.encode_channel_down(self.node, self.incarnation, channel)
+            self.groups.send(uid, down, _ignore, once=True, is_lazy=True)
+            return
+        if not self._ended:
+            asyncio.get_running_loop().call_later(self._ended_s, self._tell_ended)
+        self._ended.setdefault(uid, []).append(channel)
+
+    def _tell_ended(self) -> None:
+        ended, self._ended = self._ended, {}
+        encode = queue_commands.encode_publishers_ended
+        for uid, channels in ended.items():
+            for at in range(0, len(channels), ENDED_MAX):
+                part = channels[at : at + ENDED_MAX]
+                command = encode(self.node, self.incarnation, part)
+                self.groups.send(uid, command, _ignore, is_lazy=True)
 
     def pending_bytes(self, uid: int) -> int:
         """Return the bytes for a queue that have no answer yet."""
@@ -169,6 +200,10 @@ class TurnBatches:
             early=enqueue_commands.GAP_REPLY,
             line=self,
         )
+
+
+def _ignore(_status: ReplyStatus, _reply: bytes) -> None:
+    """What ended needs no answer."""
 
 
 def _answered_alone(

@@ -136,8 +136,7 @@ class SimPublisher(_Client):
         broker, publisher = self.broker, self._publisher
         assert broker is not None
         assert publisher is not None
-        down = queue_commands.encode_channel_down(broker.node, broker.incarnation, self._channel)
-        publisher.leave(down)
+        publisher.leave()
         self._publisher = self.home = self.broker = None
         self.world.kernel.after(20, self.attach)
 

@@ -92,6 +92,10 @@ class EchoMachine:
         """Keep the newest command's entry."""
         return [(index, index + 1) for index, _ in self.applied[-1:]]
 
+    def look(self, command: bytes, now_ms: int) -> bytes | None:
+        """Say how much was applied, where a question for it came in time."""
+        return b"%d" % len(self.applied) if command == b"count" and now_ms < 100 else None
+
     def blank(self) -> None:
         """Return None: it stays."""
         return

@@ -6,7 +6,9 @@ import random
 from typing import Any
 
 from brokerd.cluster.groups.driver import STAMP_BYTES, Driver, Keeping
+from brokerd.cluster.groups.liveness import Liveness
 from brokerd.core.machine import Outcome
+from brokerd.core.queue import queue_commands
 from brokerd.raft import actions, inputs
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.messages import (
@@ -17,6 +19,7 @@ from brokerd.raft.messages import (
     Message,
     MessageKind,
     NodeId,
+    configuration_of,
 )
 from brokerd.raft.replica import Replica
 from brokerd.storage.memory import MemoryLog
@@ -39,6 +42,10 @@ class Machine:
 
     def became_leader(self, *_: Any) -> list[Any]:
         return []
+
+    def look(self, command: bytes, now_ms: int) -> None:
+        """Every command is applied."""
+        return
 
     def blank(self) -> None:
         return None
@@ -65,6 +72,8 @@ class Rig:
         self.driver = Driver(1, replica, self.log, machine, self, is_volatile=True)
         self.votes: list[inputs.Received] = []
         self.answers: dict[str, bool] = {}
+        self.liveness = Liveness(1000, 500)
+        self.liveness.set_nodes(set(voters) - {HERE}, 0)
 
     def propose(self, text: str, *, first: bool = False) -> None:
         def done(accepted: bool, *_: Any) -> None:
@@ -151,3 +160,29 @@ def test_a_closed_replica_answers_what_was_to_go_first() -> None:
     rig.driver.close()
     rig.driver.run()
     assert rig.answers == {"late": False}
+
+
+def test_a_look_keeps_its_place_among_the_commands() -> None:
+    """Its answer shows what was proposed before it."""
+    rig = Rig(HERE)
+    rig.driver.inputs.append(inputs.TransferLeadership(HERE))
+    _run(rig)
+    declared = queue_commands.encode_declared().decode("latin-1")
+    for text in ("before", declared, "behind"):
+        rig.propose(text)
+    kinds = [type(event) for event in rig.driver.inputs]
+    assert kinds == [inputs.Propose, inputs.Look, inputs.Propose]
+    _run(rig)
+    assert rig.commands()[-3:] == ["before", declared, "behind"]
+    assert rig.answers[declared]
+
+
+def test_a_look_is_a_command_where_others_may_lead_by_now() -> None:
+    """What an old leader says would not be true."""
+    rig = Rig(HERE, OTHER)
+    rig.driver.configuration = configuration_of((HERE, OTHER))
+    rig.propose(queue_commands.encode_declared().decode())
+    assert [type(event) for event in rig.driver.inputs] == [inputs.Propose]
+    rig.liveness.heard(OTHER, 1)
+    rig.propose(queue_commands.encode_declared().decode())
+    assert type(rig.driver.inputs[-1]) is inputs.Look

@@ -283,8 +283,8 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
         assert at < 40
     assert (outcomes[3:], others) == ([(4, 1, 1)], [(1, 1, 1)])
     assert bench.queue.machine.store.ready == 2
-    publisher.leave(DOWN)
-    other.leave(queue_commands.encode_channel_down("me", 3, 2))
+    publisher.leave()
+    other.leave()
     for late in range(at, len(bench.network.sent)):
         bench.arrive(late)
     assert len(bench.queue.machine.enqueuers) == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brokerd.cluster.groups.liveness import Liveness
-from brokerd.raft.messages import NodeId
+from brokerd.raft.messages import NodeId, configuration_of
 
-A, B = NodeId("a"), NodeId("b")
+A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
 
 
 def liveness(*nodes: NodeId) -> Liveness:
@@ -112,3 +112,16 @@ def test_refusals_are_not_counted_while_this_process_did_not_run() -> None:
     assert found.check(10_000, 100) == []
     # 9,900 ms were lost: it has refused since 9,950, and 500 are too many.
     assert run(found, 13_000, 10_100) == [(10_500, A)]
+
+
+def test_most_of_a_group_are_heard_where_this_node_and_enough_others_are_up() -> None:
+    """C is this node, which is no other's matter; a voter that nobody dials does not count."""
+    found = liveness()
+    three = configuration_of((A, B, C))
+    assert found.hears_most(configuration_of((C,)))
+    assert not found.hears_most(three)
+    found.heard(A, 10)
+    assert found.hears_most(three)
+    assert not found.hears_most(configuration_of((A, B, C, NodeId("d"), NodeId("e"))))
+    run(found, 5000)
+    assert not found.hears_most(three)

@@ -203,3 +203,24 @@ def test_a_hostile_number_of_shares_costs_nothing() -> None:
     good[at : at + 2] = b"\xff\xff"
     fields: dict[str, Any] = queue_commands.decode_reply(QueueDriver().send(bytes(good)).reply)
     assert fields["refused"] == 400
+
+
+def test_publishers_that_have_ended_are_forgotten_and_what_others_hold_stays() -> None:
+    q = QueueDriver(queue_type="quorum")
+    reply(q, (A, 1, 1), (B, 1, 1), (C, 1, 1))
+    q.consume(channel=A)
+    ended = queue_commands.encode_publishers_ended("n1", 7, [A, C, 99])
+    for _ in range(2):
+        assert queue_commands.decode_reply(q.send(ended).reply) == {"ok": True}
+        assert [key.channel for key, _, _ in q.machine.enqueuers.rows()] == [B]
+    assert q.unacked == 3
+    other = queue_commands.encode_publishers_ended("n2", 7, [B])
+    q.send(other)
+    assert len(q.machine.enqueuers) == 1
+
+
+def test_an_end_that_is_cut_off_is_refused() -> None:
+    ended = queue_commands.encode_publishers_ended("n1", 7, [A, C])
+    for size in range(2, len(ended)):
+        answer = QueueDriver().send(ended[:size]).reply
+        assert queue_commands.decode_reply(answer)["refused"] == 400

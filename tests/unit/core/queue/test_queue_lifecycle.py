@@ -249,3 +249,43 @@ def test_the_machine_tells_the_age_of_head_and_dead_letters() -> None:
     q.fill(1)
     assert q.machine.overview()["head_enqueued_ms"] == q.now_ms
     assert delivered(q.settle((1, 2))) == {"c": [2]}
+
+
+def test_a_declaration_is_answered_without_a_command_where_it_changes_nothing() -> None:
+    """R-Q-3"""
+    for queue_type in ("classic", "quorum"):
+        q = QueueDriver(queue_type=queue_type)
+        q.fill(3)
+        q.consume(prefetch=1)
+        declared = queue_commands.encode_declared()
+        before = q.machine.snapshot()
+        looked = q.machine.look(declared, q.now_ms)
+        assert looked == b'{"ready":2,"consumers":1}'
+        assert q.machine.snapshot() == before
+        assert q.send(declared).reply == looked
+        assert q.machine.look(queue_commands.encode_purge(), q.now_ms) is None
+
+
+def test_a_declaration_that_renews_a_lease_is_a_command() -> None:
+    """R-Q-11: of a classic queue with an expiry."""
+    declared = queue_commands.encode_declared()
+    classic, quorum = QueueDriver(expires_ms=50), QueueDriver(queue_type="quorum", expires_ms=50)
+    assert classic.machine.look(declared, classic.now_ms) is None
+    assert quorum.machine.look(declared, quorum.now_ms) is not None
+
+
+def test_a_declaration_while_time_has_something_to_do_is_a_command() -> None:
+    """Messages that have expired do not count, and only a command makes them go."""
+    q = QueueDriver(queue_type="quorum", message_ttl_ms=10)
+    q.fill(1)
+    declared = queue_commands.encode_declared()
+    assert q.machine.look(declared, q.now_ms + 9) is not None
+    assert q.machine.look(declared, q.now_ms + 10) is None
+    q.now_ms += 10
+    assert queue_commands.decode_reply(q.send(declared).reply)["ready"] == 0
+
+
+def test_a_queue_that_has_ended_is_told_by_a_command() -> None:
+    q = QueueDriver()
+    q.send(queue_commands.encode_delete(False, False, "test"))
+    assert q.machine.look(queue_commands.encode_declared(), q.now_ms) is None

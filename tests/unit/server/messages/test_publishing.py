@@ -58,6 +58,7 @@ class _Groups:
         once: bool = False,
         early: bytes = b"",
         line: object = None,
+        is_lazy: bool = False,
     ) -> None:
         assert once == (command == FAREWELL)
         if once:
@@ -162,7 +163,7 @@ def test_a_deleted_queue_counts_as_taken_over_and_bytes_are_given_back() -> None
     groups.sent[0][2](ReplyStatus.GONE, b"")
     assert outcomes == [(1, 2, 2), (9, 1, 1)]
     assert sum(flight) == 0
-    made.leave(FAREWELL)
+    made.leave()
     assert groups.channel_downs == []
 
 
@@ -185,7 +186,7 @@ def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches(
         made.flush()
     groups.sent[2][2](ReplyStatus.OK, taken)
     made.add([_Queue(1)], [CONTENT], 4)
-    made.leave(FAREWELL, [2, 3])
+    made.leave([2, 3])
     assert groups.channel_downs == [2, 3]
     for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
         assert groups.channel_downs == [2, 3]
@@ -198,7 +199,7 @@ def test_a_channel_that_ends_within_its_own_answer_says_so_once() -> None:
     """R-QQ-8."""
     groups = _Groups()
     made: Publisher
-    made = Publisher(fakes.batches(groups), 5, lambda _: made.leave(FAREWELL))
+    made = Publisher(fakes.batches(groups), 5, lambda _: made.leave())
     made.add([_Queue(1)], [CONTENT], 1)
     made.flush()
     taken = enqueue_commands.encode_enqueue_reply(enqueue_commands.EnqueueStatus.OK, 1)
@@ -220,7 +221,7 @@ async def test_what_a_queue_refuses_for_good_is_refused_before_it_takes_numbers(
     assert sum(flight) == 2 * (len(CONTENT[1]) + len(CONTENT[2]))
     groups.refusing.clear()
     made.add([_Queue(1)], [CONTENT], 3)
-    made.leave(FAREWELL)
+    made.leave()
     assert [(uid, view.first_sequence) for uid, view, _ in groups.sent] == [(2, 1), (1, 1)]
 
 
@@ -228,7 +229,7 @@ async def test_nobody_hears_of_a_refusal_after_the_channels_end() -> None:
     made, groups, outcomes, _ = publisher()
     groups.refusing.add(1)
     made.add([_Queue(1)], [CONTENT], 1)
-    made.leave(FAREWELL)
+    made.leave()
     await asyncio.sleep(0)
     assert (outcomes, groups.sent, groups.channel_downs) == ([], [], [])
 

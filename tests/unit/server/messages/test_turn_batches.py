@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from brokerd.server.messages.publishing import Credit, OnWayLimits, Publisher
 from brokerd.server.messages.turn_batches import (
     BATCH_BYTES_MAX,
     BATCH_MESSAGES_MAX,
+    ENDED_MAX,
     TurnBatches,
 )
 from tests.unit.cluster.groups.test_group_client_sessions import OK, UID, Bench
@@ -33,7 +35,7 @@ class Groups:
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes, Callable[[ReplyStatus, bytes], None]]] = []
         self.lines: list[object] = []
-        self.others: list[bytes] = []
+        self.others: list[tuple[int, bytes]] = []
         self.defect: Exception | None = None
 
     def pending_bytes(self, uid: int) -> int:
@@ -56,11 +58,12 @@ class Groups:
         once: bool = False,
         early: bytes = b"",
         line: object = None,
+        is_lazy: bool = False,
     ) -> None:
         if self.defect is not None:
             raise self.defect
-        if once:
-            self.others.append(command)
+        if is_lazy:
+            self.others.append((uid, command))
             return
         assert early == enqueue_commands.GAP_REPLY
         self.sent.append((uid, command, done))
@@ -82,7 +85,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         groups = cast(GroupClient, self.groups)
-        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.enabled)
+        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.enabled, 0)
 
     def publisher(self, channel: int, **options: Any) -> tuple[Publisher, Runs]:
         outcomes: Runs = []
@@ -298,18 +301,58 @@ def test_what_cannot_be_sent_is_refused(channels: int, caplog: pytest.LogCapture
     assert "planted" in caplog.text
 
 
-def test_a_channel_that_ends_is_told_of_after_its_messages() -> None:
-    """R-QQ-8: the queue forgets its numbers when it has answered them all."""
+async def test_channels_that_have_ended_are_told_of_together_when_they_have_their_answers() -> None:
+    """R-QQ-8: the queue forgets their numbers when it has answered them all."""
     rig = Rig()
-    (first, heard), (second, _) = rig.publisher(1), rig.publisher(2)
-    offer(first, 8, 1)
-    offer(second, 8, 1)
-    first.leave(b"the end")
+    (first, heard), (second, _), (third, _) = (rig.publisher(n) for n in (1, 2, 3))
+    for publisher in (first, second):
+        offer(publisher, 8, 1)
+    offer(third, 9, 1)
+    first.leave()
     assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)])]
+    second.leave()
+    third.leave()
+    await asyncio.sleep(0.01)
     assert rig.groups.others == []
     rig.groups.sent[0][2](ReplyStatus.OK, enqueue_commands.encode_joined_reply([1, 1]))
-    assert rig.groups.others == [b"the end"]
+    taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
+    rig.groups.sent[1][2](ReplyStatus.OK, taken)
+    assert rig.groups.others == []
+    await asyncio.sleep(0.01)
+    found = [
+        (uid, *queue_commands.decode_publishers_ended(each)) for uid, each in rig.groups.others
+    ]
+    assert found == [(8, "n1", 7, (1, 2)), (9, "n1", 7, (3,))]
     assert heard == []
+
+
+async def test_many_ends_are_several_commands() -> None:
+    rig = Rig()
+    for channel in range(ENDED_MAX + 1):
+        rig.turn.publisher_ended(8, channel)
+    await asyncio.sleep(0.01)
+    found = [queue_commands.decode_publishers_ended(each)[2] for _, each in rig.groups.others]
+    assert [len(channels) for channels in found] == [ENDED_MAX, 1]
+
+
+def test_a_queue_that_a_channel_had_something_from_hears_of_its_end_at_once() -> None:
+    """What it holds comes back."""
+    rig = Rig()
+    first, _ = rig.publisher(1)
+    first.leave([8])
+    down = queue_commands.encode_channel_down("n1", 7, 1)
+    assert rig.groups.others == [(8, down)]
+
+
+def test_without_the_flag_each_end_is_a_command_at_once() -> None:
+    rig = Rig(enabled=set())
+    first, _ = rig.publisher(1)
+    offer(first, 8, 1)
+    taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
+    rig.groups.sent[0][2](ReplyStatus.OK, taken)
+    first.leave()
+    down = queue_commands.encode_channel_down("n1", 7, 1)
+    assert rig.groups.others == [(8, down)]
 
 
 # ---- with a real client of the group and a real queue -------------------------------------------

@@ -375,7 +375,7 @@ class Replica:
 
     def _on_look(self, event: Look) -> None:
         node = self._node
-        # Raft §6.4: an entry of its own term is committed, and nothing is on its way.
+        # Raft thesis §6.4: an entry of its own term is committed, and nothing is on its way.
         is_current = node.is_leader and not self._pending and node.log.last == self.applied_index
         if is_current and node.log.last >= node.term_start:
             reply = self.machine.look(event.command, event.now_ms)

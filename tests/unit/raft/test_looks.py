@@ -53,7 +53,7 @@ def test_others_say_who_leads() -> None:
 
 
 def test_a_new_leader_first_commits_an_entry_of_its_term() -> None:
-    """Raft §6.4: until then it may not know what is committed."""
+    """Raft thesis §6.4: until then it may not know what is committed."""
     cluster = elected()
     cluster.propose("a", "x")
     cluster.stabilize()

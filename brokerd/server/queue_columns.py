@@ -156,6 +156,7 @@ class QueueColumns(Columns):
         self._places: dict[int, int] = {}
         self._unread: set[int] = set()
         self._damaged: set[int] = set()
+        self._leaderless: set[int] = set()
         #: All that is here has a place, or is to be read.
         self._is_complete = False
         self._end: asyncio.TimerHandle | None = None
@@ -204,16 +205,24 @@ class QueueColumns(Columns):
         """Return the sum of each of GROUP_COLUMNS over all replicas here, and as `here` how many
         they are.
         """
-        self.take()
-        async for uids in in_slices(list(self._unread)):
-            # Of those who ask together each reads what is left.
-            for uid in self._unread.intersection(uids):
-                self._read(uid)
+        await self._read_all()
         sums = dict.fromkeys(GROUP_COLUMNS, 0)
         async for places in in_slices(range(len(self.vhosts)), PLACES):
             for name in GROUP_COLUMNS:
                 sums[name] += sum(self.of[name][places[0] : places[-1] + 1])
         return sums | {"here": len(self._places)}
+
+    async def leaderless(self) -> list[int]:
+        """Return the replicas here that know of no leader."""
+        await self._read_all()
+        return sorted(self._leaderless)
+
+    async def _read_all(self) -> None:
+        self.take()
+        async for uids in in_slices(list(self._unread)):
+            # Of those who ask together each reads what is left.
+            for uid in self._unread.intersection(uids):
+                self._read(uid)
 
     # ---- what is there --------------------------------------------------------------------------
 
@@ -229,6 +238,10 @@ class QueueColumns(Columns):
                 self._damaged.add(uid)
             else:
                 self._damaged.discard(uid)
+            if progress.leader is None:
+                self._leaderless.add(uid)
+            else:
+                self._leaderless.discard(uid)
             queue = self._queues.queue_of(uid)
             if queue is None:
                 self._write_no_queue(place)
@@ -237,12 +250,13 @@ class QueueColumns(Columns):
         elif uid in self._places:
             self._leave_place(self._places.pop(uid))
             self._damaged.discard(uid)
+            self._leaderless.discard(uid)
         self._unread.discard(uid)
 
     def _clear(self) -> None:
         """Nobody has asked for a while."""
         self._drop_places()
-        for known in (self._places, self._unread, self._damaged):
+        for known in (self._places, self._unread, self._damaged, self._leaderless):
             known.clear()
         self._is_complete = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import http.client
 import json
 from pathlib import Path
@@ -27,6 +28,16 @@ def ask(member: Member, method: str, path: str, body: Any = None, user: str = "g
     raw = answer.read()
     connection.close()
     return answer.status, json.loads(raw) if raw else None
+
+
+def page(member: Member) -> str:
+    """Return the text of the member's page for people."""
+    connection = http.client.HTTPConnection("127.0.0.1", member.management_port, timeout=60)
+    connection.request("GET", "/", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    answer = connection.getresponse()
+    text = html.unescape(answer.read().decode())
+    connection.close()
+    return text
 
 
 @pytest.mark.timeout(240)
@@ -175,9 +186,14 @@ def _without_a_member(first: Member, second: Member, third: Member) -> None:
     assert (status, value["error"]) == (400, "bad_request")
     file = {"queues": [{"name": "f", "vhost": "/", "durable": True, "auto_delete": False}]}
     assert ask(second, "POST", "definitions", file) == (204, None)
+    assert ask(second, "PUT", "queues/%2F/led-there", queue)[0] == 201
     # The last one alone: reads go on, writes say why not.
     second.kill()
     eventually(lambda: ask(first, "GET", "health/checks/ready-to-serve-clients")[0] == 503, "alone")
     status, value = ask(first, "PUT", "users/late", {"password": "late", "tags": ""})
     assert (status, value["error"]) == (503, "unavailable")
     assert ask(first, "GET", "users/more?columns=name") == (200, {"name": "more"})
+    eventually(
+        lambda: "Queue 'led-there' in vhost '/' has no leader." in page(first),
+        "the page says which queue nobody leads",
+    )

@@ -13,7 +13,10 @@ UIDS = st.integers(1, 6)
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["declare", "publish", "lead", "follow", "delete", "leave", "damage", "settle", "ask"]
+            [
+                *("declare", "publish", "lead", "follow", "lose"),
+                *("delete", "leave", "damage", "settle", "ask"),
+            ]
         ),
         UIDS,
     ),
@@ -51,6 +54,7 @@ class History:
         member.asked.clear()
         assert await member.columns.add_groups() == member.walked_groups()
         assert await member.added_led() == member.walked_led()
+        assert await member.columns.leaderless() == member.walked_leaderless()
         for uid in range(1, 7):
             assert member.kept(uid) == (member.of_queue(uid) if uid in member.replicas else None)
         assert self.moved.issuperset(member.asked)

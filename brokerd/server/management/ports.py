@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerd.server.catalog import ports, topology_batch
 from brokerd.server.listings import ports as listings_ports
+from brokerd.server.management.kept_lists import KeptLists
 from brokerd.server.members import ports as members_ports
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class ManagementServices:
     connect_here: Callable[[Identity, Author], Awaitable[socket.socket]]
     #: Why publishers wait, "" when no alarm is on anywhere.
     blocking_reason: Callable[[], str]
+    #: Lists of queues that were asked for lately.
+    lists: KeptLists = field(default_factory=KeptLists)
 
     @property
     def node(self) -> str:

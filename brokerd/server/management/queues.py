@@ -178,19 +178,48 @@ async def _list(call: Call) -> Answer:
         raise not_found()
     services.rates.want()
     page = listing.page_of(query)
-    records: list[Queue] = []
-    for vhost in call.visible_vhosts():
-        queues = view.vhosts[vhost].queues
-        async for names in in_slices(sorted(queues)):
-            records += [queues[name] for name in names if name in queues]
+    revision = view.revision
+    records = await _records(call, revision)
     total = len(records)
-    wanted: Sequence[Queue] = await listing.named(records, query, lambda queue: str(queue.name))
+    wanted = await _named(call, records, revision)
     wanted = await _ordered(call, wanted, is_page=page is not None)
     if page is None:
         return Answer(raw=await _encoded(call, wanted))
     shown, said = listing.cut(wanted, page, total)
     rows = [row async for some in _rows(call, shown) for row in some]
     return Answer(value={**said, "items": rows})
+
+
+async def _records(call: Call, revision: int) -> Sequence[Queue]:
+    """Return the queues that the caller may see, in the order of vhosts and names."""
+    view, lists = call.services.catalog.view, call.services.lists
+    vhosts = tuple(call.visible_vhosts())
+    kept = lists.get(vhosts, revision)
+    if kept is not None:
+        return kept
+    records: list[Queue] = []
+    for vhost in vhosts:
+        queues = view.vhosts[vhost].queues if vhost in view.vhosts else {}
+        async for names in in_slices(sorted(queues)):
+            records += [queues[name] for name in names if name in queues]
+    if revision == view.revision:
+        lists.keep(vhosts, revision, records)
+    return records
+
+
+async def _named(call: Call, records: Sequence[Queue], revision: int) -> Sequence[Queue]:
+    """Return those whose names are asked for; the records are as of this revision."""
+    query, lists = call.query, call.services.lists
+    name, use_regex = query.get("name", ""), query.get("use_regex", "")
+    if not name or "page" not in query:
+        return records
+    key = tuple(call.visible_vhosts()), name, use_regex
+    kept = lists.get(key, revision)
+    if kept is None:
+        kept = await listing.named(records, query, lambda queue: str(queue.name))
+        if revision == call.services.catalog.view.revision:
+            lists.keep(key, revision, kept)
+    return kept
 
 
 async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Sequence[Queue]:

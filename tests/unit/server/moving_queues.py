@@ -103,7 +103,7 @@ class MovingQueues:
         self.active[uid] = None
 
     def lead(self, uid: int) -> None:
-        self.replicas[uid].is_leader = True
+        self.replicas[uid].is_leader, self.replicas[uid].leader = True, N0
         self.replicas[uid].queue.term += 1
         self.led[uid] = self.replicas[uid].queue.term
         self.active[uid] = None
@@ -112,6 +112,11 @@ class MovingQueues:
         self.replicas[uid].is_leader = False
         self.led.pop(uid, None)
         self.active[uid] = None
+
+    def lose(self, uid: int) -> None:
+        """Nobody leads it any more."""
+        self.follow(uid)
+        self.replicas[uid].leader = None
 
     def delete(self, uid: int) -> None:
         self.records.pop(uid)
@@ -154,6 +159,9 @@ class MovingQueues:
             found = replica.progress()._asdict()
             sums.update({name: int(found[name]) for name in GROUP_COLUMNS})
         return {**sums, "here": len(self.replicas)}
+
+    def walked_leaderless(self) -> list[int]:
+        return sorted(uid for uid, replica in self.replicas.items() if replica.leader is None)
 
     def walked_led(self) -> dict[tuple[str, str], int]:
         """By vhost and figure."""

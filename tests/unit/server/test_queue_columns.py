@@ -218,3 +218,19 @@ async def test_nothing_is_kept_when_nobody_asks_for_a_while(
     assert sorted(member.asked) == list(range(1, 31))
     # Whoever holds a column holds the one that is in use.
     assert sum(ready) == 5 + 10 + 15 + 20 + 25 + 30
+
+
+async def test_who_has_no_leader_is_known_without_a_walk(member: MovingQueues) -> None:
+    member.settle()
+    assert await member.columns.leaderless() == []
+    member.lose(1)
+    assert await member.columns.leaderless() == [1]
+    member.asked.clear()
+    member.settle()
+    await member.columns.leaderless()
+    assert member.asked == [1]
+    member.lead(1)
+    member.lose(2)
+    member.lose(3)
+    member.delete(3)
+    assert await member.columns.leaderless() == [2]

@@ -21,7 +21,6 @@ from brokerd.server.management.call import Answer, Call, Handler, HttpError, Jso
 from brokerd.server.management.pages import rendering
 from brokerd.server.management.pages.rendering import as_bytes, as_count, as_rate
 from brokerd.server.management.routes import Right, Route
-from brokerd.server.slices import in_slices
 
 PAGE_SIZE = 50
 #: Problems that are listed; of more their number is said.
@@ -144,14 +143,12 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
                 found.append(f"Publishers are blocked: the {what} alarm of {row['name']} is on.")
     if members is None and (reason := call.services.blocking_reason()):
         found.append(f"Publishers are blocked: {reason}.")
-    groups, view = call.services.listed.groups, call.services.catalog.view
-    for vhost in call.visible_vhosts():
-        async for some in in_slices(list(view.vhosts[vhost].queues.values())):
-            found += [
-                f"Queue '{queue.name}' in vhost '{vhost}' has no leader."
-                for queue in some
-                if groups.has_group(queue.uid) and groups.leader_of(queue.uid) is None
-            ]
+    queues, visible = call.services.listed.queues, set(call.visible_vhosts())
+    known = [queues.queue_of(uid) for uid in await queues.columns.leaderless()]
+    without = sorted(
+        (queue.vhost, queue.name) for queue in known if queue is not None and queue.vhost in visible
+    )
+    found += [f"Queue '{name}' in vhost '{vhost}' has no leader." for vhost, name in without]
     return found
 
 

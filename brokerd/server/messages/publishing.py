@@ -139,7 +139,8 @@ class Publisher:
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
-        #: The turn in which something was handed over last, and for which queues.
+        #: The turn in which something was handed over last that waits for its end, and for which
+        #: queues.
         self._handed_in = -1
         self._handed: list[int] = []
         #: What the channel is called at queues that have lost what it was called before.
@@ -191,7 +192,8 @@ class Publisher:
             for uid, batch in batches.items():
                 self._send(uid, batch)
         if self._handed_in == self._turn.turn:
-            for uid in self._handed:
+            handed, self._handed = self._handed, []
+            for uid in handed:
                 self._turn.send(uid)
 
     def close(self) -> None:
@@ -233,13 +235,13 @@ class Publisher:
         self._on_way[uid] = self._on_way.get(uid, 0) + 1
         self._channel_close.sent(uid)
         turn = self._turn
-        if self._handed_in != turn.turn:
-            self._handed_in = turn.turn
-            self._handed.clear()
-        self._handed.append(uid)
         # Numbers are never used again after a gap: a queue would confirm as a duplicate what it
         # does not have.
-        turn.add(uid, batch, self)
+        if turn.add(uid, batch, self):
+            if self._handed_in != turn.turn:
+                self._handed_in = turn.turn
+                self._handed.clear()
+            self._handed.append(uid)
         if (credit := self._credit) is not None and uid not in self._awaited:
             self._hold(uid, batch.size, credit)
 

@@ -98,11 +98,13 @@ class TurnBatches:
         #: Channels that have ended, by queue.
         self._ended: dict[int, list[int]] = {}
 
-    def add(self, uid: int, batch: Batch, publisher: Publishing) -> None:
-        """Send a batch, together with what others have for the queue in this turn."""
+    def add(self, uid: int, batch: Batch, publisher: Publishing) -> bool:
+        """Send a batch, together with what others have for the queue in this turn; False: it has
+        been sent alone, since it cannot be joined.
+        """
         if not batch.first_sequence or features.JOINED_ENQUEUES not in self._enabled():
             self._send_alone(uid, batch, publisher)
-            return
+            return False
         count, size = len(batch.contents), batch.size
         waiting = self._waiting.get(uid)
         if waiting is not None and (
@@ -119,6 +121,7 @@ class TurnBatches:
         waiting.batches[batch.channel] = batch, publisher
         waiting.count += count
         waiting.size += size
+        return True
 
     def publisher_ended(self, uid: int, channel: int) -> None:
         """Have a queue forget a channel that has its answers, some time soon.

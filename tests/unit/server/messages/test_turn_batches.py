@@ -213,6 +213,8 @@ def test_without_the_flag_each_channel_sends_its_own_at_once() -> None:
     offer(second, 8, 1)
     assert rig.shares() == [(8, [(1, 1, 1)]), (8, [(2, 1, 1)])]
     assert rig.due == []
+    # No turn ever ends here: nothing is noted for its end.
+    assert first._handed == []
 
 
 def test_messages_without_numbers_go_alone() -> None:

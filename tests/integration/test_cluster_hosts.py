@@ -276,7 +276,7 @@ async def test_what_waits_for_a_flush_is_called_once_all_its_groups_have_run(
         host.propose(uid, b"x=1", done)
     await until(lambda: len(order) >= 4)
     assert order == ["answered 1", "answered 1", "after 1", "after 1"]
-    assert caplog.text.count("a call after a flush failed") == 2
+    assert caplog.text.count("a call around a flush failed") == 2
     host.call_after_flush(lambda: order.append("soon"))
     assert order[-1] != "soon"
     await until(lambda: order[-1] == "soon")

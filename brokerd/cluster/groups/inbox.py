@@ -217,6 +217,8 @@ class Inbox:
                 inputs = driver.inputs
                 inputs.append(Received(message))
                 if len(inputs) < WAITING_INPUTS_MAX and driver.replica.may_wait(message):
+                    # With the tick at the latest, also where the group rests.
+                    self._hosted.clock.active[driver.uid] = None
                     continue
                 host.wake(driver)
 

@@ -132,3 +132,16 @@ def test_the_next_tick_waits_until_the_last_one_was_handled(rig: Rig) -> None:
     driver.inputs.clear()
     assert group_clock.tick(cast(Driver, driver), {A}, 8)
     assert driver.inputs == []
+
+
+def test_what_waits_among_the_inputs_of_a_group_that_rests_is_handled_with_the_tick() -> None:
+    """A late answer to a leader that knows all it needs; else the group would never be folded."""
+    rig = Rig()
+    driver = rig.drivers[3]
+    driver.replica.waits_for = None
+    driver.inputs.append("a late answer")
+    assert 3 in rig.due()
+    assert not driver.has_rested
+    driver.inputs.clear()
+    assert 3 not in rig.due()
+    assert rig.settled == [3]

@@ -214,7 +214,7 @@ class Driver:
         self._token = token = self._token + 1
         self._callbacks[token] = done
         if client_sessions.is_look(command) and self._ports.liveness.hears_most(self.configuration):
-            # Where others lead by now, nobody would take what follows.
+            # One that was replaced and does not know it would answer with what was.
             self.inputs.append(inputs.Look(now_ms, token, command, is_lazy))
             return
         if first:

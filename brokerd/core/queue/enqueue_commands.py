@@ -131,20 +131,18 @@ def _sizes(column: list[bytes]) -> bytes:
 class EnqueueView:
     """A lazily read enqueue command: sizes are unpacked once, contents are sliced when asked for.
 
-    Invariant: `ends[i]` is the offset behind message i in `data`, so message i's bytes are
-    data[ends[i-1]:ends[i]] (blob_start for the first).
+    Invariant: message i's bytes are data[bounds[i] : bounds[i + 1]].
     """
 
     __slots__ = (
-        "_annotation_sizes",
+        "_body_sizes",
         "_header_sizes",
+        "_is_annotated",
         "_route_indexes",
-        "blob_start",
-        "body_sizes",
+        "bounds",
         "channel",
         "count",
         "data",
-        "ends",
         "first_sequence",
         "incarnation",
         "node",
@@ -174,28 +172,22 @@ class EnqueueView:
         if flags & _HAS_ROUTE_INDEXES:
             self._route_indexes = struct.unpack_from(f"<{count}H", data, at)
             at += 2 * count
-        sizes = struct.Struct(f"<{count}I")
-        self._header_sizes = sizes.unpack_from(data, at)
+        self._header_sizes = _u32s(data[at : at + 4 * count])
         at += 4 * count
-        self.body_sizes: tuple[int, ...] = sizes.unpack_from(data, at)
+        self._body_sizes = _u32s(data[at : at + 4 * count])
         at += 4 * count
-        self._annotation_sizes: tuple[int, ...] | None = None
-        if flags & _HAS_ANNOTATIONS:
-            self._annotation_sizes = sizes.unpack_from(data, at)
+        self._is_annotated = bool(flags & _HAS_ANNOTATIONS)
+        totals = map(add, self._header_sizes, self._body_sizes)
+        if self._is_annotated:
+            totals = map(add, totals, _u32s(data[at : at + 4 * count]))
             at += 4 * count
-            totals = map(
-                sum, zip(self._header_sizes, self.body_sizes, self._annotation_sizes, strict=True)
-            )
-        else:
-            totals = map(sum, zip(self._header_sizes, self.body_sizes, strict=True))
-        self.blob_start = at
-        self.ends = list(accumulate(totals, initial=at))[1:]
+        self.bounds = list(accumulate(totals, initial=at))
 
     def contents(self, position: int, count: int) -> list[Content]:
         """Return `count` messages from `position` on."""
-        data, ends, headers = self.data, self.ends, self._header_sizes
-        bodies, routes, indexes = self.body_sizes, self.routes, self._route_indexes
-        at = ends[position - 1] if position else self.blob_start
+        data, bounds, headers = self.data, self.bounds, self._header_sizes
+        bodies, routes, indexes = self._body_sizes, self.routes, self._route_indexes
+        at = bounds[position]
         route = routes[0]
         result: list[Content] = []
         for i in range(position, position + count):
@@ -203,9 +195,10 @@ class EnqueueView:
                 route = routes[indexes[i]]
             body_at = at + headers[i]
             end = body_at + bodies[i]
-            annotations = data[end : ends[i]] if self._annotation_sizes is not None else b""
+            next_at = bounds[i + 1]
+            annotations = data[end:next_at] if self._is_annotated else b""
             result.append((route, data[at:body_at], data[body_at:end], annotations))
-            at = ends[i]
+            at = next_at
         return result
 
 

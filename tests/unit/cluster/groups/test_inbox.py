@@ -11,8 +11,11 @@ from typing import Any, cast
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_clock import GroupClock
 from brokerd.cluster.groups.inbox import Groups, Inbox
+from brokerd.cluster.groups.trust import Trust
 from brokerd.cluster.peer import frames
+from brokerd.raft.inputs import Received
 from brokerd.raft.messages import (
     Configuration,
     Entry,
@@ -116,3 +119,43 @@ async def test_a_snapshot_that_comes_before_its_group_is_refused() -> None:
         inbox.frame_received(LEADER, peer_pb2.PeerFrame.FromString(b"".join(part[0])))
     refusal = Message(MessageKind.SNAPSHOT_REPLY, ME, LEADER, 3, 5, reject=True)
     assert members.told == [(UID, refusal)]
+
+
+class LeadersReplica:
+    """Knows already what a late answer says."""
+
+    def may_wait(self, message: Message) -> bool:
+        return message.kind is MessageKind.APPEND_REPLY
+
+
+class RestingDriver:
+    """A group led here that has nothing to do."""
+
+    uid = UID
+    error = None
+    trust = Trust()
+
+    def __init__(self) -> None:
+        self.inputs: list[Any] = []
+        self.replica = LeadersReplica()
+
+
+class Hosted:
+    def __init__(self) -> None:
+        self.clock = GroupClock(lambda uid: None)
+        self.driver = RestingDriver()
+
+    def get(self, uid: int) -> RestingDriver:
+        return self.driver
+
+
+async def test_a_late_answer_to_a_group_that_rests_comes_with_the_next_tick() -> None:
+    """Nothing else would have the group run, and with an input it could not be folded."""
+    hosted, nothing = Hosted(), cast(Any, None)
+    members = cast(Groups, Members())
+    inbox = Inbox(members, cast(Any, hosted), nothing, nothing, nothing, nothing)
+    inbox.stream_opened(LEADER, 1)
+    part = frames.encode_raft(UID, Message(MessageKind.APPEND_REPLY, LEADER, ME, 3, 5))
+    inbox.frame_received(LEADER, peer_pb2.PeerFrame.FromString(b"".join(part[0])))
+    assert [type(each) for each in hosted.driver.inputs] == [Received]
+    assert list(hosted.clock.active) == [UID]

@@ -128,6 +128,10 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
         queue_commands.encode_resume(consumer(), [(1, 3)]),
         queue_commands.encode_cancel(consumer()),
         queue_commands.encode_channel_down("n1", 7, 1),
+        enqueue_commands.encode_joined(
+            "n1", 7, [(60, 1, 2), (61, 1, 1)], [content(b"x" * n, ttl_ms=5) for n in range(3)]
+        ),
+        queue_commands.encode_publishers_ended("n1", 7, [60, 61]),
         queue_commands.encode_node_down("n1"),
         queue_commands.encode_node_up("n1", 8),
         queue_commands.encode_update_options(q.options),

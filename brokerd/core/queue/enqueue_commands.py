@@ -128,6 +128,18 @@ def _sizes(column: list[bytes]) -> bytes:
     return struct.pack(f"<{len(column)}I", *map(len, column))
 
 
+def _read_head(data: bytes) -> tuple[int, int, int, tuple[int, int, int], str, int]:
+    """Return flags, number of routes, of messages, (incarnation, channel, first sequence), node,
+    and where the rest begins; ValueError or struct.error for what is no enqueue command.
+    """
+    head = _ENQUEUE.unpack_from(data)
+    version, kind, flags, name_size, route_count, count = head[:6]
+    if version != VERSION or kind != _ENQUEUE_KIND or (count and not route_count):
+        raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
+    end = _ENQUEUE.size + name_size
+    return flags, route_count, count, head[6:], data[_ENQUEUE.size : end].decode(), end
+
+
 class EnqueueView:
     """A lazily read enqueue command: sizes are unpacked once, contents are sliced when asked for.
 
@@ -150,16 +162,10 @@ class EnqueueView:
     )
 
     def __init__(self, data: bytes) -> None:
-        head = _ENQUEUE.unpack_from(data)
-        version, kind, flags, name_size, route_count, count = head[:6]
-        if version != VERSION or kind != Kind.ENQUEUE:
-            raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
+        flags, route_count, count, numbers, self.node, at = _read_head(data)
         self.data = data
-        self.count: int = count
-        self.incarnation, self.channel, self.first_sequence = head[6:]
-        at = _ENQUEUE.size
-        self.node = data[at : at + name_size].decode()
-        at += name_size
+        self.count = count
+        self.incarnation, self.channel, self.first_sequence = numbers
         if flags & _HAS_SHARES:
             at += _SHARE_COUNT.size + _SHARE_COUNT.unpack_from(data, at)[0] * _SHARE_BYTES
         routes: list[Route] = []
@@ -225,16 +231,10 @@ class EnqueueHead:
     )
 
     def __init__(self, data: bytes) -> None:
-        head = _ENQUEUE.unpack_from(data)
-        version, kind, flags, name_size, route_count, count = head[:6]
-        if version != VERSION or kind != _ENQUEUE_KIND or (count and not route_count):
-            raise ValueError(f"not an enqueue command of version {VERSION}: {data[:2]!r}")
+        flags, route_count, count, numbers, self.node, at = _read_head(data)
         self.data = data
-        self.count: int = count
-        self.incarnation, self.channel, self.first_sequence = head[6:]
-        at = _ENQUEUE.size
-        self.node = data[at : at + name_size].decode()
-        at += name_size
+        self.count = count
+        self.incarnation, self.channel, self.first_sequence = numbers
         #: None: all messages are of `channel`.
         self.shares: list[Share] | None = None
         if flags & _HAS_SHARES:

@@ -166,3 +166,19 @@ def dead(outcome: Outcome) -> list[tuple[str, list[int]]]:
         for effect in outcome.effects
         if isinstance(effect, effects.DeadLetter)
     ]
+
+
+def check_total(good: bytes) -> None:
+    """The machine is total: it answers each cut of a command with a refusal, and each flipped bit,
+    which may leave a valid command, but never raises or half-applies.
+    """
+    for size in range(len(good)):
+        answer = QueueDriver().send(good[:size]).reply
+        assert queue_commands.decode_reply(answer)["refused"] == 400
+    for at in range(len(good)):
+        for bit in range(8):
+            q = QueueDriver()
+            bad = bytearray(good)
+            bad[at] ^= 1 << bit
+            assert q.send(bytes(bad)).reply
+            q.machine.check_invariants()

@@ -50,24 +50,15 @@ class Groups:
     def when_below(self, uid: int, size: int, done: Callable[[], None]) -> None:
         """Never."""
 
-    def send(
-        self,
-        uid: int,
-        command: bytes,
-        done: Any,
-        once: bool = False,
-        early: bytes = b"",
-        line: object = None,
-        is_lazy: bool = False,
-    ) -> None:
+    def send(self, uid: int, command: bytes, done: Any, **options: Any) -> None:
         if self.defect is not None:
             raise self.defect
-        if is_lazy:
+        if options.get("is_lazy"):
             self.others.append((uid, command))
             return
-        assert early == enqueue_commands.GAP_REPLY
+        assert options["early"] == enqueue_commands.GAP_REPLY
         self.sent.append((uid, command, done))
-        self.lines.append(line)
+        self.lines.append(options["line"])
 
 
 @dataclass(frozen=True)

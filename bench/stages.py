@@ -5,6 +5,7 @@
 Three members note the time at the borders of the stages (monotonic clock, the same for all of
 them); the notes are put together per publish.  Median and tenth percentile of each stage.  With
 --child it is such a member: only this program starts it.  The product knows nothing of this.
+Plain Python: methods that are compiled cannot be replaced.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def note_calls(owner: Any, name: str, before: str, after: str, notes: Notes) -> 
     begins = notes.setdefault(before, []).append
     ends = notes.setdefault(after, []).append
 
-    def noting(*args: Any) -> Any:
+    def noting(*args: Any, **options: Any) -> Any:
         begins(clock())
-        result = wrapped(*args)
+        result = wrapped(*args, **options)
         ends(clock())
         return result
 
@@ -96,7 +97,7 @@ def following(times: list[int], at: int) -> int:
 
 
 #: From border to border: (whose, label).  The follower's are those of each follower by itself.
-LEADER_BORDERS = ("client read", "proposed", "flush", "peer write", "peer written", "hand over")
+LEADER_BORDERS = ("client read", "flush", "proposed", "peer write", "peer written", "hand over")
 DISK_BORDERS = ("log write", "disk write", "sync", "synced", "finish")
 FOLLOWER_BORDERS = ("peer read", "hand over", *DISK_BORDERS, "peer write", "peer written")
 

@@ -393,8 +393,7 @@ class Replica:
         return is_allowed and self.machine.may_lose_last
 
     def _on_hasten(self, event: Hasten) -> None:
-        if self._node.is_leader:
-            self._node.replication.hasten()
+        self._node.replication.hasten()
 
     def _on_persisted(self, event: Persisted) -> None:
         snapshot = self._node.advance_persisted(event.token)

@@ -169,8 +169,11 @@ class Replication:
 
     def hasten(self) -> None:
         """Send and write what lazy commands have left behind."""
-        if self.is_behind:
-            self.is_behind = False
+        if not self.is_behind:
+            return
+        self.is_behind = False
+        # Who has lost its office meanwhile must not be asked again and again.
+        if self._node.role is _LEADER:
             self.is_write_due = self._node.log.handed < self._node.log.last
             self.broadcast()
 

@@ -130,8 +130,11 @@ def test_who_follows_has_nothing_to_hasten() -> None:
     cluster.stabilize()
     hand_over(cluster, "a", "b")
     cluster.wire.clear()
+    assert cluster.replicas[A].is_behind
     cluster.feed("a", Hasten())
     assert not kinds(cluster, "b") + kinds(cluster, "c")
+    # Its host asks while it is behind: a hundred times a second, and the group would never rest.
+    assert not cluster.replicas[A].is_behind
 
 
 # ---- alone --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.core.queue.queue_state import COUNTERS
+from brokerd.server.queue_columns import AT
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -121,17 +122,14 @@ class Figures:
 
     async def _add_queues(self) -> None:
         columns = self.sources.queues.columns
-        of, gauges, counters = columns.of, self.gauges, self.counters
-        async for places in columns.places_led():
-            self.queues_led += len(places)
+        for sums in (await columns.sums_led()).values():
+            self.queues_led += sums.queues
+            self.queues_unattended += sums.values[AT["is_unattended"]]
             for name in QUEUE_GAUGES:
-                gauges[name] += sum(map(of[name].__getitem__, places))
+                self.gauges[name] += sums.values[AT[name]]
             for name in COUNTERS:
-                counters[name] += sum(map(of[name].__getitem__, places))
-            ready, consumers = of["ready"], of["consumers"]
-            filled = [place for place in places if ready[place]]
-            self.queues_unattended += sum(not consumers[place] for place in filled)
-            self.ready_max = max(self.ready_max, *map(ready.__getitem__, filled), 0)
+                self.counters[name] += sums.values[AT[name]]
+        self.ready_max = await columns.ready_max()
 
     async def _add_groups(self) -> None:
         sums = await self.sources.queues.columns.add_groups()

@@ -2,14 +2,17 @@
 
 Whoever adds up or sorts ten thousand queues looks here instead of at their machines.  A machine is
 read when it has moved since it was read last; all others stand still, and may not even be in memory
-(ADR 60).  Used by metrics, listings and the HTTP API; built by member_queues.py.
+(ADR 60).  Sums over the queues that are led here follow what is read, so that they cost nothing
+where nothing moves.  Used by metrics, listings and the HTTP API; built by member_queues.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import operator
 from array import array
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from brokerd.core.queue.queue_state import COUNTERS
@@ -23,12 +26,15 @@ if TYPE_CHECKING:
     from brokerd.core.queue.queue_machine import QueueMachine
 
 #: What stands in a queue's columns: ready, unacked and dl_pending together, then as in its overview
-#: and its books; what it takes here; UNKNOWN of a time: there is none.
+#: and its books; what it takes here; UNKNOWN of a time: there is none; 1 if it has messages and no
+#: consumer.
 QUEUE_COLUMNS = (
     *("messages", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers"),
-    *("memory", "head_ms", "used_ms"),
+    *("memory", "head_ms", "used_ms", "is_unattended"),
     *COUNTERS,
 )
+#: Where each stands in sums of them.
+AT = {name: at for at, name in enumerate(QUEUE_COLUMNS)}
 #: In those of a group, as host_events.Progress has them; 0 or 1 where it is yes or no.
 GROUP_COLUMNS = ("is_leader", "term", "commit", "applied", "last", "snapshot", "is_damaged")
 UNKNOWN = -1
@@ -73,6 +79,15 @@ class Queues(Protocol):
     def machine(self, uid: int) -> QueueMachine:
         """Return the state of a queue that has a replica here."""
         ...
+
+
+@dataclass(slots=True)
+class LedSums:
+    """Over the queues of a vhost that are led here."""
+
+    queues: int = 0
+    #: Of each of QUEUE_COLUMNS.
+    values: list[int] = field(default_factory=lambda: [0] * len(QUEUE_COLUMNS))
 
 
 class Columns:
@@ -122,6 +137,10 @@ class Columns:
             column[place] = 0
         self.vhosts[place] = self.limits[place] = self.singles[place] = None
 
+    def _queue_at(self, place: int) -> list[int]:
+        """Return what stands there in QUEUE_COLUMNS."""
+        return [column[place] for column in self._of_queues]
+
     def _leave_place(self, place: int) -> None:
         self._write_no_queue(place)
         for column in self._of_groups:
@@ -140,7 +159,8 @@ class QueueColumns(Columns):
     before somebody asks or when nobody does.
 
     Invariants: who is not to be read anew stands as when `take` was called last.  A place may be
-    another's after a turn of the loop.
+    another's after a turn of the loop.  `_sums` are those of the queues in `_counted`, as they
+    stand.
     """
 
     def __init__(
@@ -157,6 +177,12 @@ class QueueColumns(Columns):
         self._unread: set[int] = set()
         self._damaged: set[int] = set()
         self._leaderless: set[int] = set()
+        #: Replicas of a queue whose record is not there yet: it comes without a move.
+        self._recordless: set[int] = set()
+        #: The queues led here, and by vhost what they come to; places of those with messages.
+        self._counted: set[int] = set()
+        self._sums: dict[str, LedSums] = {}
+        self._filled: set[int] = set()
         #: All that is here has a place, or is to be read.
         self._is_complete = False
         self._end: asyncio.TimerHandle | None = None
@@ -172,7 +198,7 @@ class QueueColumns(Columns):
             self._moved = self._groups.watch()
         moved, is_all = self._moved.take()
         unread = self._unread
-        unread.update(moved, self._damaged, self._without_vote())
+        unread.update(moved, self._damaged, self._recordless, self._without_vote())
         if is_all or not self._is_complete:
             unread.update(self._groups.groups(), self._places)
             self._is_complete = True
@@ -192,14 +218,35 @@ class QueueColumns(Columns):
                 return None
         return place
 
-    async def places_led(self) -> AsyncIterator[Sequence[int]]:
-        """Yield the places of the queues led here, some at a time; each good in its turn alone."""
-        self.take()
-        async for uids in in_slices(list(self._queues.led)):
-            # Deleted, or led elsewhere, while the walk rested.
+    async def values_of(self, uids: Sequence[int], name: str) -> list[int | None]:
+        """Return what each of these queues has in a column; None: no replica is here."""
+        await self._read_all()
+        column = self.of[name]
+        found: list[int | None] = []
+        async for some in in_slices(uids, PLACES):
+            places = map(self._places.get, some)
+            found += [None if place is None else column[place] for place in places]
+        return found
+
+    async def sums_led(self) -> Mapping[str, LedSums]:
+        """Return by vhost what the queues led here come to: as of this turn of the loop, and to be
+        read in it.
+        """
+        await self._read_all()
+        # Whose leadership has ended with no move of its group: a replica that was stopped.
+        async for uids in in_slices(list(self._counted), PLACES):
             led = self._queues.led
-            places = [self.place_of(uid) for uid in uids if uid in led]
-            yield [place for place in places if place is not None]
+            for uid in [uid for uid in uids if uid not in led]:
+                self._read(uid)
+        return self._sums
+
+    async def ready_max(self) -> int:
+        """Return how many messages are ready in the queue led here that has most of them."""
+        ready, most = self.of["ready"], 0
+        async for places in in_slices(list(self._filled), PLACES):
+            # Nobody may have one of them any more.
+            most = max(most, *[ready[place] for place in places if place < len(ready)])
+        return most
 
     async def add_groups(self) -> dict[str, int]:
         """Return the sum of each of GROUP_COLUMNS over all replicas here, and as `here` how many
@@ -228,6 +275,9 @@ class QueueColumns(Columns):
 
     def _read(self, uid: int) -> None:
         """Write down how a replica is now."""
+        if uid in self._counted:
+            self._discount(uid)
+        self._recordless.discard(uid)
         if self._groups.has_group(uid):
             place = self._places.get(uid)
             if place is None:
@@ -245,19 +295,47 @@ class QueueColumns(Columns):
             queue = self._queues.queue_of(uid)
             if queue is None:
                 self._write_no_queue(place)
+                self._recordless.add(uid)
             else:
                 self._write_queue(place, queue, self._queues.machine(uid))
+                if uid in self._queues.led:
+                    self._count(uid, place, queue.vhost)
         elif uid in self._places:
             self._leave_place(self._places.pop(uid))
             self._damaged.discard(uid)
             self._leaderless.discard(uid)
         self._unread.discard(uid)
 
+    def _count(self, uid: int, place: int, vhost: str) -> None:
+        sums = self._sums.setdefault(vhost, LedSums())
+        sums.queues += 1
+        sums.values = list(map(operator.add, sums.values, self._queue_at(place)))
+        self._counted.add(uid)
+        if self.of["ready"][place]:
+            self._filled.add(place)
+
+    def _discount(self, uid: int) -> None:
+        """Take a queue out of the sums, before its place is written to."""
+        place = self._places[uid]
+        vhost = self.vhosts[place]
+        assert vhost is not None, "a counted place is a queue's"
+        sums = self._sums[vhost]
+        sums.queues -= 1
+        if sums.queues:
+            sums.values = list(map(operator.sub, sums.values, self._queue_at(place)))
+        else:
+            del self._sums[vhost]
+        self._counted.discard(uid)
+        self._filled.discard(place)
+
     def _clear(self) -> None:
         """Nobody has asked for a while."""
         self._drop_places()
-        for known in (self._places, self._unread, self._damaged, self._leaderless):
+        sets = (self._unread, self._damaged, self._leaderless, self._recordless)
+        for known in (*sets, self._counted, self._filled):
             known.clear()
+        self._places.clear()
+        self._sums.clear()
         self._is_complete = False
 
 
@@ -272,5 +350,6 @@ def _figures(machine: QueueMachine, *, is_durable: bool) -> Sequence[int]:
         memory_breakdown.queue_bytes(machine, is_durable=is_durable),
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,
+        int(ready > 0 and not machine.consumers.registered),
         *map(machine.counters.__getitem__, COUNTERS),
     )

@@ -190,6 +190,16 @@ class Clients(Protocol):
         ...
 
     @property
+    def call_count(self) -> int:
+        """Return how many those are."""
+        ...
+
+    @property
+    def channel_count(self) -> int:
+        """Return how many channels are open; a call has one."""
+        ...
+
+    @property
     def blocked(self) -> BlockedClients:
         """Return those that an alarm keeps from publishing."""
         ...

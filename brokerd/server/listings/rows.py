@@ -351,7 +351,7 @@ def own(services: Sources) -> Row:
         "listeners": _listeners(services),
         "totals": {
             "connection_count": len(services.clients),
-            "channel_count": sum(len(c.sessions) for c in services.clients.all()),
+            "channel_count": services.clients.channel_count - services.clients.call_count,
             "consumer_count": len(services.deliveries),
             "queue_count": len(services.queues.queue_uids()),
             "virtual_host_count": len(services.catalog.view.records("vhost")),

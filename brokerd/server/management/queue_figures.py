@@ -9,7 +9,6 @@ without acknowledgement in it, too (docs/compatibility.md).
 from __future__ import annotations
 
 import operator
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,7 +17,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.rates import Sample
-from brokerd.server.queue_columns import UNKNOWN
+from brokerd.server.queue_columns import AT, PLACES, UNKNOWN
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -115,37 +114,34 @@ def orders(services: ManagementServices, queue: Queue) -> Figures | None:
     }
 
 
-def value_of(services: ManagementServices, column: str) -> Callable[[int], float | None]:
-    """Return what gives a queue's value in one of ORDERS by its uid; None where no replica is here.
+async def _values(
+    services: ManagementServices, queues: Sequence[Queue], column: str
+) -> list[float | None]:
+    """Return the value of each of these queues in one of ORDERS; None where no replica is here.
 
-    A list of 10,000 is sorted by it, so it looks at nothing but that value.
+    A list of 10,000 is sorted by it, so nothing but that value is looked at.
     """
     rates, columns = services.rates, services.listed.queues.columns
-    place_of, moving = columns.place_of, services.rates.moving
     part, at = _PLACES[column]
-    values = columns.of["consumers" if part == "consumers" else _SAMPLED[at]]
-
-    def gained(uid: int) -> float | None:
-        if place_of(uid) is None:
-            return None
-        return (rates.of(uid) or STILL)[at] if uid in moving else 0.0
-
-    def counted(uid: int) -> float | None:
-        place = place_of(uid)
-        return None if place is None else values[place]
-
-    return gained if part == "rates" else counted
+    uids: list[int] = []
+    async for some in in_slices(queues, PLACES):
+        uids += [queue.uid for queue in some]
+    name = "consumers" if part == "consumers" else _SAMPLED[at]
+    found: list[float | None] = [*await columns.values_of(uids, name)]
+    if part == "rates":
+        moving = {uid: (rates.of(uid) or STILL)[at] for uid in rates.moving}
+        found = [
+            None if value is None else moving.get(uid, 0.0)
+            for uid, value in zip(uids, found, strict=True)
+        ]
+    return found
 
 
 async def column_of_all(
     services: ManagementServices, queues: Sequence[Queue], column: str
 ) -> list[float | None]:
     """Return the value of each of these queues in one of ORDERS, None where nobody knows it."""
-    services.listed.queues.columns.take()
-    value = value_of(services, column)
-    found: list[float | None] = []
-    async for some in in_slices(queues):
-        found += [value(queue.uid) for queue in some]
+    found = await _values(services, queues, column)
     if None in found:
         rows = {row["uid"]: row for row in (await services.figures.everywhere(QUEUES)).all()}
         for place, queue in enumerate(queues):
@@ -182,27 +178,17 @@ async def known(
 class _Sums:
     """Over the queues of a vhost: samples, rates, consumers."""
 
-    values: list[int] = field(default_factory=lambda: [0] * len(STILL))
+    values: list[int]
+    consumers: int
     rates: list[float] = field(default_factory=lambda: list(STILL))
-    consumers: int = 0
 
 
 async def _add_up(columns: QueueColumns) -> dict[str, _Sums]:
     """Return the sums of the queues led here, by vhost, without their rates."""
-    sums: defaultdict[str, _Sums] = defaultdict(_Sums)
-    sampled, consumers = [columns.of[name] for name in _SAMPLED], columns.of["consumers"]
-    async for places in columns.places_led():
-        of_vhost: defaultdict[str, list[int]] = defaultdict(list)
-        for place in places:
-            vhost = columns.vhosts[place]
-            assert vhost is not None, "a place of a queue"
-            of_vhost[vhost].append(place)
-        for vhost, some in of_vhost.items():
-            into = sums[vhost]
-            for at, column in enumerate(sampled):
-                into.values[at] += sum(map(column.__getitem__, some))
-            into.consumers += sum(map(consumers.__getitem__, some))
-    return sums
+    return {
+        vhost: _Sums([sums.values[AT[name]] for name in _SAMPLED], sums.values[AT["consumers"]])
+        for vhost, sums in (await columns.sums_led()).items()
+    }
 
 
 async def _add_rates(services: ManagementServices, sums: Mapping[str, _Sums]) -> None:

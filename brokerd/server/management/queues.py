@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,6 +33,8 @@ _OF_POLICIES = ("policy", "operator_policy", "effective_policy_definition")
 _OF_CATALOG = _PLAIN.union(_OF_POLICIES, ("members", "online"))
 _OF_GAUGES = tuple(name for gauge in queue_figures.GAUGES for name in (gauge, f"{gauge}_details"))
 CONSUMERS = "consumers"
+#: Rows at most that are taken as they were kept before clients have their turn.
+KEPT_ROWS = 2_000
 #: Rows at most that are made before clients have their turn: one takes 30 microseconds.
 ROWS = 50
 
@@ -260,63 +263,99 @@ def _keys(maker: Maker, queue: Queue, found: Figures | None, columns: list[str])
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the rows of a list have."""
+
+    #: As the query has it.
+    columns: str
+    #: Without statistics (disable_stats); has_totals: but for the depths.
+    is_plain: bool
+    has_totals: bool
+
+
+def _shape_of(call: Call) -> _Shape:
+    is_plain = call.is_on("disable_stats")
+    has_totals = is_plain and call.is_on("enable_queue_totals")
+    return _Shape(call.query.get("columns", ""), is_plain, has_totals)
+
+
+class _Rows:
+    """Makes the rows of one list, in its shape."""
+
+    def __init__(self, call: Call, shape: _Shape) -> None:
+        self._services = call.services
+        self._shape = shape
+        self._columns = listing.columns_of(call.query)
+        self._maker = Maker(call.services, self._columns)
+        self._of: _Of = _nothing
+        self.has_figures = shape.has_totals or (not shape.is_plain and self._maker.has_figures)
+
+    async def know(self, queues: Sequence[Queue]) -> None:
+        """Find out what is known of these queues."""
+        if self.has_figures:
+            take = queue_figures.orders if self._shape.has_totals else queue_figures.figures
+            self._of = await queue_figures.known(self._services, queues, take)
+
+    def make(self, queue: Queue) -> tuple[Json, bool]:
+        """Return a queue's row, and whether it is the same as long as nothing moves."""
+        found = self._of(queue)
+        if self._shape.is_plain:
+            row = _plain(self._maker, queue, found, self._shape.has_totals)
+        else:
+            row = self._maker.whole(queue, found)
+        rests = not self.has_figures or (
+            found is not None
+            and self._services.listed.groups.has_group(queue.uid)
+            and not any(found["rates"])
+        )
+        return listing.chosen(row, self._columns), rests
+
+
 async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
-    """Return a list as JSON; of 10,000 rows only those of a slice are there at a time."""
-    if listing.columns_of(call.query) is None and not call.is_on("disable_stats"):
-        return encoding.bracketed(await _whole(call.services, queues))
-    return encoding.bracketed([encoding.items(rows) async for rows in _rows(call, queues)])
-
-
-async def _whole(services: ManagementServices, queues: Sequence[Queue]) -> list[bytes]:
-    """Return whole rows, encoded; those of queues that stand still as they were."""
-    view, resting, groups = services.catalog.view, services.resting, services.listed.groups
-    maker = Maker(services)
-    began = view.revision, frozenset(groups.alive())
-    resting.begin(began, services.rates.moving)
+    """Return a list as JSON, some rows in each part; those of queues that stand still as they were
+    kept; of 10,000 other rows only those of a slice are there at a time.
+    """
+    services, shape = call.services, _shape_of(call)
+    view, resting = services.catalog.view, services.resting
+    made = _Rows(call, shape)
+    began = view.revision, frozenset(services.listed.groups.alive())
+    resting.begin(shape, began, services.rates.moving)
     # In the same turn: a row that somebody else makes meanwhile is to have what moved before.
     services.listed.queues.columns.take()
-    missing: list[Queue] = []
-    async for some in in_slices(queues):
-        missing += [queue for queue in some if resting.get(queue.uid) is None]
-    of = await queue_figures.known(services, missing)
-    parts: list[bytes] = []
-    async for some in in_slices(queues):
-        made: list[bytes] = []
-        for queue in some:
+    rows: list[bytes | None] = []
+    async for some in in_slices(queues, KEPT_ROWS):
+        rows += resting.get(shape, [queue.uid for queue in some])
+    missing = [at for at, row in enumerate(rows) if row is None]
+    await made.know([queues[at] for at in missing])
+    async for places in in_slices(missing, ROWS):
+        for at in places:
+            queue = queues[at]
             if not _is_there(view, queue):
                 continue
-            row = resting.get(queue.uid)
-            if row is None:
-                found = of(queue)
-                row = encoding.items([maker.whole(queue, found)])
-                if found is not None and groups.has_group(queue.uid) and not any(found["rates"]):
-                    resting.keep(queue.uid, row, began)
-            made.append(row)
-        parts.append(b"".join(made))
-    return [part for part in parts if part]
+            row, rests = made.make(queue)
+            encoded = rows[at] = encoding.items([row])
+            if rests:
+                resting.keep(shape, queue.uid, encoded, began)
+    parts: list[bytes] = []
+    async for places in in_slices(range(len(rows)), KEPT_ROWS):
+        # Who was deleted meanwhile is no queue.
+        is_same = view.revision == began[0]
+        there = places if is_same else [at for at in places if _is_there(view, queues[at])]
+        parts.append(b"".join([kept for at in there if (kept := rows[at]) is not None]))
+    return encoding.bracketed([part for part in parts if part])
 
 
 async def _rows(call: Call, queues: Sequence[Queue]) -> AsyncIterator[list[Json]]:
     """Yield rows, some at a time: whole ones, or with disable_stats what is asked for of them."""
-    services, columns = call.services, listing.columns_of(call.query)
-    maker = Maker(services, columns)
-    of: _Of = _nothing
-    is_plain = call.is_on("disable_stats")
-    has_totals = is_plain and call.is_on("enable_queue_totals")
-    if has_totals or (not is_plain and maker.has_figures):
-        take = queue_figures.orders if has_totals else queue_figures.figures
-        of = await queue_figures.known(services, queues, take)
-    view = services.catalog.view
+    made = _Rows(call, _shape_of(call))
+    await made.know(queues)
+    view = call.services.catalog.view
     async for listed in in_slices(queues, ROWS):
         # The walk rests: who was deleted meanwhile is no queue that is down.
-        some = [queue for queue in listed if _is_there(view, queue)]
-        if not some:
-            continue
-        if is_plain:
-            rows = [_plain(maker, queue, of(queue), has_totals) for queue in some]
-        else:
-            rows = [maker.whole(queue, of(queue)) for queue in some]
-        yield rows if columns is None else [listing.chosen(row, columns) for row in rows]
+        some = [made.make(queue)[0] for queue in listed if _is_there(view, queue)]
+        if some:
+            yield some
 
 
 def _is_there(view: CatalogState, queue: Queue) -> bool:

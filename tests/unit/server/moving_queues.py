@@ -15,7 +15,7 @@ from brokerd.cluster.groups.host_events import Progress
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
-from brokerd.server.queue_columns import GROUP_COLUMNS, QUEUE_COLUMNS, QueueColumns
+from brokerd.server.queue_columns import AT, GROUP_COLUMNS, QUEUE_COLUMNS, QueueColumns
 from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.members.fakes import SPEC
 
@@ -151,6 +151,7 @@ class MovingQueues:
             "memory": 8_000 + machine.memory_bytes(),
             "head_ms": -1 if head is None else head,
             "used_ms": -1 if used is None else used,
+            "is_unattended": int(found["ready"] > 0 and not found["consumers"]),
         }
 
     def walked_groups(self) -> dict[str, int]:
@@ -168,6 +169,7 @@ class MovingQueues:
         sums: Counter[tuple[str, str]] = Counter()
         for uid in self.led:
             vhost = self.records[uid].vhost
+            sums[vhost, "queues"] += 1
             for name, value in self.of_queue(uid).items():
                 sums[vhost, name] += value
         return dict(sums)
@@ -175,12 +177,9 @@ class MovingQueues:
     async def added_led(self) -> dict[tuple[str, str], int]:
         """The same, from the columns."""
         sums: Counter[tuple[str, str]] = Counter()
-        async for places in self.columns.places_led():
-            for place in places:
-                vhost = self.columns.vhosts[place]
-                assert vhost is not None
-                for name in QUEUE_COLUMNS:
-                    sums[vhost, name] += self.columns.of[name][place]
+        for vhost, of in (await self.columns.sums_led()).items():
+            sums.update({(vhost, name): of.values[at] for name, at in AT.items()})
+            sums[vhost, "queues"] = of.queues
         return dict(sums)
 
     def kept(self, uid: int) -> dict[str, int] | None:

@@ -134,14 +134,13 @@ class Polled:
             "head_ms": None, "used_ms": None, "limit": None, "single": None,
         }  # fmt: skip
 
-    async def list(self) -> dict[str, dict[str, Any]]:
+    async def list(self, **query: str) -> dict[str, dict[str, Any]]:
         """Return the rows by the queue's name; `made` says which were made for it."""
         self.made.clear()
         known = list(self.view.vhosts[VHOST].queues.values())
         listed = Listed(self.groups, Queues(self.columns))
-        services = cast(Any, Asked(self, listed, self.rates, self.resting))
-        parts = await queues._whole(services, known)
-        rows = json.loads(b"".join(queues.encoding.bracketed(parts)))
+        call = Asking(Asked(self, listed, self.rates, self.resting), query)
+        rows = json.loads(b"".join(await queues._encoded(cast(Any, call), known)))
         return {row["name"]: row for row in rows}
 
     def uid(self, name: str) -> int:
@@ -159,12 +158,24 @@ class Asked:
     node: str = "n1"
 
 
+@dataclass
+class Asking:
+    """Who asks for the list."""
+
+    services: Asked
+    query: dict[str, str]
+
+    def is_on(self, name: str) -> bool:
+        return self.query.get(name) == "true"
+
+
 @pytest.fixture
 def polled(monkeypatch: pytest.MonkeyPatch) -> Polled:
     polled = Polled()
 
-    async def known(*_: Any) -> Any:
+    async def known(_: Any, missing: Any, take: Any) -> Any:
         await asyncio.sleep(0)
+        assert take is queue_figures.figures or take is queue_figures.orders
         return polled.figures
 
     monkeypatch.setattr(queue_figures, "known", known)
@@ -188,8 +199,8 @@ async def test_what_rows_are_made_of_is_as_of_the_turn_in_which_a_list_begins(
     """A move is told once: a row that another list makes from older figures would stay."""
     story, begin = polled.columns.story, polled.resting.begin
 
-    def noted(of: resting_rows.As, moving: set[int]) -> None:
-        begin(of, moving)
+    def noted(shape: Any, of: resting_rows.As, moving: set[int]) -> None:
+        begin(shape, of, moving)
         asyncio.get_running_loop().call_soon(story.append, "next turn")
 
     monkeypatch.setattr(polled.resting, "begin", noted)
@@ -223,7 +234,7 @@ async def test_no_row_outlives_a_change_of_the_catalog_or_of_the_members(polled:
 async def test_rows_are_kept_up_to_a_bound_and_for_a_while(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resting_rows, "BYTES_MAX", 1_500)
+    monkeypatch.setattr(resting_rows, "BYTES_MAX", 1_500 + resting_rows.ROW_BYTES)
     monkeypatch.setattr(resting_rows, "IDLE_S", 0.05)
     await polled.list()
     await polled.list()
@@ -231,6 +242,76 @@ async def test_rows_are_kept_up_to_a_bound_and_for_a_while(
     await asyncio.sleep(0.2)
     await polled.list()
     assert polled.made == ["a", "b", "c"]
+
+
+FIVE = {"columns": "name,messages,consumers"}
+TOTALS = {"disable_stats": "true", "enable_queue_totals": "true"}
+
+
+async def test_each_shape_has_rows_of_its_own(polled: Polled) -> None:
+    whole = await polled.list()
+    five = await polled.list(**FIVE)
+    assert sorted(polled.made) == ["a", "b", "c"]
+    assert five["a"] == {"name": "a", "messages": 0, "consumers": 0}
+    totals = await polled.list(**TOTALS)
+    assert totals["a"]["messages_ready"] == 0
+    assert "message_stats" not in totals["a"]
+    for query, rows in (({}, whole), (FIVE, five), (TOTALS, totals)):
+        assert await polled.list(**query) == rows
+        assert polled.made == []
+    # What has moved has moved in all of them, told once.
+    polled.ready["b"] = 7
+    polled.moved.note(polled.uid("b"))
+    for query in (FIVE, TOTALS, {}):
+        assert (await polled.list(**query))["b"]["messages"] == 7
+        assert polled.made == ["b"]
+
+
+async def test_what_the_catalog_alone_says_is_kept_whatever_moves(polled: Polled) -> None:
+    for query in ({"columns": "name,durable"}, {"disable_stats": "true"}):
+        polled.groups.are_here = False
+        first = await polled.list(**query)
+        assert first["a"]["durable"]
+        assert await polled.list(**query) == first
+        assert polled.made == []
+        polled.catalog.delete("queue", min(first))
+        assert sorted(await polled.list(**query)) == sorted(first)[1:]
+        polled.catalog.queue(min(first), durable=True)
+
+
+async def test_shapes_are_bounded_and_the_oldest_goes(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting_rows, "SHAPES_MAX", 2)
+    queries: list[dict[str, str]] = [{}, FIVE, TOTALS]
+    for query in queries:
+        await polled.list(**query)
+    sizes = [
+        len(row) + resting_rows.ROW_BYTES
+        for rows in polled.resting._rows.values()
+        for row in rows.values()
+    ]
+    assert polled.resting._size_bytes == sum(sizes)
+    await polled.list(**TOTALS)
+    assert polled.made == []
+    await polled.list()
+    assert sorted(polled.made) == ["a", "b", "c"]
+
+
+async def test_a_queue_that_is_deleted_while_its_list_is_made_is_left_out(
+    polled: Polled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await polled.list()
+    polled.moved.note(polled.uid("c"))
+
+    async def known(*_: Any) -> Any:
+        for name in ("b", "c"):
+            polled.catalog.delete("queue", name)
+        return polled.figures
+
+    monkeypatch.setattr(queue_figures, "known", known)
+    assert list(await polled.list()) == ["a"]
+    assert polled.made == []
 
 
 async def test_rows_of_queues_that_are_elsewhere_are_not_kept(polled: Polled) -> None:

@@ -28,7 +28,7 @@ from brokerd.cluster.groups.host import Host
 from brokerd.config import BrokerConfig, ConfigError
 from brokerd.core import profiles
 from brokerd.raft.messages import NodeId
-from brokerd.server import composition, logs, memory_release, start, welcome
+from brokerd.server import composition, logs, memory_release, slices, start, welcome
 from brokerd.server.access.password_checker import PasswordChecker
 from brokerd.server.access.tls_listener import ListenError, listener_context
 from brokerd.server.catalog import boot_definitions, keyring
@@ -141,6 +141,7 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         host_config = _host_config(config)
         host = Host(node, incarnation, wal, host_config, rng, wall_clock_ms, aside)
         groups = GroupClient(host, rng, incarnation=incarnation)
+        slices.give_way_to(lambda: groups.pending_in_all()[1] > 0)
         keys = keyring.load(config)
         member = composition.build(Given(config, profile, wal, host, groups, checker, keys, rng))
         fronts = composition.build_fronts(member)
@@ -156,6 +157,8 @@ async def _member(config: BrokerConfig) -> AsyncIterator[tuple[Member, Fronts]]:
         try:
             yield member, fronts
         finally:
+            # Walks must not keep what has ended.
+            slices.give_way_to(slices.never)
             await member.members.leadership.hand_over(STOP_SECONDS)
             member.base.tasks.cancel()
             member.members.membership.close()

@@ -4,7 +4,8 @@ A walk works for TURN_S of processor time, whatever is done with it, and rests t
 waits for is a few turns, since it passes the loop a few times.  A turn of the loop in between would
 not do: while the loop never waits for anything the log's thread, whose sync is over, does not get
 the interpreter's lock, for the loop lets go of it for some microseconds only (ADR 53).  Walks rest
-together and go on one at a time: a few of them take no more of the loop than one.
+together and go on one at a time: a few of them take no more of the loop than one.  While a command
+is under way they rest on, where commands are few: whoever waits for it does not notice the walk.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ctypes
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -28,8 +29,19 @@ SLICE_MIN = 8
 _FIRST = 8
 TURN_S = 0.0001
 REST_S = 0.0002
+#: So many rests at most while a command is under way, which takes a millisecond.
+PATIENCE = 5
+#: Where one is under way in more than this share of the moments, waiting for none is in vain.
+BUSY_MAX = 0.5
+#: Moments that count: the last dozens.
+_BUSY_GAIN = 1 / 32
 #: One more walk goes on at a time for so many that wait: many readers are not to starve.
 CROWD = 4
+
+
+def never() -> bool:
+    """Nobody waits for anything."""
+    return False
 
 
 class _Timer(ctypes.Structure):
@@ -41,8 +53,10 @@ class _Timer(ctypes.Structure):
 class _Rests:
     """Wakes walks of a loop after their rest, one after the other.
 
-    State: who rests, in order; while somebody does, the timer is set.  The loop's own clock counts
-    milliseconds; this one is a file that can be read when its time has come (timerfd_create(2)).
+    State: who rests, in order; while somebody does, the timer is set; in what share of the last
+    moments the member was busy, and how often the next walk has been put off.  The loop's own clock
+    counts milliseconds; this one is a file that can be read when its time has come
+    (timerfd_create(2)).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,6 +65,9 @@ class _Rests:
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self.is_busy: Callable[[], bool] = never
+        self._busy = 0.0
+        self._put_off = 0
         loop.add_reader(self._timer, self._due)
 
     def __del__(self) -> None:
@@ -69,6 +86,9 @@ class _Rests:
 
     def _due(self) -> None:
         os.read(self._timer, 8)
+        if self._is_put_off():
+            self._begin()
+            return
         turns = 1 + len(self._waiting) // CROWD
         while self._waiting and turns:
             walk = self._waiting.popleft()
@@ -79,17 +99,37 @@ class _Rests:
         if self._waiting:
             self._begin()
 
+    def _is_put_off(self) -> bool:
+        """Tell whether the next walk rests on, since a client waits for something."""
+        is_busy = self.is_busy()
+        if not self._put_off:
+            self._busy += (is_busy - self._busy) * _BUSY_GAIN
+        if is_busy and self._busy <= BUSY_MAX and self._put_off < PATIENCE:
+            self._put_off += 1
+            return True
+        self._put_off = 0
+        return False
+
 
 _rests: WeakKeyDictionary[asyncio.AbstractEventLoop, _Rests] = WeakKeyDictionary()
 
 
-async def _rest() -> None:
+def _here() -> _Rests:
     loop = asyncio.get_running_loop()
     rests = _rests.get(loop)
     if rests is None:
         rests = _rests[loop] = _Rests(loop)
-    walk = loop.create_future()
-    rests.add(walk)
+    return rests
+
+
+def give_way_to(is_busy: Callable[[], bool]) -> None:
+    """Have the walks of this loop rest on while `is_busy` says so, where that is seldom."""
+    _here().is_busy = is_busy
+
+
+async def _rest() -> None:
+    walk = asyncio.get_running_loop().create_future()
+    _here().add(walk)
     await walk
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog import policy
@@ -29,6 +30,8 @@ Columns: TypeAlias = list[list[str]] | None
 _Of: TypeAlias = Callable[[Queue], Figures | None]
 #: Columns of the catalog alone: whoever sorts by them, or by none, needs figures of a page only.
 _PLAIN = frozenset({"name", "vhost", "type", "durable", "auto_delete", "arguments", "exclusive"})
+#: Of them what a record has under the same name.
+_OF_RECORDS = {name: attrgetter(name) for name in ("name", "vhost", "type", "durable")}
 _OF_POLICIES = ("policy", "operator_policy", "effective_policy_definition")
 _OF_CATALOG = _PLAIN.union(_OF_POLICIES, ("members", "online"))
 _OF_GAUGES = tuple(name for gauge in queue_figures.GAUGES for name in (gauge, f"{gauge}_details"))
@@ -235,6 +238,11 @@ async def _ordered(call: Call, queues: Sequence[Queue], *, is_page: bool) -> Seq
     if len(columns) == 1 and columns[0] in queue_figures.ORDERS:
         values = await queue_figures.column_of_all(call.services, queues, columns[0])
         return listing.by_value(queues, values, call.query)
+    if len(columns) == 1 and columns[0] in _OF_RECORDS:
+        texts: list[Any] = []
+        async for some in in_slices(queues, KEPT_ROWS):
+            texts += map(_OF_RECORDS[columns[0]], some)
+        return listing.by_value(queues, texts, call.query)
     maker = Maker(call.services, [column.split(".") for column in columns])
     of: _Of = _nothing
     if not _PLAIN.issuperset(columns):

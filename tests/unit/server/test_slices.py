@@ -121,6 +121,34 @@ async def test_walks_go_on_one_at_a_time_and_more_of_a_crowd(
     assert list(map(len, woken)) == [3, 2, 1, 1, 1]
 
 
+async def test_a_walk_rests_on_while_somebody_waits_for_a_command() -> None:
+    asked = 0
+
+    def is_busy() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 3
+
+    slices.give_way_to(is_busy)
+    await slices._rest()
+    assert asked == 3
+    slices.give_way_to(slices.never)
+
+
+async def test_a_walk_waits_a_few_rests_and_none_where_somebody_always_waits() -> None:
+    slices.give_way_to(lambda: True)
+    rests = slices._here()
+    assert [rests._is_put_off() for _ in range(6)] == [True] * slices.PATIENCE + [False]
+    turns = [rests._is_put_off() for _ in range(1000)]
+    assert not any(turns[-100:])
+    # Where commands become few again, it is worth waiting again.
+    slices.give_way_to(slices.never)
+    assert not any(rests._is_put_off() for _ in range(100))
+    slices.give_way_to(lambda: True)
+    assert rests._is_put_off()
+    slices.give_way_to(slices.never)
+
+
 async def test_a_walk_that_is_cancelled_at_rest_keeps_nobody_up() -> None:
     walks = [asyncio.create_task(slices._rest()) for _ in range(3)]
     await asyncio.sleep(0)

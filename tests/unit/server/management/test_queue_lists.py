@@ -94,6 +94,22 @@ async def test_a_queue_that_is_deleted_while_a_list_is_made_is_left_out(
     assert len(json.loads(b"".join(queues.encoding.bracketed(parts)))) == 2
 
 
+async def test_a_list_is_sorted_by_what_records_say() -> None:
+    catalog = CatalogDriver()
+    for name in ("b", "a", "c"):
+        catalog.queue(name, durable=name != "c")
+    known = list(catalog.view.vhosts[VHOST].queues.values())
+
+    async def ordered(**query: str) -> str:
+        call = cast(Any, Call(Services(Catalog(catalog.view)), query))
+        return "".join(queue.name for queue in await queues._ordered(call, known, is_page=False))
+
+    assert await ordered(sort="name") == "abc"
+    assert await ordered(sort="name", sort_reverse="true") == "cba"
+    assert await ordered(sort="durable") == "cba"
+    assert await ordered(sort="vhost") == "bac"
+
+
 @dataclass
 class Rates:
     """Queues whose rates are not 0."""
@@ -139,7 +155,7 @@ class Polled:
         self.made.clear()
         known = list(self.view.vhosts[VHOST].queues.values())
         listed = Listed(self.groups, Queues(self.columns))
-        call = Asking(Asked(self, listed, self.rates, self.resting), query)
+        call = Call(cast(Any, Asked(self, listed, self.rates, self.resting)), query)
         rows = json.loads(b"".join(await queues._encoded(cast(Any, call), known)))
         return {row["name"]: row for row in rows}
 
@@ -156,17 +172,6 @@ class Asked:
     rates: Rates
     resting: RestingRows
     node: str = "n1"
-
-
-@dataclass
-class Asking:
-    """Who asks for the list."""
-
-    services: Asked
-    query: dict[str, str]
-
-    def is_on(self, name: str) -> bool:
-        return self.query.get(name) == "true"
 
 
 @pytest.fixture

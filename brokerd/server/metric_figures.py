@@ -139,10 +139,10 @@ class Figures:
     async def _add_clients(self) -> None:
         clients = self.clients
         async for connections in in_slices(self.sources.connections.all(), SLICE):
+            clients["in_flow"] += sum([each.gate.is_in_flow for each in connections])
+            clients["received_bytes"] += sum([each.received_bytes for each in connections])
+            clients["sent_bytes"] += sum([each.sent_bytes for each in connections])
             for connection in connections:
-                clients["in_flow"] += connection.gate.is_in_flow
-                clients["received_bytes"] += connection.received_bytes
-                clients["sent_bytes"] += connection.sent_bytes
                 for session in connection.sessions.values():
                     clients["channels"] += 1
                     clients["publishers"] += session.published > 0

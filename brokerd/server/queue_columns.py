@@ -307,7 +307,9 @@ class QueueColumns(Columns):
         self._unread.discard(uid)
 
     def _count(self, uid: int, place: int, vhost: str) -> None:
-        sums = self._sums.setdefault(vhost, LedSums())
+        sums = self._sums.get(vhost)
+        if sums is None:
+            sums = self._sums[vhost] = LedSums()
         sums.queues += 1
         sums.values = list(map(operator.add, sums.values, self._queue_at(place)))
         self._counted.add(uid)

@@ -60,8 +60,10 @@ class _Rests:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._timer = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._set_time = libc.timerfd_settime
+        self._until = ctypes.byref(_Timer((0, 0), (0, round(REST_S * 1e9))))
+        self._timer = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -75,8 +77,7 @@ class _Rests:
             os.close(self._timer)
 
     def _begin(self) -> None:
-        timer = _Timer((0, 0), (0, round(REST_S * 1e9)))
-        self._libc.timerfd_settime(self._timer, 0, ctypes.byref(timer), None)
+        self._set_time(self._timer, 0, self._until, None)
 
     def add(self, walk: asyncio.Future[None]) -> None:
         """Let a walk rest."""

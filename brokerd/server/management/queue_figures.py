@@ -129,11 +129,12 @@ async def _values(
     name = "consumers" if part == "consumers" else _SAMPLED[at]
     found: list[float | None] = [*await columns.values_of(uids, name)]
     if part == "rates":
-        moving = {uid: (rates.of(uid) or STILL)[at] for uid in rates.moving}
-        found = [
-            None if value is None else moving.get(uid, 0.0)
-            for uid, value in zip(uids, found, strict=True)
-        ]
+        moving = rates.moving
+        async for places in in_slices(range(len(uids)), PLACES):
+            for place in places:
+                uid = uids[place]
+                if found[place] is not None:
+                    found[place] = (rates.of(uid) or STILL)[at] if uid in moving else 0.0
     return found
 
 

@@ -332,13 +332,14 @@ async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
     # In the same turn: a row that somebody else makes meanwhile is to have what moved before.
     services.listed.queues.columns.take()
     rows: list[bytes | None] = []
+    missing: list[tuple[int, Queue]] = []
     async for some in in_slices(queues, KEPT_ROWS):
+        begin = len(rows)
         rows += resting.get(shape, [queue.uid for queue in some])
-    missing = [at for at, row in enumerate(rows) if row is None]
-    await made.know([queues[at] for at in missing])
-    async for places in in_slices(missing, ROWS):
-        for at in places:
-            queue = queues[at]
+        missing += [each for each in enumerate(some, begin) if rows[each[0]] is None]
+    await made.know([queue for _, queue in missing])
+    async for unkept in in_slices(missing, ROWS):
+        for at, queue in unkept:
             if not _is_there(view, queue):
                 continue
             row, rests = made.make(queue)

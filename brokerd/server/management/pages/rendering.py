@@ -17,6 +17,9 @@ import jinja2
 from brokerd.server.management.call import Answer
 from brokerd.server.slices import in_turns
 
+#: Of a template's pieces, which are a word or a line each and take some microseconds, so many are
+#: one part.
+PIECES = 20
 TEMPLATES = Path(__file__).with_name("templates")
 #: No inline style and no script, ours or another's; forms ask this member.
 _POLICY = (
@@ -52,7 +55,9 @@ async def page(template: str, **values: Any) -> Answer:
     if template not in _loaded:
         # It is compiled, for 10 ms.
         await asyncio.to_thread(_load, template)
-    parts = [part async for part in in_turns(_loaded[template].generate(values))]
+    made = _loaded[template].stream(values)
+    made.enable_buffering(PIECES)
+    parts = [part async for part in in_turns(made)]
     return Answer(
         text=_readable("".join(parts)),
         content_type="text/html; charset=utf-8",

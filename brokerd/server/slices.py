@@ -31,6 +31,10 @@ TURN_S = 0.0001
 REST_S = 0.0002
 #: So many rests at most while a command is under way, which takes a millisecond.
 PATIENCE = 5
+#: And so many, a tenth of a second, of walks on end: who asks for much is not to wait for long.
+PUT_OFFS_MAX = 500
+#: Walks that began so long after the last rest of others are others.
+APART_S = 0.1
 #: Where one is under way in more than this share of the moments, waiting for none is in vain.
 BUSY_MAX = 0.5
 #: Moments that count: the last dozens.
@@ -70,6 +74,9 @@ class _Rests:
         self.is_busy: Callable[[], bool] = never
         self._busy = 0.0
         self._put_off = 0
+        #: The same of all walks on end, and when one of them rested last.
+        self._put_offs = 0
+        self._rested_at = 0.0
         loop.add_reader(self._timer, self._due)
 
     def __del__(self) -> None:
@@ -102,11 +109,16 @@ class _Rests:
 
     def _is_put_off(self) -> bool:
         """Tell whether the next walk rests on, since a client waits for something."""
-        is_busy = self.is_busy()
+        is_busy, now = self.is_busy(), time.monotonic()
+        if now - self._rested_at > APART_S:
+            self._put_offs = 0
+        self._rested_at = now
         if not self._put_off:
             self._busy += (is_busy - self._busy) * _BUSY_GAIN
-        if is_busy and self._busy <= BUSY_MAX and self._put_off < PATIENCE:
+        is_worth_it = self._busy <= BUSY_MAX and self._put_offs < PUT_OFFS_MAX
+        if is_busy and is_worth_it and self._put_off < PATIENCE:
             self._put_off += 1
+            self._put_offs += 1
             return True
         self._put_off = 0
         return False

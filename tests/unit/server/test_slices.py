@@ -149,6 +149,21 @@ async def test_a_walk_waits_a_few_rests_and_none_where_somebody_always_waits() -
     slices.give_way_to(slices.never)
 
 
+async def test_long_walks_are_put_off_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rests = slices._here()
+    busy = iter([True, False, False, False] * 3000)
+    slices.give_way_to(lambda: next(busy))
+    turns = [rests._is_put_off() for _ in range(6000)]
+    assert sum(turns) == slices.PUT_OFFS_MAX
+    assert not any(turns[4 * slices.PUT_OFFS_MAX :])
+    # The next one that somebody asks for is another.
+    now += 2 * slices.APART_S
+    assert any(rests._is_put_off() for _ in range(8))
+    slices.give_way_to(slices.never)
+
+
 async def test_a_walk_that_is_cancelled_at_rest_keeps_nobody_up() -> None:
     walks = [asyncio.create_task(slices._rest()) for _ in range(3)]
     await asyncio.sleep(0)

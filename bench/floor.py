@@ -53,9 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--directory", type=Path, help="where the logs lie (default: where brokerd's)"
-    )
+    parser.add_argument("--directory", type=Path, help="where the logs lie (default: TMPDIR)")
     args = parser.parse_args()
     print("| round | p50, µs | p99, µs | CPU of leader and followers, µs |\n|---|---|---|---|")
     rounds = []

@@ -238,6 +238,11 @@ class QueueColumns(Columns):
             led = self._queues.led
             for uid in [uid for uid in uids if uid not in led]:
                 self._read(uid)
+        # Or has begun with none.
+        if len(self._counted) < len(self._queues.led):
+            async for uids in in_slices(list(self._queues.led), PLACES):
+                for uid in [uid for uid in uids if uid not in self._counted]:
+                    self._read(uid)
         return self._sums
 
     async def ready_max(self) -> int:

@@ -168,6 +168,13 @@ async def test_leadership_counts_that_ended_without_a_move(member: MovingQueues)
     assert await member.added_led() == member.walked_led()
 
 
+async def test_leadership_counts_that_begins_without_a_move(member: MovingQueues) -> None:
+    """Whoever hears of it may hear after the group has been read."""
+    await check(member)
+    member.led[3] = 1
+    assert await member.added_led() == member.walked_led()
+
+
 async def test_damage_counts_that_is_found_and_mended_without_a_move(member: MovingQueues) -> None:
     await check(member)
     for is_damaged in (True, False):

@@ -33,6 +33,8 @@ HERE = Path(__file__).resolve().parent
 PATIENCE_S = 60.0
 STOCK_MESSAGES = 200
 BLOCKED_MESSAGES = 50
+#: For the consumer that goes on during the alarm.
+FILL_MESSAGES = 500
 ALARM_S = 3.0
 
 
@@ -182,7 +184,12 @@ class Demo:
         """Lower the watermark under what the member uses; publishers stop, consumers go on."""
         member = self._members[0]
         admin = Admin(member.grpc_port)
-        await asyncio.to_thread(_fill, member.amqp_port, 500)
+        await asyncio.to_thread(_fill, member.amqp_port, FILL_MESSAGES)
+        # A member that follows counts a confirmed order with its next tick.
+        await self._wait(
+            "the queue holds what the consumer is to take",
+            lambda: admin.queue("orders")["messages_ready"] >= FILL_MESSAGES,
+        )
         before = await asyncio.to_thread(admin.queue, "orders")
         self.say(
             "lowering the memory watermark to 1 MiB: every publisher of the cluster is blocked"
@@ -269,7 +276,7 @@ def _publish_stock(port: int) -> None:
 
 
 def _fill(port: int, count: int) -> None:
-    """Put orders there for the consumer that goes on during the alarm."""
+    """Put orders into the queue, each confirmed."""
     connection = connect(port)
     channel = connection.channel()
     channel.confirm_delivery()

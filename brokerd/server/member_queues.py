@@ -20,7 +20,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
-from brokerd.server.queue_columns import QueueColumns
+from brokerd.server.queue_table import QueueTable
 
 
 class MemberQueues:
@@ -44,7 +44,7 @@ class MemberQueues:
         self._views = MessageViews(self._entry_data)
         self.caches = BodyCaches(self._views, log_cache)
         #: Figures of those that have a replica here, for whoever adds up or sorts all.
-        self.columns = QueueColumns(host, self, self._without_vote)
+        self.table = QueueTable(host, self, self._without_vote)
 
     # ---- which there are ------------------------------------------------------------------------
 
@@ -65,6 +65,10 @@ class MemberQueues:
         machine = self.host.machine_of(uid)
         assert isinstance(machine, QueueMachine)
         return machine
+
+    def outline(self, uid: int) -> bytes:
+        """Return what walks over all queues read of one that has a replica here."""
+        return self.host.folded.outline_of(uid) or self.machine(uid).outline()
 
     def _without_vote(self) -> list[int]:
         return [driver.uid for driver in self.host.refilling.without_vote()]

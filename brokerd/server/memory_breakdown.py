@@ -115,10 +115,12 @@ class Holders:
     log_cache: Callable[[], int]
 
 
-def queue_bytes(machine: QueueMachine, *, is_durable: bool) -> int:
-    """Estimate what a queue takes at this member; one that is not durable has its bodies here."""
-    bodies = 0 if is_durable else machine.store.ready_bytes + machine.unacked_bytes
-    return QUEUE_BYTES + machine.memory_bytes() + bodies
+def queue_bytes(messages_bytes: int, bodies_bytes: int, *, is_durable: bool) -> int:
+    """Estimate what a queue takes at this member; one that is not durable has its bodies here.
+
+    messages_bytes: what its messages take beside their bodies.
+    """
+    return QUEUE_BYTES + messages_bytes + (0 if is_durable else bodies_bytes)
 
 
 class MemoryBreakdown:
@@ -184,7 +186,8 @@ class MemoryBreakdown:
             size = FOLDED_QUEUE_BYTES
             if not self._holders.is_folded(uid):
                 machine = self._holders.queues.machine(uid)
-                size = queue_bytes(machine, is_durable=queue.durable)
+                bodies = machine.store.ready_bytes + machine.unacked_bytes
+                size = queue_bytes(machine.memory_bytes(), bodies, is_durable=queue.durable)
             self._sizes[queue.type][uid] = size
             self._totals[queue.type] += size
 

@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 
 from brokerd.cluster.peer.certificate_files import CertificateFiles
 from brokerd.core.queue.queue_state import COUNTERS
-from brokerd.server.queue_columns import AT
+from brokerd.server.queue_table import AT
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
@@ -121,18 +121,18 @@ class Figures:
         self.process = await asyncio.to_thread(lambda: list(_PROCESS.collect()))
 
     async def _add_queues(self) -> None:
-        columns = self.sources.queues.columns
-        for sums in (await columns.sums_led()).values():
+        table = self.sources.queues.table
+        for sums in (await table.sums_led()).values():
             self.queues_led += sums.queues
             self.queues_unattended += sums.values[AT["is_unattended"]]
             for name in QUEUE_GAUGES:
                 self.gauges[name] += sums.values[AT[name]]
             for name in COUNTERS:
                 self.counters[name] += sums.values[AT[name]]
-        self.ready_max = await columns.ready_max()
+        self.ready_max = await table.ready_max()
 
     async def _add_groups(self) -> None:
-        sums = await self.sources.queues.columns.add_groups()
+        sums = await self.sources.queues.table.add_groups()
         self.groups.update(sums)
         self.groups["lagging"] = sums["commit"] - sums["applied"]
 

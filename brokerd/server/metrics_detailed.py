@@ -10,6 +10,7 @@ docs/reference/metrics.md lists the families.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,13 +21,13 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from brokerd.server import metrics_rabbitmq
 from brokerd.server.metric_figures import SLICE, Figures, Sources
+from brokerd.server.queue_table import AT
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.core.catalog.catalog_objects import Exchange
     from brokerd.server.amqp.connection import ClientConnection
     from brokerd.server.amqp.session import Session
-    from brokerd.server.queue_columns import QueueColumns
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,7 +38,7 @@ ASKED_MAX = 64
 
 #: Name after PREFIX (or whole, if it begins with that of the product), type, help, and the value.
 Column: TypeAlias = tuple[str, str, str, Callable[[R], float]]
-#: The same of a queue: its value is the sum of these of queue_columns.py.
+#: The same of a queue: its value is the sum of these of queue_table.py.
 _Figure: TypeAlias = tuple[str, str, str, tuple[str, ...]]
 
 _CONSUMERS: _Figure = ("queue_consumers", "gauge", "Consumers.", ("consumers",))
@@ -189,31 +190,31 @@ class _Small(Collector):
 
 async def _of_queues(sources: Sources, wanted: Asked) -> list[bytes]:
     queues = sources.queues
-    kept = queues.columns
-    kept.take()
+    table = queues.table
+    table.take()
 
-    def here(uids: Sequence[int]) -> Iterable[tuple[str, int]]:
+    def here(uids: Sequence[int]) -> Iterable[tuple[str, array[int]]]:
         for uid in filter(sources.host.has_group, uids):
-            queue, place = queues.queue_of(uid), kept.place_of(uid)
-            if queue is not None and place is not None and wanted.has(queue.vhost):
-                yield labels(vhost=queue.vhost, queue=queue.name), place
+            queue, row = queues.queue_of(uid), table.row_of(uid)
+            if queue is not None and row is not None and wanted.has(queue.vhost):
+                yield labels(vhost=queue.vhost, queue=queue.name), row
 
-    def led(uids: Sequence[int]) -> Iterable[tuple[str, int]]:
+    def led(uids: Sequence[int]) -> Iterable[tuple[str, array[int]]]:
         return here(list(filter(queues.leads, uids)))
 
     figures = _columns(_QUEUES, wanted)
-    parts = await _table(_values(kept, figures), list(queues.led), led) if figures else []
+    parts = await _table(_values(figures), list(queues.led), led) if figures else []
     if "ra_metrics" in wanted.families:
-        parts += await _table(_values(kept, _GROUPS), queues.queue_uids(), here)
+        parts += await _table(_values(_GROUPS), queues.queue_uids(), here)
     return parts
 
 
-def _values(kept: QueueColumns, figures: Iterable[_Figure]) -> list[Column[int]]:
-    """Return columns of a table whose rows are places in what is kept."""
+def _values(figures: Iterable[_Figure]) -> list[Column[array[int]]]:
+    """Return columns of a table whose rows are those of queue_table.py."""
 
-    def value_of(names: tuple[str, ...]) -> Callable[[int], float]:
-        columns = [kept.of[name] for name in names]
-        return lambda place: sum([column[place] for column in columns])
+    def value_of(names: tuple[str, ...]) -> Callable[[array[int]], float]:
+        places = [AT[name] for name in names]
+        return lambda row: sum([row[at] for at in places])
 
     return [(name, kind, text, value_of(names)) for name, kind, text, names in figures]
 

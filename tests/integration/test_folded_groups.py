@@ -25,8 +25,8 @@ pytestmark = pytest.mark.timeout(240)
 class SmallMachine(ToyMachine):
     """A toy that may be made again."""
 
-    def blank(self) -> Callable[[], ToyMachine]:  # type: ignore[override]
-        return SmallMachine
+    def blank(self) -> tuple[Callable[[], ToyMachine], bytes]:  # type: ignore[override]
+        return SmallMachine, b"%d values" % len(self.values)
 
 
 @pytest_asyncio.fixture
@@ -70,6 +70,8 @@ async def test_a_command_to_a_folded_group_is_applied_everywhere(cluster: Cluste
     for number, uid in enumerate(UIDS):
         for member in cluster.all():
             assert values(member, uid) == {"x": str(number), "y": str(number)}
+            outline = member.host.folded.outline_of(uid)
+            assert outline == (b"2 values" if uid in member.host.folded else None)
     # Who looks leaves them as they are.
     assert are_folded(cluster)
 

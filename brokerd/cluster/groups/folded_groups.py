@@ -49,15 +49,18 @@ class Packing:
 
 
 class Kept:
-    """A folded group.  `folded.state` is packed."""
+    """A folded group.  `folded.state` is packed, the machine's outline in front of it."""
 
-    __slots__ = ("folded", "inputs", "log_uid", "make")
+    __slots__ = ("folded", "inputs", "log_uid", "make", "outline_size")
 
-    def __init__(self, folded: Folded, log_uid: int, make: Callable[[], Machine]) -> None:
+    def __init__(
+        self, folded: Folded, log_uid: int, make: Callable[[], Machine], outline_size: int
+    ) -> None:
         self.folded = folded
         self.log_uid = log_uid
         #: Makes the machine.
         self.make = make
+        self.outline_size = outline_size
         #: What has come since; None: nothing.
         self.inputs: list[Input] | None = None
 
@@ -89,10 +92,17 @@ class FoldedGroups:
         """Return what is kept of a group, None of others."""
         return self._kept.get(uid)
 
-    def put(self, uid: int, folded: Folded, log_uid: int, make: Callable[[], Machine]) -> None:
-        """Keep a replica."""
-        state = self._packing.pack(folded.state)
-        self._kept[uid] = Kept(replace(folded, state=state), log_uid, make)
+    def put(
+        self,
+        uid: int,
+        folded: Folded,
+        log_uid: int,
+        make: Callable[[], Machine],
+        outline: bytes,
+    ) -> None:
+        """Keep a replica; make, outline: as its machine gave them (`Machine.blank`)."""
+        state = self._packing.pack(outline + folded.state)
+        self._kept[uid] = Kept(replace(folded, state=state), log_uid, make, len(outline))
 
     def of(self, uid: int) -> Kept:
         """Return what is kept of a folded group."""
@@ -108,7 +118,8 @@ class FoldedGroups:
 
     def whole(self, kept: Kept) -> Folded:
         """Return what a replica is made of."""
-        return replace(kept.folded, state=self._packing.unpack(kept.folded.state))
+        state = self._packing.unpack(kept.folded.state)
+        return replace(kept.folded, state=state[kept.outline_size :])
 
     def leader_of(self, uid: int) -> NodeId | None:
         """Return who leads a folded group, None of others."""
@@ -128,6 +139,13 @@ class FoldedGroups:
         machine = kept.make()
         machine.restore(self.whole(kept).machine_state())
         return machine
+
+    def outline_of(self, uid: int) -> bytes | None:
+        """Return the outline of a folded group's machine, None of others."""
+        kept = self._kept.get(uid)
+        if kept is None:
+            return None
+        return self._packing.unpack(kept.folded.state)[: kept.outline_size]
 
     def progress_of(self, uid: int) -> Progress | None:
         """Return how far a folded group is, None of others."""

@@ -165,16 +165,16 @@ class HostedGroups:
         driver = self.awake.get(uid)
         if driver is None or not driver.is_idle:
             return False
-        make = driver.machine.blank()
-        folded = None if make is None else driver.replica.fold()
-        if make is None or folded is None:
+        blank = driver.machine.blank()
+        folded = None if blank is None else driver.replica.fold()
+        if blank is None or folded is None:
             return False
         log = self._wal.log(driver.log_uid)
         if log.snapshot_index:
             # Nobody asks again for what it needs.
             self._wal.set_live(driver.log_uid, driver.machine.live_indexes())
         log.let_go()
-        self.folded.put(uid, folded, driver.log_uid, make)
+        self.folded.put(uid, folded, driver.log_uid, *blank)
         del self.awake[uid]
         driver.close()
         driver.replica.close()

@@ -26,6 +26,7 @@ from brokerd.core.queue import (
     effects,
     queue_commands,
     queue_decoders,
+    queue_outline,
     queue_snapshot,
 )
 from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX, Consumer
@@ -106,14 +107,20 @@ class QueueMachine(QueueIntake):
         """Return the log indexes that hold ready, checked-out or dead-letter messages."""
         return self.store.live_indexes()
 
-    def blank(self) -> Callable[[], QueueMachine] | None:
-        """Return what makes another one; None while clients use this one or much is in it."""
+    def blank(self) -> tuple[Callable[[], QueueMachine], bytes] | None:
+        """Return what makes another one, and the outline of this one; None while clients use it or
+        much is in it.
+        """
         is_used = self.consumers.registered or self.unacked or self.letters.count or self.suspected
         if is_used or self.delayed.count or self.deleted is not None or self.more_to_deliver:
             return None
         if len(self.enqueuers) > ENQUEUERS_MAX or self.store.memory_bytes() > MESSAGES_BYTES_MAX:
             return None
-        return QueueMachine
+        return QueueMachine, self.outline()
+
+    def outline(self) -> bytes:
+        """Return what walks over all queues read of it."""
+        return queue_outline.encode(self)
 
     def tick_command(self) -> bytes:
         """Return the command to propose at that deadline."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from brokerd.server.catalog import ports, topology_batch
     from brokerd.server.memory_breakdown import MemoryBreakdown
     from brokerd.server.messages.delivery import DeliveryHub
-    from brokerd.server.queue_columns import QueueColumns
+    from brokerd.server.queue_table import QueueTable
     from brokerd.server.variables import Variables
 
 
@@ -76,7 +76,7 @@ class KnownQueues(Protocol):
         ...
 
     @property
-    def columns(self) -> QueueColumns:
+    def table(self) -> QueueTable:
         """Return their figures, for whoever adds up or sorts all of them."""
         ...
 

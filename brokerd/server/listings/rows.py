@@ -77,7 +77,7 @@ def _queue_figures(services: Sources, queue: Queue) -> Row:
     alive = services.groups.alive() | {NodeId(services.node)}
     messages = overview["ready"] + overview["unacked"] + overview["dl_pending"]
     size = overview["ready_bytes"] + overview["unacked_bytes"]
-    memory = memory_breakdown.queue_bytes(machine, is_durable=queue.durable)
+    memory = memory_breakdown.queue_bytes(machine.memory_bytes(), size, is_durable=queue.durable)
     leader = status.leader or ""
     return {
         "leader": leader,
@@ -236,7 +236,7 @@ async def is_caught_up(services: Sources) -> bool:
     async for uids in in_slices(groups.groups()):
         if any(groups.leader_of(uid) is None for uid in filter(groups.has_group, uids)):
             return False
-    sums = await services.queues.columns.add_groups()
+    sums = await services.queues.table.add_groups()
     return sums["applied"] == sums["commit"]
 
 

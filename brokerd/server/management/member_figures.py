@@ -40,7 +40,7 @@ def make_rates(sources: Sources, totals: MemberTotals) -> Rates:
         functools.partial(_sample, sources, totals),
         sources.groups.watch(),
         always=(MEMBER,),
-        begin=sources.queues.columns.take,
+        begin=sources.queues.table.take,
     )
 
 

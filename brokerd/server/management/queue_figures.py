@@ -1,7 +1,7 @@
 """Figures of single queues, in RabbitMQ's names: from the replica here, else from who has one.
 
 Every replica applies the same commands, so that a member answers for each queue that it holds, from
-the columns that it keeps (queue_columns.py); of the others it asks those who lead them
+the table that it keeps (queue_table.py); of the others it asks those who lead them
 (figures.py).  Deliveries are counted as one figure by the queue: `deliver` has gets and deliveries
 without acknowledgement in it, too (docs/compatibility.md).
 """
@@ -9,21 +9,24 @@ without acknowledgement in it, too (docs/compatibility.md).
 from __future__ import annotations
 
 import operator
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.core.queue.queue_outline import UNKNOWN
+from brokerd.server import memory_breakdown
 from brokerd.server.management.call import Json
 from brokerd.server.management.figures import Rows
 from brokerd.server.management.rates import Sample
-from brokerd.server.queue_columns import AT, PLACES, UNKNOWN
+from brokerd.server.queue_table import AT, PLACES
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.server.listings.ports import Sources
     from brokerd.server.management.ports import ManagementServices
-    from brokerd.server.queue_columns import QueueColumns
+    from brokerd.server.queue_table import QueueTable
 
 #: Figures of a queue that travel between members: see `figures`.
 Figures: TypeAlias = dict[str, Any]
@@ -53,64 +56,66 @@ _STATS_AT = tuple(
 )
 #: Of rates, where nothing is known yet.
 STILL = (0.0,) * (len(GAUGES) + len(COUNTERS))
-#: Where the figures of a sample stand (queue_columns.py).
+#: What a sample has of a row (queue_table.py), and beside it the figures of a list.
 _SAMPLED = ("messages", "ready", "unacked", *COUNTERS)
+_sample = operator.itemgetter(*(AT[name] for name in _SAMPLED))
+_LISTED = (
+    *("ready_bytes", "unacked_bytes", "dl_pending", "consumers"),
+    *("memory_bytes", "head_ms", "used_ms", "delivery_limit"),
+)
+_listed = operator.itemgetter(*(AT[name] for name in _LISTED))
+_CONSUMERS = AT["consumers"]
 
 
 def sample(sources: Sources, uid: int) -> Sample | None:
     """Return what rates are made of; None where no replica is here."""
-    place = _place(sources, uid)
-    return None if place is None else _sample(sources.queues.columns, place)
+    row = _row(sources, uid)
+    return None if row is None else _sample(row)
 
 
-def _place(sources: Sources, uid: int) -> int | None:
-    """Return where a queue's figures stand; None where no replica is here, or it is deleted."""
-    return sources.queues.columns.place_of(uid) if _is_here(sources, uid) else None
+def _row(sources: Sources, uid: int) -> array[int] | None:
+    """Return a queue's row; None where no replica is here, or it is deleted."""
+    return sources.queues.table.row_of(uid) if _is_here(sources, uid) else None
 
 
 def _is_here(sources: Sources, uid: int) -> bool:
     return sources.groups.has_group(uid) and sources.queues.queue_of(uid) is not None
 
 
-def _sample(columns: QueueColumns, place: int) -> Sample:
-    of = columns.of
-    return tuple([of[name][place] for name in _SAMPLED])
-
-
 def figures(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return the figures of a queue that has a replica here, None of others."""
-    sources, columns, uid = services.listed, services.listed.queues.columns, queue.uid
-    place = _place(sources, uid)
-    if place is None:
+    sources, uid = services.listed, queue.uid
+    row = _row(sources, uid)
+    if row is None:
         return None
-    of = columns.of
-    head_ms, used_ms = of["head_ms"][place], of["used_ms"][place]
+    ready_bytes, unacked_bytes, letters, consumers, *more = _listed(row)
+    memory_bytes, head_ms, used_ms, limit = more
+    bodies = ready_bytes + unacked_bytes
     return {
         "leader": sources.groups.leader_of(uid) or "",
-        "sample": _sample(columns, place),
+        "sample": _sample(row),
         "rates": services.rates.of(uid) or STILL,
-        "ready_bytes": of["ready_bytes"][place],
-        "unacked_bytes": of["unacked_bytes"][place],
-        "dlx": of["dl_pending"][place],
-        "consumers": of["consumers"][place],
-        "memory": of["memory"][place],
+        "ready_bytes": ready_bytes,
+        "unacked_bytes": unacked_bytes,
+        "dlx": letters,
+        "consumers": consumers,
+        "memory": memory_breakdown.queue_bytes(memory_bytes, bodies, is_durable=queue.durable),
         "head_ms": None if head_ms == UNKNOWN else head_ms,
         "used_ms": None if used_ms == UNKNOWN else used_ms,
-        "limit": columns.limits[place],
-        "single": columns.singles[place],
+        "limit": None if limit == UNKNOWN else limit,
+        "single": sources.queues.table.single_of(uid),
     }
 
 
 def orders(services: ManagementServices, queue: Queue) -> Figures | None:
     """Return those of the figures that lists are sorted by: a third of the work."""
-    sources, columns, uid = services.listed, services.listed.queues.columns, queue.uid
-    place = _place(sources, uid)
-    if place is None:
+    row = _row(services.listed, queue.uid)
+    if row is None:
         return None
     return {
-        "sample": _sample(columns, place),
-        "rates": services.rates.of(uid) or STILL,
-        "consumers": columns.of["consumers"][place],
+        "sample": _sample(row),
+        "rates": services.rates.of(queue.uid) or STILL,
+        "consumers": row[_CONSUMERS],
     }
 
 
@@ -121,13 +126,13 @@ async def _values(
 
     A list of 10,000 is sorted by it, so nothing but that value is looked at.
     """
-    rates, columns = services.rates, services.listed.queues.columns
+    rates, table = services.rates, services.listed.queues.table
     part, at = _PLACES[column]
     uids: list[int] = []
     async for some in in_slices(queues, PLACES):
         uids += [queue.uid for queue in some]
     name = "consumers" if part == "consumers" else _SAMPLED[at]
-    found: list[float | None] = [*await columns.values_of(uids, name)]
+    found: list[float | None] = [*await table.values_of(uids, name)]
     if part == "rates":
         moving = rates.moving
         async for places in in_slices(range(len(uids)), PLACES):
@@ -164,7 +169,7 @@ async def known(
     once would be looked at by Python's collector, which takes 7 ms.
     """
     sources = services.listed
-    sources.queues.columns.take()
+    sources.queues.table.take()
     missing: set[int] = set()
     async for part in in_slices(queues):
         missing.update(queue.uid for queue in part if not _is_here(sources, queue.uid))
@@ -184,11 +189,11 @@ class _Sums:
     rates: list[float] = field(default_factory=lambda: list(STILL))
 
 
-async def _add_up(columns: QueueColumns) -> dict[str, _Sums]:
+async def _add_up(table: QueueTable) -> dict[str, _Sums]:
     """Return the sums of the queues led here, by vhost, without their rates."""
     return {
-        vhost: _Sums([sums.values[AT[name]] for name in _SAMPLED], sums.values[AT["consumers"]])
-        for vhost, sums in (await columns.sums_led()).items()
+        vhost: _Sums(list(_sample(sums.values)), sums.values[_CONSUMERS])
+        for vhost, sums in (await table.sums_led()).items()
     }
 
 
@@ -209,7 +214,7 @@ def register(services: ManagementServices) -> None:
     async def queues() -> Rows:
         """Queues led here of which not every member has a replica."""
         services.rates.want()
-        services.listed.queues.columns.take()
+        services.listed.queues.table.take()
         rows: Rows = []
         members = len(services.catalog.view.members())
         async for uids in in_slices(list(services.listed.queues.led)):
@@ -224,7 +229,7 @@ def register(services: ManagementServices) -> None:
     async def totals() -> Rows:
         """Sums of the queues led here, a row for each vhost: [sums], [rates]."""
         services.rates.want()
-        sums = await _add_up(services.listed.queues.columns)
+        sums = await _add_up(services.listed.queues.table)
         await _add_rates(services, sums)
         return [
             {"vhost": vhost, "sums": of.values, "rates": of.rates, "consumers": of.consumers}

@@ -330,7 +330,7 @@ async def _encoded(call: Call, queues: Sequence[Queue]) -> list[bytes]:
     began = view.revision, frozenset(services.listed.groups.alive())
     resting.begin(shape, began, services.rates.moving)
     # In the same turn: a row that somebody else makes meanwhile is to have what moved before.
-    services.listed.queues.columns.take()
+    services.listed.queues.table.take()
     rows: list[bytes | None] = []
     missing: list[tuple[int, Queue]] = []
     async for some in in_slices(queues, KEPT_ROWS):

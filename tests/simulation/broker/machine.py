@@ -23,8 +23,11 @@ class WatchedQueue(QueueMachine):
         uid: int,
         options: QueueOptions | None = None,
         folded_at: int = 0,
+        folded: bytes = b"",
     ) -> None:
-        """folded_at: what it had applied whose snapshot `restore` is to bring; 0: not known."""
+        """folded_at, folded: what it had applied, and looked like, whose snapshot `restore` is to
+        bring; 0, empty: not known.
+        """
         super().__init__(options or QueueOptions(queue_type="quorum"))
         self._oracle = oracle
         self._node = node
@@ -32,6 +35,7 @@ class WatchedQueue(QueueMachine):
         #: The last command's index.
         self.applied_index = 0
         self._folded_at = folded_at
+        self._folded = folded
         #: Its term; None: a snapshot's, which is not known.
         self._term: int | None = 0
 
@@ -66,10 +70,11 @@ class WatchedQueue(QueueMachine):
             self._oracle.on_snapshot(self._node, self._uid, self.applied_index, data)
         return data
 
-    def blank(self) -> Callable[[], QueueMachine]:
+    def blank(self) -> tuple[Callable[[], QueueMachine], bytes]:
         """See QueueMachine: another one that is watched, whatever is in this one."""
-        who = self._oracle, self._node, self._uid
-        return partial(WatchedQueue, *who, folded_at=self.applied_index)
+        who, outline = (self._oracle, self._node, self._uid), self.outline()
+        make = partial(WatchedQueue, *who, folded_at=self.applied_index, folded=outline)
+        return make, outline
 
     def restore(self, data: bytes) -> None:
         """See QueueMachine."""
@@ -79,3 +84,7 @@ class WatchedQueue(QueueMachine):
         self._oracle.require(
             super().snapshot() == data, f"{self._node}: a snapshot does not bring its state back"
         )
+        self._oracle.require(
+            self._folded in (b"", self.outline()), f"{self._node}: what is listed of it is other"
+        )
+        self._folded = b""

@@ -13,9 +13,9 @@ from typing import Any
 from brokerd.cluster.groups.group_clock import Moved
 from brokerd.cluster.groups.host_events import Progress
 from brokerd.core.catalog.catalog_objects import Queue
-from brokerd.core.queue.queue_machine import QueueMachine
+from brokerd.core.queue.queue_outline import FIGURES
 from brokerd.raft.messages import NodeId
-from brokerd.server.queue_columns import AT, GROUP_COLUMNS, QUEUE_COLUMNS, QueueColumns
+from brokerd.server.queue_table import AT, GROUP_COLUMNS, QueueTable
 from tests.unit.core.queue_driver import QueueDriver
 from tests.unit.server.members.fakes import SPEC
 
@@ -42,7 +42,7 @@ class Replica:
 
 
 class MovingQueues:
-    """A member's groups and queues as QueueColumns needs them, and what a test does to them."""
+    """A member's groups and queues as QueueTable needs them, and what a test does to them."""
 
     def __init__(self) -> None:
         self.replicas: dict[int, Replica] = {}
@@ -52,9 +52,9 @@ class MovingQueues:
         #: Whoever watches: nobody before somebody asks.
         self.watchers: list[Moved] = []
         self.asked: list[int] = []
-        self.columns = QueueColumns(self, self, self.without_vote)
+        self.table = QueueTable(self, self, self.without_vote)
 
-    # ---- what the columns look at ---------------------------------------------------------------
+    # ---- what the table looks at ---------------------------------------------------------------
 
     def groups(self) -> list[int]:
         return list(self.replicas)
@@ -82,9 +82,9 @@ class MovingQueues:
     def queue_uids(self) -> list[int]:
         return list(self.records)
 
-    def machine(self, uid: int) -> QueueMachine:
+    def outline(self, uid: int) -> bytes:
         self.asked.append(uid)
-        return self.replicas[uid].queue.machine
+        return self.replicas[uid].queue.machine.outline()
 
     def without_vote(self) -> list[int]:
         return [uid for uid, replica in self.replicas.items() if replica.is_damaged]
@@ -144,11 +144,13 @@ class MovingQueues:
         machine = self.replicas[uid].queue.machine
         found = machine.overview()
         head, used = found["head_enqueued_ms"], machine.last_used_ms
+        limit = machine.options.delivery_limit
         return {
-            **{name: found[name] for name in QUEUE_COLUMNS if name in found},
+            **{name: found[name] for name in FIGURES if name in found},
             **found["counters"],
             "messages": found["ready"] + found["unacked"] + found["dl_pending"],
-            "memory": 8_000 + machine.memory_bytes(),
+            "delivery_limit": -1 if limit is None else limit,
+            "memory_bytes": machine.memory_bytes(),
             "head_ms": -1 if head is None else head,
             "used_ms": -1 if used is None else used,
             "is_unattended": int(found["ready"] > 0 and not found["consumers"]),
@@ -175,16 +177,14 @@ class MovingQueues:
         return dict(sums)
 
     async def added_led(self) -> dict[tuple[str, str], int]:
-        """The same, from the columns."""
+        """The same, from the table."""
         sums: Counter[tuple[str, str]] = Counter()
-        for vhost, of in (await self.columns.sums_led()).items():
-            sums.update({(vhost, name): of.values[at] for name, at in AT.items()})
+        for vhost, of in (await self.table.sums_led()).items():
+            sums.update({(vhost, name): of.values[AT[name]] for name in FIGURES})
             sums[vhost, "queues"] = of.queues
         return dict(sums)
 
     def kept(self, uid: int) -> dict[str, int] | None:
-        """What stands at a queue's place."""
-        place = self.columns.place_of(uid)
-        if place is None:
-            return None
-        return {name: self.columns.of[name][place] for name in QUEUE_COLUMNS}
+        """What stands in a queue's row."""
+        row = self.table.row_of(uid)
+        return None if row is None else {name: row[AT[name]] for name in FIGURES}

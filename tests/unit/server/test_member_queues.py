@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.cluster.errors import GroupStuck, GroupUnavailable
+from brokerd.cluster.groups.folded_groups import FoldedGroups
 from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
 from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries
@@ -17,11 +18,14 @@ from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
-from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.raft.folded import Figures, Folded
+from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, NodeId
 from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
 from brokerd.server.member_queues import MemberQueues
+from brokerd.storage.wal import WriteAheadLog
 
 UID = 70_000
+N0 = NodeId("n0")
 CONTENT = (("", "q"), b"header", b"body", b"")
 SPEC: Any = {
     "type": "quorum",
@@ -37,6 +41,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.is_here = True
+        self.folded = FoldedGroups(N0, cast(WriteAheadLog, None))
         self.entries = {3: enqueue_commands.encode_enqueue("n0", 1, 1, 1, [CONTENT])}
 
     def has_group(self, uid: int) -> bool:
@@ -182,3 +187,16 @@ async def test_who_asks_in_vain_learns_why(
     member.leaders.error = error
     with pytest.raises(told, match=r"damaged|no leader"):
         await member.queues.ask_queue(UID, queue_commands.encode_purge())
+
+
+def test_who_walks_reads_of_a_folded_queue_what_is_kept_of_it(member: Member) -> None:
+    machine = member.queues.machine(UID)
+    assert member.queues.outline(UID) == machine.outline()
+    kept = b"an outline"
+    state = Figures(0, 0, 0, 0, 0, 0).pack() + machine.snapshot()
+    folded = Folded(N0, HardState(), Configuration((N0,)), 0, (), state)
+    member.replicas.folded.put(UID, folded, 1, QueueMachine, kept)
+    assert member.queues.outline(UID) == kept
+    again = member.replicas.folded.machine_of(UID)
+    assert again is not None
+    assert again.snapshot() == machine.snapshot()

@@ -144,7 +144,7 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
     if members is None and (reason := call.services.blocking_reason()):
         found.append(f"Publishers are blocked: {reason}.")
     queues, visible = call.services.listed.queues, set(call.visible_vhosts())
-    known = [queues.queue_of(uid) for uid in await queues.columns.leaderless()]
+    known = [queues.queue_of(uid) for uid in await queues.table.leaderless()]
     without = sorted(
         (queue.vhost, queue.name) for queue in known if queue is not None and queue.vhost in visible
     )

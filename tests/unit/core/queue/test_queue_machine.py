@@ -133,12 +133,14 @@ def test_the_bodies_of_messages_are_not_in_the_state() -> None:
 def test_a_queue_that_nobody_uses_is_made_again_from_its_snapshot() -> None:
     q = QueueDriver(queue_type="quorum")
     q.publish(b"one", b"two")
-    make = q.machine.blank()
-    assert make is not None
+    blank = q.machine.blank()
+    assert blank is not None
+    make, outline = blank
     again = make()
     again.restore(q.machine.snapshot())
     assert again.snapshot() == q.machine.snapshot()
     assert again.overview() == q.machine.overview()
+    assert outline == q.machine.outline() == again.outline()
 
 
 def test_a_queue_that_is_used_or_holds_much_stays() -> None:

@@ -30,7 +30,7 @@ class Groups:
 
 
 @dataclass
-class Columns:
+class Table:
     """What rows are made of; notes in `story` that it was asked what had moved."""
 
     story: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Columns:
 
 @dataclass
 class Queues:
-    columns: Columns = field(default_factory=Columns)
+    table: Table = field(default_factory=Table)
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Polled:
     moved: Moved = field(default_factory=lambda: Moved(()))
     groups: Groups = field(default_factory=Groups)
     rates: Rates = field(default_factory=Rates)
-    columns: Columns = field(default_factory=Columns)
+    table: Table = field(default_factory=Table)
     ready: dict[str, int] = field(default_factory=dict)
     gained: dict[str, float] = field(default_factory=dict)
     #: Rows that were made for the last list.
@@ -154,7 +154,7 @@ class Polled:
         """Return the rows by the queue's name; `made` says which were made for it."""
         self.made.clear()
         known = list(self.view.vhosts[VHOST].queues.values())
-        listed = Listed(self.groups, Queues(self.columns))
+        listed = Listed(self.groups, Queues(self.table))
         call = Call(cast(Any, Asked(self, listed, self.rates, self.resting)), query)
         rows = json.loads(b"".join(await queues._encoded(cast(Any, call), known)))
         return {row["name"]: row for row in rows}
@@ -202,7 +202,7 @@ async def test_what_rows_are_made_of_is_as_of_the_turn_in_which_a_list_begins(
     polled: Polled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A move is told once: a row that another list makes from older figures would stay."""
-    story, begin = polled.columns.story, polled.resting.begin
+    story, begin = polled.table.story, polled.resting.begin
 
     def noted(shape: Any, of: resting_rows.As, moving: set[int]) -> None:
         begin(shape, of, moving)

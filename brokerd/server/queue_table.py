@@ -1,4 +1,4 @@
-"""Figures of all queues and groups with a replica here, in columns: one place for each.
+"""Figures of all queues and groups with a replica here, in a table: a row for each.
 
 Whoever adds up or sorts ten thousand queues looks here instead of at their machines.  A machine is
 read when it has moved since it was read last; all others stand still, and may not even be in memory
@@ -15,29 +15,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from brokerd.core.queue.queue_state import COUNTERS
-from brokerd.server import memory_breakdown
+from brokerd.core.queue.queue_outline import FIGURES, SIZE, single_of
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
     from brokerd.cluster.groups.group_clock import Moved
     from brokerd.cluster.groups.host_events import Progress
     from brokerd.core.catalog.catalog_objects import Queue
-    from brokerd.core.queue.queue_machine import QueueMachine
 
-#: What stands in a queue's columns: ready, unacked and dl_pending together, then as in its overview
-#: and its books; what it takes here; UNKNOWN of a time: there is none; 1 if it has messages and no
-#: consumer.
-QUEUE_COLUMNS = (
-    *("messages", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers"),
-    *("memory", "head_ms", "used_ms", "is_unattended"),
-    *COUNTERS,
-)
-#: Where each stands in sums of them.
-AT = {name: at for at, name in enumerate(QUEUE_COLUMNS)}
-#: In those of a group, as host_events.Progress has them; 0 or 1 where it is yes or no.
+#: Of a group, as host_events.Progress has them; 0 or 1 where it is yes or no.
 GROUP_COLUMNS = ("is_leader", "term", "commit", "applied", "last", "snapshot", "is_damaged")
-UNKNOWN = -1
+COLUMNS = (*GROUP_COLUMNS, *FIGURES)
+#: Where each stands in a row.
+AT = {name: at for at, name in enumerate(COLUMNS)}
+#: Numbers of a row, and where those of a queue begin.
+_WIDTH, _QUEUE = len(COLUMNS), len(GROUP_COLUMNS)
+_NO_QUEUE = array("q", bytes(SIZE))
+_NOTHING = array("q", bytes(8 * _WIDTH))
+#: Rows that are added at a time.
+GROWTH = 256
 #: After so long without a question nothing is kept: longer than exporters leave between two looks.
 IDLE_S = 300.0
 #: Places that are added up before others have a turn: C does it, 15 nanoseconds for each.
@@ -76,8 +72,8 @@ class Queues(Protocol):
         """Return the catalog's record, None if the queue is deleted."""
         ...
 
-    def machine(self, uid: int) -> QueueMachine:
-        """Return the state of a queue that has a replica here."""
+    def outline(self, uid: int) -> bytes:
+        """Return what is read of a queue that has a replica here (queue_outline.py)."""
         ...
 
 
@@ -86,75 +82,67 @@ class LedSums:
     """Over the queues of a vhost that are led here."""
 
     queues: int = 0
-    #: Of each of QUEUE_COLUMNS.
-    values: list[int] = field(default_factory=lambda: [0] * len(QUEUE_COLUMNS))
+    #: Of each of COLUMNS.
+    values: list[int] = field(default_factory=lambda: [0] * _WIDTH)
 
 
-class Columns:
-    """State: what stands at each place, and which places nobody has.
+class Table:
+    """State: what stands in each row, and which rows nobody has.
 
-    Invariant: a place that nobody has holds zeros, so that sums may go over all.
+    Invariant: a row that nobody has holds zeros, so that sums may go over all.
     """
 
     def __init__(self) -> None:
-        #: By the column's name; the arrays are the same objects for ever.
-        self.of: dict[str, array[int]] = {
-            name: array("q") for name in (*QUEUE_COLUMNS, *GROUP_COLUMNS)
-        }
+        #: Row by row, so that one is written and read at once.
+        self.cells: array[int] = array("q")
         #: A queue's vhost; None of a group that is no queue, and where nobody is.
         self.vhosts: list[str | None] = []
-        #: Its delivery limit, and the tag of the consumer that is active alone (R-CS-7).
-        self.limits: list[int | None] = []
+        #: The tag of the consumer that is active alone (R-CS-7).
         self.singles: list[str | None] = []
-        self._of_queues = [self.of[name] for name in QUEUE_COLUMNS]
-        self._of_groups = [self.of[name] for name in GROUP_COLUMNS]
         self._free: list[int] = []
 
     def _new_place(self) -> int:
-        if self._free:
-            return self._free.pop()
-        for column in self.of.values():
-            column.append(0)
-        for more in (self.vhosts, self.limits, self.singles):
-            more.append(None)
-        return len(self.vhosts) - 1
+        if not self._free:
+            count = len(self.vhosts)
+            self.cells.extend(_NOTHING * GROWTH)
+            self.vhosts += [None] * GROWTH
+            self.singles += [None] * GROWTH
+            self._free += range(count + GROWTH - 1, count - 1, -1)
+        return self._free.pop()
 
     def _write_group(self, place: int, progress: Progress) -> None:
-        for column, value in zip(self._of_groups, progress[1:], strict=True):
-            column[place] = value
+        begin = place * _WIDTH
+        self.cells[begin : begin + _QUEUE] = array("q", progress[1:])
 
-    def _write_queue(self, place: int, queue: Queue, machine: QueueMachine) -> None:
-        figures = _figures(machine, is_durable=queue.durable)
-        for column, value in zip(self._of_queues, figures, strict=True):
-            column[place] = value
-        active = machine.consumers.active if machine.options.single_active_consumer else None
+    def _write_queue(self, place: int, queue: Queue, outline: bytes) -> None:
+        begin = place * _WIDTH
+        self.cells[begin + _QUEUE : begin + _WIDTH] = array("q", outline[:SIZE])
         self.vhosts[place] = queue.vhost
-        self.limits[place] = machine.options.delivery_limit
-        self.singles[place] = None if active is None else active.id.tag
+        self.singles[place] = single_of(outline)
 
     def _write_no_queue(self, place: int) -> None:
-        for column in self._of_queues:
-            column[place] = 0
-        self.vhosts[place] = self.limits[place] = self.singles[place] = None
+        begin = place * _WIDTH
+        self.cells[begin + _QUEUE : begin + _WIDTH] = _NO_QUEUE
+        self.vhosts[place] = self.singles[place] = None
 
-    def _queue_at(self, place: int) -> list[int]:
-        """Return what stands there in QUEUE_COLUMNS."""
-        return [column[place] for column in self._of_queues]
+    def _row(self, place: int) -> array[int]:
+        """Return what stands there in COLUMNS, as it is now."""
+        begin = place * _WIDTH
+        return self.cells[begin : begin + _WIDTH]
 
     def _leave_place(self, place: int) -> None:
-        self._write_no_queue(place)
-        for column in self._of_groups:
-            column[place] = 0
+        begin = place * _WIDTH
+        self.cells[begin : begin + _WIDTH] = _NOTHING
+        self.vhosts[place] = self.singles[place] = None
         self._free.append(place)
 
     def _drop_places(self) -> None:
-        for column in self.of.values():
-            del column[:]
-        for more in (self.vhosts, self.limits, self.singles, self._free):
+        del self.cells[:]
+        for more in (self.vhosts, self.singles, self._free):
             more.clear()
 
 
-class QueueColumns(Columns):
+class QueueTable(Table):
     """State: who has which place, and what is to be read anew; 0.4 kB for each replica, and nothing
     before somebody asks or when nobody does.
 
@@ -206,9 +194,9 @@ class QueueColumns(Columns):
             self._end.cancel()
         self._end = asyncio.get_running_loop().call_later(IDLE_S, self._clear)
 
-    def place_of(self, uid: int) -> int | None:
-        """Return where a queue's figures stand in this turn of the loop; None: no replica is here,
-        or its queue is deleted.
+    def row_of(self, uid: int) -> array[int] | None:
+        """Return a queue's figures, in the order of COLUMNS, as of this turn of the loop; None: no
+        replica is here, or its queue is deleted.
         """
         place = self._places.get(uid)
         if place is None or self.vhosts[place] is None or uid in self._unread:
@@ -216,16 +204,22 @@ class QueueColumns(Columns):
             place = self._places.get(uid)
             if place is None or self.vhosts[place] is None:
                 return None
-        return place
+        return self._row(place)
+
+    def single_of(self, uid: int) -> str | None:
+        """Return the tag of the consumer that is active alone, of a queue whose row was taken in
+        this turn of the loop.
+        """
+        return self.singles[self._places[uid]]
 
     async def values_of(self, uids: Sequence[int], name: str) -> list[int | None]:
         """Return what each of these queues has in a column; None: no replica is here."""
         await self._read_all()
-        column = self.of[name]
+        cells, at = self.cells, AT[name]
         found: list[int | None] = []
         async for some in in_slices(uids, PLACES):
             places = map(self._places.get, some)
-            found += [None if place is None else column[place] for place in places]
+            found += [None if place is None else cells[place * _WIDTH + at] for place in places]
         return found
 
     async def sums_led(self) -> Mapping[str, LedSums]:
@@ -247,10 +241,11 @@ class QueueColumns(Columns):
 
     async def ready_max(self) -> int:
         """Return how many messages are ready in the queue led here that has most of them."""
-        ready, most = self.of["ready"], 0
+        cells, at, most = self.cells, AT["ready"], 0
         async for places in in_slices(list(self._filled), PLACES):
             # Nobody may have one of them any more.
-            most = max(most, *[ready[place] for place in places if place < len(ready)])
+            there = [place * _WIDTH + at for place in places if place < len(self.vhosts)]
+            most = max([most, *map(cells.__getitem__, there)])
         return most
 
     async def add_groups(self) -> dict[str, int]:
@@ -260,8 +255,9 @@ class QueueColumns(Columns):
         await self._read_all()
         sums = dict.fromkeys(GROUP_COLUMNS, 0)
         async for places in in_slices(range(len(self.vhosts)), PLACES):
-            for name in GROUP_COLUMNS:
-                sums[name] += sum(self.of[name][places[0] : places[-1] + 1])
+            end = (places[-1] + 1) * _WIDTH
+            for at, name in enumerate(GROUP_COLUMNS):
+                sums[name] += sum(self.cells[places[0] * _WIDTH + at : end : _WIDTH])
         return sums | {"here": len(self._places)}
 
     async def leaderless(self) -> list[int]:
@@ -302,7 +298,7 @@ class QueueColumns(Columns):
                 self._write_no_queue(place)
                 self._recordless.add(uid)
             else:
-                self._write_queue(place, queue, self._queues.machine(uid))
+                self._write_queue(place, queue, self._queues.outline(uid))
                 if uid in self._queues.led:
                     self._count(uid, place, queue.vhost)
         elif uid in self._places:
@@ -316,9 +312,10 @@ class QueueColumns(Columns):
         if sums is None:
             sums = self._sums[vhost] = LedSums()
         sums.queues += 1
-        sums.values = list(map(operator.add, sums.values, self._queue_at(place)))
+        row = self._row(place)
+        sums.values = list(map(operator.add, sums.values, row))
         self._counted.add(uid)
-        if self.of["ready"][place]:
+        if row[AT["ready"]]:
             self._filled.add(place)
 
     def _discount(self, uid: int) -> None:
@@ -329,7 +326,7 @@ class QueueColumns(Columns):
         sums = self._sums[vhost]
         sums.queues -= 1
         if sums.queues:
-            sums.values = list(map(operator.sub, sums.values, self._queue_at(place)))
+            sums.values = list(map(operator.sub, sums.values, self._row(place)))
         else:
             del self._sums[vhost]
         self._counted.discard(uid)
@@ -344,19 +341,3 @@ class QueueColumns(Columns):
         self._places.clear()
         self._sums.clear()
         self._is_complete = False
-
-
-def _figures(machine: QueueMachine, *, is_durable: bool) -> Sequence[int]:
-    """Return QUEUE_COLUMNS of a queue."""
-    store, letters = machine.store, machine.letters.count
-    ready, unacked, used_ms = store.ready, machine.unacked, machine.last_used_ms
-    head = store.head()
-    return (
-        *(ready + unacked + letters, ready, unacked, letters),
-        *(store.ready_bytes, machine.unacked_bytes, machine.consumers.registered),
-        memory_breakdown.queue_bytes(machine, is_durable=is_durable),
-        UNKNOWN if head is None else head.entry.enqueued_ms,
-        UNKNOWN if used_ms is None else used_ms,
-        int(ready > 0 and not machine.consumers.registered),
-        *map(machine.counters.__getitem__, COUNTERS),
-    )

@@ -1,4 +1,4 @@
-"""Columns of all queues' figures: right after whatever moved, and nothing else is looked at."""
+"""The table of all queues' figures: right after whatever moved, and nothing else is looked at."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from brokerd.cluster.groups import group_clock
-from brokerd.server import queue_columns
+from brokerd.server import queue_table
+from brokerd.server.queue_table import AT, COLUMNS
 from tests.unit.server.moving_queues import MovingQueues
 
 #: More than a slice has.
@@ -28,8 +29,8 @@ def member() -> MovingQueues:
 
 async def check(member: MovingQueues) -> None:
     """What is kept is what a walk finds."""
-    member.columns.take()
-    assert await member.columns.add_groups() == member.walked_groups()
+    member.table.take()
+    assert await member.table.add_groups() == member.walked_groups()
     assert await member.added_led() == member.walked_led()
     for uid in range(1, 40):
         is_here = uid in member.replicas and uid in member.records
@@ -45,8 +46,8 @@ async def test_nobody_watches_and_nothing_is_read_before_somebody_asks(
     member: MovingQueues,
 ) -> None:
     assert (member.watchers, member.asked) == ([], [])
-    await member.columns.add_groups()
-    await member.columns.add_groups()
+    await member.table.add_groups()
+    await member.table.add_groups()
     assert len(member.watchers) == 1
 
 
@@ -74,7 +75,7 @@ async def test_a_queue_that_has_not_settled_is_read_at_each_question(member: Mov
 async def test_what_only_one_queue_is_wanted_of_leaves_the_others_unread(
     member: MovingQueues,
 ) -> None:
-    member.columns.take()
+    member.table.take()
     assert member.kept(5) == member.of_queue(5)
     assert member.kept(5) == member.of_queue(5)
     assert member.asked == [5]
@@ -99,7 +100,7 @@ async def test_who_asks_together_shares_the_reading_and_gets_the_same() -> None:
     for uid in range(MANY):
         member.declare(uid)
     member.settle()
-    found = await asyncio.gather(*(member.columns.add_groups() for _ in range(3)))
+    found = await asyncio.gather(*(member.table.add_groups() for _ in range(3)))
     assert found == [member.walked_groups()] * 3
     assert len(member.asked) == MANY
 
@@ -109,37 +110,40 @@ async def test_what_one_who_goes_away_has_not_read_is_left_to_the_next() -> None
     for uid in range(MANY):
         member.declare(uid)
     member.settle()
-    first = asyncio.create_task(member.columns.add_groups())
+    first = asyncio.create_task(member.table.add_groups())
     while not member.asked:  # noqa: ASYNC110
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     assert len(member.asked) < MANY
-    assert await member.columns.add_groups() == member.walked_groups()
+    assert await member.table.add_groups() == member.walked_groups()
     assert len(member.asked) == MANY
 
 
-async def test_the_place_of_a_deleted_queue_is_taken_by_another_one(member: MovingQueues) -> None:
+async def test_the_row_of_a_deleted_queue_is_taken_by_another_one(
+    member: MovingQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_table, "GROWTH", 10)
     await check(member)
-    places = len(member.columns.vhosts)
+    assert len(member.table.vhosts) == 30
     for uid in (5, 10, 15):
         member.delete(uid)
     await check(member)
-    # What nobody has holds nothing: sums go over all places.
-    assert sum(member.columns.of["ready"]) == 20 + 25 + 30
+    # What nobody has holds nothing: sums go over all rows.
+    assert sum(member.table.cells[AT["ready"] :: len(COLUMNS)]) == 20 + 25 + 30
     for uid in (31, 32, 33):
         member.declare(uid, "w")
         member.publish(uid)
     await check(member)
-    assert len(member.columns.vhosts) == places
+    assert len(member.table.vhosts) == 30
     member.declare(34)
     await check(member)
-    assert len(member.columns.vhosts) == places + 1
+    assert len(member.table.vhosts) == 40
 
 
 async def test_a_queue_that_comes_or_goes_after_the_question_is_seen(member: MovingQueues) -> None:
     await check(member)
-    member.columns.take()
+    member.table.take()
     member.declare(31)
     member.publish(31)
     assert member.kept(31) == member.of_queue(31)
@@ -179,9 +183,9 @@ async def test_damage_counts_that_is_found_and_mended_without_a_move(member: Mov
     await check(member)
     for is_damaged in (True, False):
         member.replicas[6].is_damaged = is_damaged
-        assert (await member.columns.add_groups())["is_damaged"] == is_damaged
+        assert (await member.table.add_groups())["is_damaged"] == is_damaged
     member.asked.clear()
-    await member.columns.add_groups()
+    await member.table.add_groups()
     assert member.asked == []
 
 
@@ -197,50 +201,46 @@ async def test_a_group_without_a_record_is_no_queue(member: MovingQueues) -> Non
 
 async def test_what_is_no_number_stands_beside(member: MovingQueues) -> None:
     member.declare(31, single_active_consumer=True, delivery_limit=7)
-    member.columns.take()
-    queue = member.replicas[31].queue
-    place = member.columns.place_of(31)
-    assert place is not None
-    columns = member.columns
-    assert (columns.limits[place], columns.singles[place]) == (7, None)
-    queue.consume("tag")
-    columns.take()
-    assert (columns.place_of(31), columns.singles[place]) == (place, "tag")
+    member.table.take()
+    table, queue = member.table, member.replicas[31].queue
+    assert member.kept(31) == member.of_queue(31)
+    assert table.single_of(31) is None
+    queue.consume("tag \udcff")
+    table.take()
+    assert member.kept(31) == member.of_queue(31)
+    assert table.single_of(31) == "tag \udcff"
     member.delete(31)
-    columns.take()
-    assert columns.place_of(31) is None
-    assert (columns.limits[place], columns.singles[place]) == (None, None)
+    table.take()
+    assert table.row_of(31) is None
+    assert not any(table.singles)
 
 
 async def test_nothing_is_kept_when_nobody_asks_for_a_while(
     member: MovingQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_columns, "IDLE_S", 0.05)
+    monkeypatch.setattr(queue_table, "IDLE_S", 0.05)
     await check(member)
-    ready = member.columns.of["ready"]
     async with asyncio.timeout(5):
         # Nothing tells of it.
-        while member.columns.vhosts:  # noqa: ASYNC110
+        while member.table.vhosts:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert not any(map(len, member.columns.of.values()))
+    assert not member.table.cells
     member.asked.clear()
     await check(member)
     assert sorted(member.asked) == list(range(1, 31))
-    # Whoever holds a column holds the one that is in use.
-    assert sum(ready) == 5 + 10 + 15 + 20 + 25 + 30
 
 
 async def test_who_has_no_leader_is_known_without_a_walk(member: MovingQueues) -> None:
     member.settle()
-    assert await member.columns.leaderless() == []
+    assert await member.table.leaderless() == []
     member.lose(1)
-    assert await member.columns.leaderless() == [1]
+    assert await member.table.leaderless() == [1]
     member.asked.clear()
     member.settle()
-    await member.columns.leaderless()
+    await member.table.leaderless()
     assert member.asked == [1]
     member.lead(1)
     member.lose(2)
     member.lose(3)
     member.delete(3)
-    assert await member.columns.leaderless() == [2]
+    assert await member.table.leaderless() == [2]

@@ -1,0 +1,55 @@
+"""What a walk over all queues reads of each, as bytes: lists, metrics and sums need no more.
+
+Kept beside what a folded queue is made again of (ADR 61), so that ten thousand are listed without
+one of them being made.  In this process only: numbers in the machine's byte order, one for each of
+FIGURES, then the tag of the consumer that is active alone (R-CS-7).  Made by
+`QueueMachine.outline`, read into server/queue_table.py.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from brokerd.core.queue.queue_state import COUNTERS, QueueState
+
+#: `messages`: ready, unacked and dl_pending together; `is_unattended`: 1 if some are ready and no
+#: consumer is there; `memory_bytes`: beside the bodies; `head_ms`: when the message that is served
+#: next was enqueued; `used_ms`: end of the last use; the rest as in a queue's overview and books.
+FIGURES = (
+    *("messages", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers"),
+    *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms"),
+    *COUNTERS,
+)
+#: Of a limit that is not set, and of a time that there is not.
+UNKNOWN = -1
+
+_NUMBERS = struct.Struct(f"{len(FIGURES)}q")
+#: Bytes of the numbers.
+SIZE = _NUMBERS.size
+
+
+def encode(state: QueueState) -> bytes:
+    """Return a queue's outline as it is."""
+    store, options, used_ms = state.store, state.options, state.last_used_ms
+    head, limit = store.head(), options.delivery_limit
+    ready, unacked, letters = store.ready, state.unacked, state.letters.count
+    consumers = state.consumers.registered
+    numbers = _NUMBERS.pack(
+        *(ready + unacked + letters, ready, unacked, letters),
+        *(store.ready_bytes, state.unacked_bytes, consumers),
+        1 if ready and not consumers else 0,
+        UNKNOWN if limit is None else limit,
+        store.memory_bytes(),
+        UNKNOWN if head is None else head.entry.enqueued_ms,
+        UNKNOWN if used_ms is None else used_ms,
+        *state.counters.values(),
+    )
+    active = state.consumers.active if options.single_active_consumer else None
+    if active is None:
+        return numbers
+    return numbers + active.id.tag.encode("utf-8", "surrogateescape")
+
+
+def single_of(outline: bytes) -> str | None:
+    """Return the tag of the consumer that is active alone; none is empty."""
+    return outline[SIZE:].decode("utf-8", "surrogateescape") or None

@@ -140,10 +140,19 @@ def _blocked(services: Sources, client: Blocked) -> Row:
 
 def connection_row(services: Sources, connection: ListedConnection) -> Row:
     """Return one AMQP connection."""
+    return {
+        "pid": connection_pid(services, connection),
+        **connection_fields(services, connection),
+        "client_properties": typed_table(connection.machine.client_properties),
+        **_blocked(services, connection),
+    }
+
+
+def connection_fields(services: Sources, connection: ListedConnection) -> Row:
+    """Return what every list has of an AMQP connection."""
     machine = connection.machine
     given = machine.client_properties.get("connection_name")
     return {
-        "pid": connection_pid(services, connection),
         "name": connection.name,
         "user_provided_name": given if isinstance(given, str) else "",
         "node": services.node,
@@ -164,8 +173,6 @@ def connection_row(services: Sources, connection: ListedConnection) -> Row:
         "connected_at": connection.connected_ms,
         "recv_oct": connection.received_bytes,
         "send_oct": connection.sent_bytes,
-        "client_properties": typed_table(machine.client_properties),
-        **_blocked(services, connection),
     }
 
 

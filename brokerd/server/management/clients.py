@@ -7,7 +7,6 @@ second at most (figures.py), in the form in which they are shown.
 from __future__ import annotations
 
 import asyncio
-import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from brokerd.server.management.routes import Right, Route
 from brokerd.server.slices import in_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from brokerd.server.access.connections import GuestCall
     from brokerd.server.listings.ports import ListedConnection
@@ -46,9 +45,11 @@ REASON_BYTES_MAX = 200
 DEFAULT_REASON = "Closed via management plugin"
 _NO_ACCESS = "User not authorised to access object"
 #: Fields about TLS that RabbitMQ shows as null without it; here they are not known.
-_TLS = (
-    *("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity"),
-    *("ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash"),
+_NO_TLS = dict.fromkeys(
+    (
+        *("peer_cert_subject", "peer_cert_issuer", "peer_cert_validity"),
+        *("ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash"),
+    )
 )
 #: Between two samples of the octets of a connection.
 SAMPLE_S = 0.9
@@ -122,12 +123,15 @@ async def _connections(services: ManagementServices, traffic: Traffic) -> Rows:
     listed = services.listed
     async for connections in in_slices(listed.clients.all()):
         for connection in connections:
-            row = client_rows.connection_row(listed, connection)
-            rows.append(_connection(row) | {BY_TOKEN: _is_by_token(connection)})
+            row = _connection(client_rows.connection_fields(listed, connection))
+            row["client_properties"] = plain_table(connection.machine.client_properties)
+            row[BY_TOKEN] = _is_by_token(connection)
+            rows.append(row)
     async for calls in in_slices(listed.clients.calls()):
         for call in calls:
-            row = client_rows.call_row(listed, call)
-            rows.append(_connection(row) | {BY_TOKEN: _is_by_token(call)})
+            row = _connection(client_rows.call_row(listed, call))
+            row[BY_TOKEN] = _is_by_token(call)
+            rows.append(row)
     rows = [row for row in rows if row["state"] != "closing"]
     traffic.add(rows)
     return rows
@@ -182,25 +186,27 @@ def _connection(row: Json) -> Json:
         "recv_oct": row.get("recv_oct", 0),
         "send_oct": row.get("send_oct", 0),
         "send_pend": 0,
-        "client_properties": plain_table(row["client_properties"]),
-        **dict.fromkeys(_TLS),
+        "client_properties": {},
+        **_NO_TLS,
     }
 
 
-def plain_table(fields: Sequence[Json]) -> Json:
-    """Return a field table (client_rows.typed_table) as JSON without types."""
-    return {field["key"]: _plain(field) for field in fields}
+def plain_table(table: Mapping[str, Any]) -> Json:
+    """Return a field table as JSON without types."""
+    return {key: _plain(value) for key, value in table.items()}
 
 
-def _plain(field: Json) -> Any:
-    kind, value = field["type"], field["value"]
-    if kind == "table":
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, dict):
         return plain_table(value)
-    if kind == "array":
+    if isinstance(value, list):
         return [_plain(item) for item in value]
-    if kind == "binary":
-        return base64.b64decode(value).decode("utf-8", "replace")
-    return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    # Of the other types of AMQP's tables some have no form in JSON.
+    return client_rows.typed(value)["value"]
 
 
 async def _channels(services: ManagementServices) -> Rows:

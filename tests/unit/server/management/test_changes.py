@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.amqp.values import Decimal
 from brokerd.core.catalog import definitions_json
 from brokerd.server.management import changes, clients, definitions, health_checks, users
 from brokerd.server.management.call import HttpError
@@ -95,16 +96,11 @@ def test_a_user_comes_back_as_it_was_read() -> None:
 
 
 def test_client_properties_lose_their_types() -> None:
-    typed = [
-        {"key": "a", "type": "longstr", "value": "x"},
-        {
-            "key": "t",
-            "type": "table",
-            "value": [{"key": "b", "type": "array", "value": [{"type": "bool", "value": True}]}],
-        },
-        {"key": "raw", "type": "binary", "value": "/w=="},
-    ]
-    assert clients.plain_table(typed) == {"a": "x", "t": {"b": [True]}, "raw": "�"}
+    table = {"a": "x", "t": {"b": [True]}, "raw": b"\xff", "price": Decimal(2, 314), "none": None}
+    assert clients.plain_table(table) == {
+        "a": "x", "t": {"b": [True]}, "raw": "\ufffd",
+        "price": [2, 314], "none": None,
+    }
 
 
 async def test_octets_a_second_are_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,8 +98,11 @@ def test_a_user_comes_back_as_it_was_read() -> None:
 def test_client_properties_lose_their_types() -> None:
     table = {"a": "x", "t": {"b": [True]}, "raw": b"\xff", "price": Decimal(2, 314), "none": None}
     assert clients.plain_table(table) == {
-        "a": "x", "t": {"b": [True]}, "raw": "\ufffd",
-        "price": [2, 314], "none": None,
+        "a": "x",
+        "t": {"b": [True]},
+        "raw": "\ufffd",
+        "price": [2, 314],
+        "none": None,
     }
 
 

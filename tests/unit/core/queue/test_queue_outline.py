@@ -1,0 +1,43 @@
+"""What walks over all queues read of each is what the queue says of itself."""
+
+from __future__ import annotations
+
+from array import array
+
+from brokerd.core.queue.queue_outline import FIGURES, SIZE, UNKNOWN, single_of
+from tests.unit.core.queue_driver import QueueDriver
+
+
+def numbers(q: QueueDriver) -> dict[str, int]:
+    return dict(zip(FIGURES, array("q", q.machine.outline()[:SIZE]), strict=True))
+
+
+def test_an_outline_has_the_figures_of_the_overview() -> None:
+    q = QueueDriver(queue_type="quorum", delivery_limit=7)
+    q.publish(b"one", b"two", b"three")
+    q.consume("tag", prefetch=1)
+    found, overview = numbers(q), q.machine.overview()
+    same = ("ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers")
+    assert {name: found[name] for name in same} == {name: overview[name] for name in same}
+    assert {name: found[name] for name in overview["counters"]} == overview["counters"]
+    assert (found["messages"], found["is_unattended"], found["delivery_limit"]) == (3, 0, 7)
+    assert found["memory_bytes"] == q.machine.memory_bytes()
+    assert found["head_ms"] == overview["head_enqueued_ms"]
+    assert single_of(q.machine.outline()) is None
+
+
+def test_what_there_is_not_is_unknown() -> None:
+    q = QueueDriver()
+    q.machine.last_used_ms = None
+    found = numbers(q)
+    assert found["delivery_limit"] == found["head_ms"] == found["used_ms"] == UNKNOWN
+    q.publish(b"one")
+    assert numbers(q)["is_unattended"] == 1
+
+
+def test_the_consumer_that_is_active_alone_is_named() -> None:
+    q = QueueDriver(single_active_consumer=True)
+    assert single_of(q.machine.outline()) is None
+    q.consume("tag \udcff")
+    q.consume("next")
+    assert single_of(q.machine.outline()) == "tag \udcff"

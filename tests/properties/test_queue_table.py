@@ -1,4 +1,4 @@
-"""The columns of queues' figures against a walk over all machines, after any moves."""
+"""The table of queues' figures against a walk over all machines, after any moves."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class History:
     async def check(self) -> None:
         member = self.member
         member.asked.clear()
-        assert await member.columns.add_groups() == member.walked_groups()
+        assert await member.table.add_groups() == member.walked_groups()
         assert await member.added_led() == member.walked_led()
-        assert await member.columns.leaderless() == member.walked_leaderless()
+        assert await member.table.leaderless() == member.walked_leaderless()
         for uid in range(1, 7):
             assert member.kept(uid) == (member.of_queue(uid) if uid in member.replicas else None)
         assert self.moved.issuperset(member.asked)
@@ -62,7 +62,7 @@ class History:
 
 
 @given(STEPS)
-def test_columns_are_what_a_walk_finds_and_nothing_still_is_read(
+def test_the_table_is_what_a_walk_finds_and_nothing_still_is_read(
     steps: list[tuple[str, int]],
 ) -> None:
     async def run() -> None:

@@ -33,7 +33,7 @@ def encode(state: QueueState) -> bytes:
     store, options, used_ms = state.store, state.options, state.last_used_ms
     head, limit = store.head(), options.delivery_limit
     ready, unacked, letters = store.ready, state.unacked, state.letters.count
-    consumers = state.consumers.registered
+    consumers, counters = state.consumers.registered, state.counters
     numbers = _NUMBERS.pack(
         *(ready + unacked + letters, ready, unacked, letters),
         *(store.ready_bytes, state.unacked_bytes, consumers),
@@ -42,7 +42,7 @@ def encode(state: QueueState) -> bytes:
         store.memory_bytes(),
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,
-        *state.counters.values(),
+        *[counters[name] for name in COUNTERS],
     )
     active = state.consumers.active if options.single_active_consumer else None
     if active is None:

@@ -41,3 +41,12 @@ def test_the_consumer_that_is_active_alone_is_named() -> None:
     q.consume("tag \udcff")
     q.consume("next")
     assert single_of(q.machine.outline()) == "tag \udcff"
+
+
+def test_a_counter_of_another_version_is_left_out() -> None:
+    """A snapshot brings along what its writer counted."""
+    q = QueueDriver()
+    q.publish(b"one")
+    before = numbers(q)
+    q.machine.counters["of_another_version"] = 7
+    assert numbers(q) == before

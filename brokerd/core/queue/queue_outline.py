@@ -22,6 +22,8 @@ FIGURES = (
 )
 #: Of a limit that is not set, and of a time that there is not.
 UNKNOWN = -1
+#: A limit that is larger, which no message reaches, is told as this.
+NUMBER_MAX = 2**63 - 1
 
 _NUMBERS = struct.Struct(f"{len(FIGURES)}q")
 #: Bytes of the numbers.
@@ -38,7 +40,7 @@ def encode(state: QueueState) -> bytes:
         *(ready + unacked + letters, ready, unacked, letters),
         *(store.ready_bytes, state.unacked_bytes, consumers),
         1 if ready and not consumers else 0,
-        UNKNOWN if limit is None else limit,
+        UNKNOWN if limit is None else min(limit, NUMBER_MAX),
         store.memory_bytes(),
         UNKNOWN if head is None else head.entry.enqueued_ms,
         UNKNOWN if used_ms is None else used_ms,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from brokerd.core.queue.queue_outline import FIGURES, SIZE, UNKNOWN, single_of
+from brokerd.core.queue.queue_outline import FIGURES, NUMBER_MAX, SIZE, UNKNOWN, single_of
+from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import QueueDriver
 
 
@@ -50,3 +51,9 @@ def test_a_counter_of_another_version_is_left_out() -> None:
     before = numbers(q)
     q.machine.counters["of_another_version"] = 7
     assert numbers(q) == before
+
+
+def test_a_limit_without_end_spoils_no_list() -> None:
+    q = QueueDriver(queue_type="quorum")
+    q.machine.options = QueueOptions(queue_type="quorum", delivery_limit=2**70)
+    assert numbers(q)["delivery_limit"] == NUMBER_MAX

@@ -282,6 +282,19 @@ async def test_what_waits_for_a_flush_is_called_once_all_its_groups_have_run(
     await until(lambda: order[-1] == "soon")
 
 
+async def test_who_asks_in_a_flush_for_the_next_one_need_not_wait_for_the_tick(
+    tmp_path: Path,
+) -> None:
+    """ADR 64: a turn goes on so."""
+    cluster = Cluster(tmp_path, toy_config(tick_ms=60_000))
+    host, seen = (await cluster.start("a")).host, list[str]()
+    host.before_flush(lambda: host.before_flush(lambda: seen.append("next")))
+    for _ in range(6):
+        await asyncio.sleep(0)
+    assert seen == ["next"]
+    await cluster.stop("a")
+
+
 async def test_durable_group_of_one_leads_itself_at_once(tmp_path: Path) -> None:
     # An election by time-out would take minutes.
     cluster = Cluster(tmp_path, toy_config(election_ticks_min=10_000, election_ticks_max=20_000))

@@ -22,6 +22,11 @@ class FlushCalls:
         """Call at the beginning of the next flush."""
         self._before.append(callback)
 
+    @property
+    def is_any_before(self) -> bool:
+        """Tell whether somebody is to be called before the next flush."""
+        return bool(self._before)
+
     def after(self, callback: Callable[[], None]) -> None:
         """Call once all groups of the flush under way have run; or else soon."""
         if self._after is None:

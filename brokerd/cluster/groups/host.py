@@ -445,6 +445,8 @@ class Host:
         self._is_flush_scheduled = True
         self._calls.begin()
         self._is_flush_scheduled = False
+        if self._calls.is_any_before:
+            self.schedule_flush()
         if self._groups.is_any_waiting:
             self._groups.wake_waiting()
             self.schedule_flush()

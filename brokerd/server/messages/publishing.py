@@ -136,6 +136,10 @@ class Publisher:
         self._awaited: set[int] = set()
         self._sequences: dict[int, int] = {}
         self._batches: dict[int, Batch] = {}
+        #: Bytes that came since the last offer.
+        self._read_bytes = 0
+        #: Messages of the batch that was sent last: more than one, and more follow soon.
+        self._last_count = 0
         #: Batches that have no answer yet, by queue.
         self._on_way: dict[int, int] = {}
         self._closed = False
@@ -168,6 +172,7 @@ class Publisher:
             else:
                 numbers.append((first_number, count))
             batch.size += size
+            self._read_bytes += size
             if self._in_flight is not None:
                 self._in_flight(size)
             if batch.size >= BATCH_BYTES_MAX or len(batch.contents) >= BATCH_MESSAGES_MAX:
@@ -175,15 +180,32 @@ class Publisher:
                 self._send(target.uid, batch)
 
     def offer(self) -> None:
-        """Send what was added, but let it wait for an answer where enough is on its way already.
+        """Send what was added at the end of the turn, but let it wait for an answer where enough is
+        on its way already.
 
         A batch costs about as much as 30 messages, so few large ones carry more (hot-path.md
         rule 1: what is there when the previous one ends); nothing waits while less is on its way.
         """
+        size, self._read_bytes = self._read_bytes, 0
+        on_way = self._on_way
+        for uid, batch in self._batches.items():
+            if on_way.get(uid, 0) < BATCHES_ON_WAY_MAX:
+                has_more = self._last_count > 1 or len(batch.contents) > 1
+                self._turn.offer(self, size, has_more)
+                return
+
+    def hand_over(self) -> None:
+        """The turn is over (turn_batches.py: Publishing)."""
         on_way = self._on_way
         for uid in list(self._batches):
             if on_way.get(uid, 0) < BATCHES_ON_WAY_MAX:
-                self._send(uid, self._batches.pop(uid))
+                batch = self._batches.pop(uid)
+                try:
+                    self._send(uid, batch)
+                except Exception:
+                    # Whoever published is not here to be told otherwise.
+                    log.exception("messages for the queue group=%x could not be sent", uid)
+                    self._refused(batch)
 
     def flush(self) -> None:
         """Send all that was added: what follows must not overtake it."""
@@ -226,7 +248,7 @@ class Publisher:
             # Before it takes numbers: the queue need not hear of what it never got.
             asyncio.get_running_loop().call_soon(self._refused, batch)
             return
-        count = len(batch.contents)
+        count = self._last_count = len(batch.contents)
         first = 0
         if self._deduplicate:
             first = self._sequences.get(uid, 1)
@@ -259,7 +281,7 @@ class Publisher:
         is_everyone = pending > 2 * limit or total > 2 * most
         if total > most and (is_everyone or pending * queues > most):
             limit = min(limit, pending - 1)
-        is_heavy = size >= HEAVY_BYTES or self._on_way[uid] > 1
+        is_heavy = size >= HEAVY_BYTES or self._on_way.get(uid, 0) > 1
         if pending > limit and (is_heavy or is_everyone):
             self._wait_for_room(uid, credit, limit // 2)
 

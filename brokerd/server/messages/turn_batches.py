@@ -2,13 +2,15 @@
 
 For 200 publishers that await each confirm a batch has one message, and what a command costs on its
 way through the log, the peers and the queue machine is most of what it costs.  Channels keep their
-own numbers and hear their own outcome; only the command is one.
+own numbers and hear their own outcome; only the command is one.  How long a turn lasts is decided
+in looks.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +21,7 @@ from brokerd.core.catalog import features
 from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
+from brokerd.server.messages.looks import Looks
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,10 @@ BATCH_BYTES_MAX = 1024 * 1024
 
 class Publishing(Protocol):
     """One publishing channel."""
+
+    def hand_over(self) -> None:
+        """The turn is over: give what was offered."""
+        ...
 
     def replied(
         self, uid: int, batch: Batch, status: ReplyStatus, verdict: EnqueueStatus, accepted: int
@@ -68,7 +75,7 @@ class _Waiting:
 
 
 class TurnBatches:
-    """State: what waits, by queue.
+    """State: who has something for this turn, and what waits, by queue.
 
     Invariant: batches of one channel for one queue go out in the order in which they came.
     """
@@ -81,10 +88,11 @@ class TurnBatches:
         before_flush: Callable[[Callable[[], None]], None],
         enabled: Callable[[], Container[str]],
         ended_s: float = ENDED_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """before_flush: calls once all that this turn brings has been read (Host.before_flush).
 
-        enabled: the feature flags that hold.
+        enabled: the feature flags that hold.  clock: seconds.
         """
         self.groups = groups
         self.node = node
@@ -93,17 +101,34 @@ class TurnBatches:
         self.turn = 0
         self._before_flush = before_flush
         self._enabled = enabled
+        self._clock = clock
         self._ended_s = ended_s
         self._waiting: dict[int, _Waiting] = {}
+        #: Who has offered something, in the order of the first time.
+        self._offered: dict[Publishing, None] = {}
+        self._looks = Looks()
+        #: The end of the turn has been asked for.
+        self._is_due = False
         #: Channels that have ended, by queue.
         self._ended: dict[int, list[int]] = {}
+
+    def offer(self, publisher: Publishing, size: int, has_more: bool) -> None:
+        """Have somebody called at the end of the turn who has read so many more bytes.
+
+        has_more: he is one who sends many messages at a time.
+        """
+        offered = self._offered
+        is_another = bool(offered) and publisher not in offered
+        offered[publisher] = None
+        self._looks.came(size, has_more or is_another, self._clock())
+        self._ask_for_end()
 
     def add(self, uid: int, batch: Batch, publisher: Publishing) -> bool:
         """Send a batch, together with what others have for the queue in this turn; False: it has
         been sent alone, since it cannot be joined.
         """
         if not batch.first_sequence or features.JOINED_ENQUEUES not in self._enabled():
-            self._send_alone(uid, batch, publisher)
+            self._send(uid, _Waiting({batch.channel: (batch, publisher)}))
             return False
         count, size = len(batch.contents), batch.size
         waiting = self._waiting.get(uid)
@@ -115,12 +140,11 @@ class TurnBatches:
             self.send(uid)
             waiting = None
         if waiting is None:
-            if not self._waiting:
-                self._before_flush(self.send_all)
             waiting = self._waiting[uid] = _Waiting()
         waiting.batches[batch.channel] = batch, publisher
         waiting.count += count
         waiting.size += size
+        self._ask_for_end()
         return True
 
     def publisher_ended(self, uid: int, channel: int) -> None:
@@ -150,8 +174,29 @@ class TurnBatches:
         waiting = self._waiting.get(uid)
         return self.groups.pending_bytes(uid) + (0 if waiting is None else waiting.size)
 
-    def send_all(self) -> None:
+    def _ask_for_end(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._before_flush(self._look)
+
+    def _look(self) -> None:
+        """End the turn, unless another look at the sockets is likely to bring more."""
+        if self._looks.is_another_due(self._clock()):
+            self._before_flush(self._look)
+        else:
+            self._end()
+
+    def _end(self) -> None:
         """The turn is over: send what waits."""
+        offered, self._offered = self._offered, {}
+        self._looks = Looks()
+        for publisher in offered:
+            try:
+                publisher.hand_over()
+            except Exception:
+                # One channel's fault is not the others'.
+                log.exception("what a channel published could not be taken")
+        self._is_due = False
         self.turn += 1
         waiting, self._waiting = self._waiting, {}
         for uid, each in waiting.items():

@@ -127,7 +127,8 @@ class SimBroker:
             incarnation=member.incarnation,
         )
         self.batches = TurnBatches(
-            *(self.groups, self.node, self.incarnation, self._before_flush, self._enabled)
+            *(self.groups, self.node, self.incarnation, self._before_flush, self._enabled),
+            clock=member.loop.time,
         )
         self.deliveries = DeliveryHub(self._resume)
         self.leaders = QueueLeaders(

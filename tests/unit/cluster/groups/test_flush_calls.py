@@ -22,8 +22,10 @@ async def test_before_is_called_once_and_what_comes_meanwhile_with_the_next_flus
     assert seen == []
     calls.begin()
     assert seen == ["first", "second"]
+    assert calls.is_any_before
     calls.take()
     calls.begin()
+    assert not calls.is_any_before
     calls.begin()
     assert seen == ["first", "second", "next"]
 

@@ -159,7 +159,7 @@ async def until(check: Callable[[], bool]) -> None:
 async def test_a_defect_behind_the_reader_ends_the_call(caplog: pytest.LogCaptureFixture) -> None:
     """What was read is sent when the loop comes to it: nobody awaits that, the client least."""
     services = Services()
-    services.queues.groups.defect = RuntimeError("a bug")
+    clock, services.messages.counters.clock_us = services.messages.counters.clock_us, broken_clock
     async with served(services) as (stub, server):
         call = stub.Publish(metadata=GOOD)
         # The client keeps its side open, and has no deadline.
@@ -174,7 +174,7 @@ async def test_a_defect_behind_the_reader_ends_the_call(caplog: pytest.LogCaptur
         assert record.getMessage() == "gRPC /brokerd.v1.Messages/Publish failed"
         assert record.exc_info is not None
         # The next call is another one.
-        services.queues.groups.defect = None
+        services.messages.counters.clock_us = clock
         call = stub.Publish(metadata=GOOD)
         await call.write(REQUEST)
         await until(lambda: bool(services.queues.groups.sent))

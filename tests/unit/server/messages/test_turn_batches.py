@@ -76,16 +76,24 @@ class Rig:
 
     def __post_init__(self) -> None:
         groups = cast(GroupClient, self.groups)
-        self.turn = TurnBatches(groups, "n1", 7, self.due.append, lambda: self.enabled, 0)
+        self.now = 0.0
+        self.turn = TurnBatches(
+            *(groups, "n1", 7, self.due.append, lambda: self.enabled, 0), clock=lambda: self.now
+        )
 
     def publisher(self, channel: int, **options: Any) -> tuple[Publisher, Runs]:
         outcomes: Runs = []
         return Publisher(self.turn, channel, outcomes.extend, **options), outcomes
 
-    def end_turn(self) -> None:
+    def look(self) -> None:
+        """The sockets have been looked at."""
         due, self.due[:] = list(self.due), []
         for callback in due:
             callback()
+
+    def end_turn(self) -> None:
+        while self.due:
+            self.look()
 
     def shares(self) -> list[tuple[int, list[enqueue_commands.Share]]]:
         """What went out: queue, and channel, first number and count of each that had something."""
@@ -138,29 +146,63 @@ def test_the_queue_takes_over_what_was_joined() -> None:
 
 
 def test_what_follows_does_not_overtake_it() -> None:
-    """A get of a channel finds what it published; what others have for that queue goes along."""
+    """A get of a channel finds what it published; what others have sent for that queue in this
+    turn goes along.
+    """
     rig = Rig()
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
+    second.add([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
+    offer(second, 9, BATCH_MESSAGES_MAX + 1)
     offer(first, 8, 1)
-    offer(second, 8, 1)
-    offer(second, 9, 1)
     first.flush()
-    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)])]
+    assert rig.shares() == [(8, [(2, 1, BATCH_MESSAGES_MAX)]), (8, [(1, 1, 1)])]
     first.flush()
     rig.end_turn()
-    assert rig.shares()[1:] == [(9, [(2, 1, 1)])]
+    assert rig.shares()[2:] == [(9, [(2, 1, 1)])]
     second.flush()
-    assert len(rig.groups.sent) == 2
+    assert len(rig.groups.sent) == 3
 
 
-def test_a_channel_that_comes_twice_in_a_turn_keeps_its_order() -> None:
+def test_a_channel_that_comes_twice_in_a_turn_has_one_share() -> None:
     rig = Rig()
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
     offer(first, 8, 1)
     offer(second, 8, 1)
     offer(first, 8, 2)
     rig.end_turn()
-    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)]), (8, [(1, 2, 1)])]
+    assert rig.shares() == [(8, [(1, 1, 2), (2, 1, 1)])]
+
+
+def test_a_channel_whose_command_is_full_keeps_its_order() -> None:
+    rig = Rig()
+    (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
+    first.add([Target(8)], [message()] * BATCH_MESSAGES_MAX, 1)
+    offer(first, 8, BATCH_MESSAGES_MAX + 1)
+    offer(second, 8, 1)
+    rig.end_turn()
+    assert rig.shares() == [
+        (8, [(1, 1, BATCH_MESSAGES_MAX)]),
+        (8, [(1, BATCH_MESSAGES_MAX + 1, 1), (2, 1, 1)]),
+    ]
+
+
+def test_what_a_channel_cannot_send_is_refused_and_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    (first, heard), (second, _) = rig.publisher(1), rig.publisher(2)
+
+    class Defective(Groups):
+        def refuses_lines(self, uid: int) -> bool:
+            raise RuntimeError("planted")
+
+    first._groups = cast(GroupClient, Defective())
+    offer(first, 8, 1, 2)
+    offer(second, 8, 1)
+    rig.end_turn()
+    assert heard == [(1, 2, 0)]
+    assert rig.shares() == [(8, [(2, 1, 1)])]
+    assert "planted" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -176,7 +218,7 @@ def test_a_command_stays_below_its_bounds(count: int, body: bytes) -> None:
 
 
 def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
-    """A publisher that sends too much is held in the turn in which it does."""
+    """A publisher that sends too much is held at the end of the turn in which it does."""
     held: list[str] = []
 
     class Source:
@@ -190,9 +232,11 @@ def test_bytes_that_wait_for_the_end_of_the_turn_count() -> None:
     credit = Credit(Source(), OnWayLimits(100))
     (first, _), (second, _) = rig.publisher(1, credit=credit), rig.publisher(2, credit=credit)
     offer(first, 8, 1, 1, bytes(98))
+    first.hand_over()
     assert rig.turn.pending_bytes(8) == 100
     assert held == []
     offer(second, 8, 1, 1, bytes(200))
+    second.hand_over()
     assert held == ["queue 8 of 2"]
 
 
@@ -202,8 +246,8 @@ def test_without_the_flag_each_channel_sends_its_own_at_once() -> None:
     (first, _), (second, _) = rig.publisher(1), rig.publisher(2)
     offer(first, 8, 1)
     offer(second, 8, 1)
+    rig.end_turn()
     assert rig.shares() == [(8, [(1, 1, 1)]), (8, [(2, 1, 1)])]
-    assert rig.due == []
     # No turn ever ends here: nothing is noted for its end.
     assert first._handed == []
 
@@ -301,8 +345,9 @@ async def test_channels_that_have_ended_are_told_of_together_when_they_have_thei
     for publisher in (first, second):
         offer(publisher, 8, 1)
     offer(third, 9, 1)
+    rig.end_turn()
     first.leave()
-    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)])]
+    assert rig.shares() == [(8, [(1, 1, 1), (2, 1, 1)]), (9, [(3, 1, 1)])]
     second.leave()
     third.leave()
     await asyncio.sleep(0.01)
@@ -341,6 +386,7 @@ def test_without_the_flag_each_end_is_a_command_at_once() -> None:
     rig = Rig(enabled=set())
     first, _ = rig.publisher(1)
     offer(first, 8, 1)
+    rig.end_turn()
     taken = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, 1)
     rig.groups.sent[0][2](ReplyStatus.OK, taken)
     first.leave()
@@ -368,7 +414,8 @@ class Turns:
         self.number += 1
         for publisher in self.publishers:
             offer(publisher, UID, self.number)
-        self.due.pop()()
+        while self.due:
+            self.due.pop()()
 
 
 async def test_a_joined_batch_that_a_copy_of_itself_overtook_keeps_its_numbers() -> None:

@@ -29,6 +29,10 @@ class NoDescriptor(StorageError):
     """No file can be opened at the moment; nothing is wrong with it, and it is there later."""
 
 
+class NoRoom(StorageError):
+    """The disk has no room for a snapshot.  Nothing is lost: the log has what it would replace."""
+
+
 class AsideFailed(StorageError):
     """What was to be kept aside could not be written; nothing is lost by it (aside.py)."""
 

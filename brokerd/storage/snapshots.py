@@ -7,6 +7,8 @@ record after it.  Bodies of live messages are not in it, they stay in the log.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import struct
 from collections.abc import Sequence
@@ -18,12 +20,14 @@ import google_crc32c
 from brokerd.raft.messages import NodeId, Snapshot, configuration_of
 from brokerd.storage.descriptors import SHORTAGES
 from brokerd.storage.disk import Disk
-from brokerd.storage.errors import CorruptLog, NoDescriptor, UnknownFormat
+from brokerd.storage.errors import CorruptLog, NoDescriptor, NoRoom, UnknownFormat
 
 MAGIC = b"BRKDSNP\n"
 FORMAT_VERSION = 1
 #: magic, version, group uid, index, term, bytes of the description, bytes of the state.
 HEAD = struct.Struct("<8sIQQQIQ")
+
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 LiveRanges = Sequence[tuple[int, int]]
 
@@ -100,20 +104,32 @@ def decode(image: bytes, name: str) -> SnapshotFile:
 def write(
     disk: Disk, directory: Path, uid: int, snapshot: Snapshot, live: LiveRanges | None
 ) -> Path:
-    """Write a snapshot file durably; raises OSError."""
+    """Write a snapshot file durably; raises OSError, and NoRoom where it can be tried again."""
     path = path_of(directory, uid, snapshot.index, snapshot.term)
     temporary = path.with_suffix(".tmp")
     if temporary.exists():
         disk.unlink(temporary)
-    descriptor = disk.open(temporary, create=True)
     try:
-        disk.write(descriptor, encode(uid, snapshot, live), 0)
-        disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
+        _write_new(disk, temporary, encode(uid, snapshot, live))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        # Whatever there is of it takes room that the log needs.
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise NoRoom(f"{path.name}, {len(snapshot.data)} bytes: {error.strerror}") from error
     disk.rename(temporary, path)
     disk.sync_directory(directory)
     return path
+
+
+def _write_new(disk: Disk, path: Path, image: bytes) -> None:
+    descriptor = disk.open(path, create=True)
+    try:
+        disk.write(descriptor, image, 0)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
 
 
 def read(disk: Disk, path: Path) -> SnapshotFile:

@@ -536,7 +536,7 @@ class Host:
         if driver.is_volatile:
             self._memory.save_snapshot(driver, action)
             return
-        self._queue.add(write_queue.SaveStep(driver, action.snapshot, action.live_indexes))
+        self._queue.add_save(driver, action.snapshot, action.live_indexes)
 
     def install_snapshot(self, driver: Driver, action: InstallSnapshot) -> None:
         """See driver.Ports."""

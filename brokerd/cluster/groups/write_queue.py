@@ -7,6 +7,7 @@ that batches form by what is there when the previous one ends (rule 1).  Used by
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -20,8 +21,11 @@ from brokerd.cluster.groups import trust
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.inputs import SnapshotSaved
 from brokerd.raft.messages import Configuration, HardState, Snapshot
+from brokerd.storage.errors import NoRoom
 from brokerd.storage.staging import StagedChunk
 from brokerd.storage.wal import Collection, GroupWrite, WriteAheadLog
+
+logger = logging.getLogger(__name__)
 
 #: One write to the log takes so many bytes at most; more goes in the next one.
 BATCH_BYTES_MAX = 16 * 1024 * 1024
@@ -29,6 +33,9 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 STAGED_BYTES_MAX = 4 * 1024 * 1024
 #: So many groups begin or end with one write: a vhost may go with thousands of queues.
 GROUPS_MAX = 1_000
+#: So long a snapshot waits for which the disk had no room, and so many are tried then.
+ROOM_S = 5.0
+TRIED_MAX = 16
 
 
 class Step(Protocol):
@@ -63,16 +70,24 @@ class WriteStep:
 
 @dataclass(slots=True)
 class SaveStep:
-    """A snapshot of the own machine."""
+    """A snapshot of the own machine; the log keeps what it replaces until there is room for it."""
 
     driver: Driver
     snapshot: Snapshot
     live: list[tuple[int, int]]
+    put_off: Callable[[SaveStep], None]
+    no_room: NoRoom | None = None
 
     def run(self, wal: WriteAheadLog) -> None:
-        wal.save_snapshot(self.driver.log_uid, self.snapshot, self.live)
+        try:
+            wal.save_snapshot(self.driver.log_uid, self.snapshot, self.live)
+        except NoRoom as error:
+            self.no_room = error
 
     def finish(self, wal: WriteAheadLog) -> list[Driver]:
+        if self.no_room is not None:
+            self.put_off(self)
+            return []
         wal.snapshot_saved(self.driver.log_uid, self.snapshot, self.live)
         self.driver.inputs.append(SnapshotSaved(self.snapshot.index))
         return [self.driver]
@@ -183,8 +198,13 @@ class WriteQueue:
         wal: WriteAheadLog,
         finished: Callable[[list[Driver]], None],
         failed: Callable[[BaseException], None],
+        room_s: float = ROOM_S,
     ) -> None:
+        """room_s: so long a snapshot waits for which there was no room."""
         self._wal = wal
+        self._room_s = room_s
+        #: Snapshots for which there was no room.
+        self._put_off: list[SaveStep] = []
         self._finished = finished
         self._failed = failed
         self._loop = asyncio.get_running_loop()
@@ -229,6 +249,32 @@ class WriteQueue:
             last = RemoveStep()
             self._waiting.append(last)
         last.uids.append(uid)
+
+    def add_save(self, driver: Driver, snapshot: Snapshot, live: list[tuple[int, int]]) -> None:
+        """Add a snapshot of the own machine."""
+        self._waiting.append(SaveStep(driver, snapshot, live, self._put_off_save))
+
+    def _put_off_save(self, step: SaveStep) -> None:
+        if not self._put_off:
+            self._loop.call_later(self._room_s, self._save_again)
+        self._put_off.append(step)
+
+    def _save_again(self) -> None:
+        if self._has_failed:
+            return
+        put_off, self._put_off = self._put_off, []
+        logger.warning(
+            "the disk had no room for snapshots (%d wait): they are tried again every %g s, and "
+            "the log grows meanwhile; the first is %s",
+            *(len(put_off), self._room_s, put_off[0].no_room),
+        )
+        for step in put_off[:TRIED_MAX]:
+            if not step.driver.is_closed:
+                step.no_room = None
+                self._waiting.append(step)
+        for step in put_off[TRIED_MAX:]:
+            self._put_off_save(step)
+        self.hand_over()
 
     def add(self, step: Step) -> None:
         """Add any other work, behind what waits."""

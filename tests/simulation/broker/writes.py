@@ -35,6 +35,8 @@ class SimWriteQueue(write_queue.WriteQueue):
         self._failed = failed
         self._loop: Any = loop
         self._waiting: list[write_queue.Step] = []
+        self._put_off: list[write_queue.SaveStep] = []
+        self._room_s = write_queue.ROOM_S
         self._is_busy = False
         self._has_failed = False
         self._sync_ms = sync_ms

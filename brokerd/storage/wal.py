@@ -325,7 +325,7 @@ class WriteAheadLog:
     def save_snapshot(
         self, uid: int, snapshot: Snapshot, live: Sequence[tuple[int, int]] | None = None
     ) -> None:
-        """Write a snapshot file and name it in the log; entries stay until snapshot_saved. NoRoom."""
+        """Write a snapshot file, name it in the log (NoRoom); entries stay until snapshot_saved."""
         with self._writer.lock:
             state = self._state(uid)
             if snapshot.index <= state.snapshot_index:

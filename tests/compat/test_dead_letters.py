@@ -305,12 +305,15 @@ def test_expired_together_they_arrive_in_order(connection: Any) -> None:
 def test_a_full_target_loses_the_letter(connection: Any) -> None:
     """R-DLX-17: a classic target that refuses."""
     channel = steps.confirming(connection)
-    dead = steps.queue(channel, "dead", x_max_length=1, x_overflow="reject-publish")
-    steps.queue(channel, "q", **{DLX: "", KEY: "dead"})
+    witness = dead_queue(channel)
+    dead = steps.queue(channel, "full", x_max_length=1, x_overflow="reject-publish")
+    channel.queue_bind(dead, "dlx")
+    steps.queue(channel, "q", **{DLX: "dlx"})
     for body in ("1", "2"):
         put(channel, "q", body)
         reject(channel, "q")
-    steps.wait_ready(channel, dead, 1)
+    # What is taken from the other makes room for what has not been refused yet.
+    steps.wait_ready(channel, witness, 2)
     assert steps.drain(channel, dead) == [b"1"]
 
 

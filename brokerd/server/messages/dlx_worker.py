@@ -401,18 +401,14 @@ class Worker:
             for first, count, accepted in outcomes:
                 open_count -= count
                 for letter, uid in copies[first : first + accepted]:
-                    # A queue that is gone counts as having taken it (R-PC-7), but not here.
-                    if self._queues.queue_of(uid) is not None:
-                        letter.confirmed.add(uid)
+                    letter.confirmed.add(uid)
             if open_count <= 0:
                 done.set()
 
         # Channel 0 is for at-most-once letters, which pass length limits (R-QQ-26); these must not.
+        # A queue that is gone has not taken a letter, also where it is in the catalog still.
         publisher = Publisher(
-            sender.batches,
-            self._channel,
-            outcome,
-            deduplicate=False,
+            sender.batches, self._channel, outcome, deduplicate=False, gone_takes=False
         )
         taker = _EachNumbered(publisher)
         number = 0

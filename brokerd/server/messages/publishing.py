@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 #: one is being replicated while the next stands ready behind it.
 BATCHES_ON_WAY_MAX = 2
 
-
 _HEADER, _BODY = itemgetter(1), itemgetter(2)
 
 #: Channels are numbered by a counter below this many bits; their further names have more.
@@ -63,8 +62,7 @@ class Target(Protocol):
 
 
 #: Called with (first, count, accepted) per run of the channel's numbers: the first `accepted` of
-#: them
-#: were taken over by one queue, the others refused.
+#: them were taken over by one queue, the others refused.
 Outcome = Callable[[list[tuple[int, int, int]]], None]
 
 
@@ -118,9 +116,11 @@ class Publisher:
         deduplicate: bool = True,
         channel_close: ChannelClose | None = None,
         credit: Credit | None = None,
+        gone_takes: bool = True,
     ) -> None:
         """in_flight(bytes) is told when bytes go off (positive) and have arrived (negative).
 
+        gone_takes: whether a queue that was deleted counts as having taken over (R-PC-7).
         channel_close: of a channel that sends its queues other things as well.
         credit: None for the member's own messages, which are never held back (R-ALM-9).
         """
@@ -132,6 +132,7 @@ class Publisher:
         self._in_flight = in_flight
         self._deduplicate = deduplicate
         self._credit = credit
+        self._gone_takes = gone_takes
         #: Queues whose room is waited for.
         self._awaited: set[int] = set()
         self._sequences: dict[int, int] = {}
@@ -352,15 +353,11 @@ class Publisher:
         verdict: EnqueueStatus,
         accepted: int,
     ) -> list[tuple[int, int, int]]:
-        if status is ReplyStatus.GONE:
-            # R-PC-7: a queue that was deleted counts as having taken the message over.
-            self._sequences.pop(uid, None)
-            return [(first, count, count) for first, count in numbers]
         if status is ReplyStatus.REFUSED:
             return [(first, count, 0) for first, count in numbers]
-        if verdict is EnqueueStatus.DELETED:
+        if status is ReplyStatus.GONE or verdict is EnqueueStatus.DELETED:
             self._sequences.pop(uid, None)
-            accepted = sum(count for _, count in numbers)
+            accepted = sum(count for _, count in numbers) if self._gone_takes else 0
         outcomes = []
         for first, count in numbers:
             taken = min(count, accepted)

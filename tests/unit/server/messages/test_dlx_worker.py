@@ -33,6 +33,8 @@ class Groups:
 
     def __init__(self) -> None:
         self.refusing: set[int] = set()
+        #: How a group answers that is not there any more.
+        self.gone: dict[int, tuple[ReplyStatus, EnqueueStatus]] = {}
         #: (group, messages) of each command.
         self.sent: list[tuple[int, list[Content]]] = []
         self.members: dict[int, list[str]] = {}
@@ -50,8 +52,9 @@ class Groups:
         view = enqueue_commands.EnqueueView(command)
         self.sent.append((uid, view.contents(0, view.count)))
         accepted = 0 if uid in self.refusing else view.count
-        reply = enqueue_commands.encode_enqueue_reply(EnqueueStatus.OK, accepted)
-        asyncio.get_running_loop().call_soon(done, ReplyStatus.OK, reply)
+        status, verdict = self.gone.get(uid, (ReplyStatus.OK, EnqueueStatus.OK))
+        reply = enqueue_commands.encode_enqueue_reply(verdict, accepted)
+        asyncio.get_running_loop().call_soon(done, status, reply)
 
 
 @dataclass(slots=True)
@@ -142,6 +145,30 @@ async def test_a_letter_that_is_sent_again_is_counted_once() -> None:
     assert not rig.letters
     assert rig.queues.asked == [queue_commands.encode_dead_letters_settle([(1, 2)])]
     assert not rig.counts()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [(ReplyStatus.OK, EnqueueStatus.DELETED), (ReplyStatus.GONE, EnqueueStatus.OK)],
+    ids=str,
+)
+async def test_a_target_that_is_being_deleted_has_not_taken_a_letter(
+    answer: tuple[ReplyStatus, EnqueueStatus],
+) -> None:
+    """R-ALO-6, R-ALO-7: the queue knows of its end before the catalog does; letters were lost."""
+    rig = Rig()
+    a, b = rig.uids
+    rig.catalog.unbind("dlx", "b")
+    rig.groups.gone = {a: answer}
+    await rig.round()
+    assert rig.letters
+    assert not rig.queues.asked
+    rig.catalog.unbind("dlx", "a")
+    rig.catalog.bind("dlx", "b")
+    await rig.round()
+    assert [uid for uid, _ in rig.groups.sent] == [a, b]
+    assert not rig.letters
+    assert rig.queues.asked == [queue_commands.encode_dead_letters_settle([(1, 2)])]
 
 
 async def test_letters_are_told_apart_by_their_targets() -> None:

@@ -11,16 +11,12 @@ import errno
 import fcntl
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from brokerd.storage.birth_time import birth_time_ns
 from brokerd.storage.descriptors import reserve
 from brokerd.storage.errors import DirectoryLocked
 
-#: What zero() writes at once: a sync of another file meanwhile takes some 2 ms at the most, behind
-#: 64 MiB it takes 45 to 80.
 ZEROS = bytes(256 << 10)
 LOCK_NAME = "LOCK"
 
@@ -67,32 +63,26 @@ class Disk:
                 raise OSError(5, "the device accepted no bytes")
             done += step
 
-    def allocate(self, descriptor: int, size: int) -> None:
-        """Give an empty file this size and its space, durably; it reads as zeros."""
+    def allocate(self, descriptor: int, size: int) -> int:
+        """Give an empty file this size and its space, durably; it reads as zeros.
+
+        Return how much of it is written; the rest is reserved.
+        """
+        written = 0
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             if error.errno not in CANNOT_RESERVE:
                 raise
             self.zero(descriptor, size)
+            written = size
         self.sync(descriptor)
+        return written
 
-    def zero(
-        self, descriptor: int, size: int, is_over: Callable[[float], bool] | None = None
-    ) -> None:
-        """Write zeros and sync, so that later syncs change no metadata of the file.
-
-        is_over: makes each piece durable by itself, and is called with the seconds that it took;
-        True: leave it at that.
-        """
+    def zero(self, descriptor: int, size: int) -> None:
+        """Write so many zeros."""
         for offset in range(0, size, len(ZEROS)):
-            started = time.perf_counter()
             self.write(descriptor, ZEROS[: min(len(ZEROS), size - offset)], offset)
-            if is_over is not None:
-                self.data_sync(descriptor)
-                if is_over(time.perf_counter() - started):
-                    return
-        self.sync(descriptor)
 
     def read(self, descriptor: int, size: int, offset: int) -> bytes:
         """Read up to `size` bytes; less only at the end of the file."""

@@ -89,9 +89,11 @@ class FaultyDisk(Disk):
         self.unsynced.setdefault(str(path), []).append(write)
         return Disk.write_some(self, descriptor, memoryview(data)[:size], offset)
 
-    def allocate(self, descriptor: int, size: int) -> None:
+    def allocate(self, descriptor: int, size: int) -> int:
         # Space is counted, and runs out, where something is written.
         self.zero(descriptor, size)
+        self.sync(descriptor)
+        return 0
 
     def data_sync(self, descriptor: int) -> None:
         self._sync(descriptor)

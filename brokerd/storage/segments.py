@@ -22,12 +22,6 @@ SEGMENT_FILE = re.compile(r"wal-([0-9a-f]{16})\.log")
 FREE_SUFFIX = ".free"
 SPARE_NAME = "spare.tmp"
 
-#: Between two pieces of zeros the next segment rests for so long, or for so many times as long as
-#: the piece took: 10 MB a second at the most.  A log that fills segments faster than that takes
-#: them as they are.
-REST_S = 0.025
-RESTS_PER_PIECE = 4
-
 
 @dataclass(slots=True)
 class ActiveSegment:
@@ -37,6 +31,8 @@ class ActiveSegment:
     descriptor: int
     #: Where the next write goes.
     end: int
+    #: Up to here the file has been written once, with zeros at least; behind it is only reserved.
+    filled: int
 
     @property
     def segment(self) -> int:
@@ -72,9 +68,8 @@ class SegmentFiles:
         self._marks = -1
         self._free: list[Path] = []
         self._spare_ready = False
+        self._spare_filled = 0
         self._preparing: threading.Thread | None = None
-        #: Set while somebody waits for the end of that.
-        self._is_awaited = threading.Event()
         self._is_closing = False
 
     def path(self, segment: int) -> Path:
@@ -102,7 +97,7 @@ class SegmentFiles:
         self._join_preparation()
         size = max(self.config.segment_bytes, bytes_needed)
         segment = self.next_id
-        source, is_fresh = self._source(size)
+        source, is_fresh, filled = self._source(size)
         descriptor = self.disk.open(source)
         identity = self.disk.identity(descriptor)
         header = SegmentHeader(
@@ -125,7 +120,7 @@ class SegmentFiles:
         self.sizes[segment] = size
         self.next_id = segment + 1
         self._prepare_next()
-        return ActiveSegment(header, descriptor, header.data_start)
+        return ActiveSegment(header, descriptor, header.data_start, filled)
 
     def mark(self, mark: bytes) -> None:
         """Write down what was synced last, for whoever comes after this process; OSError."""
@@ -134,28 +129,28 @@ class SegmentFiles:
             self._marks = self.disk.open(path, create=not path.exists())
         self.disk.write(self._marks, mark, 0)
 
-    def _source(self, size: int) -> tuple[Path, bool]:
-        """Return a file of this size to become a segment, and whether it is all zeros."""
+    def _source(self, size: int) -> tuple[Path, bool, int]:
+        """Return a file of this size to become a segment, whether it is all zeros, and up to where
+        it has been written once.
+        """
         if size == self.config.segment_bytes:
             if self._free:
-                return self._free.pop(), False
+                return self._free.pop(), False, size
             if self._spare_ready:
                 self._spare_ready = False
-                return self.directory / SPARE_NAME, True
-        return self._make_spare(self.directory / "large.tmp", size), True
+                return self.directory / SPARE_NAME, True, self._spare_filled
+        path = self.directory / "large.tmp"
+        return path, True, self._make(path, size)
 
-    def _make_spare(self, path: Path, size: int) -> Path:
-        descriptor = self._new_file(path)
-        try:
-            self.disk.zero(descriptor, size)
-        finally:
-            self.disk.close(descriptor)
-        return path
-
-    def _new_file(self, path: Path) -> int:
+    def _make(self, path: Path, size: int) -> int:
+        """Make a file of zeros, durably; return up to where it has been written once; OSError."""
         if path.exists():
             self.disk.unlink(path)
-        return self.disk.open(path, create=True)
+        descriptor = self.disk.open(path, create=True)
+        try:
+            return self.disk.allocate(descriptor, size)
+        finally:
+            self.disk.close(descriptor)
 
     # ---- the next segment, in the background ----------------------------------------------------
 
@@ -166,32 +161,16 @@ class SegmentFiles:
         self._preparing.start()
 
     def _prepare(self) -> None:
-        """Make a file that can be used at once, and better for each piece that there is time for:
-        a sync costs less where zeros were written before.
-        """
-        size = self.config.segment_bytes
         try:
-            descriptor = self._new_file(self.directory / SPARE_NAME)
-            try:
-                self.disk.allocate(descriptor, size)
-                self._spare_ready = True
-                self.disk.zero(descriptor, size, self._is_over)
-            finally:
-                self.disk.close(descriptor)
+            self._spare_filled = self._make(self.directory / SPARE_NAME, self.config.segment_bytes)
+            self._spare_ready = True
         except OSError as error:
             # No harm yet: the rotation tries again, and there a failure is fatal.
-            self._spare_ready = False
             self.report(f"cannot prepare the next log segment: {error}")
-
-    def _is_over(self, seconds: float) -> bool:
-        """Leave the disk to the log for a while; return whether the segment is wanted now."""
-        return self._is_awaited.wait(max(REST_S, RESTS_PER_PIECE * seconds))
 
     def _join_preparation(self) -> None:
         if self._preparing is not None:
-            self._is_awaited.set()
             self._preparing.join()
-            self._is_awaited.clear()
             self._preparing = None
 
     # ---- reading and retiring -------------------------------------------------------------------

@@ -567,7 +567,7 @@ def _start_writer(files: SegmentFiles, found: recovery.Recovery) -> LogWriter:
         scan, descriptor = found.scans[found.tail], files.descriptors[found.tail]
         _write_again(files, descriptor, scan.last_batch_start, scan.end)
         if not scan.sealed:
-            old = ActiveSegment(scan.header, descriptor, scan.end)
+            old = ActiveSegment(scan.header, descriptor, scan.end, scan.header.size)
             LogWriter(files, WriterState(), old).seal(active.segment)
             files.disk.truncate(descriptor, scan.end + HEADER_BYTES)
             files.sizes[found.tail] = scan.end + HEADER_BYTES

@@ -31,6 +31,11 @@ from brokerd.storage.records import (
 from brokerd.storage.removed_groups import RemovedGroups, SegmentGroups
 from brokerd.storage.segments import ActiveSegment, SegmentFiles
 
+#: A write into space that is only reserved takes zeros along for those that follow it; who writes
+#: so much at once gains nothing.
+ZEROS_AHEAD = bytes(256 * 1024)
+PADDED_MAX = 64 * 1024
+
 
 @dataclass(slots=True)
 class GroupWrite:
@@ -263,10 +268,25 @@ class LogWriter:
             self._mark()
 
     def _store(self, image: bytes) -> None:
-        self._write(image, self.active.end)
+        self._write(self._with_zeros(image), self.active.end)
         self._sync()
         self.counts.bytes_written += len(image)
         self.active.end += len(image)
+
+    def _with_zeros(self, image: bytes) -> bytes:
+        """Return what is written, with zeros behind it where the file is only reserved.
+
+        There a sync has the file system note each time what was written: 240 microseconds instead
+        of 200 for 1.5 KB while two others sync, 350 instead of 290 for 30 KB.
+        """
+        active = self.active
+        end = active.end + len(image)
+        if end <= active.filled:
+            return image
+        if len(image) <= PADDED_MAX:
+            image += ZEROS_AHEAD[: active.header.size - end]
+        active.filled = active.end + len(image)
+        return image
 
     def _mark(self) -> None:
         """Write down what was synced, before anybody hears of it."""

@@ -1,10 +1,9 @@
-"""The next segment is there before it is needed, and better the longer there is time for it."""
+"""The next segment is there before it is needed; what is only reserved gets zeros as it is used."""
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,42 +12,49 @@ import pytest
 from brokerd.storage import disk as disks
 from brokerd.storage.disk import Disk
 from brokerd.storage.segments import SegmentFiles
-from tests.unit.storage.builders import small
+from brokerd.storage.writer import PADDED_MAX, ZEROS_AHEAD
+from tests.unit.storage.builders import entry, open_log, put, small
 
 SIZE = 16384
+LARGE = 2 * 1024 * 1024
 
 
 class Watched(Disk):
-    """Tells when it is asked for zeros in pieces, and how far it got."""
+    """Notes what is written to the log's segments."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun = threading.Event()
-        self.fails: OSError | None = None
+        self.segments: set[int] = set()
+        #: (offset, bytes) of each write into a segment in use, but for its head.
+        self.written: list[tuple[int, int]] = []
 
-    def zero(
-        self, descriptor: int, size: int, is_over: Callable[[float], bool] | None = None
-    ) -> None:
-        if is_over is None:
-            super().zero(descriptor, size)
-            return
-        self.begun.set()
-        if self.fails is not None:
-            raise self.fails
-        # As if a piece had taken ten seconds: only who is waited for goes on.
-        assert is_over(10.0)
+    def open(self, path: Path, *, create: bool = False) -> int:
+        descriptor = super().open(path, create=create)
+        if path.name in ("spare.tmp", "large.tmp") and not create:
+            self.segments.add(descriptor)
+        return descriptor
+
+    def write_some(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
+        if descriptor in self.segments and len(data) > 512:
+            self.written.append((offset, len(data)))
+        return super().write_some(descriptor, data, offset)
 
 
-def files_of(tmp_path: Path, disk: Disk, notes: list[str]) -> SegmentFiles:
+class NoSpares(Disk):
+    """Has no room for what nobody needs yet."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if path.name == "spare.tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().open(path, create=create)
+
+
+def test_a_segment_is_there_before_it_is_needed(tmp_path: Path) -> None:
+    notes: list[str] = []
     config = small(prepare_ahead=True, recycled_segments_max=0)
-    return SegmentFiles(tmp_path, config, disk, notes.append)
-
-
-def test_a_segment_is_taken_before_its_zeros_are_written(tmp_path: Path) -> None:
-    disk, notes = Watched(), list[str]()
-    files = files_of(tmp_path, disk, notes)
+    files = SegmentFiles(tmp_path, config, Disk(), notes.append)
     first = files.create(0, 0)
-    assert disk.begun.wait(10)
+    files._join_preparation()
     assert (tmp_path / "spare.tmp").read_bytes() == bytes(SIZE)
     second = files.create(0, 1)
     assert (first.segment, second.segment, second.header.fresh) == (1, 2, True)
@@ -57,43 +63,55 @@ def test_a_segment_is_taken_before_its_zeros_are_written(tmp_path: Path) -> None
     assert notes == []
 
 
-def test_a_segment_whose_zeros_fail_is_made_anew(tmp_path: Path) -> None:
-    disk, notes = Watched(), list[str]()
-    disk.fails = OSError(errno.EIO, os.strerror(errno.EIO))
-    files = files_of(tmp_path, disk, notes)
+def test_a_segment_that_could_not_be_prepared_is_made_when_it_is_needed(tmp_path: Path) -> None:
+    notes: list[str] = []
+    config = small(prepare_ahead=True, recycled_segments_max=0)
+    files = SegmentFiles(tmp_path, config, NoSpares(), notes.append)
     files.create(0, 0)
     files.create(0, 1)
     assert files.path(2).exists()
     files.close()
-    assert set(notes) == {
-        "cannot prepare the next log segment: [Errno 5] Input/output error",
-    }
+    assert set(notes) == {"cannot prepare the next log segment: [Errno 28] No space left on device"}
 
 
-def test_zeros_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "ZEROS", bytes(4096))
-    disk, pieces = Disk(), list[float]()
-    (tmp_path / "file").write_bytes(b"x" * 20_000)
+def test_small_writes_take_zeros_along_for_those_behind_them(tmp_path: Path) -> None:
+    disk = Watched()
+    log = open_log(tmp_path, small(segment_bytes=LARGE, prepare_ahead=False), disk=disk)
+    disk.written.clear()
+    for index in range(1, 300):
+        put(log, 5, entry(index, size=1000))
+    # Opening the log wrote zeros for the first 256 KiB; one of these needs more.
+    padded = [size for _, size in disk.written if size > 3000]
+    assert [size > len(ZEROS_AHEAD) for size in padded] == [True]
+    disk.written.clear()
+    # Whoever writes much at once has no use for them.
+    for index in range(300, 303):
+        put(log, 5, entry(index, size=5 * PADDED_MAX))
+    assert 0 < sum(size for _, size in disk.written) - 15 * PADDED_MAX < 1000
+    log.close()
+    again = open_log(tmp_path, small(segment_bytes=LARGE, prepare_ahead=False))
+    assert again.log(5).last_index() == 302
+    again.close()
 
-    def is_over(seconds: float) -> bool:
-        pieces.append(seconds)
-        return len(pieces) == 2
 
-    descriptor = disk.open(tmp_path / "file")
-    disk.zero(descriptor, 20_000, is_over)
-    assert disk.read(descriptor, 20_000, 0) == bytes(8192) + b"x" * 11_808
-    disk.zero(descriptor, 20_000, is_over)
-    assert disk.read(descriptor, 20_000, 0) == bytes(20_000)
-    assert len(pieces) == 2 + 5
-    assert all(seconds > 0 for seconds in pieces)
-    disk.close(descriptor)
+def test_the_last_of_a_segment_takes_no_more_than_there_is(tmp_path: Path) -> None:
+    disk = Watched()
+    log = open_log(tmp_path, small(segment_bytes=SIZE, prepare_ahead=False), disk=disk)
+    for index in range(1, 60):
+        put(log, 5, entry(index, size=1000))
+    assert log.stats.segments > 2
+    assert {path.stat().st_size for path in tmp_path.glob("wal-*.log")} == {SIZE}
+    assert max(offset + size for offset, size in disk.written) == SIZE
+    log.close()
 
 
 def test_space_is_reserved_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disks, "ZEROS", bytes(4096))
+    size = SIZE + 100
     disk = Disk()
     reserved = disk.open(tmp_path / "reserved", create=True)
-    disk.allocate(reserved, SIZE)
-    assert (tmp_path / "reserved").read_bytes() == bytes(SIZE)
+    assert disk.allocate(reserved, size) == 0
+    assert (tmp_path / "reserved").read_bytes() == bytes(size)
     disk.close(reserved)
 
     def refuse(number: int) -> Callable[..., None]:
@@ -105,9 +123,9 @@ def test_space_is_reserved_or_written(tmp_path: Path, monkeypatch: pytest.Monkey
     # A file system, or a C library, that knows nothing of it.
     monkeypatch.setattr(os, "posix_fallocate", refuse(errno.EOPNOTSUPP))
     written = disk.open(tmp_path / "written", create=True)
-    disk.allocate(written, SIZE)
-    assert (tmp_path / "written").read_bytes() == bytes(SIZE)
+    assert disk.allocate(written, size) == size
+    assert (tmp_path / "written").read_bytes() == bytes(size)
     monkeypatch.setattr(os, "posix_fallocate", refuse(errno.ENOSPC))
     with pytest.raises(OSError, match="No space left"):
-        disk.allocate(written, 2 * SIZE)
+        disk.allocate(written, 2 * size)
     disk.close(written)

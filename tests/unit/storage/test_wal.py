@@ -499,6 +499,6 @@ def test_a_prepared_segment_is_used(tmp_path: Path) -> None:
     files._join_preparation()
     assert files._spare_ready
     assert files.bytes_on_disk() == 2 * 16384
-    assert files._source(16384) == (tmp_path / "spare.tmp", True)
+    assert files._source(16384) == (tmp_path / "spare.tmp", True, 0)
     assert not files._spare_ready
     log.close()

@@ -347,11 +347,6 @@ def _record(kind: int, flags: int, index: int, term: int, data: bytes) -> bytes:
 def _write_whole(disk: Disk, path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".state.tmp")
     temporary.unlink(missing_ok=True)
-    descriptor = disk.open(temporary, create=True)
-    try:
-        disk.write(descriptor, data, 0)
-        disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
+    disk.write_new(temporary, data)
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)

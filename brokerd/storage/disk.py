@@ -63,6 +63,15 @@ class Disk:
                 raise OSError(5, "the device accepted no bytes")
             done += step
 
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Write a new file and sync it; its name is not durable yet."""
+        descriptor = self.open(path, create=True)
+        try:
+            self.write(descriptor, data, 0)
+            self.sync(descriptor)
+        finally:
+            self.close(descriptor)
+
     def allocate(self, descriptor: int, size: int) -> int:
         """Give an empty file this size and its space, durably; it reads as zeros.
 

@@ -110,7 +110,7 @@ def write(
     if temporary.exists():
         disk.unlink(temporary)
     try:
-        _write_new(disk, temporary, encode(uid, snapshot, live))
+        disk.write_new(temporary, encode(uid, snapshot, live))
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -121,15 +121,6 @@ def write(
     disk.rename(temporary, path)
     disk.sync_directory(directory)
     return path
-
-
-def _write_new(disk: Disk, path: Path, image: bytes) -> None:
-    descriptor = disk.open(path, create=True)
-    try:
-        disk.write(descriptor, image, 0)
-        disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
 
 
 def read(disk: Disk, path: Path) -> SnapshotFile:

@@ -286,7 +286,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     routing = MemberRouting(view, base.profile, base.counters)
-    deliveries = DeliveryHub(queues.resume)
+    deliveries = DeliveryHub(queues.resume, base.process.batches.settlements)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
         *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer, base.audit)

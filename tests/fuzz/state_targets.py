@@ -13,7 +13,13 @@ from brokerd.core import annotations
 from brokerd.core.catalog import catalog_commands, catalog_specs, names
 from brokerd.core.catalog.catalog_machine import CatalogMachine
 from brokerd.core.catalog.catalog_specs import SpecError
-from brokerd.core.queue import client_sessions, enqueue_commands, queue_commands, settling_gets
+from brokerd.core.queue import (
+    client_sessions,
+    enqueue_commands,
+    joined_settlements,
+    queue_commands,
+    settling_gets,
+)
 from brokerd.core.queue import queue_decoders as decoders
 from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -122,6 +128,12 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
         ),
         queue_commands.encode_ranges(
             queue_commands.Kind.SETTLE, consumer(), [(1, 2)], ReturnCause.NACK
+        ),
+        joined_settlements.encode(
+            [
+                queue_commands.encode_ranges(queue_commands.Kind.SETTLE, consumer(), [(2, 3)]),
+                queue_commands.encode_ranges(queue_commands.Kind.SETTLE, consumer("g"), [(1, 4)]),
+            ]
         ),
         queue_commands.encode_get(consumer("g"), False),
         settling_gets.encode(queue_commands.encode_get(consumer(), True), [(1, 2), (3, 5)]),

@@ -22,7 +22,14 @@ from hypothesis.stateful import (
 
 from brokerd.core.machine import Outcome
 from brokerd.core.message import Range
-from brokerd.core.queue import effects, enqueue_commands, queue_commands, queue_lanes, settling_gets
+from brokerd.core.queue import (
+    effects,
+    enqueue_commands,
+    joined_settlements,
+    queue_commands,
+    queue_lanes,
+    settling_gets,
+)
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -363,6 +370,16 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.apply(queue_commands.encode_ranges(kind, who, ranges, cause))
         if after_ms:
             self.tick(after_ms)
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    @precondition(lambda self: self.held)
+    def settle_together(self, data: st.DataObject, count: int) -> None:
+        """Several consumers', or one's several times (ADR 65)."""
+        parts = []
+        while self.held and len(parts) < count:
+            who, ranges = self.take(data, Kind.SETTLE, ReturnCause.NACK)
+            parts.append(queue_commands.encode_ranges(Kind.SETTLE, who, ranges))
+        assert self.apply(joined_settlements.encode(parts)).reply == b""
 
     @rule(channel=st.sampled_from(CHANNELS), no_ack=st.booleans(), settles=st.integers(0, 3))
     def get(self, channel: int, no_ack: bool, settles: int) -> None:

@@ -34,6 +34,7 @@ UPSTREAM_EXCHANGES = "upstream_exchange_type"
 REMOVED_NOT_WANTED = "removed_members_not_wanted"
 SETTLING_GETS = "settling_gets"
 JOINED_ENQUEUES = "joined_enqueues"
+JOINED_SETTLEMENTS = "joined_settlements"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -93,6 +94,11 @@ FEATURES = (
         "0.1.0",
         "what several channels of a member publish to a queue at once, and that they have ended, "
         "is one command of its log",
+    ),
+    Feature(
+        JOINED_SETTLEMENTS,
+        "0.1.0",
+        "what several channels of a member acknowledge to a queue at once is one command",
     ),
 )
 

@@ -54,6 +54,7 @@ class Kind(IntEnum):
     #: Another command in an envelope (client_sessions.py).
     ONCE = 19
     PUBLISHERS_ENDED = 20
+    JOINED_SETTLEMENTS = 21
 
 
 class ReturnCause(IntEnum):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from brokerd.core import annotations as message_annotations
 from brokerd.core.message import Range
-from brokerd.core.queue import client_sessions, queue_commands, settling_gets
+from brokerd.core.queue import client_sessions, joined_settlements, queue_commands, settling_gets
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueHead
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
@@ -28,6 +28,8 @@ MALFORMED = (ValueError, TypeError, KeyError, IndexError, struct.error, Recursio
 PRIORITY_MAX = 255
 
 _U64_MAX = (1 << 64) - 1
+
+_SETTLE = bytes((queue_commands.VERSION, Kind.SETTLE))
 
 #: Larger times (ms) and counts mean this one.  Snapshots have 63 bits for a time and what is added
 #: to it (queue_snapshot.py); this is more than a hundred million years.
@@ -120,6 +122,13 @@ def _traits(raw: bytes) -> Traits:
 def _ranges(data: bytes) -> Ranges:
     consumer, ranges, cause = queue_commands.decode_ranges(data)
     return Ranges(consumer, _checked(ranges), ReturnCause(cause) if cause else None)
+
+
+def _joined(data: bytes) -> list[Ranges]:
+    parts = joined_settlements.decode(data)
+    if any(part[:2] != _SETTLE for part in parts):
+        raise ValueError("only settlements are joined")
+    return [_ranges(part) for part in parts]
 
 
 def _checkout(data: bytes) -> Checkout:
@@ -286,6 +295,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.DECLARED: _nothing,
     Kind.ONCE: _once,
     Kind.PUBLISHERS_ENDED: queue_commands.decode_publishers_ended,
+    Kind.JOINED_SETTLEMENTS: _joined,
 }
 
 

@@ -4,8 +4,8 @@ Deterministic and total: the same commands bring the same state, replies and eff
 replica, and a command that cannot be done is answered, never raised.  It reads no clock (time
 comes with each command), holds no message bodies (they stay in the log; effects say where), and
 sends nothing (effects are data, realised by the leader).  The server's drivers use it; its parts
-are `queue_state`, `queue_intake`,
-`queue_store`, `consumers`, `enqueuers`, `dead_letters`, `queue_decoders`, `queue_snapshot`.
+are `queue_state`, `queue_intake`, `queue_store`, `consumers`, `enqueuers`, `dead_letters`,
+`queue_decoders`, `queue_snapshot`.
 
 Each command: time passes (expiry, lost consumers), the command acts, and then the queue serves:
 deliver, expire what found no consumer (R-TTL-6), trim to the length limit (R-LEN-5).
@@ -34,11 +34,7 @@ from brokerd.core.queue.dead_letters import DeadSpan
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueStatus, encode_enqueue_reply
 from brokerd.core.queue.enqueuers import EnqueuerKey
-from brokerd.core.queue.queue_commands import (
-    Checkout,
-    Kind,
-    ReturnCause,
-)
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.queue.queue_intake import QueueIntake
 from brokerd.core.queue.queue_store import Span, runs_of
 from brokerd.core.queue_options import QueueOptions
@@ -329,6 +325,11 @@ class QueueMachine(QueueIntake):
             self.consumers.settled(consumer)
         return b""
 
+    def _settle_joined(self, meta: Meta, commands: list[queue_decoders.Ranges]) -> bytes:
+        for command in commands:
+            self._settle(meta, command)
+        return b""
+
     def _return(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
@@ -554,7 +555,7 @@ def _reply_of_deleted(kind: int, command: Any) -> bytes:
     if kind == Kind.ENQUEUE:
         # R-PC-7: counts as taken over; a joined one reads no more than the status.
         return encode_enqueue_reply(EnqueueStatus.DELETED, command.head.count)
-    if kind in (Kind.SETTLE, Kind.RETURN, Kind.DISCARD):
+    if kind in (Kind.SETTLE, Kind.RETURN, Kind.DISCARD, Kind.JOINED_SETTLEMENTS):
         # R-ACK-10
         return b""
     return _REPLIES_OF_DELETED.get(kind, _OK)
@@ -594,4 +595,5 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.DECLARED: QueueMachine._declared,
     Kind.ONCE: QueueMachine._once,
     Kind.PUBLISHERS_ENDED: QueueMachine._publishers_ended,
+    Kind.JOINED_SETTLEMENTS: QueueMachine._settle_joined,
 }

@@ -85,7 +85,7 @@ class ChannelDeliveries:
         self.connection = connection
         self.channel = channel
         self.uid = services.identity.next_uid()
-        self.channel_close = ChannelClose(services.queues.groups)
+        self.channel_close = ChannelClose(services.identity.batches.settlements)
         self.unacked: unacked.Unacked[Holder] = unacked.Unacked()
         self.consumers: dict[str, LocalConsumer] = {}
         self.prefetch = 0
@@ -503,7 +503,10 @@ class ChannelDeliveries:
     ) -> None:
         uid, consumer_id = holder
         command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
-        self.channel_close.send(uid, command, is_lazy=is_lazy)
+        if kind is queue_commands.Kind.SETTLE and self.tx is None:
+            self.channel_close.settle(uid, command, is_lazy=is_lazy)
+        else:
+            self.channel_close.send(uid, command, is_lazy=is_lazy)
 
     def _with_counts(self, header: bytes, run: Run) -> bytes:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""

@@ -81,7 +81,7 @@ class ConsumeStream:
         self._totals = self._counters.totals[client_totals.GRPC]
         self._caller = caller
         self._context = context
-        self._channel_close = ChannelClose(services.queues.groups)
+        self._channel_close = ChannelClose(services.identity.batches.settlements)
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
@@ -233,16 +233,17 @@ class ConsumeStream:
         )
         is_quorum = self._consumer.has_counts
         totals = self._totals.quorum if is_quorum else self._totals.classic
+        uid, is_settle = self._consumer.uid, kind is queue_commands.Kind.SETTLE
         for consumer_id, ranges in settled.items():
             for low, high in ranges:
                 self._held.remove(low, high)
-                if kind is queue_commands.Kind.SETTLE:
+                if is_settle:
                     totals.acknowledged += high - low
-            self._channel_close.send(
-                self._consumer.uid,
-                queue_commands.encode_ranges(kind, consumer_id, ranges, cause),
-                is_lazy=kind is queue_commands.Kind.SETTLE and not is_quorum,
-            )
+            command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
+            if is_settle:
+                self._channel_close.settle(uid, command, is_lazy=not is_quorum)
+            else:
+                self._channel_close.send(uid, command)
         if unknown is not None:
             raise rpc_errors.CallRefused(grpc.StatusCode.FAILED_PRECONDITION, str(unknown))
 
@@ -350,7 +351,7 @@ class ConsumeStream:
         )
         # A classic queue may forget it in a crash (ADR 23).
         is_lazy = not self._consumer.has_counts
-        self._channel_close.send(self._consumer.uid, command, is_lazy=is_lazy)
+        self._channel_close.settle(self._consumer.uid, command, is_lazy=is_lazy)
 
 
 def _window(credit: int) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.queue import client_sessions
+from brokerd.server.messages.turn_settlements import TurnSettlements
 
 
 class ChannelClose:
@@ -21,10 +22,11 @@ class ChannelClose:
     Invariant: every queue named to `ended` or `published` is told once.
     """
 
-    __slots__ = ("_also", "_command", "_forget", "_groups", "_late", "_owed")
+    __slots__ = ("_also", "_command", "_forget", "_groups", "_late", "_owed", "_settlements")
 
-    def __init__(self, groups: GroupClient) -> None:
-        self._groups = groups
+    def __init__(self, settlements: TurnSettlements) -> None:
+        self._settlements = settlements
+        self._groups = settlements.groups
         self._owed: dict[int, int] = {}
         self._command = b""
         self._forget: Callable[[int], None] | None = None
@@ -35,9 +37,15 @@ class ChannelClose:
 
     def send(self, uid: int, command: bytes, *, is_lazy: bool = False) -> None:
         """Send a command of the channel whose answer interests nobody else."""
+        self._settlements.send(uid)
         self.sent(uid)
         answered = partial(self._answered, uid)
         self._groups.send(uid, command, answered, client_sessions.is_once(command), is_lazy=is_lazy)
+
+    def settle(self, uid: int, command: bytes, *, is_lazy: bool) -> None:
+        """Send a SETTLE command, together with what others settle in this turn."""
+        self.sent(uid)
+        self._settlements.add(uid, command, partial(self._answered, uid), is_lazy=is_lazy)
 
     def sent(self, uid: int) -> None:
         """A command of the channel was sent; `answered` follows."""

@@ -18,6 +18,7 @@ from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import RangeSet
+from brokerd.server.messages.turn_settlements import TurnSettlements
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,14 @@ class Got:
 class DeliveryHub:
     """All consumers of this node, by id and by the queue's group."""
 
-    def __init__(self, send: Callable[[int, bytes, Callable[[bool], None]], None]) -> None:
+    def __init__(
+        self,
+        send: Callable[[int, bytes, Callable[[bool], None]], None],
+        settlements: TurnSettlements,
+    ) -> None:
         """send(uid, command, done) proposes at the queue's leader; done(is the consumer known)."""
         self._send = send
+        self._settlements = settlements
         self._consumers: dict[ConsumerId, LocalConsumer] = {}
         self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
 
@@ -197,6 +203,8 @@ class DeliveryHub:
             consumer.again.clear()
         consumer.recent = RangeSet([*held, *earlier])
         consumer.resumes += 1
+        # What is settled and has not been sent is held no more: the queue would send it again.
+        self._settlements.send(consumer.uid)
         command = queue_commands.encode_resume(consumer.id, held)
         self._send(consumer.uid, command, _Resumed(self, consumer, consumer.recent))
 

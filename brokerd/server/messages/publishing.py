@@ -126,7 +126,7 @@ class Publisher:
         """
         self._turn = turn
         self._groups = turn.groups
-        self._channel_close = channel_close or ChannelClose(turn.groups)
+        self._channel_close = channel_close or ChannelClose(turn.settlements)
         self._channel = channel
         self._outcome = outcome
         self._in_flight = in_flight

@@ -22,6 +22,7 @@ from brokerd.core.message import Content
 from brokerd.core.queue import enqueue_commands, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
 from brokerd.server.messages.looks import Looks
+from brokerd.server.messages.turn_settlements import TurnSettlements
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ class TurnBatches:
         self.groups = groups
         self.node = node
         self.incarnation = incarnation
+        #: What is acknowledged goes before what is published.
+        self.settlements = TurnSettlements(groups, before_flush, enabled)
         #: Rises with each turn that had something.
         self.turn = 0
         self._before_flush = before_flush
@@ -211,6 +214,7 @@ class TurnBatches:
     def _send(self, uid: int, waiting: _Waiting) -> None:
         parts = list(waiting.batches.values())
         try:
+            self.settlements.send(uid)
             if len(parts) == 1:
                 self._send_alone(uid, *parts[0])
             else:

@@ -153,6 +153,8 @@ class SimConsumer(_Client):
         self.id = ConsumerId("", 0, 0, "")
         self._held: dict[int, int] = {}
         self._settled: set[int] = set()
+        #: What was settled, and how often it had been handed out before.
+        self._let_go: dict[int, int] = {}
         self._newest = -1
 
     def _may_begin(self) -> bool:
@@ -164,8 +166,9 @@ class SimConsumer(_Client):
         self.id = ConsumerId(broker.node, broker.incarnation, broker.next_uid(), "t")
         self._held = {}
         self._settled = set()
+        self._let_go = {}
         self._newest = -1
-        self._channel_close = ChannelClose(broker.groups)
+        self._channel_close = ChannelClose(broker.batches.settlements)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
@@ -188,6 +191,10 @@ class SimConsumer(_Client):
                 where = f"queue {self.uid} message {number} to {self.name}"
                 oracle.require(number not in self._settled, f"{where}: settled and again (G4)")
                 oracle.require(number not in self._held, f"{where}: delivered twice")
+                oracle.require(
+                    run.acquired_count > self._let_go.get(number, -1),
+                    f"{where}: settled, the queue may not know it yet, and again (R-QQ-10)",
+                )
                 if run.acquired_count == 0:
                     oracle.require(
                         number > self._newest, f"{where}: came after {self._newest} (G3)"
@@ -234,7 +241,9 @@ class SimConsumer(_Client):
             if kind == Kind.DISCARD and not world.queues[self.uid].targets:
                 kind, cause = Kind.SETTLE, 0
         for number in mine:
-            del self._held[number]
+            acquired_count = self._held.pop(number)
+            if kind == Kind.SETTLE:
+                self._let_go[number] = acquired_count
         ranges = normalize((number, number + 1) for number in mine)
         command = queue_commands.encode_ranges(kind, self.id, ranges, cause)
         is_settle, consumer_id = kind == Kind.SETTLE, self.id
@@ -245,14 +254,14 @@ class SimConsumer(_Client):
                 self._settled.update(n for n in mine if n in ledger.settled)
 
         self._channel_close.sent(self.uid)
-        broker.groups.send(
-            self.uid,
-            command,
-            partial(self._taken, self._channel_close, answered),
-            once=kind == Kind.RETURN,
+        taken = partial(self._taken, self._channel_close, answered)
+        settlements = broker.batches.settlements
+        if is_settle:
             # As acks of basic.get are.
-            is_lazy=is_settle and mine[0] % 2 == 0,
-        )
+            settlements.add(self.uid, command, taken, is_lazy=mine[0] % 2 == 0)
+        else:
+            settlements.send(self.uid)
+            broker.groups.send(self.uid, command, taken, once=kind == Kind.RETURN)
 
     def _taken(
         self, channel_close: ChannelClose, answered: Answer, status: ReplyStatus, reply: bytes

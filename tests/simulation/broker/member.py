@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 #: Of all queues of the simulation, as far as anybody looks.
 SPEC = {"type": "quorum", "durable": True, "auto_delete": False, "arguments": {}, "settings": {}}
 
+#: What a member that gathers for the length of a turn does with it.
+_JOINED = {features.JOINED_ENQUEUES, features.JOINED_SETTLEMENTS}
+
 
 class SimOptions:
     """Options come from the scenario instead of catalog and policies."""
@@ -130,7 +133,7 @@ class SimBroker:
             *(self.groups, self.node, self.incarnation, self._before_flush, self._enabled),
             clock=member.loop.time,
         )
-        self.deliveries = DeliveryHub(self._resume)
+        self.deliveries = DeliveryHub(self._resume, self.batches.settlements)
         self.leaders = QueueLeaders(
             *(self, self, self.host, self.deliveries, SimLetters(self), SimOptions(self.world)),
             wake_members=lambda uid: None,
@@ -148,7 +151,7 @@ class SimBroker:
 
     def _enabled(self) -> frozenset[str]:
         is_joining = self.world.scenario.turn_ms > 0
-        return frozenset({features.JOINED_ENQUEUES} if is_joining else ())
+        return frozenset(_JOINED if is_joining else ())
 
     # ---- what the rooms ask for -----------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from brokerd.server.messages import queue_leaders
 from brokerd.server.messages.delivery import DeliveryHub
 from brokerd.server.messages.dlx_worker import Missing, Worker
 from brokerd.server.messages.queue_leaders import QueueLeaders
+from brokerd.server.messages.turn_settlements import TurnSettlements
 from brokerd.storage import records, recovery, scan
 from brokerd.storage.disk import Disk
 from brokerd.storage.group_log import GroupLog
@@ -299,6 +300,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
         "order",
         60,
     ),
+    "settlements-overtaken": ([(TurnSettlements, "send", _whatever)], "answers", 100),
     "two-members-at-once": ([(membership, "fault_of_change", _any_change)], "members", 80),
     "changes-do-not-wait": ([(RaftNode, "propose_configuration", _two_changes)], "members", 200),
     "damaged-member-votes": ([(Trust._HANDLERS, trust.LogOpened, _pass_over)], "decay", 100),

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from brokerd.core.machine import Meta
-from brokerd.core.queue import client_sessions, effects, queue_commands
+from brokerd.core.queue import client_sessions, effects, joined_settlements, queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueView
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -106,11 +106,13 @@ class Oracle:
         held: list[int] = []
         letters: list[int] = []
         kind = command[1]
-        if kind == Kind.SETTLE:
-            consumer_id, ranges, _ = queue_commands.decode_ranges(command)
-            consumer = machine.consumers.get(consumer_id)
-            if consumer is not None:
-                held = _within(consumer.held, ranges)
+        if kind in (Kind.SETTLE, Kind.JOINED_SETTLEMENTS):
+            is_joined = kind == Kind.JOINED_SETTLEMENTS
+            for part in joined_settlements.decode(command) if is_joined else [command]:
+                consumer_id, ranges, _ = queue_commands.decode_ranges(part)
+                consumer = machine.consumers.get(consumer_id)
+                if consumer is not None:
+                    held += _within(consumer.held, ranges)
         elif kind == Kind.DEAD_LETTERS_SETTLE:
             ranges = queue_commands.decode_json(command)["ranges"]
             letters = _within((letter.span for letter in machine.letters), ranges)

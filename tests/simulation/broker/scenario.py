@@ -37,8 +37,8 @@ class Scenario:
     window: int
     #: Clients are so many times as fast as they drew.
     haste: int
-    #: So long a member gathers what its channels publish for one command (ADR 62); 0: it sends one
-    #: for each.
+    #: So long a member gathers what its channels publish and acknowledge for one command (ADR 62,
+    #: 65); 0: it sends one for each.
     turn_ms: int = 0
 
     @classmethod

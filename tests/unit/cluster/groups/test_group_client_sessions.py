@@ -152,7 +152,7 @@ async def test_the_end_of_a_channel_waits_for_acknowledgements_that_were_refused
     bench.send(CHECKOUT)
     bench.arrive(0)
     assert bench.queue.machine.overview()["unacked"] == 2
-    channel_close = ChannelClose(bench.client)
+    channel_close = ChannelClose(batches(bench.client, "me", 3).settlements)
     channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(0, 1)]))
     channel_close.send(UID, queue_commands.encode_ranges(kind, CONSUMER, [(1, 2)]))
     channel_close.ended(DOWN, [UID])
@@ -254,7 +254,7 @@ async def test_a_gap_that_stays_is_refused_and_the_channel_goes_on_under_another
     bench = Bench(ClientConfig(retry_min_ms=1, retry_max_ms=1, early_max=3))
     outcomes: list[tuple[int, int, int]] = []
     others: list[tuple[int, int, int]] = []
-    channel_close = ChannelClose(bench.client)
+    channel_close = ChannelClose(batches(bench.client, "me", 3).settlements)
     publisher = Publisher(
         batches(bench.client, "me", 3), 1, outcomes.extend, channel_close=channel_close
     )

@@ -49,7 +49,13 @@ class Groups:
         return asked
 
     def send(
-        self, uid: int, command: bytes, done: Callable[..., None], once: bool, is_lazy: bool
+        self,
+        uid: int,
+        command: bytes,
+        done: Callable[..., None],
+        once: bool = False,
+        *,
+        is_lazy: bool,
     ) -> None:
         assert once == (command[1] == Kind.RETURN)
         consumer, ranges, _ = queue_commands.decode_ranges(command)

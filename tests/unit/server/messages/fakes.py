@@ -151,7 +151,7 @@ class Hub(DeliveryHub):
     """Notes what consumers here are told, instead of telling them."""
 
     def __init__(self) -> None:
-        super().__init__(lambda uid, command, done: None)
+        super().__init__(lambda uid, command, done: None, batches(None).settlements)
         self.delivered: list[ConsumerId] = []
         self.reminded: list[ConsumerId] = []
         self.ended: list[ConsumerId] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
-from brokerd.cluster.groups.group_client import GroupClient, ReplyStatus
+from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.server.messages.channel_close import ChannelClose
+from tests.unit.server.messages.fakes import batches
 
 CONSUMER = ConsumerId("n", 1, 5, "t")
 DOWN = queue_commands.encode_channel_down("n", 1, 5)
@@ -31,7 +31,7 @@ class Groups:
         uid: int,
         command: bytes,
         done: Callable[[ReplyStatus, bytes], None],
-        once: bool,
+        once: bool = False,
         is_lazy: bool = False,
     ) -> None:
         self.sent.append((uid, command, once))
@@ -43,7 +43,7 @@ class Groups:
 
 def channel_close() -> tuple[ChannelClose, Groups]:
     groups = Groups()
-    return ChannelClose(cast(GroupClient, groups)), groups
+    return ChannelClose(batches(groups).settlements), groups
 
 
 def test_queues_that_owe_nothing_are_told_at_once_and_each_once() -> None:

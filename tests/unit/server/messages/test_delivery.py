@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from brokerd.core.message import Content, Range
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.server.messages.delivery import DeliveryHub, LocalConsumer, Part
+from tests.unit.server.messages.fakes import batches
 
 CONSUMER = ConsumerId("n0", 1, 1, "tag")
 CONTENT: Content = (("", "q"), b"\x00\x00", b"body", b"")
@@ -41,7 +42,7 @@ class Channel:
 
 def hub_with_consumer() -> tuple[DeliveryHub, Channel, list[Callable[[bool], None]]]:
     answers: list[Callable[[bool], None]] = []
-    hub = DeliveryHub(lambda _uid, _command, done: answers.append(done))
+    hub = DeliveryHub(lambda *command: answers.append(command[2]), batches(None).settlements)
     channel = Channel()
     hub.add(LocalConsumer(CONSUMER, 7, "/", "q", channel, False, 10, 0, False, "guest"))
     return hub, channel, answers

@@ -109,7 +109,7 @@ def bench_mark(directory: Path, entries: int, count: int) -> None:
         current, records.FORMAT_VERSION = records.FORMAT_VERSION, version
         try:
             logs[version] = WriteAheadLog.open(
-                directory / str(version), WalConfig("bench", prepare_ahead=False)
+                directory / str(version), WalConfig("bench", in_background=False)
             )
         finally:
             records.FORMAT_VERSION = current

@@ -22,8 +22,9 @@ class WalConfig:
     #: Dead segments kept for reuse: overwriting allocated blocks makes the sync cheaper
     #: (122 against 176 microseconds p50, design/replication.md §3).
     recycled_segments_max: int = 2
-    #: Prepare the next segment in a background thread; False: at rotation (tests, determinism).
-    prepare_ahead: bool = True
+    #: Prepare the next segment and delete old ones in threads of their own; False: when they are
+    #: due (tests, determinism).
+    in_background: bool = True
     #: Recent entries kept in memory, all groups together.
     cache_bytes: int = 64 << 20
     #: Live bytes that one collect() moves at most, so that a write never waits long behind it.

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from brokerd.storage import records
 from brokerd.storage.config import WalConfig
+from brokerd.storage.dead_files import DeadFiles
 from brokerd.storage.disk import Disk
 from brokerd.storage.records import SegmentHeader, SyncMark
 
@@ -70,6 +71,7 @@ class SegmentFiles:
         self._spare_ready = False
         self._spare_filled = 0
         self._preparing: threading.Thread | None = None
+        self._dead = DeadFiles(disk, report, config.in_background)
         self._is_closing = False
 
     def path(self, segment: int) -> Path:
@@ -82,7 +84,8 @@ class SegmentFiles:
                 self._free.append(path)
             elif path.suffix in (".tmp", FREE_SUFFIX):
                 self.disk.unlink(path)
-        self._trim_free()
+        while len(self._free) > self.config.recycled_segments_max:
+            self._dead.add(self._free.pop(), self.config.segment_bytes)
 
     def open_existing(self, segment: int) -> int:
         path = self.path(segment)
@@ -134,8 +137,9 @@ class SegmentFiles:
         it has been written once.
         """
         if size == self.config.segment_bytes:
-            if self._free:
-                return self._free.pop(), False, size
+            used = self._free.pop() if self._free else self._dead.take(size)
+            if used is not None:
+                return used, False, size
             if self._spare_ready:
                 self._spare_ready = False
                 return self.directory / SPARE_NAME, True, self._spare_filled
@@ -155,7 +159,7 @@ class SegmentFiles:
     # ---- the next segment, in the background ----------------------------------------------------
 
     def _prepare_next(self) -> None:
-        if self._free or self._spare_ready or not self.config.prepare_ahead or self._is_closing:
+        if self._free or self._spare_ready or not self.config.in_background or self._is_closing:
             return
         self._preparing = threading.Thread(target=self._prepare, name="wal-spare", daemon=True)
         self._preparing.start()
@@ -183,33 +187,31 @@ class SegmentFiles:
             return b""
 
     def retire(self, segments: list[int]) -> None:
-        """Take segments out of use: keep some for recycling, delete the others, durably."""
+        """Take segments out of use, durably: keep some for recycling, have the others deleted."""
         for segment in segments:
             path = self.path(segment)
             self.disk.close(self.descriptors.pop(segment))
             size = self.sizes.pop(segment)
             is_regular = size == self.config.segment_bytes
+            free = path.with_suffix(FREE_SUFFIX)
+            self.disk.rename(path, free)
             if is_regular and len(self._free) < self.config.recycled_segments_max:
-                free = path.with_suffix(FREE_SUFFIX)
-                self.disk.rename(path, free)
                 self._free.append(free)
             else:
-                self.disk.unlink(path)
+                self._dead.add(free, size)
         self.disk.sync_directory(self.directory)
-
-    def _trim_free(self) -> None:
-        while len(self._free) > self.config.recycled_segments_max:
-            self.disk.unlink(self._free.pop())
 
     def bytes_on_disk(self) -> int:
         spare = self.config.segment_bytes if self._spare_ready else 0
         # list(): the writer thread may add a file meanwhile.
-        return sum(list(self.sizes.values())) + spare + self.config.segment_bytes * len(self._free)
+        used = sum(list(self.sizes.values())) + self.config.segment_bytes * len(self._free)
+        return used + spare + self._dead.bytes_on_disk()
 
     def close(self) -> None:
         self._is_closing = True
         self.disk.stop_waiting()
         self._join_preparation()
+        self._dead.close()
         for descriptor in self.descriptors.values():
             self.disk.close(descriptor)
         self.descriptors.clear()

@@ -144,7 +144,7 @@ class Member:
         self.node = NodeId(name)
         self.wal = WriteAheadLog.open(
             directory,
-            WalConfig(node_id=name, segment_bytes=4 << 20, prepare_ahead=False),
+            WalConfig(node_id=name, segment_bytes=4 << 20, in_background=False),
             disk=disk,
             decode_configuration=decode_configuration,
         )

@@ -125,7 +125,7 @@ class BrokerWorld:
         return WalConfig(
             node_id=node,
             segment_bytes=SEGMENT_BYTES_MIN,
-            prepare_ahead=False,
+            in_background=False,
             recycled_segments_max=1,
             cache_bytes=self._cache_bytes,
         )

@@ -19,7 +19,7 @@ THREE = Configuration((NodeId("a"), NodeId("b"), NodeId("c")))
 
 def small(**changes: object) -> WalConfig:
     """Small segments, no background thread, nothing cached: every read goes to the file."""
-    config = WalConfig(node_id="a", segment_bytes=16384, prepare_ahead=False, cache_bytes=0)
+    config = WalConfig(node_id="a", segment_bytes=16384, in_background=False, cache_bytes=0)
     for name, value in changes.items():
         setattr(config, name, value)
     return config

@@ -51,7 +51,7 @@ class NoSpares(Disk):
 
 def test_a_segment_is_there_before_it_is_needed(tmp_path: Path) -> None:
     notes: list[str] = []
-    config = small(prepare_ahead=True, recycled_segments_max=0)
+    config = small(in_background=True, recycled_segments_max=0)
     files = SegmentFiles(tmp_path, config, Disk(), notes.append)
     first = files.create(0, 0)
     files._join_preparation()
@@ -65,7 +65,7 @@ def test_a_segment_is_there_before_it_is_needed(tmp_path: Path) -> None:
 
 def test_a_segment_that_could_not_be_prepared_is_made_when_it_is_needed(tmp_path: Path) -> None:
     notes: list[str] = []
-    config = small(prepare_ahead=True, recycled_segments_max=0)
+    config = small(in_background=True, recycled_segments_max=0)
     files = SegmentFiles(tmp_path, config, NoSpares(), notes.append)
     files.create(0, 0)
     files.create(0, 1)
@@ -76,7 +76,7 @@ def test_a_segment_that_could_not_be_prepared_is_made_when_it_is_needed(tmp_path
 
 def test_small_writes_take_zeros_along_for_those_behind_them(tmp_path: Path) -> None:
     disk = Watched()
-    log = open_log(tmp_path, small(segment_bytes=LARGE, prepare_ahead=False), disk=disk)
+    log = open_log(tmp_path, small(segment_bytes=LARGE, in_background=False), disk=disk)
     disk.written.clear()
     for index in range(1, 300):
         put(log, 5, entry(index, size=1000))
@@ -89,14 +89,14 @@ def test_small_writes_take_zeros_along_for_those_behind_them(tmp_path: Path) -> 
         put(log, 5, entry(index, size=5 * PADDED_MAX))
     assert 0 < sum(size for _, size in disk.written) - 15 * PADDED_MAX < 1000
     log.close()
-    again = open_log(tmp_path, small(segment_bytes=LARGE, prepare_ahead=False))
+    again = open_log(tmp_path, small(segment_bytes=LARGE, in_background=False))
     assert again.log(5).last_index() == 302
     again.close()
 
 
 def test_the_last_of_a_segment_takes_no_more_than_there_is(tmp_path: Path) -> None:
     disk = Watched()
-    log = open_log(tmp_path, small(segment_bytes=SIZE, prepare_ahead=False), disk=disk)
+    log = open_log(tmp_path, small(segment_bytes=SIZE, in_background=False), disk=disk)
     for index in range(1, 60):
         put(log, 5, entry(index, size=1000))
     assert log.stats.segments > 2

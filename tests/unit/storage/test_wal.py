@@ -207,7 +207,7 @@ def test_segments_rotate_and_a_large_entry_gets_its_own(tmp_path: Path) -> None:
 
 
 def test_next_segment_is_prepared_in_the_background(tmp_path: Path) -> None:
-    log = WriteAheadLog.open(tmp_path, small(prepare_ahead=True))
+    log = WriteAheadLog.open(tmp_path, small(in_background=True))
     put_range(log, 5, 1, 100, size=700)
     log.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "wal-spare"]
@@ -494,7 +494,7 @@ def test_stats_count_syncs_and_space(tmp_path: Path) -> None:
 
 
 def test_a_prepared_segment_is_used(tmp_path: Path) -> None:
-    log = open_log(tmp_path, small(prepare_ahead=True, recycled_segments_max=0))
+    log = open_log(tmp_path, small(in_background=True, recycled_segments_max=0))
     files = log._files
     files._join_preparation()
     assert files._spare_ready

@@ -24,11 +24,13 @@ def encode(parts: Sequence[bytes]) -> bytes:
 def decode(data: bytes) -> list[bytes]:
     """Return the parts; struct.error or ValueError if it is none."""
     _, _, count = _HEAD.unpack_from(data)
+    sizes = struct.unpack_from(f"<{count}I", data, _HEAD.size)
     at = _HEAD.size + 4 * count
+    # First: compiled, a slice that begins behind the end is a SystemError.
+    if at + sum(sizes) != len(data):
+        raise ValueError(f"parts of {sum(sizes)} bytes from {at} on, in {len(data)} bytes")
     parts = []
-    for size in struct.unpack_from(f"<{count}I", data, _HEAD.size):
+    for size in sizes:
         parts.append(data[at : at + size])
         at += size
-    if at != len(data):
-        raise ValueError(f"parts end at {at} of {len(data)} bytes")
     return parts

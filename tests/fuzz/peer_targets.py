@@ -257,7 +257,7 @@ def segment_seeds() -> list[bytes]:
 
 def record_seeds() -> list[bytes]:
     """What a group's record holds."""
-    state = records.GroupState(HardState(3, A, 2), Configuration((A,), (B,)), 5, 2, 9, [1], [2])
+    state = records.GroupState(HardState(3, A, 2), Configuration((A,), (B,)), 5, 2, 9, (1,), (2,))
     return [records.encode_group_state(each, reset=True) for each in (state, records.GroupState())]
 
 

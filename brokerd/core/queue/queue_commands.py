@@ -111,10 +111,10 @@ def _ranges_head(kind: Kind, consumer: ConsumerId, cause: int) -> bytes:
 def decode_ranges(data: bytes) -> tuple[ConsumerId, list[Range], int]:
     """Decode what encode_ranges made: consumer, ranges, cause."""
     cause, node_size, tag_size = data[2], data[3], data[4]
-    tag_at = 5 + node_size
-    at = tag_at + tag_size + _U64x2.size
-    consumer = _consumer_of(data[5:at], node_size)
+    at = 5 + node_size + tag_size + _U64x2.size
+    # First: compiled, a slice that begins behind the end is a SystemError.
     (pairs,) = _PAIR_COUNT.unpack_from(data, at)
+    consumer = _consumer_of(data[5:at], node_size)
     if pairs == 1:
         return consumer, [_U64x2.unpack_from(data, at + 4)], cause
     flat = struct.unpack_from(f"<{2 * pairs}Q", data, at + 4)

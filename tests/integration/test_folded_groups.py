@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from brokerd.cluster.groups.group_clock import Moved
+from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.raft.messages import Configuration, NodeId
 from tests.integration.cluster_toy import Member, ToyMachine, leader_of, toy_config, until
 from tests.integration.test_cluster_hosts import ANSWER_S, NAMES, Cluster
@@ -134,6 +135,24 @@ async def test_a_follower_that_comes_back_is_told_of_all_of_a_folded_leader(
     open_all(again)
     await until(lambda: all(values(again, uid) == {"x": "1"} for uid in led))
     await until(lambda: are_folded(cluster))
+
+
+async def test_folded_groups_are_deleted_without_being_made_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vhost may take ten thousand of them along, in one turn of the loop."""
+
+    def make(*_: object) -> None:
+        raise AssertionError("a group was made to be closed")
+
+    monkeypatch.setattr(HostedGroups, "_unfold", make)
+    gone = set.intersection(*map(folded, cluster.all()))
+    assert len(gone) > 10
+    for each in cluster.all():
+        for uid in gone:
+            each.host.close_group(uid, forget=True)
+        assert not gone.intersection(each.host.groups())
+    await until(lambda: not any(gone.intersection(each.wal.groups()) for each in cluster.all()))
 
 
 async def test_a_folded_group_is_deleted_and_comes_back_empty(cluster: Cluster) -> None:

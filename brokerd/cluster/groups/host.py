@@ -204,17 +204,14 @@ class Host:
 
     def close_group(self, uid: int, *, forget: bool) -> None:
         """Stop a replica; what waits is answered as not accepted.  forget: remove its log too."""
-        driver = self._groups.pop(uid)
-        if driver is not None:
-            driver.close()
-            # It may be this driver's own run that leads here.
-            self._loop.call_soon(driver.replica.close)
+        closed = self._groups.close(uid)
+        if closed is not None:
             self._group_clock.remove(uid)
-            self._members.remove(driver)
-        if driver is not None and driver.is_volatile:
+            self._members.remove(uid, closed.members)
+        if closed is not None and closed.is_volatile:
             self._memory.close(uid)
         elif forget:
-            self._queue.remove_group(uid if driver is None else driver.log_uid)
+            self._queue.remove_group(uid if closed is None else closed.log_uid)
             self.schedule_flush()
 
     def keep_orphan(self, uid: int) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from itertools import islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brokerd.cluster.config import HostConfig
 from brokerd.cluster.groups import trust
@@ -45,6 +45,14 @@ class Host(Ports, Protocol):
     def wake(self, driver: Driver) -> None:
         """The driver has inputs."""
         ...
+
+
+class Closed(NamedTuple):
+    """What a group was that is here no more."""
+
+    log_uid: int
+    members: frozenset[NodeId]
+    is_volatile: bool
 
 
 class HostedGroups:
@@ -122,11 +130,21 @@ class HostedGroups:
         """A group was opened."""
         self.awake[driver.uid] = driver
 
-    def pop(self, uid: int) -> Driver | None:
-        """The group is closed: return its driver, None if there is none."""
-        self.get(uid)
+    def close(self, uid: int) -> Closed | None:
+        """Stop a group, and return what it was; None: there is none."""
+        if (kept := self.folded.get(uid)) is not None:
+            # Nobody waits for it, and ten thousand of them may go with their vhost.
+            self.folded.forget(uid)
+            self._waiting.pop(uid, None)
+            return Closed(kept.log_uid, members_of(kept.folded.configuration), False)
         self._resting.pop(uid, None)
-        return self.awake.pop(uid, None)
+        driver = self.awake.pop(uid, None)
+        if driver is None:
+            return None
+        driver.close()
+        # It may be this driver's own run that leads here.
+        self._loop.call_soon(driver.replica.close)
+        return Closed(driver.log_uid, driver.members, driver.is_volatile)
 
     def end(self) -> None:
         """No group is here any more: what waits is answered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from brokerd.cluster.groups.driver import Driver
 from brokerd.raft.messages import NodeId, members_of
@@ -29,7 +29,7 @@ class MemberIndex:
             self._with_member.setdefault(node, set()).add(driver.uid)
         driver.members = members
 
-    def remove(self, driver: Driver) -> None:
-        """The group is closed."""
-        for node in driver.members:
-            self._with_member[node].discard(driver.uid)
+    def remove(self, uid: int, members: Iterable[NodeId]) -> None:
+        """The group is closed, which had these members."""
+        for node in members:
+            self._with_member[node].discard(uid)

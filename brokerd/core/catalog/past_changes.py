@@ -11,11 +11,15 @@ import dataclasses
 import json
 from array import array
 from collections import deque
+from operator import attrgetter
 
 from brokerd.core.catalog.catalog_effects import TopologyChanged
 
 #: Changes in a packed block: its text is some 30 KB, which the allocator keeps by itself.
 BLOCK_CHANGES = 256
+
+#: As dataclasses.astuple, which takes ten times as long: a deletion may be 100,000 changes.
+_values = attrgetter(*(each.name for each in dataclasses.fields(TopologyChanged)))
 
 
 class PastChanges:
@@ -47,7 +51,7 @@ class PastChanges:
         newest.append(change)
         if len(newest) == 2 * BLOCK_CHANGES:
             packed = [newest.popleft() for _ in range(BLOCK_CHANGES)]
-            text = json.dumps([dataclasses.astuple(one) for one in packed], separators=(",", ":"))
+            text = json.dumps([_values(one) for one in packed], separators=(",", ":"))
             blocks.append(text)
             self._lasts.append(packed[-1].revision)
 

@@ -320,7 +320,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "whole-by-any-snapshot": (
         [(Trust._HANDLERS, trust.SnapshotInstalled, _whole_by_a_snapshot)],
         "decay",
-        100,
+        200,
     ),
     "committed-gives-way": ([(Following, "_contradicts", _never_contradicts)], "beyond", 20),
     "put-back-member-votes": (

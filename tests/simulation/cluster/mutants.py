@@ -166,7 +166,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "newcomers-doubt-new-queues": (
         [(Refill, "opened", _opened_of_old), (Placement, "__init__", _place_on_newcomers)],
         "scaling",
-        20,
+        40,
     ),
     "repair-never-acts": ([(Repair, "look", _nothing)], "decay", 60),
     "damaged-replica-goes-for-good": ([(repair, "renew_member", _leave_for_good)], "decay", 60),
@@ -186,7 +186,7 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "nothing-handed-over": ([(Leadership, "transferable", _none_of_them)], "rests", 10),
     "leaders-not-spread": ([(placement, "balanced_leaders", _none_of_them)], "rests", 20),
     "letters-without-route-dropped": ([(Worker, "_round", _drop_without_route)], "rests", 20),
-    "refused-letters-forgotten": ([(DeadLetterer, "topology_changed", _nothing)], "rests", 20),
+    "refused-letters-forgotten": ([(DeadLetterer, "topology_changed", _nothing)], "rests", 60),
     "refused-news-forgotten": ([(QueueLeaders, "propose", _propose_once)], "classic", 60),
 }
 #: The ones of every run: those that are found soon.

@@ -1,7 +1,7 @@
 """Files of the log that nothing refers to any more: deleted one by one, beside the writes.
 
 For segments.py.  The kernel takes 17 to 55 ms to let go of 64 MiB, and a deleted queue with a
-million messages leaves sixteen such files at each of its members at once: whoever deleted them
+million messages leaves eleven such files at each of its members at once: whoever deleted them
 between two writes would hold up all of them.
 """
 
@@ -42,8 +42,14 @@ class DeadFiles:
         with self._lock:
             self._files.append((path, size))
             if self._deleting is None and not self._closing.is_set():
-                self._deleting = threading.Thread(target=self._run, name="wal-dead", daemon=True)
-                self._deleting.start()
+                thread = threading.Thread(target=self._run, name="wal-dead", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # It goes with the next one, or the next start.
+                    self._report(f"files that nothing needs stay for now: {error}")
+                else:
+                    self._deleting = thread
 
     def take(self, size: int) -> Path | None:
         """Return one of this size to be used again, which is deleted no more; None: there is none.

@@ -161,8 +161,14 @@ class SegmentFiles:
     def _prepare_next(self) -> None:
         if self._free or self._spare_ready or not self.config.in_background or self._is_closing:
             return
-        self._preparing = threading.Thread(target=self._prepare, name="wal-spare", daemon=True)
-        self._preparing.start()
+        thread = threading.Thread(target=self._prepare, name="wal-spare", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The rotation makes one itself.
+            self.report(f"cannot prepare the next log segment: {error}")
+        else:
+            self._preparing = thread
 
     def _prepare(self) -> None:
         try:

@@ -152,6 +152,8 @@ async def test_folded_groups_are_deleted_without_being_made_again(
         for uid in gone:
             each.host.close_group(uid, forget=True)
         assert not gone.intersection(each.host.groups())
+        for name in NAMES:
+            assert not gone.intersection(each.host._members.groups_with(NodeId(name)))
     await until(lambda: not any(gone.intersection(each.wal.groups()) for each in cluster.all()))
 
 

@@ -18,7 +18,7 @@ from brokerd.core.catalog.catalog_effects import TopologyChanged
 #: Changes in a packed block: its text is some 30 KB, which the allocator keeps by itself.
 BLOCK_CHANGES = 256
 
-#: As dataclasses.astuple, which takes ten times as long: a deletion may be 100,000 changes.
+#: As dataclasses.astuple, which takes forty times as long: a deletion may be 100,000 changes.
 _values = attrgetter(*(each.name for each in dataclasses.fields(TopologyChanged)))
 
 

@@ -7,6 +7,8 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
+
 from brokerd.storage.disk import Disk
 from brokerd.storage.wal import WriteAheadLog
 from tests.unit.storage.builders import entry, everything, open_log, put_range, save, small
@@ -110,6 +112,35 @@ def test_a_file_that_cannot_be_deleted_is_told_and_the_others_go(tmp_path: Path)
     assert left > 10
     assert len(notes) == left - 1
     assert "of which nothing is needed: [Errno 5] Input/output error" in notes[0]
+    log.close()
+
+
+def test_where_no_thread_is_to_be_had_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of processes is no fault of the disk."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    disk, notes = Reluctant(), []
+    disk.may_delete.set()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        log = retire_many(tmp_path, disk, notes)
+        put_range(log, 5, 130, 180, size=700)
+    assert set(notes) == {
+        "files that nothing needs stay for now: can't start new thread",
+        "cannot prepare the next log segment: can't start new thread",
+    }
+    # With the next ones that nothing needs those before go, too.
+    save(log, 5, 179, [])
+    work = log.collect()
+    assert work is not None
+    log.collect_write(work)
+    log.collected(work)
+    log._files._dead.join()
+    assert len(list(tmp_path.glob("*.free"))) == 1
     log.close()
 
 

@@ -338,6 +338,12 @@ class QueueConfig(_Section):
     quorum_group_size: int = Field(default=3, ge=1, le=9)
     #: How long a suspected node keeps its consumers' messages (R-QQ-16).
     disconnected_timeout_ms: int = Field(default=60_000, ge=0)
+    #: How long a classic queue's home member may be silent before the queue refuses what it is
+    #: asked, or counts as gone if it does not outlive its home (exclusive, transient).
+    home_down_after_ms: int = Field(default=5_000, ge=1_000)
+    #: How long that silence lasts before queues that do not outlive their home are deleted, so that
+    #: a pause of some seconds takes nothing away.
+    home_down_delete_ms: int = Field(default=60_000, ge=1_000)
     #: How long a consumer may leave a message unsettled (R-QQ-22); 0: for ever.
     consumer_timeout_ms: int = Field(default=1_800_000, ge=0)
 

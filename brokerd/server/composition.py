@@ -70,7 +70,9 @@ from brokerd.server.member_queues import MemberQueues
 from brokerd.server.member_totals import MemberTotals
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
+from brokerd.server.members.consumed_queues import ConsumedQueues
 from brokerd.server.members.group_membership import GroupMembership
+from brokerd.server.members.home_members import HomeMembers
 from brokerd.server.members.joining import Ask, Joining
 from brokerd.server.members.kept_aside import KeptAside
 from brokerd.server.members.leadership import Leadership
@@ -84,6 +86,7 @@ from brokerd.server.messages.dlx_worker import DeadLetterer
 from brokerd.server.messages.federation_ports import MemberTopology
 from brokerd.server.messages.publishing import OnWayLimits
 from brokerd.server.messages.queue_leaders import CatalogOptions, QueueLeaders
+from brokerd.server.messages.refused_publishes import RefusedPublishes
 from brokerd.server.messages.reply_to import Replies
 from brokerd.server.messages.routing import MemberRouting
 from brokerd.server.messages.tracing import Tracer
@@ -136,6 +139,7 @@ class Base:
     catalog: MemberCatalog
     queues: MemberQueues
     counters: Counters
+    refused: RefusedPublishes
     variables: Variables
     audit: AuditLog
 
@@ -169,6 +173,8 @@ class Members:
     membership: GroupMembership
     kept_aside: KeptAside
     stuck: StuckQueues
+    homes: HomeMembers
+    consumed: ConsumedQueues
     refill: Refill
     repair: Repair
     catalog_members: CatalogMembers
@@ -231,7 +237,10 @@ def _base(given: Given) -> Base:
     config, host, groups = given.config, given.host, given.groups
     tasks = Tasks(given.task_ended)
     sending = (groups, config.node_name, host.incarnation, host.before_flush)
-    process = Process(TurnBatches(*sending, lambda: catalog.view.enabled_features))
+    refused = RefusedPublishes(groups.refusal)
+    process = Process(
+        TurnBatches(*sending, lambda: catalog.view.enabled_features, refused=refused.count)
+    )
     limits = config.limits
     this = (given.profile, process, host, groups, limits)
     catalog = MemberCatalog(*this, given.keyring, tasks.spawn)
@@ -249,6 +258,7 @@ def _base(given: Given) -> Base:
         catalog=catalog,
         queues=queues,
         counters=Counters(process.clock_ms, lambda: time.monotonic_ns() // 1000),
+        refused=refused,
         variables=Variables(config),
         audit=AuditLog(config.audit, config.data_dir, process.clock_ms),
     )
@@ -286,7 +296,8 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     config, host, groups, queues = base.config, base.host, base.groups, base.queues
     catalog, view, process, spawn = base.catalog, base.catalog.view, base.process, base.tasks.spawn
     routing = MemberRouting(view, base.profile, base.counters)
-    deliveries = DeliveryHub(queues.resume, base.process.batches.settlements)
+    consumed = ConsumedQueues(host, queues.queue_of, view.down_homes.absent)
+    deliveries = DeliveryHub(queues.resume, base.process.batches.settlements, consumed.changed)
     tracer = Tracer(view, routing.router, process)
     objects = MemberObjects(
         *(process.node, config, base.rng, host, catalog, queues, base.checker, tracer, base.audit)
@@ -313,6 +324,11 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
         membership=membership,
         kept_aside=KeptAside(this, host, groups, calls, spawn),
         stuck=StuckQueues(cluster, deliveries, groups),
+        homes=HomeMembers(
+            *(config.queues, host, catalog, queues.records, deliveries, groups, consumed),
+            catalog.routes_changed,
+        ),
+        consumed=consumed,
         refill=refill,
         repair=Repair(cluster, host, host.refilling, refill.nudge, spawn),
         catalog_members=CatalogMembers(catalog, host, leadership.hand_over),
@@ -327,7 +343,7 @@ def _queue_groups(base: Base, messages: Messages, members: Members) -> QueueGrou
         opened=members.refill.opened,
         leaving=(leaders.replica_closed, letters.stop),
         left=(hub.leader_changed,),
-        ending=(leaders.forget, members.stuck.forget, letters.stop),
+        ending=(leaders.forget, members.stuck.forget, letters.stop, members.consumed.forget),
         ended=(hub.group_gone,),
         changed=leaders.update_options,
         loaded=letters.topology_changed,
@@ -347,6 +363,7 @@ def _catalog_events(
         members=followers,
         vhost_deleted=access.connections.vhost_deleted,
         each=(
+            members.homes.queue_changed,
             members.membership.topology_changed,
             base.checker.topology_changed,
             access.connections.topology_changed,
@@ -356,7 +373,13 @@ def _catalog_events(
         ),
         applied=(messages.dead_letterer.topology_changed, base.catalog.writer.applied),
         # A group may be led here before the catalog is read.
-        loaded=(queue_groups.load, messages.tracer.load, members.membership.wake_all, *followers),
+        loaded=(
+            queue_groups.load,
+            members.homes.load,
+            messages.tracer.load,
+            members.membership.wake_all,
+            *followers,
+        ),
         restored=(functools.partial(leaders.update_vhost, None), access.revocation.all_changed),
     )
     return CatalogEvents(base.catalog, listeners)
@@ -374,7 +397,12 @@ def _told(
         stuck=members.stuck,
         alarms=access.alarms,
         catalog=catalog_events.realise,
-        node_changed=(heard_again, access.shared_counts.node_changed),
+        node_changed=(
+            heard_again,
+            members.homes.node_changed,
+            members.consumed.node_changed,
+            access.shared_counts.node_changed,
+        ),
         figures=access.connections.member_figures,
         complete=base.queues.complete_reply,
         failed=base.lifecycle.failed,
@@ -405,6 +433,7 @@ def _received(
         kinds.REPLY: lambda sender, _, __, data: replies.received(sender, data),
         kinds.REPLY_TAKEN: lambda _, __, ___, data: replies.answered(data),
         kinds.COUNTS: lambda sender, _, __, data: counts.received(sender, data),
+        kinds.CONSUMED: lambda sender, _, __, data: members.consumed.received(sender, data),
         kinds.CALL: lambda sender, _, __, data: calls.received(sender, kinds.CALL, data),
         kinds.ANSWER: lambda sender, _, __, data: calls.received(sender, kinds.ANSWER, data),
     }
@@ -470,6 +499,7 @@ def _http(member: Member, runtime: MemberRuntime) -> HttpServer:
         queues=base.queues,
         queue_groups=member.queue_groups,
         routing=messages.routing,
+        refused=base.refused,
         deliveries=messages.deliveries,
         connections=access.connections,
         certificate_files=access.certificate_files,

@@ -18,7 +18,7 @@ from brokerd.core.queue import client_sessions, effects, queue_commands
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
-from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.messages.message_views import BodyCaches, LogCache, MessageViews
 from brokerd.server.queue_table import QueueTable
 
@@ -139,13 +139,13 @@ class MemberQueues:
 
     async def ask_queue(self, uid: int, command: bytes) -> bytes:
         """Send a command and wait for its reply; GroupGone when the queue is deleted meanwhile,
-        Damaged when it waits with damage, Unavailable when no leader answers in time.
+        QueueStuck when it waits with damage, Unavailable when no leader answers in time.
         """
         is_once = client_sessions.is_once(command)
         try:
             return await self.groups.request(uid, command, self._timeout_s, is_once)
         except GroupStuck as stuck:
-            raise Damaged(str(stuck)) from stuck
+            raise QueueStuck(str(stuck)) from stuck
         except GroupUnavailable as error:
             raise Unavailable(str(error)) from error
 

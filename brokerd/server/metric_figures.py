@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from brokerd.server.members.kept_aside import KeptAside
     from brokerd.server.members.refill import Refill
     from brokerd.server.messages.delivery import DeliveryHub
+    from brokerd.server.messages.refused_publishes import RefusedPublishes
     from brokerd.server.messages.routing import MemberRouting
     from brokerd.server.queue_groups import QueueGroups
 
@@ -77,6 +78,7 @@ class Sources:
     queues: MemberQueues
     queue_groups: QueueGroups
     routing: MemberRouting
+    refused: RefusedPublishes
     deliveries: DeliveryHub
     connections: Connections[ClientConnection]
     certificate_files: list[CertificateFiles[ssl.SSLContext]]

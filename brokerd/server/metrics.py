@@ -154,6 +154,11 @@ class _Figures(Collector):
             "Messages of this member's clients that no queue took: returned or dropped.",
             sources.routing.unroutable_total,
         )
+        yield counter(
+            "brokerd_messages_refused",
+            "Published messages that queues refused: home member down, or lasting damage.",
+            sources.refused.total,
+        )
         yield gauge(
             "brokerd_consumers",
             "Consumers of this member's channels and Consume calls.",

@@ -66,6 +66,7 @@ async def join(member: Member, definitions: Definitions | None = None) -> None:
     await members.refill.started()
     spawn(repair.watch(members.repair))
     spawn(members.stuck.run())
+    spawn(members.homes.run())
     joining.watch()
     if definitions is not None:
         base.lifecycle.waits_for(f"the definitions of {definitions.source}")

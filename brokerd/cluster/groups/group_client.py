@@ -100,6 +100,8 @@ class GroupClient:
         self._by_id: dict[int, tuple[Group, Command]] = {}
         #: The sum of the groups' pending_bytes, and how many groups have some.
         self._pending_bytes, self._pending_groups = 0, 0
+        #: Nodes that are down, with what says why a group that lives there alone takes nothing.
+        self._down: dict[NodeId, Callable[[int], str]] = {}
         #: Since when groups have taken nothing; those that wait for nothing may be among them.
         self._stalled: dict[int, float] = {}
         # An earlier life of this node may still be answered: its numbers must not be ours.
@@ -122,6 +124,8 @@ class GroupClient:
                 self._groups = {u: each for u, each in self._groups.items() if not each.is_idle}
                 self._groups_max = 2 * len(self._groups) + IDLE_MAX
             group = self._groups[uid] = Group(uid, members)
+            if reason := self._reason_of_home(uid):
+                group.refusal, group.refuses_lines = reason, True
         return group
 
     def forget(self, uid: int) -> None:
@@ -203,15 +207,41 @@ class GroupClient:
         if group is not None:
             group.refusal, group.refuses_lines = "", False
 
+    def home_down(self, node: NodeId, reason_of: Callable[[int], str]) -> None:
+        """Refuse the commands of groups that live on this node alone, published ones included.
+
+        reason_of(uid): why; "": the group's commands wait.
+        """
+        self._down[node] = reason_of
+        for group in list(self._groups.values()):
+            if group.members == (node,) and (reason := reason_of(group.uid)):
+                self.refuse(group.uid, reason, is_lasting=True)
+
+    def home_up(self, node: NodeId) -> None:
+        """The groups of this node take commands again."""
+        if self._down.pop(node, None) is not None:
+            for group in self._groups.values():
+                if group.members == (node,):
+                    group.refusal, group.refuses_lines = "", False
+
+    def _reason_of_home(self, uid: int) -> str:
+        members = self._members.get(uid, ())
+        reason_of = self._down.get(members[0]) if len(members) == 1 else None
+        return "" if reason_of is None else reason_of(uid)
+
     def refusal(self, uid: int) -> str:
         """Return why nobody takes this group's commands, "" if somebody may."""
         group = self._groups.get(uid)
-        return "" if group is None else group.refusal
+        if group is not None:
+            return group.refusal
+        return self._reason_of_home(uid) if self._down else ""
 
     def refuses_lines(self, uid: int) -> bool:
         """Tell whether what is published would wait in vain."""
         group = self._groups.get(uid)
-        return group is not None and group.refuses_lines
+        if group is not None:
+            return group.refuses_lines
+        return bool(self._down) and bool(self._reason_of_home(uid))
 
     # ---- commands -------------------------------------------------------------------------------
 

@@ -327,6 +327,10 @@ class Host:
         """Return the nodes that are up, this one included."""
         return self.liveness.up() | {self.node}
 
+    def silent_ms(self, node: NodeId) -> int:
+        """Return for how long a suspected node has not been heard; 0 for one that is up."""
+        return self.liveness.silent_ms(node, self.now_ms())
+
     def is_peer(self, node: NodeId) -> bool:
         """Tell whether a node is one of the peers."""
         return self.liveness.knows(node)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from brokerd.raft.messages import Configuration, NodeId
 
+#: Silence of a node that is no member: longer than any setting (24 days).
+FOR_EVER_MS = 2**31
+
 
 @dataclass(slots=True)
 class _Node:
@@ -97,6 +100,16 @@ class Liveness:
         state = self._nodes.get(node)
         if state is not None:
             state.refused_ms = None
+
+    def silent_ms(self, node: NodeId, now_ms: int) -> int:
+        """Return for how long a suspected node has not been heard; 0 for one that is up.
+
+        One that was never set counts as silent for ever.
+        """
+        state = self._nodes.get(node)
+        if state is None:
+            return FOR_EVER_MS
+        return now_ms - state.heard_ms if state.is_up is False else 0
 
     def heard_since(self, node: NodeId, since_ms: int) -> bool:
         """Tell whether a frame came at or after a moment."""

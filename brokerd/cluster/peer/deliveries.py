@@ -36,6 +36,8 @@ class DeliveryKind(IntEnum):
     #: A question to another member, and its answer (server/members/member_calls.py).
     CALL = 8
     ANSWER = 9
+    #: Durable auto-delete queues with consumers (server/members/consumed_queues.py).
+    CONSUMED = 10
 
 
 #: version, flags, node size, tag size, incarnation, channel, runs, routes, messages

@@ -21,6 +21,7 @@ from brokerd.core.catalog.catalog_objects import (
     Record,
     User,
 )
+from brokerd.core.catalog.down_homes import DownHomes
 from brokerd.core.catalog.past_changes import PastChanges
 
 #: How many changes WatchTopology can resume over.
@@ -69,6 +70,7 @@ class CatalogState:
         "access_revision",
         "cluster_id",
         "cluster_name",
+        "down_homes",
         "enabled_features",
         "incarnations",
         "revision",
@@ -80,6 +82,8 @@ class CatalogState:
         self._loose_headers = loose_headers
         #: Rises when users or permissions change; only for this process.
         self.access_revision = 0
+        #: This member's own view, no part of the catalog: a snapshot neither has nor changes it.
+        self.down_homes = DownHomes()
         self.vhosts: dict[str, VhostTopology] = {}
         self._changes = PastChanges(changes_max)
         self.reset()
@@ -131,6 +135,16 @@ class CatalogState:
         """Return a queue."""
         topology = self.vhosts.get(vhost)
         return None if topology is None else topology.queues.get(name)
+
+    def usable_queue(self, vhost: str, name: str) -> Queue | None:
+        """Return a queue, None also for one that went down with its home member."""
+        queue = self.queue(vhost, name)
+        return None if queue is None or queue.uid in self.down_homes.absent else queue
+
+    def homes_changed(self) -> None:
+        """Other queues are in `down_homes`: routes that were derived are old."""
+        for topology in self.vhosts.values():
+            topology.revision += 1
 
     def user(self, name: str) -> User | None:
         """Return a user."""

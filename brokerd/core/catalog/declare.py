@@ -225,7 +225,7 @@ def declare_queue(
         "settings": {},
     }
     owner = connection if exclusive else None
-    present = view.queue(vhost, name)
+    present = view.usable_queue(vhost, name)
     if present is not None:
         return (
             equivalence.check_queue(present, spec, owner)
@@ -270,7 +270,7 @@ def _passive_queue(
     refused = _check_passive(profile, access, "queue", name)
     if refused is not None:
         return refused
-    present = view.queue(access.vhost, name)
+    present = view.usable_queue(access.vhost, name)
     if present is None:
         return refusals.not_found(names.missing("queue", access.vhost, name))
     return equivalence.check_access(present, connection) or Exists(present)
@@ -336,7 +336,7 @@ def bind(
     exchange = view.exchange(vhost, source)
     if exchange is None:
         return refusals.not_found(names.missing("exchange", vhost, source))
-    target = view.get(destination_kind, vhost, destination)
+    target = _target(view, destination_kind, vhost, destination)
     if target is None:
         return refusals.not_found(names.missing(destination_kind, vhost, destination))
     if isinstance(target, Queue):
@@ -383,12 +383,16 @@ def unbind(
     if present is None:
         # Whoever asks, and whoever owns the queue: there is nothing to refuse.
         return Exists(None)
-    target = view.get(destination_kind, vhost, destination)
+    target = _target(view, destination_kind, vhost, destination)
     if isinstance(target, Queue):
         refused = equivalence.check_access(target, connection)
         if refused is not None:
             return refused
     return Delete(present)
+
+
+def _target(view: CatalogState, kind: str, vhost: str, name: str) -> Record | None:
+    return view.usable_queue(vhost, name) if kind == "queue" else view.get(kind, vhost, name)
 
 
 def _check_bind_access(
@@ -462,7 +466,7 @@ def delete_queue(
     refused = access.check("configure", "queue", name)
     if refused is not None:
         return refused
-    present = view.queue(vhost, name)
+    present = view.usable_queue(vhost, name)
     if present is None:
         return Exists(None)
     refused = equivalence.check_access(present, connection)
@@ -489,7 +493,7 @@ def use_queue(
     refused = access.check("read", "queue", name)
     if refused is not None:
         return refused
-    queue = view.queue(access.vhost, name)
+    queue = view.usable_queue(access.vhost, name)
     if queue is None:
         return refusals.not_found(names.missing("queue", access.vhost, name))
     return equivalence.check_access(queue, connection) or queue

@@ -16,6 +16,7 @@ from brokerd.core.catalog import federation_type, names, policy
 from brokerd.core.catalog.bindings import Destination, ExchangeIndex
 from brokerd.core.catalog.catalog_objects import Exchange, Queue
 from brokerd.core.catalog.catalog_state import CatalogState, VhostTopology
+from brokerd.core.catalog.down_homes import DownHomes
 
 #: Per vhost and generation; two generations, so what is asked often stays when random keys come.
 CACHED_ROUTES_MAX = 16_384
@@ -67,6 +68,11 @@ class RouteResult:
     def used_alternate(self) -> int:
         """Return the number of hops over alternate exchanges."""
         return len(self.alternates)
+
+    def is_refused_by_all(self, down: DownHomes) -> bool:
+        """Tell whether no queue of the route takes messages, since their home members are down."""
+        refusing = down.refusing
+        return bool(refusing) and all(queue.uid in refusing for queue in self.queues)
 
     @property
     def unroutable(self) -> bool:
@@ -152,8 +158,8 @@ class Router:
             return result
         if start == names.DEFAULT_EXCHANGE:
             # R-RT-0, R-RT-C5
-            queues = topology.queues
-            result.queues = tuple(queues[key] for key in dict.fromkeys(keys) if key in queues)
+            named: dict[Destination, None] = {(True, key): None for key in keys}
+            result.queues = _queues(topology, (name for _, name in self._present(topology, named)))
             return result
         seen = {start}
         work = [first]
@@ -168,6 +174,7 @@ class Router:
                     result.needs_headers = True
                     return result
                 index.match(keys, headers, found)
+                found = self._present(topology, found)
             if found:
                 for is_queue, name in found:
                     if is_queue:
@@ -192,10 +199,27 @@ class Router:
                 alternates.append((exchange.name, alternate))
                 work.append(target)
         result.alternates = tuple(alternates)
-        queues = topology.queues
         # R-RT-3: names that lead nowhere are dropped, and do not trigger an alternate.
-        result.queues = tuple(queues[name] for name in targets if name in queues)
+        result.queues = _queues(topology, targets)
         return result
+
+    def _present(
+        self, topology: VhostTopology, found: dict[Destination, None]
+    ) -> dict[Destination, None]:
+        """Return destinations without the queues that went down with their home members."""
+        if not self._state.down_homes.absent:
+            return found
+        present: dict[Destination, None] = {}
+        for destination in found:
+            is_queue, name = destination
+            if not is_queue or self._state.usable_queue(topology.name, name) is not None:
+                present[destination] = None
+        return present
+
+
+def _queues(topology: VhostTopology, found: Iterable[str]) -> tuple[Queue, ...]:
+    queues = topology.queues
+    return tuple(queues[name] for name in found if name in queues)
 
 
 def _index(

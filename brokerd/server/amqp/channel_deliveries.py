@@ -306,6 +306,30 @@ class ChannelDeliveries:
         self._backlog.drop(consumer)
         self.fail(errors.NotFound(reason), *_CONSUME)
 
+    def consumer_stranded(self, consumer: LocalConsumer, reason: str) -> None:
+        """basic.cancel, or the end of the channel for a client that cannot be told.
+
+        What the client holds cannot be settled any more, as after RabbitMQ's basic.cancel.  Its
+        queue takes it back when the home member returns: as delivered before what was written, and
+        as never delivered what was not.
+        """
+        log.warning("consumer %s cancelled: %s", consumer.id.tag, reason)
+        if not self.connection.machine.client_has("consumer_cancel_notify"):
+            self.consumer_failed(consumer, reason)
+            return
+        self.consumers.pop(consumer.id.tag, None)
+        holder = (consumer.uid, consumer.id)
+        written = self.unacked.numbers_of(holder)
+        if self.tx is not None:
+            written += self.tx.numbers_of(holder)
+        self.unacked.silence(holder)
+        self.channel_close.send(consumer.uid, queue_commands.encode_cancel(consumer.id))
+        self.unwritten_returns(consumer)
+        if written:
+            cause = queue_commands.ReturnCause.NACK
+            self._settle(queue_commands.Kind.RETURN, holder, sorted(written), cause)
+        self.send(methods.BasicCancel(consumer.id.tag, True))
+
     @contextlib.contextmanager
     def cancels_later(self) -> Iterator[None]:
         """Hold cancel notifications back until what is done here has been answered (R-CS-6)."""

@@ -17,6 +17,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.amqp.transactions import Publish
 from brokerd.server.catalog import topology
+from brokerd.server.catalog.catalog_writer import QueueStuck
 from brokerd.server.messages.publishing import UNNUMBERED
 
 if TYPE_CHECKING:
@@ -59,10 +60,17 @@ def _send(
 
 
 async def _ready(session: ChannelPublishes, result: RouteResult) -> RouteResult:
-    """Return the route without the queues that have no consumer with room."""
+    """Return the route without the queues that have no consumer with room.
+
+    Those whose home member is down have none.
+    """
     takers = []
     for queue in result.queues:
-        raw = await topology.ask(session.services.objects, queue.uid, queue_commands.encode_tick())
+        try:
+            tick = queue_commands.encode_tick()
+            raw = await topology.ask(session.services.objects, queue.uid, tick)
+        except QueueStuck:
+            continue
         if raw is not None and queue_commands.decode_reply(raw).get("takers"):
             takers.append(queue)
     return result.with_queues(takers)

@@ -17,7 +17,7 @@ from brokerd.server.amqp import immediate, session_consumers, session_methods
 from brokerd.server.amqp.channel_connection import ChannelConnection
 from brokerd.server.amqp.channel_publishes import TARGETS_MAX, ChannelPublishes
 from brokerd.server.amqp.getting import Getting
-from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.messages.pipeline import Target
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Session(ChannelPublishes):
             await work
         except errors.ProtocolError as error:
             self.fail(error, class_id, method_id)
-        except Damaged as damage:
+        except QueueStuck as damage:
             # As RabbitMQ answers where the member of a classic queue is down: the other channels
             # of the connection have nothing to do with this queue.
             self.fail(errors.NotFound(str(damage)), class_id, method_id)

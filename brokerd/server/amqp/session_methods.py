@@ -19,6 +19,7 @@ from brokerd.core.queue import queue_commands
 from brokerd.server.amqp import session_consumers, session_transactions
 from brokerd.server.amqp.channel_publishes import ChannelPublishes
 from brokerd.server.catalog import audit, topology
+from brokerd.server.catalog.catalog_writer import QueueStuck
 from brokerd.server.messages import message_checks, reply_to
 
 log = logging.getLogger(__name__)
@@ -253,8 +254,14 @@ async def _queue_declared(
         name = plan.record.name
     vhost = session.connection.vhost
     queue = services.catalog.view.queue(vhost, name)
-    found = None if queue is None else await topology.counts(services.objects, queue)
-    now = services.catalog.view.queue(vhost, name)
+    try:
+        found = None if queue is None else await topology.counts(services.objects, queue)
+    except QueueStuck:
+        if services.catalog.view.usable_queue(vhost, name) is not None:
+            raise
+        # It went down with its home member meanwhile.
+        found = None
+    now = services.catalog.view.usable_queue(vhost, name)
     if found is None and isinstance(plan, declare.Exists) and now is not plan.record:
         # It ended between the check and here: as if it had not been there.
         await _queue_declare(session, method)

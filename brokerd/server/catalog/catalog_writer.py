@@ -32,8 +32,10 @@ class Unavailable(Exception):
     """No majority answered in time; the operation may still take effect."""
 
 
-class Damaged(Unavailable):
-    """A queue's group waits with damage: no leader can be elected for now; the text says why."""
+class QueueStuck(Unavailable):
+    """A queue takes nothing for now: its home member is down, or its group waits with damage.  The
+    text says which.
+    """
 
 
 class CatalogWriter:

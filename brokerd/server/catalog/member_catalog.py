@@ -78,6 +78,10 @@ class MemberCatalog:
         sealed_parameters.seal(operation, self.view, self.keyring)
         return await self.writer.write(operation)
 
+    def routes_changed(self) -> None:
+        """Cached checks and routes are old, though no object has changed: other queues are down."""
+        self.topology_revision += 1
+
     async def catch_up(self) -> None:
         """Return when all is applied here that was agreed upon before the call.
 

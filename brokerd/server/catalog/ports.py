@@ -38,7 +38,7 @@ class Queues(Protocol):
     """The queues' machines, wherever their leaders are."""
 
     async def ask_queue(self, uid: int, command: bytes) -> bytes:
-        """Return the reply to a command; GroupGone when the queue is deleted meanwhile, Damaged
+        """Return the reply to a command; GroupGone when the queue is deleted meanwhile, QueueStuck
         when it waits with damage, Unavailable when no leader answers in time.
         """
         ...

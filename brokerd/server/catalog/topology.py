@@ -17,9 +17,12 @@ from brokerd.core.catalog.catalog_objects import ConnectionId, Owner, Queue
 from brokerd.core.queue import queue_commands
 from brokerd.raft.messages import NodeId
 from brokerd.server.catalog import member_states, ports
-from brokerd.server.catalog.catalog_writer import Damaged
+from brokerd.server.catalog.catalog_writer import QueueStuck
 
 log = logging.getLogger(__name__)
+
+#: Cause of the deletion of queues that went down with their home member (members/home_members.py).
+HOME_DOWN = "home-down"
 
 
 @dataclass(slots=True)
@@ -114,7 +117,13 @@ async def create_queue(
     exclusive_owner: ConnectionId | None = None,
     dry_run: bool = False,
 ) -> dict[str, Any]:
-    """Put a queue; when it is new, wait until its leader works.  Returns the catalog's reply."""
+    """Put a queue; when it is new, wait until its leader works.  Returns the catalog's reply.
+
+    One of the same name that went down with its home member is deleted first.
+    """
+    view = objects.view
+    if view.usable_queue(vhost, name) is None and not dry_run:
+        await _delete_absent(objects, view.queue(vhost, name))
     operation = catalog_commands.put(
         "queue",
         vhost,
@@ -134,6 +143,14 @@ async def create_queue(
     if reply["code"] == catalog_commands.OK and queue is not None and not dry_run:
         await wait_for_leader(objects, queue.uid)
     return reply
+
+
+async def _delete_absent(objects: ports.Catalog, absent: Queue | None) -> None:
+    if absent is not None:
+        where = (absent.vhost, absent.name)
+        await objects.write(
+            catalog_commands.delete("queue", *where, uid=absent.uid, cause=HOME_DOWN)
+        )
 
 
 async def wait_for_leader(queues: ports.Queues, uid: int) -> None:
@@ -156,17 +173,17 @@ async def delete_queue(
     """Delete a queue: its own machine judges the conditions (atomically), then the catalog
     follows.
 
-    One that waits with damage is deleted by the catalog alone, if nothing need be judged; nobody
-    can say how many messages it had.
+    One whose home member is down, or that waits with damage, is deleted by the catalog alone, if
+    nothing need be judged; how many messages it had is not known.
     """
     command = queue_commands.encode_delete(if_empty, if_unused, cause)
     fields: dict[str, Any] = {}
     try:
         raw = await ask(objects, queue.uid, command)
-    except Damaged as damage:
+    except QueueStuck as reason:
         if if_empty or if_unused:
             raise
-        log.warning("deleted by '%s' without its leader: %s", cause, damage)
+        log.warning("deleted by '%s' without its leader: %s", cause, reason)
     else:
         if raw is None:
             return Deleted(True)

@@ -27,7 +27,7 @@ from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.ranges import RangeSet, normalize
 from brokerd.rpc.v1 import messages_pb2
 from brokerd.server.catalog import topology
-from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.grpc import rpc_errors, rpc_properties
 from brokerd.server.grpc.publish_stream import NAME_BYTES_MAX, Caller, first_of
 from brokerd.server.messages import message_checks
@@ -91,7 +91,7 @@ class ConsumeStream:
         self._held = RangeSet()
         self._cancelled: str | None = None
         #: The queue waits with damage.
-        self._failure: Damaged | None = None
+        self._failure: QueueStuck | None = None
         self._due = asyncio.Event()
 
     async def run(self, requests: AsyncIterator[messages_pb2.ConsumeRequest]) -> None:
@@ -164,7 +164,7 @@ class ConsumeStream:
             raise message_checks.refuse(queue)
         if refusal := self._queues.groups.refusal(queue.uid):
             # Before anything is sent that the queue would have to be told the end of.
-            raise Damaged(refusal)
+            raise QueueStuck(refusal)
         tag = request.consumer_tag or _random_tag()
         self._auto = request.auto_acknowledge
         self._credit = min(request.credit, CREDIT_MAX)
@@ -272,8 +272,12 @@ class ConsumeStream:
 
     def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
         """End the call with the reason; what was received may not be settled any more."""
-        self._failure = Damaged(reason)
+        self._failure = QueueStuck(reason)
         self._due.set()
+
+    def consumer_stranded(self, consumer: LocalConsumer, reason: str) -> None:
+        """End the call with the reason; its end gives back what it held."""
+        self.consumer_failed(consumer, reason)
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """Return the numbers that were handed out and are not settled."""

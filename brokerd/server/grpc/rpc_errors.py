@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 import grpc
 
 from brokerd.amqp import errors
-from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 
 #: SEC-53: a status text is for people; what a client sent may be quoted in it, but not at length.
 TEXT_CHARACTERS_MAX = 1024
 
 _CODES: dict[type[BaseException], grpc.StatusCode] = {
     Unavailable: grpc.StatusCode.UNAVAILABLE,
-    Damaged: grpc.StatusCode.UNAVAILABLE,
+    QueueStuck: grpc.StatusCode.UNAVAILABLE,
     ValueError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.EncodeError: grpc.StatusCode.INVALID_ARGUMENT,
 }

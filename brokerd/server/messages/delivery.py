@@ -53,6 +53,13 @@ class Sink(Protocol):
         """Tell the client, in words, that nothing comes from the queue for now."""
         ...
 
+    def consumer_stranded(self, consumer: LocalConsumer, reason: str) -> None:
+        """Tell the client that the consumer is gone: its queue's home member is down.
+
+        The queue may come back, and has to be told then that nobody holds its messages here.
+        """
+        ...
+
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """Return the numbers that were delivered and are not settled."""
         ...
@@ -102,9 +109,14 @@ class DeliveryHub:
         self,
         send: Callable[[int, bytes, Callable[[bool], None]], None],
         settlements: TurnSettlements,
+        changed: Callable[[int, bool], None] = lambda _uid, _has_consumers: None,
     ) -> None:
-        """send(uid, command, done) proposes at the queue's leader; done(is the consumer known)."""
+        """send(uid, command, done) proposes at the queue's leader; done(is the consumer known).
+
+        changed(uid, has consumers): a group has its first consumer here, or lost its last.
+        """
         self._send = send
+        self._changed = changed
         self._settlements = settlements
         self._consumers: dict[ConsumerId, LocalConsumer] = {}
         self._by_group: dict[int, dict[ConsumerId, LocalConsumer]] = {}
@@ -127,7 +139,10 @@ class DeliveryHub:
     def add(self, consumer: LocalConsumer) -> None:
         """Register before the checkout is proposed: deliveries may come at once."""
         self._consumers[consumer.id] = consumer
-        self._by_group.setdefault(consumer.uid, {})[consumer.id] = consumer
+        group = self._by_group.setdefault(consumer.uid, {})
+        group[consumer.id] = consumer
+        if len(group) == 1:
+            self._changed(consumer.uid, True)
 
     def remove(self, consumer_id: ConsumerId) -> LocalConsumer | None:
         """Forget a consumer; what still arrives for it is dropped (the queue gets it back)."""
@@ -137,6 +152,7 @@ class DeliveryHub:
             del group[consumer_id]
             if not group:
                 del self._by_group[consumer.uid]
+                self._changed(consumer.uid, False)
         return consumer
 
     def deliver(self, consumer_id: ConsumerId, parts: list[Part]) -> None:
@@ -188,6 +204,13 @@ class DeliveryHub:
             consumer = self.remove(consumer_id)
             if consumer is not None:
                 consumer.sink.consumer_failed(consumer, reason)
+
+    def home_down(self, uid: int, reason: str) -> None:
+        """The queue's home member is down: its consumers here end."""
+        for consumer_id in list(self._by_group.get(uid, ())):
+            consumer = self.remove(consumer_id)
+            if consumer is not None:
+                consumer.sink.consumer_stranded(consumer, reason)
 
     def leader_changed(self, uid: int) -> None:
         """Tell the new leader what each consumer holds, so that it sends again what got lost."""

@@ -168,6 +168,8 @@ class Pipeline:
         if replies:
             is_returned = method.mandatory and len(replies) == 1 and not queues
             self._reply(method, contents, first, replies, tracker is not None, is_returned)
+        elif queues and method.mandatory and result.is_refused_by_all(self._routing.down_homes):
+            self._channel.returned(method, contents, first, NO_ROUTE)
         elif not queues:
             self._routing.unroutable(client.vhost, method.exchange, result, count)
             if method.mandatory or is_refused:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from brokerd.core.annotations import Annotations
 from brokerd.core.catalog.catalog_objects import ConnectionId, Queue
+from brokerd.core.catalog.down_homes import DownHomes
 from brokerd.core.catalog.router import Router, RouteResult
 from brokerd.core.message import Content
 from brokerd.core.profiles import Profile
@@ -75,6 +76,11 @@ class Routing(Counting, Protocol):
     @property
     def router(self) -> Router:
         """Return what knows exchanges and bindings."""
+        ...
+
+    @property
+    def down_homes(self) -> DownHomes:
+        """Return which queues refuse, since their home member is down."""
         ...
 
     def annotate(self, kept: Annotations) -> bytes:

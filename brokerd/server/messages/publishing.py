@@ -247,6 +247,7 @@ class Publisher:
     def _send(self, uid: int, batch: Batch) -> None:
         if self._groups.refuses_lines(uid):
             # Before it takes numbers: the queue need not hear of what it never got.
+            self._turn.refused(uid, len(batch.contents))
             asyncio.get_running_loop().call_soon(self._refused, batch)
             return
         count = self._last_count = len(batch.contents)
@@ -299,7 +300,7 @@ class Publisher:
         self._groups.when_below(uid, size, has_room)
 
     def _refused(self, batch: Batch) -> None:
-        """Nothing was sent: the queue waits with damage that lasts."""
+        """Nothing was sent: the queue's home is down, or it waits with damage that lasts."""
         if self._in_flight is not None:
             self._in_flight(-batch.size)
         if not self._closed:
@@ -310,6 +311,7 @@ class Publisher:
     ) -> None:
         """A batch has its answer (turn_batches.py: Publishing)."""
         if status is ReplyStatus.REFUSED:
+            self._turn.refused(uid, sum(count for _, count in batch.numbers))
             # It may have been taken over all the same, so its numbers are not used again.
             self._rename(uid, batch.channel)
         elif status is ReplyStatus.OK and verdict is EnqueueStatus.GAP:

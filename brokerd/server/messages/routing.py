@@ -31,6 +31,7 @@ class MemberRouting:
         self.counters = counters
         #: Messages that no queue took, since this member's start; for the metrics.
         self.unroutable_total = 0
+        self.down_homes = view.down_homes
         self._view = view
         self._warnings = RepeatedWarnings()
 

@@ -90,14 +90,17 @@ class TurnBatches:
         enabled: Callable[[], Container[str]],
         ended_s: float = ENDED_S,
         clock: Callable[[], float] = time.monotonic,
+        refused: Callable[[int, int], None] = lambda _uid, _count: None,
     ) -> None:
         """before_flush: calls once all that this turn brings has been read (Host.before_flush).
 
         enabled: the feature flags that hold.  clock: seconds.
+        refused(uid, count): so many messages were refused without the queue's word.
         """
         self.groups = groups
         self.node = node
         self.incarnation = incarnation
+        self.refused = refused
         #: What is acknowledged goes before what is published.
         self.settlements = TurnSettlements(groups, before_flush, enabled)
         #: Rises with each turn that had something.

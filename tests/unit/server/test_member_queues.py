@@ -20,7 +20,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.folded import Figures, Folded
 from brokerd.raft.messages import CATALOG_GROUP, Configuration, HardState, NodeId
-from brokerd.server.catalog.catalog_writer import Damaged, Unavailable
+from brokerd.server.catalog.catalog_writer import QueueStuck, Unavailable
 from brokerd.server.member_queues import MemberQueues
 from brokerd.storage.wal import WriteAheadLog
 
@@ -178,7 +178,7 @@ def test_a_consumer_ends_when_its_queue_refuses_it(
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(GroupStuck(UID, "damaged"), Damaged), (GroupUnavailable(UID, 2.5), Unavailable)],
+    [(GroupStuck(UID, "damaged"), QueueStuck), (GroupUnavailable(UID, 2.5), Unavailable)],
 )
 async def test_who_asks_in_vain_learns_why(
     member: Member, error: Exception, told: type[Exception]

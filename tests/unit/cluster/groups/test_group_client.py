@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.config import ClientConfig
-from brokerd.cluster.errors import GroupGone, GroupUnavailable
+from brokerd.cluster.errors import GroupGone, GroupStuck, GroupUnavailable
 from brokerd.cluster.groups.driver import Done
 from brokerd.cluster.groups.group_client import IDLE_MAX, GroupClient, ReplyStatus
 from brokerd.raft.messages import NodeId
@@ -430,3 +430,37 @@ async def test_what_was_stalled_and_forgotten_is_stalled_no_more() -> None:
     assert UID not in bench.client._groups
     assert bench.client.stalled(float("inf")) == []
     assert UID not in bench.client._stalled
+
+
+async def test_groups_that_live_at_a_node_that_is_down_refuse_until_it_is_up() -> None:
+    bench, alone, other = Bench(), UID + 1, UID + 2
+    client = bench.client
+    for uid in (alone, other):
+        client.set_members(uid, (A,))
+    answers: list[tuple[ReplyStatus, bytes]] = []
+    client.send(alone, b"settle", lambda *answer: answers.append(answer))
+    client.send(alone, b"publish", lambda *answer: answers.append(answer), line=bench)
+    assert client.pending_bytes(alone) == len(b"settlepublish")
+    # A group of three, and one that has a reason to wait, are not touched.
+    client.home_down(A, lambda uid: "" if uid == other else f"{uid} is down")
+    assert answers == [(ReplyStatus.REFUSED, b"10 is down")]
+    assert client.pending_bytes(alone) == len(b"settle")
+    assert [client.refusal(uid) for uid in (UID, alone, other)] == ["", "10 is down", ""]
+    assert [client.refuses_lines(uid) for uid in (UID, alone, other)] == [False, True, False]
+    client.home_up(A)
+    client.home_up(A)
+    assert client.refusal(alone) == ""
+    assert not client.refuses_lines(alone)
+
+
+async def test_a_group_that_gets_its_first_command_later_refuses_as_well() -> None:
+    bench, alone = Bench(), UID + 1
+    bench.client.home_down(A, lambda uid: "down")
+    bench.client.set_members(alone, (A,))
+    assert bench.client.refusal(alone) == "down"
+    assert bench.client.refuses_lines(alone)
+    assert bench.client.refusal(UID) == ""
+    with pytest.raises(GroupStuck, match="down"):
+        await bench.client.request(alone, b"ask", 60)
+    assert bench.client.refusal(alone) == "down"
+    assert bench.client.refusal(UID + 7) == ""

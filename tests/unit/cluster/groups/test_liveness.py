@@ -125,3 +125,14 @@ def test_most_of_a_group_are_heard_where_this_node_and_enough_others_are_up() ->
     assert not found.hears_most(configuration_of((A, B, C, NodeId("d"), NodeId("e"))))
     run(found, 5000)
     assert not found.hears_most(three)
+
+
+def test_silence_counts_from_the_last_frame_of_a_suspected_node() -> None:
+    found = liveness(A)
+    found.heard(A, 100)
+    assert found.silent_ms(A, 400) == 0
+    run(found, 3000)
+    assert found.silent_ms(A, 5100) == 5000
+    found.heard(A, 6000)
+    assert found.silent_ms(A, 6100) == 0
+    assert found.silent_ms(C, 6100) >= 2**31

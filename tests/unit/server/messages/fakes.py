@@ -82,6 +82,7 @@ class Routing:
     def __init__(self, catalog: CatalogDriver | None = None) -> None:
         self.catalog = catalog or CatalogDriver()
         self.router = self.catalog.router
+        self.down_homes = self.catalog.view.down_homes
         self.profile = self.catalog.profile
         self.counters = Counters(lambda: 0, lambda: 0)
         self.warnings: list[str] = []

@@ -21,6 +21,7 @@ class Channel:
         self.numbers: list[int] = []
         self.cancelled: list[str] = []
         self.failed: list[str] = []
+        self.stranded: list[str] = []
         self.is_full = False
 
     def deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
@@ -35,6 +36,9 @@ class Channel:
 
     def consumer_failed(self, consumer: LocalConsumer, reason: str) -> None:
         self.failed.append(reason)
+
+    def consumer_stranded(self, consumer: LocalConsumer, reason: str) -> None:
+        self.stranded.append(reason)
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         return [(number, number + 1) for number in self.numbers]
@@ -164,3 +168,24 @@ def test_numbers_are_enough_for_a_consumer_that_has_to_wait() -> None:
     assert not hub.defer(CONSUMER, [run])
     hub.remove(CONSUMER)
     assert not hub.defer(CONSUMER, [run])
+
+
+async def test_consumers_end_when_the_home_of_their_queue_is_down() -> None:
+    hub, channel, _ = hub_with_consumer()
+    hub.home_down(8, "another queue's")
+    hub.home_down(7, "home member n1 is down")
+    assert channel.stranded == ["home member n1 is down"]
+    assert not hub.has_group(7)
+
+
+def test_the_first_and_the_last_consumer_of_a_queue_are_told_of() -> None:
+    told: list[tuple[int, bool]] = []
+    settlements = batches(None).settlements
+    hub = DeliveryHub(lambda *_: None, settlements, lambda *change: told.append(change))
+    ids = [CONSUMER, CONSUMER._replace(tag="other")]
+    for consumer_id in ids:
+        hub.add(LocalConsumer(consumer_id, 7, "/", "q", Channel(), False, 10, 0, False, "guest"))
+    assert told == [(7, True)]
+    for consumer_id in ids:
+        hub.remove(consumer_id)
+    assert told == [(7, True), (7, False)]

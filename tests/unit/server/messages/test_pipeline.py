@@ -282,3 +282,18 @@ def test_a_message_with_something_special_is_checked_routed_and_annotated() -> N
         rig.pipeline.check(target, wrong, b"")
     with pytest.raises(errors.SoftError, match="no such exchange"):
         rig.pipeline.resolve(BasicPublish(0, "no such exchange", "q"), 8)
+
+
+def test_a_mandatory_message_comes_back_when_all_its_queues_refuse() -> None:
+    """R-PUB-7: their home members are down; it goes to them all the same, and is refused."""
+    rig = Rig()
+    rig.catalog.queue("other")
+    rig.catalog.bind("amq.fanout", "q")
+    rig.catalog.bind("amq.fanout", "other")
+    rig.routing.down_homes.refusing.add(rig.catalog.found("q").uid)
+    rig.publish("", "q", mandatory=True)
+    assert rig.notes == [("returned", 1, 1, NO_ROUTE)]
+    assert len(rig.groups.sent) == 1
+    rig.publish("", "q")
+    rig.publish("amq.fanout", "", mandatory=True)
+    assert rig.notes == [("returned", 1, 1, NO_ROUTE)]

@@ -349,3 +349,18 @@ def test_who_sends_little_waits_only_where_all_must() -> None:
     groups.pending = {1: 201}
     send(made, 1)
     assert source.held == ["queue 1 of 5"]
+
+
+async def test_what_is_refused_is_counted_for_its_queue() -> None:
+    counted: list[tuple[int, int]] = []
+    groups = _Groups()
+    turn = fakes.batches(groups)
+    turn.refused = lambda *refused: counted.append(refused)
+    made = Publisher(turn, 5, lambda _: None)
+    made.add([_Queue(1)], [CONTENT] * 3, 1)
+    made.flush()
+    groups.sent[0][2](ReplyStatus.REFUSED, b"home member n1 is down")
+    groups.refusing.add(2)
+    made.add([_Queue(2)], [CONTENT] * 2, 4)
+    made.flush()
+    assert counted == [(1, 3), (2, 2)]

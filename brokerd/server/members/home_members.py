@@ -1,0 +1,247 @@
+"""Home members that are down: their classic queues refuse, or go with them (ADR 70).
+
+A classic queue lives at one member.  Once that member has been silent for `home_down_after_ms`, the
+others stop waiting for it.  A durable queue refuses whatever it is asked, with the member's name; a
+queue that does not outlive its home (core/catalog/down_homes.py) is as if it were not there, and is
+deleted once the silence has lasted `home_down_delete_ms`.  Consumers of both end.  When the member
+is heard again, its queues take commands again; it finds by itself what was deleted or made anew.
+
+Silence is a matter of time alone, so this looks by itself; start.py begins it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from brokerd.cluster.groups import damage
+from brokerd.config import QueueConfig
+from brokerd.core.catalog import catalog_commands, down_homes, names
+from brokerd.core.catalog.catalog_effects import TopologyChanged
+from brokerd.core.catalog.catalog_objects import Queue
+from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.catalog import topology
+from brokerd.server.catalog.catalog_writer import Unavailable
+from brokerd.server.members import ports
+from brokerd.server.members.stuck_queues import QUEUE_BYTES_MAX, VHOST_BYTES_MAX
+
+log = logging.getLogger(__name__)
+
+#: Time between two looks: how late a member's silence is noticed at most.
+LOOK_S = 0.25
+#: Deletions of one command of the catalog.
+DELETIONS_MAX = 256
+
+
+class Silence(Protocol):
+    """Who is heard, and who leads the catalog (cluster/groups/host.py)."""
+
+    node: NodeId
+
+    def silent_ms(self, node: NodeId) -> int:
+        """Return for how long a member has not been heard; 0 while it counts as up."""
+        ...
+
+    def leader_of(self, uid: int) -> NodeId | None:
+        """Return who leads a group, None where that is not known here."""
+        ...
+
+
+class Consumers(Protocol):
+    """The consumers of this member, by the groups of their queues."""
+
+    def groups(self) -> Collection[int]:
+        """Return the groups that have some."""
+        ...
+
+    def home_down(self, uid: int, reason: str) -> None:
+        """Those of a group end."""
+        ...
+
+
+class Commands(Protocol):
+    """Commands of this member to groups."""
+
+    def home_down(self, node: NodeId, reason_of: Callable[[int], str]) -> None:
+        """Those to groups that live at this member alone are refused."""
+        ...
+
+    def home_up(self, node: NodeId) -> None:
+        """They are taken again."""
+        ...
+
+
+class Consumed(Protocol):
+    """Which durable auto-delete queues have consumers (consumed_queues.py)."""
+
+    def has_consumers(self, uid: int) -> bool:
+        """Tell whether some member said so."""
+        ...
+
+
+class HomeMembers:
+    """State: the members whose classic queues refuse; which queues these are stands in the
+    catalog's `down_homes`, written here only.
+    """
+
+    def __init__(
+        self,
+        config: QueueConfig,
+        silence: Silence,
+        catalog: ports.Catalog,
+        queues: Mapping[int, Queue],
+        consumers: Consumers,
+        commands: Commands,
+        consumed: Consumed,
+        rerouted: Callable[[], None],
+    ) -> None:
+        """queues: all by their groups' uids.  rerouted: called when routes are other ones now."""
+        self._after_ms = config.home_down_after_ms
+        self._delete_ms = max(config.home_down_delete_ms, config.home_down_after_ms)
+        self._silence = silence
+        self._catalog = catalog
+        self._queues = queues
+        self._consumers = consumers
+        self._commands = commands
+        self._consumed = consumed
+        self._rerouted = rerouted
+        self._down: set[NodeId] = set()
+
+    # ---- news -------------------------------------------------------------------------------
+
+    def node_changed(self, node: NodeId, up: bool) -> None:
+        """A member is heard again, or suspected."""
+        if not up or node not in self._down:
+            return
+        self._down.discard(node)
+        for queue in self._of_home(node):
+            self._catalog.view.down_homes.forget(queue.uid)
+        self._commands.home_up(node)
+        self._routes_changed()
+        log.info("home member %s is back: its classic queues take messages again", node)
+
+    def queue_changed(self, change: TopologyChanged) -> None:
+        """A queue was declared, deleted or changed."""
+        if change.kind != "queue":
+            return
+        queue = self._queues.get(change.uid)
+        if change.deleted or queue is None:
+            self._catalog.view.down_homes.forget(change.uid)
+        elif down_homes.has_home(queue) and queue.members[0] in self._down:
+            self._judge(queue)
+            self._routes_changed()
+
+    def load(self) -> None:
+        """The catalog was read anew, after a start or from a snapshot."""
+        down = self._catalog.view.down_homes
+        for uid in [uid for uid in (*down.absent, *down.refusing) if uid not in self._queues]:
+            down.forget(uid)
+        for node in self._down:
+            for queue in self._of_home(node):
+                self._judge(queue)
+        self._routes_changed()
+
+    # ---- looking ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look for as long as the broker runs."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """See which members have been silent for too long."""
+        members = {NodeId(name) for name in self._catalog.view.members()} | self._down
+        for node in sorted(members - {self._silence.node}):
+            silent_ms = self._silence.silent_ms(node)
+            if node not in self._down and silent_ms >= self._after_ms:
+                self._went_down(node)
+            if node in self._down and silent_ms >= self._delete_ms:
+                await self._delete_absent(node)
+
+    def _of_home(self, node: NodeId) -> list[Queue]:
+        return [
+            queue
+            for queue in self._queues.values()
+            if queue.members[0] == node and down_homes.has_home(queue)
+        ]
+
+    def _went_down(self, node: NodeId) -> None:
+        self._down.add(node)
+        queues = self._of_home(node)
+        for queue in queues:
+            self._judge(queue)
+        absent = sum(queue.uid in self._catalog.view.down_homes.absent for queue in queues)
+        log.warning(
+            "home member %s is down: %d of its classic queues refuse until it is back, "
+            "%d are gone unless it is back within %d s of silence",
+            node,
+            len(queues) - absent,
+            absent,
+            self._delete_ms // 1000,
+        )
+        self._routes_changed()
+        self._commands.home_down(node, self.reason_of)
+        with_consumers = set(self._consumers.groups())
+        for queue in queues:
+            if queue.uid in with_consumers:
+                self._consumers.home_down(queue.uid, _down(queue))
+
+    def _judge(self, queue: Queue) -> None:
+        down = self._catalog.view.down_homes
+        has_consumers = queue.auto_delete and self._consumed.has_consumers(queue.uid)
+        if down_homes.outlives_home(queue, has_consumers):
+            down.refusing.add(queue.uid)
+        else:
+            down.absent.add(queue.uid)
+
+    def reason_of(self, uid: int) -> str:
+        """Return why a queue whose home is down takes nothing; "": it waits for its leader."""
+        queue = self._queues.get(uid)
+        if queue is None or not down_homes.has_home(queue):
+            return ""
+        if uid in self._catalog.view.down_homes.absent:
+            return names.missing("queue", queue.vhost, queue.name)
+        return _down(queue)
+
+    def _routes_changed(self) -> None:
+        self._catalog.view.homes_changed()
+        self._rerouted()
+
+    async def _delete_absent(self, node: NodeId) -> None:
+        """Delete what went with its home; the catalog's leader does it for all members."""
+        while (
+            node in self._down
+            and self._silence.leader_of(CATALOG_GROUP) == self._silence.node
+            and (gone := self._absent_of(node))
+        ):
+            operations = [
+                catalog_commands.delete(
+                    "queue", queue.vhost, queue.name, uid=queue.uid, cause=topology.HOME_DOWN
+                )
+                for queue in gone
+            ]
+            try:
+                await self._catalog.write({"do": "batch", "operations": operations})
+            except Unavailable as error:
+                log.info("queues of the down member %s are not deleted yet: %s", node, error)
+                return
+            log.warning("%d queues went with their home member %s", len(gone), node)
+
+    def _absent_of(self, node: NodeId) -> list[Queue]:
+        found = []
+        for uid in self._catalog.view.down_homes.absent:
+            queue = self._queues.get(uid)
+            if queue is not None and queue.members[0] == node:
+                found.append(queue)
+                if len(found) == DELETIONS_MAX:
+                    break
+        return found
+
+
+def _down(queue: Queue) -> str:
+    name = damage.shortened(queue.name, QUEUE_BYTES_MAX)
+    vhost = damage.shortened(queue.vhost, VHOST_BYTES_MAX)
+    return f"home member {queue.members[0]} of queue '{name}' in vhost '{vhost}' is down"

@@ -317,6 +317,12 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
     leadership = Leadership(host, base.lifecycle.has_failed)
     this = kept_catalog.Member(base.profile, objects, queues, base.lifecycle.failed)
     refill = Refill(config.data_dir, host, host.refilling, queues.nudge, spawn)
+
+    def homes_changed() -> None:
+        catalog.routes_changed()
+        # At-least-once dead letters that were refused, or had no route, may go now.
+        dead_letterer.topology_changed()
+
     members = Members(
         leadership=leadership,
         calls=calls,
@@ -326,7 +332,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
         stuck=StuckQueues(cluster, deliveries, groups),
         homes=HomeMembers(
             *(config.queues, host, catalog, queues.records, deliveries, groups, consumed),
-            catalog.routes_changed,
+            homes_changed,
         ),
         consumed=consumed,
         refill=refill,

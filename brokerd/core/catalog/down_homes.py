@@ -28,6 +28,10 @@ class DownHomes:
         #: Queues that are kept: their home has them when it returns.
         self.refusing: set[int] = set()
 
+    def has(self, uid: int) -> bool:
+        """Tell whether the home of this queue is down."""
+        return uid in self.absent or uid in self.refusing
+
     def forget(self, uid: int) -> None:
         """The queue's home is up, or the queue is gone."""
         self.absent.discard(uid)

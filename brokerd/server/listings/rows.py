@@ -61,7 +61,7 @@ def queues(services: Sources, vhost: str) -> list[Row]:
             "members": list(record.members),
             "placement": placement(tuple(map(NodeId, record.members))),
             "leader": "",
-            "state": "unknown",
+            "state": "down" if services.catalog.view.down_homes.has(record.uid) else "unknown",
             "uid": record.uid,
         }
         if services.groups.has_group(record.uid):

@@ -83,6 +83,7 @@ def test_a_route_says_when_each_of_its_queues_refuses() -> None:
     down = catalog.view.down_homes
     assert not catalog.route("", "q").is_refused_by_all(down)
     down.refusing.add(catalog.found("q").uid)
+    assert [down.has(catalog.found(name).uid) for name in ("q", "other")] == [True, False]
     assert catalog.route("", "q").is_refused_by_all(down)
     assert not catalog.route("amq.fanout").is_refused_by_all(down)
 

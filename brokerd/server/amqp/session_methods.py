@@ -12,7 +12,7 @@ from typing import Any
 
 from brokerd.amqp import errors, methods, values
 from brokerd.core import confirms
-from brokerd.core.catalog import arguments, catalog_commands, declare
+from brokerd.core.catalog import arguments, catalog_commands, declare, refusals
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.queue import queue_commands
@@ -225,8 +225,32 @@ def _queue_declare(session: ChannelPublishes, method: methods.QueueDeclare) -> W
         node_default_type=services.config.queues.default_type,
     )
     if isinstance(plan, Refused):
+        queue = services.catalog.view.queue(connection.vhost, name)
+        is_locked = plan.code == refusals.RESOURCE_LOCKED and not method.passive
+        if is_locked and queue is not None and _owner_is_elsewhere(session, queue):
+            return _declare_locked(session, queue, plan, method)
         raise message_checks.refuse(plan)
     return _queue_declared(session, plan, method)
+
+
+def _owner_is_elsewhere(session: ChannelPublishes, queue: Queue) -> bool:
+    owner = queue.exclusive_owner
+    return owner is not None and owner.node != session.services.identity.node
+
+
+async def _declare_locked(
+    session: ChannelPublishes, queue: Queue, refused: Refused, method: methods.QueueDeclare
+) -> None:
+    """The queue's owner is a connection of another member; perhaps the same client, which lost it
+    with the member.  The queue is locked if that member answers, and made anew if it is down.
+    """
+    try:
+        if await topology.counts(session.services.objects, queue) is not None:
+            raise message_checks.refuse(refused)
+    except QueueStuck:
+        if session.services.catalog.view.usable_queue(queue.vhost, queue.name) is queue:
+            raise
+    await _queue_declare(session, method)
 
 
 async def _queue_declared(

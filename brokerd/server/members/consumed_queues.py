@@ -1,8 +1,8 @@
 """Which durable auto-delete queues have consumers, wherever these are: what decides whether such a
 queue is kept when its home member goes down (core/catalog/down_homes.py).
 
-Each member tells the others which of these queues have consumers of its own, soon after a change.
-What a member said last counts after its end.  Asked by home_members.py.
+Each member tells the others which of these queues have consumers of its own, at once after a
+change.  What a member said last counts after its end.  Asked by home_members.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from brokerd.core.catalog import down_homes
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
 
-#: Changes within this time go out together.
-DELAY_S = 0.1
+#: Pause between two such lists: the first change goes out at once, those that follow together.
+PAUSE_S = 0.1
 
 
 class Peers(Protocol):
@@ -48,7 +48,8 @@ class ConsumedQueues:
         self._absent = absent
         self._own: set[int] = set()
         self._others: dict[NodeId, frozenset[int]] = {}
-        self._is_scheduled = False
+        self._is_resting = False
+        self._has_changed = False
 
     def has_consumers(self, uid: int) -> bool:
         """Tell whether some member said that this durable auto-delete queue has consumers."""
@@ -89,15 +90,20 @@ class ConsumedQueues:
         self._others[sender] = frozenset(uids)
 
     def _tell_soon(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_later(DELAY_S, self._tell_all)
+        self._has_changed = True
+        if not self._is_resting:
+            self._is_resting = True
+            asyncio.get_running_loop().call_soon(self._tell_all)
 
     def _tell_all(self) -> None:
-        self._is_scheduled = False
+        self._is_resting = self._has_changed
+        if not self._has_changed:
+            return
+        self._has_changed = False
         for node in self._peers.alive():
             if node != self._peers.node:
                 self._tell(node)
+        asyncio.get_running_loop().call_later(PAUSE_S, self._tell_all)
 
     def _tell(self, node: NodeId) -> None:
         payload = json.dumps(sorted(self._own), separators=(",", ":")).encode()

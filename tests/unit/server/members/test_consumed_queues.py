@@ -45,7 +45,7 @@ class Rig:
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(consumed_queues, "DELAY_S", 0)
+    monkeypatch.setattr(consumed_queues, "PAUSE_S", 0)
     return Rig()
 
 

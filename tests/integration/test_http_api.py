@@ -175,7 +175,7 @@ def test_a_long_answer_is_whole_and_ends_with_a_client_that_leaves(member: Membe
     assert [row["name"] for row in json.loads(body)] == [each["name"] for each in queues]
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", member.management_port), timeout=60) as leaving:
-            asked = f"GET /api/queues/long HTTP/1.1\r\nHost: x\r\nAuthorization: {GUEST}\r\n\r\n"
+            asked = f"GET /api/queues/long HTTP/1.1\r\nHost: localhost\r\nAuthorization: {GUEST}\r\n\r\n"
             leaving.sendall(asked.encode())
             assert leaving.recv(100).startswith(b"HTTP/1.1 200 ")
     status, headers, nothing = ask(member, "HEAD", "/api/queues/long")
@@ -213,6 +213,16 @@ def test_headers_keep_browsers_safe(member: Member) -> None:
     assert "aiohttp" not in headers["server"]
 
 
+def test_a_page_whose_name_rebinds_to_this_machine_is_not_let_in_as_guest(member: Member) -> None:
+    """SEC: its origin equals its host, and its visitor's browser asks from 127.0.0.1."""
+    name = f"rebound.example:{member.management_port}"
+    page = {"Host": name, "Origin": f"http://{name}"}
+    assert ask(member, "GET", "/api/overview", **page)[0] == 401
+    assert ask(member, "PUT", "/api/queues/%2F/no", b"{}", **page)[0] == 401
+    assert ask(member, "GET", "/api/overview", **{"X-Forwarded-For": "192.0.2.7"})[0] == 401
+    assert ask(member, "GET", "/api/overview", Host=f"localhost:{member.management_port}")[0] == 200
+
+
 @pytest.mark.parametrize(
     ("user", "status"), [("", 401), ("guest:no", 401), ("no:no", 401), ("guest", 401)]
 )
@@ -228,7 +238,7 @@ def test_strangers_get_nothing_and_their_bodies_are_not_read(
     raw = socket.create_connection(("127.0.0.1", member.management_port), 30)
     with contextlib.closing(raw):
         raw.sendall(
-            b"PUT /api/queues/%2F/no HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+            b"PUT /api/queues/%2F/no HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
         )
         assert raw.recv(100).startswith(b"HTTP/1.1 401")
 
@@ -260,7 +270,7 @@ def test_a_body_may_be_as_large_as_the_setting_says(member: Member) -> None:
 
 def test_a_body_in_chunks_has_the_same_bound(member: Member) -> None:
     head = (
-        b"PUT /api/queues/%2F/no HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        b"PUT /api/queues/%2F/no HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
         b"Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", member.management_port), 30) as raw:

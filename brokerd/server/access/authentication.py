@@ -149,7 +149,8 @@ class Authenticator:
     def _at(self, identity: Identity, client: Client) -> Identity | None:
         """R-CON-7: some users only from this machine, whatever says that it is them."""
         user = identity.user
-        if user in self._variables.loopback_users and not auth.is_loopback(client.address):
+        is_here = auth.is_loopback(client.address) and not client.is_from_afar
+        if user in self._variables.loopback_users and not is_here:
             self.records.refuse(client, user, login_records.LOOPBACK)
             return None
         self.records.accept(client)

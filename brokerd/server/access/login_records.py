@@ -51,6 +51,9 @@ class Client:
     listener: str
     address: str
     connection: str
+    #: What was asked came by way of a proxy, or under a name that is not this machine's own: though
+    #: the address may be of this machine, the person need not be at it.
+    is_from_afar: bool = False
 
 
 class LoginRecords:

@@ -20,18 +20,25 @@ REALM = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 
 
 async def authenticate(
-    services: ManagementServices, header: str, address: str, peer: str, is_tls: bool
+    services: ManagementServices,
+    header: str,
+    address: str,
+    peer: str,
+    is_tls: bool,
+    is_from_afar: bool,
 ) -> Caller:
     """Return who calls with this Authorization header; HttpError: 401, or 503 while starting.
 
     address: of the client; peer: names its socket, for the log and for fairness.
+    is_from_afar: see login_records.Client.
     """
     if not services.catalog.view.cluster_id:
         # No users are known yet: a login could only be refused, and for the wrong reason.
         raise HttpError(503, "unavailable", "this member waits for a majority of the members")
     if not header:
         raise HttpError(401, "", None, REALM)
-    client = login_records.Client("https" if is_tls else "http", address, peer)
+    listener = "https" if is_tls else "http"
+    client = login_records.Client(listener, address, peer, is_from_afar)
     authenticator = services.authenticator
     credentials = auth.header_credentials(header)
     if credentials is not None and not authenticator.may_send_password(is_tls, address):

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,3 +125,52 @@ def java_client() -> list[str]:
     classes = made("java", [source], compile_)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
     return ["java", quiet, "-cp", f"{classes}:{jars}/*", "Main"]
+
+
+def framework_python() -> str:
+    """Return the Python that has the frameworks of programs/frameworks."""
+    lock = PROGRAMS / "frameworks" / "frameworks.txt"
+
+    def install(folder: Path) -> None:
+        run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=folder)
+        python = str(folder / "env" / "bin" / "python")
+        uv = str(Path(sys.executable).parent / "uv")
+        run(
+            *(uv, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy"),
+            *("--python", python, str(lock)),
+            cwd=folder,
+        )
+
+    return str(made("frameworks", [lock], install) / "env" / "bin" / "python")
+
+
+def manager_client() -> list[str]:
+    """Return the command of the program of amqp-connection-manager."""
+    need("npm", "npm")
+    source = PROGRAMS / "manager"
+    files = [source / name for name in ("main.js", "package.json", "package-lock.json")]
+
+    def install(folder: Path) -> None:
+        for file in files:
+            shutil.copy(file, folder)
+        run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+
+    return ["node", str(made("manager", files, install) / "main.js")]
+
+
+def spring_client() -> list[str]:
+    """Return the command of the Spring AMQP program; checksums are compared."""
+    need("mvn", "maven")
+    need("javac", "openjdk-17-jdk-headless")
+    source = PROGRAMS / "spring"
+
+    def compile_(folder: Path) -> None:
+        shutil.copy(source / "pom.xml", folder)
+        goal = ("dependency:copy-dependencies", "-DoutputDirectory=lib", "-DincludeScope=runtime")
+        run("mvn", "--batch-mode", "--quiet", "--strict-checksums", *goal, cwd=folder)
+        run("sha256sum", "--check", "--quiet", str(source / "jars.sha256"), cwd=folder / "lib")
+        classes = ("-d", str(folder / "classes"), str(source / "Calls.java"))
+        run("javac", "-cp", f"{folder / 'lib'}/*", *classes, cwd=folder)
+
+    folder = made("spring", list(source.iterdir()), compile_)
+    return ["java", "-cp", f"{folder / 'classes'}:{folder / 'lib'}/*", "Calls"]

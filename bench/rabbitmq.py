@@ -15,8 +15,10 @@ from pathlib import Path
 from bench import processes
 from bench.processes import BenchError
 
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+#: Where the programs are; another folder for those of another version.
+BIN = Path(os.environ.get("RABBITMQ_BIN") or "/usr/lib/rabbitmq/bin")
+SERVER = BIN / "rabbitmq-server"
+CONTROL = BIN / "rabbitmqctl"
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends rabbitmq-server"
 
 

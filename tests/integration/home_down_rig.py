@@ -29,9 +29,9 @@ M = methods
 #: How long a home is silent before its queues are taken for down, in these tests; 5 s by default.
 AFTER_MS = 2_000
 AFTER_SECONDS = AFTER_MS / 1000
-AFTER = "BROKERD_HOME_DOWN_AFTER_MS"
+AFTER = "BROKERD_QUEUES_HOME_DOWN_AFTER_MS"
 #: How long a queue that did not outlive its home is kept for it; 60 s by default.
-DELETE = "BROKERD_HOME_DOWN_DELETE_MS"
+DELETE = "BROKERD_QUEUES_HOME_DOWN_DELETE_MS"
 #: Longer than any of these tests.
 NEVER_MS = 600_000
 #: "At once", on two busy cores; what is to be told from it takes 20 s and more.

@@ -55,7 +55,7 @@ PURPOSES = (
 )
 #: Messages that waited for a queue that was away stopped their publisher after 16 MiB.
 FLOOD_COUNT, FLOOD_BODY, FLOOD_SECONDS = 400, bytes(65_536), 30.0
-COUNTER = "brokerd_messages_home_down_total"
+COUNTER = "brokerd_messages_refused_total"
 
 
 @dataclass

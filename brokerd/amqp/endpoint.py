@@ -63,7 +63,6 @@ class Endpoint:
         #: Where the frame after the one being handled starts.
         self._next = 0
         self._received_total = 0
-        self._sent_total = 0
         self._handshake_deadline_ms: int | None = now_ms + config.handshake_timeout_ms
         self._heartbeats: Heartbeats | None = None
         self._close_code = 0
@@ -103,9 +102,8 @@ class Endpoint:
             # R-HB-1: no connection.close.
             self._finish()
             return [events.ConnectionFailed(f"missed heartbeats, timeout: {self.heartbeat_s}s")]
-        if beats.is_send_due(now_ms, self._sent_total) and not self._out:
+        if beats.is_send_due(now_ms):
             self._out.append(spec.HEARTBEAT_FRAME)
-            beats.note_sent(self._sent_total + len(spec.HEARTBEAT_FRAME))
         return []
 
     @property
@@ -127,7 +125,6 @@ class Endpoint:
             return b""
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
-        self._sent_total += len(data)
         return data
 
     def send(self, channel: int, method: Method) -> None:

@@ -1,22 +1,26 @@
 """Heartbeats of one connection as two deadlines (R-HB-1, R-HB-2).
 
-The sender looks every half period whether anything was sent; the receiver looks every period
-whether anything came and gives up at the second silent look in a row.
+The sender sends one every half period from tune-ok on, whatever else is sent: some clients give a
+connection up after one period without a byte.  The receiver looks every period whether anything
+came and gives up at the second silent look in a row.
 """
 
 from __future__ import annotations
 
 #: Silent looks in a row that end the connection (R-HB-1: between 2T and 3T after the last byte).
 SILENT_CHECKS_MAX = 2
+#: The last of them is taken again after so many milliseconds.  A process that did not run for a
+#: while may look at the clock before it reads what has come; until then it has read it.
+LAST_LOOK_MS = 50
 
 
 class Heartbeats:
-    """Owns the two deadlines and the byte counters seen at the last look."""
+    """Owns the two deadlines and the byte counter seen at the last look."""
 
     __slots__ = (
+        "_half_ms",
         "_period_ms",
         "_received_seen",
-        "_sent_seen",
         "_silent_checks",
         "is_paused",
         "next_receive_ms",
@@ -25,11 +29,11 @@ class Heartbeats:
 
     def __init__(self, period_s: int, now_ms: int) -> None:
         self._period_ms = period_s * 1000
+        self._half_ms = self._period_ms // 2
         self._received_seen = 0
-        self._sent_seen = 0
         self._silent_checks = 0
         self.is_paused = False
-        self.next_send_ms = now_ms + self._period_ms // 2
+        self.next_send_ms = now_ms + self._half_ms
         self.next_receive_ms = now_ms + self._period_ms
 
     @property
@@ -37,18 +41,16 @@ class Heartbeats:
         """When to look again."""
         return min(self.next_send_ms, self.next_receive_ms)
 
-    def is_send_due(self, now_ms: int, sent_total: int) -> bool:
-        """Whether a heartbeat has to go out now."""
-        if now_ms < self.next_send_ms:
-            return False
-        is_idle = sent_total == self._sent_seen
-        self._sent_seen = sent_total
-        self.next_send_ms = now_ms + self._period_ms // 2
-        return is_idle
+    def is_send_due(self, now_ms: int) -> bool:
+        """Whether a heartbeat has to go out now.
 
-    def note_sent(self, sent_total: int) -> None:
-        """The heartbeat that was just queued is not traffic to the next look."""
-        self._sent_seen = sent_total
+        A late one does not delay those that follow: they keep to the rhythm.
+        """
+        late_ms = now_ms - self.next_send_ms
+        if late_ms < 0:
+            return False
+        self.next_send_ms = now_ms + self._half_ms - late_ms % self._half_ms
+        return True
 
     def is_peer_silent(self, now_ms: int, received_total: int) -> bool:
         """Whether the peer has been silent for too long.
@@ -57,13 +59,14 @@ class Heartbeats:
         """
         if now_ms < self.next_receive_ms:
             return False
-        self.next_receive_ms = now_ms + self._period_ms
         if self.is_paused or received_total != self._received_seen:
             self._received_seen = received_total
             self._silent_checks = 0
-            return False
-        self._silent_checks += 1
-        return self._silent_checks >= SILENT_CHECKS_MAX
+        else:
+            self._silent_checks += 1
+        is_last = self._silent_checks == SILENT_CHECKS_MAX
+        self.next_receive_ms = now_ms + (LAST_LOOK_MS if is_last else self._period_ms)
+        return self._silent_checks > SILENT_CHECKS_MAX
 
     def pause(self) -> None:
         """The driver has stopped reading the socket (R-HB-2)."""

@@ -1,6 +1,6 @@
 """Deadlines of many connections with one timer.
 
-A connection says when it wants to be looked at; the wheel looks every 250 ms, at those that are due
+A connection says when it wants to be looked at; the wheel looks at that time, at those that are due
 only, so that thousands of idle connections cost nothing.
 """
 
@@ -13,8 +13,9 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-#: How precisely deadlines are kept; heartbeats are counted in seconds.
-RESOLUTION_MS = 250
+#: From one look to the next at least: deadlines that are nearer to each other share a look.  So late
+#: a deadline may be, a twenty-fifth of the shortest heartbeat interval.
+RESOLUTION_MS = 40
 
 
 class Due(Protocol):
@@ -33,6 +34,8 @@ class DeadlineWheel:
         self._deadline: dict[Due, int] = {}
         self._counter = 0
         self._timer: asyncio.TimerHandle | None = None
+        #: When the timer fires, and when it did so last.
+        self._due_ms = self._looked_ms = 0
         self._loop = asyncio.get_running_loop()
 
     def now_ms(self) -> int:
@@ -51,8 +54,8 @@ class DeadlineWheel:
         self._deadline[member] = deadline_ms
         self._counter += 1
         heapq.heappush(self._heap, (deadline_ms, self._counter, member))
-        if self._timer is None:
-            self._schedule()
+        if self._timer is None or deadline_ms < self._due_ms:
+            self._schedule(deadline_ms)
 
     def forget(self, member: Due) -> None:
         """Take a member out."""
@@ -65,12 +68,19 @@ class DeadlineWheel:
         self._heap.clear()
         self._deadline.clear()
 
-    def _schedule(self) -> None:
-        self._timer = self._loop.call_later(RESOLUTION_MS / 1000, self._turn)
+    def _schedule(self, deadline_ms: int) -> None:
+        due_ms = max(deadline_ms, self._looked_ms + RESOLUTION_MS)
+        if self._timer is not None:
+            if due_ms >= self._due_ms:
+                return
+            self._timer.cancel()
+        self._due_ms = due_ms
+        # Times are whole milliseconds, cut off: at the next one the deadline is past for certain.
+        self._timer = self._loop.call_at((due_ms + 1) / 1000, self._turn)
 
     def _turn(self) -> None:
         self._timer = None
-        now = self.now_ms()
+        now = self._looked_ms = self.now_ms()
         while self._heap and self._heap[0][0] <= now:
             deadline, _, member = heapq.heappop(self._heap)
             if self._deadline.get(member) != deadline:
@@ -85,4 +95,4 @@ class DeadlineWheel:
             if following is not None:
                 self.watch(member, max(following, now + 1))
         if self._heap:
-            self._schedule()
+            self._schedule(self._heap[0][0])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from brokerd.amqp import events, methods
 from brokerd.amqp.connection import AmqpConnection
-from brokerd.amqp.heartbeat import Heartbeats
-from tests.unit.amqp.pair import opened_server, publish_bytes
+from brokerd.amqp.heartbeat import LAST_LOOK_MS, Heartbeats
+from tests.unit.amqp.pair import ConnectionPair, opened_server, publish_bytes
 
 BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
@@ -24,21 +24,37 @@ def run(machine: AmqpConnection, until_ms: int) -> list[tuple[int, object]]:
     return out
 
 
-def test_idle_sender_beats_every_half_period() -> None:
-    """R-HB-1, R-CON-10: the client's value counts."""
+def test_heartbeats_go_out_every_half_period_from_the_handshake_on() -> None:
+    """R-HB-1, R-CON-10: the client's value counts; what the handshake sent does not."""
     machine = opened_server(heartbeat=10)
-    # The first half period has seen the handshake.
-    assert run(machine, 20_000) == [(10_000, BEAT), (15_000, BEAT), (20_000, BEAT)]
+    assert run(machine, 15_000) == [(5_000, BEAT), (10_000, BEAT), (15_000, BEAT)]
 
 
-def test_traffic_replaces_heartbeats() -> None:
-    """R-HB-1: none if the byte counter moved."""
+def test_the_client_role_sends_them_as_well() -> None:
+    """R-HB-1: links beat as the server does."""
+    pair = ConnectionPair()
+    pair.exchange()
+    assert run(pair.client, 30_000) == [(15_000, BEAT), (30_000, BEAT)]
+
+
+def test_traffic_does_not_replace_heartbeats() -> None:
+    """R-HB-1: with some of it right after a look the next byte could come a whole period later."""
     machine = opened_server(heartbeat=10, channels=(1,))
-    assert run(machine, 5_000) == []
+    run(machine, 5_000)
     machine.send(1, methods.BasicAck(1))
     machine.data_to_send()
-    assert run(machine, 10_000) == []
-    assert run(machine, 15_000) == [(15_000, BEAT)]
+    assert run(machine, 10_000) == [(10_000, BEAT)]
+    machine.send(1, methods.BasicAck(2))
+    ack = methods.BasicAck(2).encode(1)
+    assert run(machine, 15_000) == [(15_000, ack + BEAT)]
+
+
+def test_a_late_heartbeat_does_not_delay_the_next_one() -> None:
+    """R-HB-1: the driver's delays do not add up, and what it missed is not made up for."""
+    machine = opened_server(heartbeat=10)
+    machine.tick(17_300)
+    assert machine.data_to_send() == BEAT
+    assert run(machine, 25_000)[:2] == [(20_000, BEAT), (25_000, BEAT)]
 
 
 def test_silent_peer_is_given_up_between_two_and_three_periods() -> None:
@@ -47,7 +63,7 @@ def test_silent_peer_is_given_up_between_two_and_three_periods() -> None:
     machine.receive_data(BEAT, 1)
     happened = [(at, event) for at, event in run(machine, 60_000) if event != BEAT]
     ((at, event),) = happened
-    assert at == 3_000
+    assert at == 3_000 + LAST_LOOK_MS
     assert isinstance(event, events.ConnectionFailed)
     assert event.code == 0
     assert machine.wants_close
@@ -85,7 +101,7 @@ def test_check_pauses_while_reading_is_stopped() -> None:
     machine.resume_publishes()
     ((at, event),) = [(at, e) for at, e in run(machine, 200_000) if e != BEAT]
     assert isinstance(event, events.ConnectionFailed)
-    assert 102_000 <= at <= 103_001
+    assert 102_000 <= at <= 103_001 + LAST_LOOK_MS
 
 
 def test_driver_can_pause_the_check_itself() -> None:
@@ -111,6 +127,17 @@ def test_late_tick_blames_no_peer() -> None:
     """A driver that stalled for an hour takes one look, not sixty."""
     machine = opened_server(heartbeat=60)
     assert machine.tick(3_600_000) == []
+    assert not machine.wants_close
+
+
+def test_what_came_during_a_stall_is_read_before_the_peer_is_judged() -> None:
+    """R-HB-1: the last look is taken twice, however late the first of both is."""
+    machine = opened_server(heartbeat=1)
+    run(machine, 2_500)
+    # The process stood still, and its clock comes before its sockets.
+    assert machine.tick(3_900) == []
+    machine.receive_data(BEAT, 3_900)
+    assert {event for _, event in run(machine, 5_500)} == {BEAT}
     assert not machine.wants_close
 
 

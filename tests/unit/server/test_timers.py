@@ -69,3 +69,32 @@ async def test_a_member_is_looked_at_once_at_its_earliest_deadline_and_not_when_
         await last.wait()
     assert calls == ["twice", "last"]
     wheel.close()
+
+
+async def test_members_are_looked_at_in_time_and_those_near_each_other_together() -> None:
+    """R-HB-1: within a tenth of the shortest heartbeat interval, and no timer for each of many."""
+    wheel = timers.DeadlineWheel()
+    looks: list[tuple[int, int]] = []
+    done = asyncio.Event()
+
+    def at(deadline_ms: int) -> Callable[[int], int | None]:
+        def act(now_ms: int) -> int | None:
+            looks.append((deadline_ms, now_ms))
+            if len(looks) == len(deadlines):
+                done.set()
+            return None
+
+        return act
+
+    start = wheel.now_ms()
+    # The nearest comes last: the timer is set anew for it.
+    deadlines = [start + 400 + each for each in range(20)] + [start + 50]
+    for deadline_ms in deadlines:
+        wheel.watch(_Member(at(deadline_ms)), deadline_ms)
+    async with asyncio.timeout(60):
+        await done.wait()
+    assert looks[0][0] == start + 50
+    assert all(deadline_ms <= now_ms for deadline_ms, now_ms in looks)
+    assert looks[0][1] < start + 400
+    assert len({now_ms for _, now_ms in looks}) <= 3
+    wheel.close()

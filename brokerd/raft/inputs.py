@@ -26,6 +26,13 @@ class Tick:
 
 
 @dataclass(slots=True)
+class DeadlineReached:
+    """The machine's deadline has come; a Tick says so too, up to a tick later."""
+
+    now_ms: int
+
+
+@dataclass(slots=True)
 class Propose:
     """Commands, in order, each with a token that comes back in exactly one Reply.
 
@@ -114,6 +121,7 @@ class ChangeMembers:
 Input: TypeAlias = (
     Received
     | Tick
+    | DeadlineReached
     | Propose
     | Look
     | Hasten

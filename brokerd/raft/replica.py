@@ -27,6 +27,7 @@ from brokerd.raft.folded import Figures, Folded
 from brokerd.raft.inputs import (
     CatchUp,
     ChangeMembers,
+    DeadlineReached,
     Hasten,
     Input,
     LeaderAlive,
@@ -254,8 +255,11 @@ class Replica:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the leader's machine wants a Tick; None at other members."""
-        return self.machine.next_deadline_ms() if self._node.is_leader else None
+        """When the leader's machine wants to hear of the time; None at other members, and while it
+        is about to.
+        """
+        is_wanted = self._node.is_leader and not self._tick_index
+        return self.machine.next_deadline_ms() if is_wanted else None
 
     @property
     def is_behind(self) -> bool:
@@ -334,12 +338,19 @@ class Replica:
     def _on_tick(self, event: Tick) -> None:
         self._now_ms = max(self._now_ms, event.now_ms)
         self._node.tick()
-        if self._node.is_leader and not self._tick_index:
-            deadline_ms = self.machine.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= event.now_ms:
-                command = self.machine.tick_command()
-                stamp = event.now_ms.to_bytes(STAMP_BYTES, "little")
-                self._tick_index = self._node.replication.propose([stamp + command])
+        self._tick_machine(event.now_ms)
+
+    def _on_deadline(self, event: DeadlineReached) -> None:
+        self._now_ms = max(self._now_ms, event.now_ms)
+        self._tick_machine(event.now_ms)
+
+    def _tick_machine(self, now_ms: int) -> None:
+        """Propose the machine's tick if its time has come and none is on its way."""
+        deadline_ms = self.next_deadline_ms
+        if deadline_ms is not None and deadline_ms <= now_ms:
+            stamp = now_ms.to_bytes(STAMP_BYTES, "little")
+            command = self.machine.tick_command()
+            self._tick_index = self._node.replication.propose([stamp + command])
 
     def _on_propose(self, event: Propose) -> None:
         node = self._node
@@ -556,6 +567,7 @@ class Replica:
 
 Replica._HANDLERS = {
     Tick: Replica._on_tick,
+    DeadlineReached: Replica._on_deadline,
     Propose: Replica._on_propose,
     Look: Replica._on_look,
     Hasten: Replica._on_hasten,

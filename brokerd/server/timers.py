@@ -13,8 +13,8 @@ from typing import Protocol
 
 log = logging.getLogger(__name__)
 
-#: From one look to the next at least: deadlines that are nearer to each other share a look.  So late
-#: a deadline may be, a twenty-fifth of the shortest heartbeat interval.
+#: From one look to the next at least: deadlines that are nearer to each other share a look, and may
+#: be so late.  The shortest heartbeat interval is a second.
 RESOLUTION_MS = 40
 
 

@@ -1,11 +1,10 @@
-"""Which groups the clock matters to: those with something to wait for, those with a deadline.
+"""Which groups the tick matters to: those that have something to wait for.
 
 An idle group costs nothing (replication.md §2.1).  Decides nothing else; used by host.py only.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
@@ -59,17 +58,15 @@ class Moved:
 
 
 class GroupClock:
-    """State: `active` (uids of groups that ran since the last tick or wait for the next, the next
-    one to be looked at first; the host adds them), and deadlines of machines, which may be old
-    news: only a driver's own `deadline_ms` counts.
+    """State: `active`, uids of groups that ran since the last tick or wait for the next, the next
+    one to be looked at first; the host adds them.
     """
 
-    __slots__ = ("_deadlines", "_settled", "_watchers", "_watchers_of_folds", "active")
+    __slots__ = ("_settled", "_watchers", "_watchers_of_folds", "active")
 
     def __init__(self, settled: Callable[[int], None]) -> None:
         """settled: told of each group that comes to rest."""
         self.active: dict[int, None] = {}
-        self._deadlines: list[tuple[int, int]] = []
         self._settled = settled
         self._watchers: list[Moved] = []
         self._watchers_of_folds: list[Moved] = []
@@ -102,17 +99,7 @@ class GroupClock:
         # What waits among its inputs for others is handled with the tick.
         if driver.inputs or not replica.is_consensus_quiet(down):
             return False
-        if driver.leader not in driver.members:
-            return False
-        deadline_ms = replica.next_deadline_ms
-        # A later deadline needs no timer of its own: the earlier one looks again.  So a deadline
-        # that moves with each use does not pile timers up.
-        if deadline_ms is not None and (
-            driver.deadline_ms is None or deadline_ms < driver.deadline_ms
-        ):
-            driver.deadline_ms = deadline_ms
-            heapq.heappush(self._deadlines, (deadline_ms, driver.uid))
-        return True
+        return driver.leader in driver.members
 
     @property
     def round_ticks(self) -> int:
@@ -123,14 +110,13 @@ class GroupClock:
         self,
         drivers: Mapping[int, Driver],
         down: Collection[NodeId],
-        clock_ms: int,
         failed: Callable[[Driver, Exception], None],
     ) -> list[Driver]:
         """Return the groups that want a tick now; `failed` hears of those that cannot say.
 
         down: members that are not up; groups do not wait for them where they need not.
         """
-        due: dict[int, None] = {}
+        due: list[Driver] = []
         # With the tick rather than whenever a group ran: a busy one runs a hundred times between.
         for uid in list(islice(self.active, GROUPS_PER_TICK)):
             driver = drivers[uid]
@@ -146,15 +132,8 @@ class GroupClock:
                 failed(driver, error)
                 continue
             self.active[uid] = None
-            due[uid] = None
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= clock_ms:
-            deadline_ms, uid = heapq.heappop(deadlines)
-            waiting = drivers.get(uid)
-            if waiting is not None and waiting.deadline_ms == deadline_ms:
-                waiting.deadline_ms = None
-                due[uid] = None
-        return [drivers[uid] for uid in due]
+            due.append(driver)
+        return due
 
 
 def tick(driver: Driver, heard: Collection[NodeId], clock_ms: int) -> bool:

@@ -19,6 +19,7 @@ from brokerd.cluster.config import HostConfig
 from brokerd.cluster.errors import SnapshotUnreadable
 from brokerd.cluster.groups import flush_calls, group_clock, host_events, trust, write_queue
 from brokerd.cluster.groups.cleaning import Cleaning
+from brokerd.cluster.groups.deadlines import Deadlines
 from brokerd.cluster.groups.driver import Done, Driver
 from brokerd.cluster.groups.folded_groups import FoldedGroups
 from brokerd.cluster.groups.host_events import ClientEvents, GroupStatus, HostEvents, Progress
@@ -95,6 +96,7 @@ class Host:
         self._is_flush_scheduled = self._has_failed = False
         self._calls = flush_calls.FlushCalls(self._loop)
         self._group_clock = self._groups.clock
+        self._deadlines = Deadlines(self._groups.awake, config.raft.tick_ms, clock_ms, self)
         self._late_work, self._members = LateWork(self.wake), MemberIndex()
         self._cleaning = Cleaning(wal, self._queue, config.collect_groups_max, self.watch())
         self._ticked_ms = self._heartbeat_at_ms = self._collect_at_ms = 0
@@ -133,6 +135,7 @@ class Host:
         if self._timer is not None:
             self._timer.cancel()
         self._late_work.end(self.flush_all)
+        self._deadlines.end()
         self._has_failed = True
         await self.transport.close()
         if self._service is not None:
@@ -285,7 +288,7 @@ class Host:
         try:
             driver.catch_up()
         except Exception as error:
-            self._stop_replica(driver, error)
+            self.stop_replica(driver, error)
         return driver
 
     def entry_data(self, uid: int, index: int) -> bytes | None:
@@ -385,7 +388,7 @@ class Host:
     def snapshot_unreadable(self, error: SnapshotUnreadable) -> None:
         """TransportEvents: what this replica holds is damaged; the group goes on elsewhere."""
         if (driver := self._groups.get(error.uid)) is not None and driver.error is None:
-            self._stop_replica(driver, error)
+            self.stop_replica(driver, error)
 
     def node_heard(self, node: NodeId, incarnation: int | None = None) -> None:
         """A frame came (incarnation None), or a stream began."""
@@ -467,7 +470,7 @@ class Host:
                 if not driver.trust.may_vote:
                     self.refilling.handled(driver)
             except Exception as error:
-                self._stop_replica(driver, error)
+                self.stop_replica(driver, error)
         at_end = self._calls.take()
         # Frames first: the leader's own write runs beside the followers' (Raft thesis §10.2.1), and
         # the writer thread wakes when this thread has little left to do.
@@ -478,6 +481,7 @@ class Host:
         for driver in dirty:
             if not driver.is_closed and driver.error is None:
                 self._group_clock.active[driver.uid] = None
+                self._deadlines.note(driver)
                 if driver.replica.is_behind:
                     self._late_work.add(driver)
                 if driver.replica.configuration is not driver.configuration:
@@ -500,7 +504,7 @@ class Host:
         """
         self._calls.after(callback)
 
-    def _stop_replica(self, driver: Driver, error: Exception) -> None:
+    def stop_replica(self, driver: Driver, error: Exception) -> None:
         """A broken invariant stops this replica and nothing else; the group goes on elsewhere."""
         logger.critical("replica stopped group=%x", driver.uid, exc_info=error)
         driver.error = error
@@ -575,7 +579,13 @@ class Host:
             return
         for node in self.liveness.check(now_ms, tick_ms):
             self._lost(node, self.liveness.incarnation(node))
-        self._tick_groups()
+        clock, clock_ms = self._group_clock, self._clock_ms()
+        # Since the groups that are due now had their last tick.
+        since_ms = self._ticked_ms - (clock.round_ticks - 1) * tick_ms
+        heard = {node for node in self.liveness.up() if self.liveness.heard_since(node, since_ms)}
+        due = clock.due(self._groups.awake, self.liveness.suspected(), self.stop_replica)
+        self._queue_up(driver for driver in due if group_clock.tick(driver, heard, clock_ms))
+        self._deadlines.look()
         self.remembrance.tick(now_ms)
         self._ticked_ms = now_ms
         if now_ms >= self._heartbeat_at_ms:
@@ -591,11 +601,3 @@ class Host:
             self._cleaning.collect(self._groups.awake)
             self._memory.clean()
         self.flush()
-
-    def _tick_groups(self) -> None:
-        clock, liveness, clock_ms = self._group_clock, self.liveness, self._clock_ms()
-        # Since the groups that are due now had their last tick.
-        since_ms = self._ticked_ms - (clock.round_ticks - 1) * self.config.raft.tick_ms
-        heard = {node for node in liveness.up() if liveness.heard_since(node, since_ms)}
-        due = clock.due(self._groups.awake, liveness.suspected(), clock_ms, self._stop_replica)
-        self._queue_up(driver for driver in due if group_clock.tick(driver, heard, clock_ms))

@@ -12,6 +12,7 @@ from brokerd.raft.actions import RoleChanged, SaveSnapshot
 from brokerd.raft.config import RaftConfig
 from brokerd.raft.errors import ConfigurationError, MisuseError
 from brokerd.raft.inputs import (
+    DeadlineReached,
     LeaderAlive,
     PeerUnreachable,
     Persisted,
@@ -305,10 +306,33 @@ def test_group_with_a_deadline_is_not_quiet_and_proposes_one_tick_command() -> N
     last = cluster.replicas[A].last_index
     cluster.tick("a", 3, now_ms=50)
     assert cluster.replicas[A].last_index == last + 1
+    # One is on its way: until it is applied the time that has passed is no news.
+    assert cluster.replicas[A].next_deadline_ms is None
     cluster.stabilize()
     assert cluster.applied("b") == ["tick"]
     cluster.rest()
     assert cluster.replicas[A].is_quiet
+
+
+def test_a_deadline_is_no_tick_of_the_clock() -> None:
+    """It comes when it likes: a leader that hears of many has not waited longer for its members."""
+    cluster = Cluster()
+    cluster.elect("a")
+    cluster.rest()
+    cluster.machines[A].deadline_ms = 50
+    last = cluster.replicas[A].last_index
+    for _ in range(50):
+        cluster.feed("a", DeadlineReached(49))
+    assert cluster.replicas[A].is_leader
+    assert cluster.replicas[A].last_index == last
+    for _ in range(50):
+        cluster.feed("a", DeadlineReached(50))
+    assert cluster.replicas[A].is_leader
+    assert cluster.replicas[A].last_index == last + 1
+    cluster.stabilize()
+    assert cluster.applied("b") == ["tick"]
+    cluster.feed("b", DeadlineReached(90))
+    assert cluster.replicas[B].last_index == last + 1
 
 
 def test_hearing_the_leaders_node_holds_elections_off_until_the_leader_is_doubted() -> None:

@@ -23,7 +23,6 @@ class FakeReplica:
     """Waits for something, unless the member that it waits for is down."""
 
     waits_for: NodeId | None = A
-    next_deadline_ms: int | None = None
 
     def is_consensus_quiet(self, down: Collection[NodeId]) -> bool:
         return self.waits_for is None or self.waits_for in down
@@ -35,7 +34,6 @@ class FakeDriver:
     replica: FakeReplica = field(default_factory=FakeReplica)
     leader: NodeId | None = B
     members: frozenset[NodeId] = frozenset((A, B))
-    deadline_ms: int | None = None
     has_tick: bool = False
     trust: Trust = field(default_factory=Trust)
     inputs: list[Any] = field(default_factory=list)
@@ -56,7 +54,7 @@ class Rig:
 
     def due(self, *down: NodeId) -> list[int]:
         drivers = cast(dict[int, Driver], self.drivers)
-        return [driver.uid for driver in self.clock.due(drivers, down, 7, self.failed)]
+        return [driver.uid for driver in self.clock.due(drivers, down, self.failed)]
 
     def failed(self, driver: Driver, error: Exception) -> None:
         raise error
@@ -82,10 +80,8 @@ def test_a_group_that_has_run_meanwhile_keeps_its_place(rig: Rig) -> None:
 
 def test_groups_that_came_to_rest_are_taken_off(rig: Rig) -> None:
     rig.drivers[1].replica.waits_for = None
-    rig.drivers[1].replica.next_deadline_ms = 30
     assert rig.due() == [2]
     assert 1 not in rig.clock.active
-    assert rig.drivers[1].deadline_ms == 30
     assert [driver.has_rested for driver in rig.drivers.values()] == [True] + 4 * [False]
 
 

@@ -112,6 +112,8 @@ class ChannelDeliveries:
         self._got_acks: dict[Holder, list[Range]] = {}
         self._got_acks_timer: asyncio.TimerHandle | None = None
         self._are_got_acks_new = False
+        #: Rejections without requeueing that have no answer yet: letters of theirs may be to come.
+        self.discards = 0
 
     @property
     def has_ended(self) -> bool:
@@ -124,6 +126,9 @@ class ChannelDeliveries:
 
     def slow_is_over(self) -> None:
         """The get has its answer; `Session` goes on with what waits for that."""
+
+    def letters_sent(self) -> None:
+        """What was rejected has been sent on; `Session` goes on with what waits for that."""
 
     def send(self, method: methods.Method) -> None:
         """Answer on this channel."""
@@ -529,8 +534,17 @@ class ChannelDeliveries:
         command = queue_commands.encode_ranges(kind, consumer_id, ranges, cause)
         if kind is queue_commands.Kind.SETTLE and self.tx is None:
             self.channel_close.settle(uid, command, is_lazy=is_lazy)
+        elif kind is queue_commands.Kind.DISCARD:
+            self.discards += 1
+            self.channel_close.send(uid, command, done=self._discarded)
         else:
             self.channel_close.send(uid, command, is_lazy=is_lazy)
+
+    def _discarded(self) -> None:
+        self.discards -= 1
+        if not self.discards:
+            # A leader answers before it sends the letters on, in the same run of its group.
+            self.connection.call_after_flush(self.letters_sent)
 
     def _with_counts(self, header: bytes, run: Run) -> bytes:
         """R-DL-4: x-acquired-count and x-delivery-count from the second delivery on."""

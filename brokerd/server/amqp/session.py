@@ -7,6 +7,7 @@ later events of the channel wait in order (a channel is sequential).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
@@ -27,11 +28,19 @@ log = logging.getLogger(__name__)
 
 Work = Coroutine[Any, Any, None]
 
+#: What looks at a queue, which may be the one that the channel's dead letters go to.
+_LOOKS = frozenset(
+    {methods.BasicGet, methods.QueueDeclare, methods.QueuePurge, methods.QueueDelete}
+)
+#: So long it waits for them: a queue without a leader holds the others up no longer.
+LETTERS_WAIT_S = 1.0
+
 
 class Session(ChannelPublishes):
     """A channel's state.
 
-    Invariant: `_waiting` is empty unless `_busy`; `consumers` holds what the client knows by tag.
+    Invariant: `_waiting` is empty unless `_busy`, which it is while `_looking` is set; `consumers`
+    holds what the client knows by tag.
     """
 
     def __init__(
@@ -43,6 +52,8 @@ class Session(ChannelPublishes):
         self.gettings: dict[tuple[str, bool], Getting] = {}
         self._getting: Getting | None = None
         self._waiting: deque[events.Event] = deque()
+        #: A method that waits for the channel's own dead letters, and how long it does at most.
+        self._looking: tuple[events.MethodReceived, asyncio.TimerHandle] | None = None
 
     # ---- events in order --------------------------------------------------------------------
 
@@ -71,7 +82,7 @@ class Session(ChannelPublishes):
         fault = errors.ChannelFault("unexpected command while processing 'tx.commit'")
         self.fail(fault, *(ids or (0, 0)))
 
-    def _dispatch(self, event: events.Event) -> None:
+    def _dispatch(self, event: events.Event, *, has_waited: bool = False) -> None:
         class_id = method_id = 0
         try:
             if type(event) is events.PublishesReceived:
@@ -87,6 +98,9 @@ class Session(ChannelPublishes):
             if type(event) is events.MethodReceived:
                 method = event.method
                 class_id, method_id = method.CLASS_ID, method.METHOD_ID
+                if self.discards and not has_waited and type(method) in _LOOKS:
+                    self._wait_for_letters(event)
+                    return
                 if type(method) is methods.BasicGet:
                     # R-CS-8; it takes the acks of earlier ones along.
                     self._get(session_consumers.named(self, method.queue), method.no_ack)
@@ -131,6 +145,32 @@ class Session(ChannelPublishes):
             if self.connection.gate.is_held:
                 self.connection.gate.release(f"busy {self.channel}")
             self.connection.session_idle()
+
+    def _wait_for_letters(self, event: events.MethodReceived) -> None:
+        """What the channel has rejected is in its dead letter queue when it looks there.
+
+        As far as one member can tell: what a leader elsewhere sends to a third member may be on its
+        way still.  Letters that go at least once take their time (R-ALO-4).
+        """
+        self._busy = True
+        timer = asyncio.get_running_loop().call_later(LETTERS_WAIT_S, self._look)
+        self._looking = event, timer
+
+    def letters_sent(self) -> None:
+        if not self.discards:
+            self._look()
+
+    def _look(self) -> None:
+        looking, self._looking = self._looking, None
+        if looking is None:
+            return
+        event, timer = looking
+        timer.cancel()
+        self._busy = False
+        self._dispatch(event, has_waited=True)
+        if not self._busy:
+            self._go_on()
+        self.connection.flush_soon()
 
     def _get(self, name: str, no_ack: bool) -> None:
         """Ask for a message; the channel's later events wait for the answer."""
@@ -189,6 +229,9 @@ class Session(ChannelPublishes):
         self._ended = True
         if self._getting is not None:
             self._getting.withdraw()
+        if self._looking is not None:
+            self._looking[1].cancel()
+            self._looking = None
         self.send_got_acks()
         self.connection.channel_ended(self.channel)
         self._waiting.clear()

@@ -35,17 +35,24 @@ class ChannelClose:
         #: has only published there.
         self._late: dict[int, bool] = {}
 
-    def send(self, uid: int, command: bytes, *, is_lazy: bool = False) -> None:
-        """Send a command of the channel whose answer interests nobody else."""
+    def send(
+        self,
+        uid: int,
+        command: bytes,
+        *,
+        is_lazy: bool = False,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a command of the channel; `done` is called when it has an answer, whatever it is."""
         self._settlements.send(uid)
         self.sent(uid)
-        answered = partial(self._answered, uid)
+        answered = partial(self._answered, uid, done)
         self._groups.send(uid, command, answered, client_sessions.is_once(command), is_lazy=is_lazy)
 
     def settle(self, uid: int, command: bytes, *, is_lazy: bool) -> None:
         """Send a SETTLE command, together with what others settle in this turn."""
         self.sent(uid)
-        self._settlements.add(uid, command, partial(self._answered, uid), is_lazy=is_lazy)
+        self._settlements.add(uid, command, partial(self._answered, uid, None), is_lazy=is_lazy)
 
     def sent(self, uid: int) -> None:
         """A command of the channel was sent; `answered` follows."""
@@ -92,8 +99,12 @@ class ChannelClose:
             # Where the queue is led here and this process ends, its channels end with it.
             self._groups.send(uid, command, _ignore, once=True, is_lazy=True)
 
-    def _answered(self, uid: int, _status: ReplyStatus, _reply: bytes) -> None:
+    def _answered(
+        self, uid: int, done: Callable[[], None] | None, _status: ReplyStatus, _reply: bytes
+    ) -> None:
         self.answered(uid)
+        if done is not None:
+            done()
 
 
 def _ignore(_status: ReplyStatus, _reply: bytes) -> None:

@@ -175,7 +175,8 @@ def test_a_long_answer_is_whole_and_ends_with_a_client_that_leaves(member: Membe
     assert [row["name"] for row in json.loads(body)] == [each["name"] for each in queues]
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", member.management_port), timeout=60) as leaving:
-            asked = f"GET /api/queues/long HTTP/1.1\r\nHost: localhost\r\nAuthorization: {GUEST}\r\n\r\n"
+            head = "GET /api/queues/long HTTP/1.1\r\nHost: localhost"
+            asked = f"{head}\r\nAuthorization: {GUEST}\r\n\r\n"
             leaving.sendall(asked.encode())
             assert leaving.recv(100).startswith(b"HTTP/1.1 200 ")
     status, headers, nothing = ask(member, "HEAD", "/api/queues/long")

@@ -114,6 +114,8 @@ class ChannelDeliveries:
         self._are_got_acks_new = False
         #: Rejections without requeueing that have no answer yet: letters of theirs may be to come.
         self.discards = 0
+        #: Such ones that were waited for too long: their queue has no leader, or its home is down.
+        self._late_discards = 0
 
     @property
     def has_ended(self) -> bool:
@@ -540,7 +542,15 @@ class ChannelDeliveries:
         else:
             self.channel_close.send(uid, command, is_lazy=is_lazy)
 
+    def give_up_discards(self) -> None:
+        """Wait no more for the rejections that have no answer yet."""
+        self._late_discards += self.discards
+        self.discards = 0
+
     def _discarded(self) -> None:
+        if self._late_discards:
+            self._late_discards -= 1
+            return
         self.discards -= 1
         if not self.discards:
             # A leader answers before it sends the letters on, in the same run of its group.

@@ -153,12 +153,16 @@ class Session(ChannelPublishes):
         way still.  Letters that go at least once take their time (R-ALO-4).
         """
         self._busy = True
-        timer = asyncio.get_running_loop().call_later(LETTERS_WAIT_S, self._look)
+        timer = asyncio.get_running_loop().call_later(LETTERS_WAIT_S, self._look_at_last)
         self._looking = event, timer
 
     def letters_sent(self) -> None:
         if not self.discards:
             self._look()
+
+    def _look_at_last(self) -> None:
+        self.give_up_discards()
+        self._look()
 
     def _look(self) -> None:
         looking, self._looking = self._looking, None

@@ -17,7 +17,6 @@ from aiohttp import hdrs, web
 
 from brokerd.config import LimitConfig
 from brokerd.core.catalog.identity import Identity
-from brokerd.server.access import auth
 from brokerd.server.catalog.catalog_writer import Unavailable
 from brokerd.server.http_server import CONNECTION, HttpLimits
 from brokerd.server.management import encoding, login
@@ -47,8 +46,6 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-cache",
     "Vary": "Authorization, Origin",
 }
-#: Headers by which a proxy says for whom it asks (RFC 7239, and what was there before).
-FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 #: Answers up to this size are written at once.
 WRITE_BYTES = 256 * 1024
 #: Two years (RFC 6797); only over TLS, where it means something.
@@ -129,7 +126,7 @@ class Door:
             return Caller(Identity(""), name, request.secure)
         header = request.headers.get(hdrs.AUTHORIZATION, "")
         return await login.authenticate(
-            self._services, header, host, name, request.secure, is_from_afar(request.headers)
+            self._services, header, host, name, request.secure, login.is_from_afar(request.headers)
         )
 
     async def _read(self, request: web.Request) -> bytes:
@@ -169,26 +166,6 @@ def check_origin(headers: Mapping[str, str]) -> None:
         is_ours = origin is None or _place(origin) == headers.get(hdrs.HOST)
     if not is_ours:
         raise HttpError(403, "forbidden", "changes that another site's page asks for are not made")
-
-
-def is_from_afar(headers: Mapping[str, str]) -> bool:
-    """Tell whether a request on a loopback address may still be a stranger's.
-
-    A page of another site whose name is made to resolve to 127.0.0.1 (DNS rebinding) is asked for
-    by that name, and its visitor's browser takes it for the page's own.  A proxy on this machine
-    says for whom it asks.
-    """
-    if any(name in headers for name in FORWARDED):
-        return True
-    host = headers.get(hdrs.HOST)
-    if not host:
-        # HTTP/1.0; browsers always name a host.
-        return False
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return True
-    return name != "localhost" and auth.parsed_address(name) is None
 
 
 def _place(origin: str) -> str:

@@ -7,8 +7,11 @@ records.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from brokerd.core import strangers
 from brokerd.server.access import auth, login_records
 from brokerd.server.access.password_checker import NotChecked
 from brokerd.server.management.call import Caller, HttpError
@@ -16,6 +19,8 @@ from brokerd.server.management.call import Caller, HttpError
 if TYPE_CHECKING:
     from brokerd.server.management.ports import ManagementServices
 
+#: Headers by which a proxy says for whom it asks (RFC 7239, and what was there before).
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 REALM = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 
 
@@ -51,6 +56,28 @@ async def authenticate(
     if verdict is None:
         raise _failed()
     return Caller(verdict, peer, is_tls)
+
+
+def is_from_afar(headers: Mapping[str, str]) -> bool:
+    """Tell whether a request on a loopback address may still be a stranger's.
+
+    headers: looked up by names in lower case.
+
+    A page of another site whose name is made to resolve to 127.0.0.1 (DNS rebinding) is asked for
+    by that name, and its visitor's browser takes it for the page's own.  A proxy on this machine
+    says for whom it asks.
+    """
+    if any(name in headers for name in FORWARDED):
+        return True
+    host = headers.get("host")
+    if not host:
+        # HTTP/1.0; browsers always name a host.
+        return False
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return True
+    return name != "localhost" and strangers.parsed_address(name) is None
 
 
 def _failed() -> HttpError:

@@ -75,7 +75,10 @@ async def _login(call: Call) -> Answer:
         raise bad_request("expected a form with username and password")
     header = login.basic(fields["username"], fields["password"])
     host = call.caller.address.rpartition(":")[0]
-    caller = await login.authenticate(call.services, header, host, call.caller.address, call.is_tls)
+    is_from_afar = login.is_from_afar(call.headers)
+    caller = await login.authenticate(
+        call.services, header, host, call.caller.address, call.is_tls, is_from_afar
+    )
     if not caller.is_management:
         raise not_authorised("Not management user")
     return Answer(value="ok")

@@ -6,7 +6,8 @@ import pytest
 from multidict import CIMultiDict
 
 from brokerd.server.management.call import HttpError
-from brokerd.server.management.door import check_origin, is_from_afar
+from brokerd.server.management.door import check_origin
+from brokerd.server.management.login import is_from_afar
 
 HOST = {"Host": "mq.example:15672"}
 

@@ -78,13 +78,12 @@ PURE_TESTS := $(addprefix tests/unit/,amqp cluster core federation raft telemetr
 
 test: setup compiled ## all tests, LANES=N parts side by side (PYTEST_OPTIONS=… goes to each pytest)
 	@bash tools/cluster/setup.sh
-	@mkdir -p $(PART_LOGS); rm -f $(PART_LOGS)/second-try
+	@mkdir -p $(PART_LOGS); rm -f $(PART_LOGS)/second-tries
 	@# Tests put stand-ins where the compiled form takes nothing but the class; test-compiled asks for it.
 	@unset BROKERD_COMPILED; status=0; { printf '%s\n' coverage $(PARTS) compiled; } | \
 	  PART_LOGS=$(PART_LOGS) PART_MINUTES=$(PART_MINUTES) PYTEST_OPTIONS='$(PYTEST_OPTIONS)' \
 	  PURE_TESTS='$(PURE_TESTS)' xargs -P $(LANES) -d '\n' -n 1 bash tools/test_part.sh || status=1; \
-	if [ -s $(PART_LOGS)/second-try ]; then echo "== failed once and passed when run again, each to be mended:"; \
-	  cat $(PART_LOGS)/second-try; fi; exit $$status
+	PART_LOGS=$(PART_LOGS) bash tools/test_part.sh second-tries; exit $$status
 
 test-quick: lint ## before each commit: lint, and the unit tests (about 3 minutes)
 	@$(BIN)/pytest -q -m 'not slow' $(PYTEST_OPTIONS) tests/test_tidy.py tests/test_documents.py tests/unit tests/transcripts
@@ -92,7 +91,7 @@ test-quick: lint ## before each commit: lint, and the unit tests (about 3 minute
 coverage: setup ## the pure rooms by their unit tests and transcripts: every line, every branch
 	@echo "== coverage: $(PURE_TESTS)"; status=0; \
 	$(BIN)/python -m coverage run -m pytest -q $(PYTEST_OPTIONS) $(PURE_TESTS) || \
-	{ echo "== coverage: what failed is run again by itself"; \
+	{ echo "== coverage: what failed: run again by themselves"; \
 	  $(BIN)/python -m coverage run --append -m pytest -q $(PYTEST_OPTIONS) --last-failed \
 	    --last-failed-no-failures none $(PURE_TESTS) || status=1; }; \
 	$(BIN)/python -m coverage report || { status=1; \

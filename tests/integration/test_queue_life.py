@@ -41,7 +41,7 @@ def ended(members: list[Member]) -> Iterator[None]:
     """A test that fails leaves no publisher behind; and none leaves a queue.
 
     One of two members has no majority left, nor anybody to be refilled by, if a later test takes
-    the disk of the other.
+    the disk of the other; and leaders of queues that are still there count for new ones.
     """
     yield
     for publisher in Publisher.running:
@@ -60,9 +60,9 @@ def ended(members: list[Member]) -> Iterator[None]:
     )
     with contextlib.closing(members[0].connect()) as connection:
         channel = connection.channel()
-        for queue in declared:
+        rows = done(members[0], "list_queues", "name", "-q", "--no-table-headers")
+        for queue in rows.splitlines():
             channel.queue_delete(queue)
-    declared.clear()
 
 
 @dataclass
@@ -129,12 +129,7 @@ def leader(member: Member, queue: str) -> str:
     return str(eventually(leads, f"a leader of {queue}", PATIENCE_S))
 
 
-#: By the test that runs.
-declared: list[str] = []
-
-
 def declare(member: Member, queue: str, size: int, **arguments: Any) -> None:
-    declared.append(queue)
     connection = member.connect()
     connection.channel().queue_declare(
         queue,

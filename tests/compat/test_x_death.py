@@ -131,7 +131,7 @@ def test_a_rejection_keeps_the_cycle_going_once(server: Server, connection: Any)
     assert [entry["reason"] for entry in steps.deaths(properties)] == ["expired", "rejected"]
     channel.basic_nack(method.delivery_tag)
     # Expires in w, then in p without a rejection since: the end.
-    steps.wait_ready(channel, "w", 0)
+    eventually(lambda: steps.ready(channel, "w") == 0, "w is empty", steps.SECONDS)
     # 3.10 looks at a list that it has turned round, finds the old rejection and goes on for ever.
     left = expect(server, rabbitmq=1, brokerd=0, difference="D-103")
 

@@ -69,13 +69,14 @@ def test_a_home_that_comes_back_forgets_what_is_deleted_and_has_what_was_kept(
         home, first, second = members
         with contextlib.suppress(pika.exceptions.AMQPError), home.connect(heartbeat=0) as owner:
             channel = owner.channel()
+            # First: the others hear of a consumer after 100 ms at most.
+            expired = {rig.declare(channel, kind, "expired") for kind in GONE}
+            channel.queue_bind("transient.expired", "amq.fanout")
             for purpose in ("kept", "amqp", "http", "ctl", "remade"):
                 queue = rig.declare(channel, "durable", purpose)
                 _fill(home, queue, b"1", b"2", b"3")
             rig.declare(channel, "durable-auto-delete-unused", "kept")
             _fill(home, rig.declare(channel, "transient", "remade"), b"old")
-            expired = {rig.declare(channel, kind, "expired") for kind in GONE}
-            channel.queue_bind("transient.expired", "amq.fanout")
             home.kill()
         rig.wait_down(first, "durable.kept")
         rig.wait_down(second, "durable.kept")

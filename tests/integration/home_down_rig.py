@@ -14,7 +14,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import pika
@@ -90,7 +90,16 @@ def within(seconds: float, what: str) -> Iterator[None]:
     assert clock.seconds < seconds, f"{what} took {clock.seconds:.1f} s"
 
 
-def refusal(member: Member, act: Callable[[Any], Any]) -> tuple[int, str] | None:
+class Reached(Protocol):
+    """A member that clients can connect to, wherever it runs."""
+
+    name: str
+
+    def connect(self, **settings: Any) -> pika.BlockingConnection:
+        """Connect a client as guest."""
+
+
+def refusal(member: Reached, act: Callable[[Any], Any]) -> tuple[int, str] | None:
     """Return the code and text with which the channel is closed for an act; None if it is not.
 
     A closed connection is never right, and raises.
@@ -141,7 +150,7 @@ def published(
                 return [*answers, {M.BasicAck: "ack", M.BasicNack: "nack"}[type(method)]]
 
 
-def messages(member: Member, queue: str) -> int | None:
+def messages(member: Reached, queue: str) -> int | None:
     """Return how many are ready, None where the queue is not (or not yet again) there."""
     with contextlib.suppress(pika.exceptions.AMQPError), member.connect(heartbeat=0) as connection:
         found = connection.channel().queue_declare(queue, passive=True)
@@ -149,7 +158,7 @@ def messages(member: Member, queue: str) -> int | None:
     return None
 
 
-def bodies(member: Member, queue: str) -> list[bytes]:
+def bodies(member: Reached, queue: str) -> list[bytes]:
     """Take everything out of a queue."""
     with member.connect(heartbeat=0) as connection:
         channel = connection.channel()
@@ -159,7 +168,7 @@ def bodies(member: Member, queue: str) -> list[bytes]:
     return found
 
 
-def wait_down(member: Member, queue: str) -> None:
+def wait_down(member: Reached, queue: str) -> None:
     """Wait until a member takes the home of this durable queue for down."""
 
     def is_down() -> bool:
@@ -231,7 +240,7 @@ class Watcher:
     State: its connection at one member, open until `close`.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Reached) -> None:
         self.connection = member.connect(heartbeat=0)
         self.channel = self.connection.channel()
         self.channel.add_on_cancel_callback(

@@ -7,11 +7,17 @@ still has.  What is asked while it is away is in test_home_member_down.py.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 
+from tests.chaos import brokers, network
+from tests.chaos.cluster import Node, start_all
+from tests.chaos.partitions import between
 from tests.integration import home_down_rig as rig
 from tests.integration.home_down_rig import (
     AFTER_SECONDS,
@@ -21,7 +27,7 @@ from tests.integration.home_down_rig import (
     Watcher,
     refusal,
 )
-from tests.integration.members import Member, cluster, eventually, wait_acquainted
+from tests.integration.members import Member, cluster, eventually, select_nothing, wait_acquainted
 from tests.integration.test_quorum_suite import cut_off
 
 pytestmark = pytest.mark.timeout(400)
@@ -170,6 +176,74 @@ def _cut_off_and_told(home: Member, first: Member, second: Member) -> None:
             assert rig.messages(home, f"{kind}.expired") is None
         assert rig.published(second, "", "durable.kept", mandatory=True) == ["ack"]
         assert owner.got == []
+    finally:
+        owner.close()
+        at_first.close()
+
+
+@dataclass
+class _Inside:
+    """A member in a network namespace."""
+
+    node: Node
+    name: str
+
+    def connect(self, **settings: Any) -> pika.BlockingConnection:
+        host, port = self.node.address
+        return pika.BlockingConnection(pika.ConnectionParameters(host, port, **settings))
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[tuple[list[_Inside], network.Namespaces]]:
+    """Give three members whose network can be cut."""
+    try:
+        with (
+            network.namespaces(3) as net,
+            brokers.cluster("brokerd", tmp_path, net, 3) as cluster,
+        ):
+            for node in cluster.nodes:
+                node.environment |= SHORT
+            start_all(cluster.nodes)
+            yield [_Inside(node, node.name) for node in cluster.nodes], net
+    except network.NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+def test_a_member_beyond_a_partition_serves_its_own_clients_and_tells_them_when_it_is_over(
+    partition: tuple[list[_Inside], network.Namespaces],
+) -> None:
+    (home, first, second), net = partition
+    owner = Watcher(home)
+    at_first = first.connect(heartbeat=0)
+    try:
+        rig.declare(owner.channel, "durable", "kept")
+        wanted = {rig.declare(owner.channel, kind, "expired") for kind in GONE}
+        wanted |= {rig.declare(owner.channel, kind, "remade") for kind in GONE}
+        for queue in sorted(wanted):
+            owner.consume(queue)
+        net.cut(between([0], [1, 2]))
+        rig.wait_down(first, "durable.kept")
+        there = at_first.channel()
+        for kind in GONE:
+            there.queue_declare(f"{kind}.remade", **KINDS[kind])
+        owner.channel.basic_publish("", "transient.remade", b"alone")
+        owner.hears(lambda: owner.got == [b"alone"], "its own message", AT_ONCE_SECONDS)
+        # Time is what is tested here: nobody can see from outside when they are deleted.
+        select_nothing(EXPIRY_SECONDS)
+        assert not owner.cancelled
+        net.heal()
+        owner.hears(
+            lambda: owner.cancelled >= wanted,
+            f"basic.cancel of {sorted(wanted)}; so far {sorted(owner.cancelled)}",
+            30,
+        )
+        assert owner.channel.is_open
+        for kind in GONE:
+            owner.channel.basic_publish("", f"{kind}.remade", b"after")
+            eventually(lambda q=f"{kind}.remade": there.basic_get(q, auto_ack=True)[0], "it", 10)
+            assert rig.messages(second, f"{kind}.expired") is None
+            assert rig.messages(home, f"{kind}.expired") is None
+        assert rig.messages(second, "durable.kept") == 0
     finally:
         owner.close()
         at_first.close()

@@ -348,11 +348,10 @@ class FederationLink:
         if not self._is_prepared:
             return []
         count = taken = len(event.bodies)
-        if self._left is not None and not self.no_ack:
+        if self._left is not None:
             taken = min(self._left, count)
         actions = self._take(event, taken) if taken else []
-        # The others came before the consumer was cancelled.  Without acknowledgements they would be
-        # lost, so that they are moved, too.
+        # The others came before the consumer was cancelled.
         return actions + [Requeue(event.tag + place, 0) for place in range(taken, count)]
 
     def _take(self, event: Delivered, count: int) -> list[Action]:

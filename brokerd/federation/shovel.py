@@ -172,8 +172,12 @@ def parse(vhost: str, name: str, value: Any) -> Shovel:
     if source.queue is None and source.exchange is None:
         raise UpstreamError("must specify 'src-exchange' or 'src-queue'")
     result = Shovel(vhost, name, source, destination, **found)
-    if result.ack_mode == "no-ack" and isinstance(result.delete_after, int):
-        raise UpstreamError("cannot specify 'no-ack' and numerical 'delete-after'")
+    if result.ack_mode == "no-ack" and result.delete_after is not None:
+        # What the source sends before it reads of the end would be in neither queue.
+        raise UpstreamError(
+            "cannot specify 'no-ack' and 'src-delete-after': what is under way when the shovel "
+            "ends would be lost; set 'ack-mode' to 'on-confirm'"
+        )
     return result
 
 

@@ -206,7 +206,7 @@ def test_a_uri_without_a_host_may_name_whose_rights_it_has(ends: Ends) -> None:
         assert "no user 'nobody'" in ends.wait("nobody", "error")["error"]
 
 
-@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish"])
 def test_a_shovel_that_empties_a_queue_deletes_itself(ends: Ends, ack_mode: str) -> None:
     name = f"emptied-{ack_mode}"
     with amqp(ends.here.amqp_port) as near, amqp(ends.there.amqp_port) as far:
@@ -337,6 +337,7 @@ def test_brokerctl_shows_restarts_and_deletes_a_shovel(ends: Ends) -> None:
         ({"zork": 1}, "unknown key 'zork'"),
         ({"src_protocol": "amqp10"}, "src-protocol 'amqp10' is not supported"),
         ({"dest_queue": "a", "dest_exchange": "b"}, "cannot specify"),
+        ({"ack_mode": "no-ack", "src_delete_after": "queue-length"}, "cannot specify 'no-ack'"),
     ],
 )
 def test_what_cannot_be_used_is_refused(ends: Ends, definition: dict[str, Any], text: str) -> None:

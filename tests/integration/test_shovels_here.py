@@ -36,7 +36,7 @@ def own_connections(ends: Ends) -> list[str]:
     return [name for name in names if name.startswith("in-process")]
 
 
-@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish"])
 def test_messages_move_in_order_and_the_shovel_ends(ends: Ends, ack_mode: str) -> None:
     name = f"here-{ack_mode}"
     with amqp(ends.here.amqp_port) as channel:

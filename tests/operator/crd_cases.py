@@ -177,6 +177,11 @@ SHOVELS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ),
     ("sometime", {"source": {"queue": "a", "deleteAfter": "sometime"}}, "deleteAfter must be"),
     ("counts", {"source": {"queue": "a", "deleteAfter": 5}, "ackMode": "no-ack"}, "needs ack"),
+    (
+        "empties",
+        {"source": {"queue": "a", "deleteAfter": "queue-length"}, "ackMode": "no-ack"},
+        "needs ack",
+    ),
 )
 REFUSED = (
     Case("reserved-name", "Exchange", {"name": "amq.mine"}, "reserved for the broker"),

@@ -131,6 +131,14 @@ class SequenceConfirms(Confirms):
         self.published(count)
         return True
 
+    def withdraw(self, first: int, count: int) -> None:
+        """These went nowhere: they have no answer, unless they are numbered `again`."""
+        self._awaited.take(first, first + count)
+
+    def again(self, first: int, count: int) -> None:
+        """Number withdrawn messages once more; `expect` must follow."""
+        self._awaited.add(_Awaited(first, first + count, _UNROUTED))
+
     def due_ranges(self) -> tuple[list[Range], list[Range]]:
         """Return the confirmed and the rejected numbers that `take` is about to take, as ranges.
 

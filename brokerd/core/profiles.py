@@ -96,12 +96,15 @@ class Profile:
     federation_confirm_loss: bool = True
     #: R-FED-2, seconds
     federation_reconnect_delay: int = 5
+    #: Whether shovels give up what no queue of their destination takes
+    shovel_drop_unroutable: bool = False
 
 
 _RABBITMQ_4_3 = {
     "quorum_delivery_count_mode": "4.3",
     "memory_cgroup_aware": False,
     "federation_confirm_loss": False,
+    "shovel_drop_unroutable": True,
 }
 
 _RABBITMQ_3_10: dict[str, Any] = {
@@ -126,6 +129,7 @@ _RABBITMQ_3_10: dict[str, Any] = {
     "memory_cgroup_aware": False,
     "federation_honour_alarms": False,
     "federation_confirm_loss": False,
+    "shovel_drop_unroutable": True,
 }
 
 #: O-14: as 3.10 but for what 14.1's column of 3.13 says.

@@ -264,7 +264,7 @@ SHOVELS = Listing(
         *("source_exchange", "source_exchange_key", "destination", "destination_protocol"),
         *("destination_queue", "destination_exchange", "destination_exchange_key"),
         *("last_changed", "termination_reason", "node", "messages_moved", "messages_refused"),
-        "messages_in_flight",
+        *("messages_in_flight", "messages_unroutable", "messages_dropped"),
     ),
     identity=("id", "node"),
 )

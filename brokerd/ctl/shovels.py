@@ -30,6 +30,8 @@ def _shaped(row: dict[str, Any]) -> dict[str, Any]:
         "messages_moved": row.get("moved", 0),
         "messages_refused": row.get("refused", 0),
         "messages_in_flight": row.get("in_flight", 0),
+        "messages_unroutable": row.get("unrouted", 0),
+        "messages_dropped": row.get("unroutable_dropped", 0),
     }
 
 

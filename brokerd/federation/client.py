@@ -98,8 +98,8 @@ class Channel:
         #: channel.flow: whether the peer takes messages on this channel, and who hears of changes.
         self.is_flowing = True
         self.on_flow: Callable[[], None] | None = None
-        #: A mandatory message came back: its exchange, its routing key and why.
-        self.on_return: Callable[[methods.BasicReturn], None] | None = None
+        #: A mandatory message came back: its exchange, its routing key and why; properties, body.
+        self.on_return: Callable[[methods.BasicReturn, bytes, bytes], None] | None = None
         #: Properties and body that came with the last basic.get-ok.
         self.got: tuple[bytes, bytes] = (b"", b"")
         self._connection = connection
@@ -466,7 +466,7 @@ class Connection(asyncio.Protocol):
             channel.got = event.header, event.body
             channel.take(method)
         elif isinstance(method, methods.BasicReturn) and channel.on_return is not None:
-            channel.on_return(method)
+            channel.on_return(method, event.header, event.body)
 
     def _acks_received(self, event: events.AcksReceived) -> None:
         channel = self._channels.get(event.channel)

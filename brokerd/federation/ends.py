@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from brokerd.amqp.values import Table
 from brokerd.federation.client import Channel, Connection
 from brokerd.federation.errors import ClientError
-from brokerd.federation.link_events import Answer
+from brokerd.federation.link_events import Answer, Unrouted
 from brokerd.federation.link_state import Passage
 from brokerd.federation.ports import Publisher, Topology
 from brokerd.federation.upstream import Address
@@ -108,6 +108,10 @@ class Listener(Protocol):
         """These numbers are decided."""
         ...
 
+    def returned(self, messages: list[Unrouted]) -> None:
+        """No queue takes these; their numbers may be published again."""
+        ...
+
     def failed(self, error: ClientError) -> None:
         """The destination is lost: the session ends, what is not answered comes again."""
         ...
@@ -147,6 +151,8 @@ class Ends:
     #: When the link ends by itself (link_state.FederationLink), and who hears of it.
     ends_after: int | str | None = None
     finished: Callable[[], None] = _nobody_hears
+    #: What comes back from the destination is given up.
+    drops_unroutable: bool = False
 
 
 class LocalExchange:

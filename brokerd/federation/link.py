@@ -30,6 +30,8 @@ from brokerd.federation.upstream import Address
 
 log = logging.getLogger(__name__)
 
+#: States that are warned of.
+_ALARMING = (link_state.State.ERROR, link_state.State.UNROUTABLE)
 #: A removed link tries this long to clean up on its upstream.
 CLEAN_UP_TIMEOUT_S = 10.0
 
@@ -43,7 +45,9 @@ class Link:
 
     def __init__(self, link_id: str, definition: Definition, ends: Ends, host: Host) -> None:
         self.id = link_id
-        self.machine = link_state.FederationLink(definition, ends.passage, ends.ends_after)
+        self.machine = link_state.FederationLink(
+            *(definition, ends.passage, ends.ends_after), drops_unroutable=ends.drops_unroutable
+        )
         self._definition = definition
         self._ends = ends
         self._host = host
@@ -57,6 +61,8 @@ class Link:
         self._is_consuming = False
         #: Of the demand that is waited for, with the consumer in place.
         self._demand_timer: asyncio.TimerHandle | None = None
+        #: Of the next try to publish what came back.
+        self._route_timer: asyncio.TimerHandle | None = None
         self._session_error: ClientError | None = None
         self._next: link_events.Connect | None = None
         self._cleans_up = False
@@ -244,6 +250,9 @@ class Link:
         self._channel = None
         self._consume_wanted = self._is_consuming = False
         self._drop_demand_timer()
+        if self._route_timer is not None:
+            self._route_timer.cancel()
+            self._route_timer = None
         if peer is not None:
             peer.connection.on_read = None
             await peer.connection.close()
@@ -278,7 +287,9 @@ class Link:
 
     def _forward(self, action: link_events.Forward) -> None:
         if self._publisher is not None:
-            self._publisher.publish(action.tag, action.routing_key, action.header, action.bodies)
+            self._publisher.publish(
+                *(action.tag, action.routing_key, action.header, action.bodies), action.exchange
+            )
 
     def _acknowledge(self, action: link_events.Acknowledge) -> None:
         if self._channel is not None:
@@ -309,6 +320,18 @@ class Link:
             self._demand_timer.cancel()
             self._demand_timer = None
 
+    def _await_route(self, action: link_events.AwaitRoute) -> None:
+        def due() -> None:
+            self._handle(link_events.RouteDue(action.session, _now_ms()))
+            if self._publisher is not None:
+                self._publisher.flush()
+
+        loop = asyncio.get_running_loop()
+        self._route_timer = loop.call_later(action.delay_ms / 1000, due)
+
+    def _tell_dropped(self, action: link_events.TellDropped) -> None:
+        self._host.messages_dropped(self.id, action.count, action.exchange, action.routing_key)
+
     def _hold_reading(self, _: link_events.HoldReading) -> None:
         if self._peer is not None:
             self._peer.connection.pause_reading()
@@ -329,7 +352,7 @@ class Link:
         machine = self.machine
         if machine.state is before:
             return
-        level = logging.WARNING if machine.state is link_state.State.ERROR else logging.INFO
+        level = logging.WARNING if machine.state in _ALARMING else logging.INFO
         log.log(
             level,
             "%s %s is %s uri=%s%s",
@@ -351,7 +374,11 @@ class _Listener:
 
     def answered(self, answers: list[link_events.Answer]) -> None:
         """See Listener."""
-        self._link._handle(link_events.Answered(self._session, answers))
+        self._link._tell(link_events.Answered(self._session, answers, _now_ms()))
+
+    def returned(self, messages: list[link_events.Unrouted]) -> None:
+        """See Listener."""
+        self._link._tell(link_events.Returned(self._session, messages, _now_ms()))
 
     def failed(self, error: ClientError) -> None:
         """See Listener."""
@@ -378,6 +405,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     link_events.Consume: Link._consume,
     link_events.CancelConsume: Link._cancel_consume,
     link_events.AwaitDemand: Link._await_demand,
+    link_events.AwaitRoute: Link._await_route,
+    link_events.TellDropped: Link._tell_dropped,
     link_events.HoldReading: Link._hold_reading,
     link_events.ResumeReading: Link._resume_reading,
     link_events.Disconnect: Link._disconnect,

@@ -37,6 +37,9 @@ class Counts:
     #: What the destination has taken over.
     moved: int = 0
     refused: int = 0
+    #: Found no queue at the destination; those of them that were given up.
+    unroutable: int = 0
+    unroutable_dropped: int = 0
     reconnects: int = 0
     lag_count: int = 0
     lag_sum_ms: int = 0
@@ -65,6 +68,8 @@ class Counts:
             "hops": list(self.hops),
             **{drop.value: count for drop, count in self.dropped.items()},
             "refused": self.refused,
+            "unroutable": self.unroutable,
+            "unroutable_dropped": self.unroutable_dropped,
             "reconnects": self.reconnects,
             "lag_count": self.lag_count,
             "lag_sum_ms": self.lag_sum_ms,

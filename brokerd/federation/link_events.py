@@ -11,6 +11,19 @@ from typing import TypeAlias
 #: Of a run of tags: the first, how many, and whether the destination has taken them over.
 Answer: TypeAlias = tuple[int, int, bool]
 
+
+@dataclass(slots=True)
+class Unrouted:
+    """A message that came back from the destination, as it was published there."""
+
+    #: The link's: its delivery tag.
+    number: int
+    exchange: str
+    routing_key: str
+    header: bytes
+    body: bytes
+
+
 # Events.
 
 
@@ -61,6 +74,24 @@ class Answered:
 
     session: int
     answers: list[Answer]
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Returned:
+    """No queue of the destination takes these."""
+
+    session: int
+    messages: list[Unrouted]
+    now_ms: int
+
+
+@dataclass(slots=True)
+class RouteDue:
+    """The time of an AwaitRoute is over."""
+
+    session: int
+    now_ms: int
 
 
 @dataclass(slots=True)
@@ -130,6 +161,8 @@ class Forward:
     routing_key: str
     header: bytes
     bodies: list[bytes]
+    #: Where to; None: where the passage says.
+    exchange: str | None = None
 
 
 @dataclass(slots=True)
@@ -167,6 +200,23 @@ class AwaitDemand:
 
 
 @dataclass(slots=True)
+class AwaitRoute:
+    """Tell RouteDue after this time."""
+
+    delay_ms: int
+    session: int
+
+
+@dataclass(slots=True)
+class TellDropped:
+    """So many messages that found no queue were given up; the last one was for this."""
+
+    count: int
+    exchange: str
+    routing_key: str
+
+
+@dataclass(slots=True)
 class HoldReading:
     """Read nothing more from the socket."""
 
@@ -194,6 +244,8 @@ Event: TypeAlias = (
     | Prepared
     | Delivered
     | Answered
+    | Returned
+    | RouteDue
     | Failed
     | AlarmChanged
     | DestinationBlocked
@@ -209,6 +261,8 @@ Action: TypeAlias = (
     | Consume
     | CancelConsume
     | AwaitDemand
+    | AwaitRoute
+    | TellDropped
     | HoldReading
     | ResumeReading
     | Disconnect

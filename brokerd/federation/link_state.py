@@ -24,6 +24,7 @@ from brokerd.federation.link_events import (
     AlarmChanged,
     Answered,
     AwaitDemand,
+    AwaitRoute,
     CancelConsume,
     Connect,
     Connected,
@@ -41,8 +42,12 @@ from brokerd.federation.link_events import (
     Prepared,
     Requeue,
     ResumeReading,
+    Returned,
+    RouteDue,
     Started,
     StopRequested,
+    TellDropped,
+    Unrouted,
 )
 from brokerd.federation.upstream import QUEUE_LENGTH, Address
 
@@ -52,6 +57,11 @@ IN_FLIGHT_BYTES_MAX = 16 * 1024 * 1024
 #: A message that local queues refuse comes back at once when it is requeued; this makes a full
 #: queue cost next to nothing (RabbitMQ spins here).
 NACK_DELAY_MS = 500
+#: Until a message that found no queue is published once more; twice as long after each try in vain.
+ROUTE_DELAY_MS = 500
+ROUTE_DELAY_MS_MAX = 30_000
+#: Messages that are given up are told of so often at most.
+DROPPED_INTERVAL_MS = 60_000
 #: A consumer whose messages nobody here wants stays so long with its messages unread.  Demand comes
 #: and goes many times a second while consumers here take what has come; to cancel and to consume
 #: anew each time costs two brokers a round trip, and RabbitMQ 3.10.8 a channel that crashes when
@@ -61,13 +71,21 @@ ERROR_CHARACTERS_MAX = 512
 
 
 class State(Enum):
-    """As listings have it (R-FED-6); `blocked` is R-ALM-9, `error` waits for the next try."""
+    """As listings have it (R-FED-6); `blocked` is R-ALM-9, `error` waits for the next try.
+
+    `unroutable`: it runs, and holds messages that no queue of the destination takes.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
     BLOCKED = "blocked"
+    UNROUTABLE = "unroutable"
     ERROR = "error"
     SHUTDOWN = "shutdown"
+
+
+#: States of a session that is served.
+_PREPARED = (State.RUNNING, State.BLOCKED, State.UNROUTABLE)
 
 
 class Definition(Protocol):
@@ -130,18 +148,25 @@ class Passage(Protocol):
 
 class FederationLink:
     """One link.  Invariants: `_waiting` holds the forwarded tags of this session without an answer,
-    `_acks` those taken over and not acknowledged yet; both are empty without a session.
+    `_unrouted` those of them that came back; both are empty without a session.
     """
 
     def __init__(
-        self, definition: Definition, passage: Passage, ends_after: int | str | None = None
+        self,
+        definition: Definition,
+        passage: Passage,
+        ends_after: int | str | None = None,
+        *,
+        drops_unroutable: bool = False,
     ) -> None:
         """ends_after: so many messages are moved, QUEUE_LENGTH for what a session finds in the
         queue; None: the link does not end by itself.
+        drops_unroutable: what comes back from the destination is given up.
         """
         self.definition = definition
         self.passage = passage
         self._ends_after = ends_after
+        self._drops_unroutable = drops_unroutable
         #: What this session has yet to take before the link ends; None: it takes all there is.
         self._left: int | None = None
         #: What has left the source for good.
@@ -173,6 +198,15 @@ class FederationLink:
         #: tag -> size, in order of delivery.
         self._waiting: dict[int, int] = {}
         self._waiting_bytes = 0
+        #: What came back, by tag; published once more when the time of an AwaitRoute is over.
+        self._unrouted: dict[int, Unrouted] = {}
+        self._is_unroutable = False
+        #: Of the last try; 0: there was none yet.
+        self._route_delay_ms = 0
+        self._awaits_route = False
+        #: Given up and not told of yet, and when that was told last.
+        self._untold = 0
+        self._told_ms: int | None = None
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event; return what is to be done, in order."""
@@ -202,19 +236,23 @@ class FederationLink:
         }
 
     def overview(self) -> dict[str, Value]:
-        """Return the figures of the telemetry row `fed`; all but state and in_flight only rise."""
+        """Return the figures of the telemetry row `fed`; all but the first three only rise."""
         return {
             "state": self.state.value,
             "in_flight": len(self._waiting),
+            "unrouted": len(self._unrouted),
             **self.counts.overview(),
         }
 
     def check_invariants(self) -> None:
         """Raise AssertionError when the state contradicts itself."""
         assert self._waiting_bytes == sum(self._waiting.values())
-        assert self._is_prepared == (self.state in (State.RUNNING, State.BLOCKED))
+        assert self._is_prepared == (self.state in _PREPARED)
         assert self._is_prepared or (not self._waiting and not self._is_held)
         assert (self.state is State.BLOCKED) == (self._is_prepared and self._is_blocked)
+        assert self._unrouted.keys() <= self._waiting.keys()
+        if self.state is not State.BLOCKED:
+            assert (self.state is State.UNROUTABLE) == bool(self._unrouted)
         assert self._is_prepared or not self._consumes
         assert self._consumes or not self._lingers
 
@@ -255,22 +293,27 @@ class FederationLink:
             self.counts.reconnects += 1
             if event.now_ms - self._prepared_ms >= self.definition.reconnect_delay_ms:
                 self._failures = 0
-        self._forget_session()
+        lost = self._forget_session(event.now_ms)
         self.error = self.last_error = event.error[:ERROR_CHARACTERS_MAX]
         self._enter(State.ERROR, event.now_ms)
         # R-FED-6: the first retry is immediate, the others are not, for ever.
         delay_ms = self.definition.reconnect_delay_ms if self._failures else 0
         self._failures += 1
         self.session += 1
-        return [Connect(delay_ms, self.session)]
+        return [*lost, Connect(delay_ms, self.session)]
 
     def _stop_requested(self, event: StopRequested) -> list[Action]:
-        self._forget_session()
+        lost = self._forget_session(event.now_ms)
         self._enter(State.SHUTDOWN, event.now_ms)
         self.session += 1
-        return [Disconnect(event.is_removed and self.definition.cleans_up)]
+        return [*lost, Disconnect(event.is_removed and self.definition.cleans_up)]
 
-    def _forget_session(self) -> None:
+    def _forget_session(self, now_ms: int) -> list[Action]:
+        """Without confirms the source has forgotten what came back here."""
+        lost = [] if self.needs_confirm else list(self._unrouted.values())
+        self._unrouted.clear()
+        self._is_unroutable = self._awaits_route = False
+        self._route_delay_ms = 0
         self._is_prepared = False
         self._is_held = False
         self._lingers = False
@@ -281,6 +324,7 @@ class FederationLink:
         self._waiting.clear()
         self._waiting_bytes = 0
         self.local_connection = ""
+        return self._give_up(lost, now_ms)
 
     def _alarm_changed(self, event: AlarmChanged) -> list[Action]:
         self._alarm = event.reason
@@ -311,7 +355,8 @@ class FederationLink:
         """Consume if all agree to it; without demand the link runs and consumes nothing."""
         if not self._is_prepared:
             return []
-        self._enter(State.BLOCKED if self._is_blocked else State.RUNNING, now_ms)
+        running = State.UNROUTABLE if self._unrouted else State.RUNNING
+        self._enter(State.BLOCKED if self._is_blocked else running, now_ms)
         may_consume = not self._is_blocked and self._left != 0
         if not self._consumes:
             self._consumes = may_consume and self._is_wanted
@@ -338,9 +383,9 @@ class FederationLink:
         """End once nothing is left and all answers are there; what came too much goes back."""
         if self._left != 0 or self._waiting or self.state is State.SHUTDOWN:
             return []
-        self._forget_session()
+        lost = self._forget_session(now_ms)
         self._enter(State.SHUTDOWN, now_ms)
-        return [Finish()]
+        return [*lost, Finish()]
 
     # Messages.
 
@@ -406,14 +451,21 @@ class FederationLink:
                 if size is None:
                     continue
                 self._waiting_bytes -= size
+                if self._unrouted:
+                    self._unrouted.pop(tag, None)
                 if is_taken:
                     taken.append(tag)
                 else:
                     actions += self._refused(tag)
         self.counts.moved += len(taken)
+        return actions + self._decided(taken, event.now_ms)
+
+    def _decided(self, done: list[int], now_ms: int) -> list[Action]:
+        """The source may forget these; others may be read, or the link ends."""
+        actions: list[Action] = []
         if self.needs_confirm:
-            self._done += len(taken)
-            actions += self._acknowledge(taken)
+            self._done += len(done)
+            actions += self._acknowledge(done)
         if (
             self._is_held
             and len(self._waiting) <= IN_FLIGHT_MESSAGES_MAX // 2
@@ -422,9 +474,76 @@ class FederationLink:
             self._is_held = False
             if not self._lingers:
                 actions.append(ResumeReading())
+        if self._is_unroutable:
+            self._is_unroutable = bool(self._unrouted)
+            self.error = self._unroutable_text()
+        if not self._is_unroutable and self._route_delay_ms:
+            self._route_delay_ms = 0
+            actions += self._reconsider(now_ms)
         if self._left is not None:
-            actions += self._finished(self.since_ms) or self._reconsider(self.since_ms)
+            actions += self._finished(now_ms) or self._reconsider(now_ms)
         return actions
+
+    def _returned(self, event: Returned) -> list[Action]:
+        """No queue takes these: they stay in the source, and are published again later."""
+        if event.session != self.session:
+            return []
+        found = [message for message in event.messages if message.number in self._waiting]
+        if not found:
+            return []
+        fresh = [message for message in found if message.number not in self._unrouted]
+        self.counts.unroutable += len(fresh)
+        if self._drops_unroutable:
+            for message in found:
+                self._waiting_bytes -= self._waiting.pop(message.number)
+            dropped = self._give_up(found, event.now_ms)
+            return dropped + self._decided([each.number for each in found], event.now_ms)
+        self._unrouted.update((message.number, message) for message in fresh)
+        self._is_unroutable = True
+        self.error = self.last_error = self._unroutable_text()
+        actions = self._reconsider(event.now_ms)
+        if not self._awaits_route:
+            longer_ms = min(2 * self._route_delay_ms, ROUTE_DELAY_MS_MAX)
+            self._route_delay_ms = longer_ms or ROUTE_DELAY_MS
+            actions.append(self._await_route())
+        return actions
+
+    def _unroutable_text(self) -> str:
+        """Return how many messages have no queue, and where the last of them goes; "" for none."""
+        last = next(reversed(self._unrouted.values()), None)
+        if last is None:
+            return ""
+        text = (
+            f"messages that no queue of the destination takes: {len(self._unrouted)}, "
+            f"exchange '{last.exchange}', routing key '{last.routing_key}'"
+        )
+        return text[:ERROR_CHARACTERS_MAX]
+
+    def _await_route(self) -> Action:
+        self._awaits_route = True
+        return AwaitRoute(self._route_delay_ms or ROUTE_DELAY_MS, self.session)
+
+    def _route_due(self, event: RouteDue) -> list[Action]:
+        if event.session != self.session or not self._is_prepared:
+            return []
+        self._awaits_route = False
+        if self._unrouted and self._is_blocked:
+            return [self._await_route()]
+        return [
+            Forward(tag, each.routing_key, each.header, [each.body], each.exchange)
+            for tag, each in sorted(self._unrouted.items())
+        ]
+
+    def _give_up(self, messages: list[Unrouted], now_ms: int) -> list[Action]:
+        """Count messages that are lost, and tell of them now and then."""
+        if not messages:
+            return []
+        self.counts.unroutable_dropped += len(messages)
+        self._untold += len(messages)
+        if self._told_ms is not None and now_ms - self._told_ms < DROPPED_INTERVAL_MS:
+            return []
+        untold, self._untold, self._told_ms = self._untold, 0, now_ms
+        return [TellDropped(untold, messages[-1].exchange, messages[-1].routing_key)]
 
     def _refused(self, tag: int) -> list[Action]:
         self.counts.refused += 1
@@ -455,6 +574,8 @@ _HANDLERS: dict[type, Callable[..., list[Action]]] = {
     Prepared: FederationLink._prepared,
     Delivered: FederationLink._delivered,
     Answered: FederationLink._answered,
+    Returned: FederationLink._returned,
+    RouteDue: FederationLink._route_due,
     Failed: FederationLink._failed,
     AlarmChanged: FederationLink._alarm_changed,
     DestinationBlocked: FederationLink._destination_blocked,

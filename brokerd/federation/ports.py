@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brokerd.amqp.values import Table
-from brokerd.federation.link_events import Answer
+from brokerd.federation.link_events import Answer, Unrouted
 from brokerd.federation.shovel import Shovel
 from brokerd.federation.upstream import Choice
 
 #: Publishes that are decided: taken over by all their queues, or refused by one.
 Outcome = Callable[[list[Answer]], None]
+#: Publishes that no queue takes.
+Returned = Callable[[list[Unrouted]], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,15 +62,24 @@ class Change:
 
 
 class Publisher(Protocol):
-    """Publishes to a link's destination.  Numbers are the caller's, each used once.
+    """Publishes to a link's destination.  Numbers are the caller's, each used once, and once more
+    after its message came back.
 
     Outcomes are reported from the event loop or from `flush`, never from within `publish`.
     """
 
-    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
-        """Route and enqueue; not mandatory, alternate exchanges apply (R-FX-14).
+    def publish(
+        self,
+        number: int,
+        routing_key: str,
+        header: bytes,
+        bodies: list[bytes],
+        exchange: str | None = None,
+    ) -> None:
+        """Route and enqueue; alternate exchanges apply (R-FX-14).
 
-        The first body has this number, each of the others the next one.
+        The first body has this number, each of the others the next one.  exchange: of a message
+        that came back; None: where the destination's messages go.
         """
         ...
 
@@ -103,6 +114,12 @@ class Host(Protocol):
 
     def link_changed(self, link: str, state: str, error: str) -> None:
         """Note that a link changed its state (telemetry event `link`)."""
+        ...
+
+    def messages_dropped(self, link: str, count: int, exchange: str, routing_key: str) -> None:
+        """Count and log messages that a link gave up, since no queue takes them; the last one was
+        for this exchange and key.
+        """
         ...
 
 
@@ -190,11 +207,18 @@ class Topology(Host, Protocol):
         """Return why publishers are held back anywhere, "" if they are not."""
         ...
 
-    def open_publisher(self, vhost: str, exchange: str, outcome: Outcome) -> Publisher:
+    @property
+    def drops_unroutable(self) -> bool:
+        """Say whether a shovel gives up what no queue takes, if its definition does not say."""
+        ...
+
+    def open_publisher(
+        self, vhost: str, exchange: str, outcome: Outcome, returned: Returned | None = None
+    ) -> Publisher:
         """Return a new publisher into a local exchange.
 
-        What no queue takes counts as taken over (R-FX-14); by the default exchange, that is to a
-        queue that has been deleted, as refused.
+        What no queue takes comes back by `returned`; without it, it counts as taken over (R-FX-14).
+        By the default exchange, that is to a queue that has been deleted, it counts as refused.
         """
         ...
 

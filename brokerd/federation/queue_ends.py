@@ -81,7 +81,14 @@ class _QueuePublisher:
         self._publisher = topology.open_publisher(queue.vhost, "", self._answered)
         self._watch = topology.watch_demand(queue, listener.demanded)
 
-    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
+    def publish(
+        self,
+        number: int,
+        routing_key: str,
+        header: bytes,
+        bodies: list[bytes],
+        exchange: str | None = None,
+    ) -> None:
         """See Publisher; routing_key is the queue's name."""
         self._publisher.publish(number, routing_key, header, bodies)
 

@@ -26,6 +26,8 @@ DESTINATION_URI = "dest-uri"
 URI_KEYS = (SOURCE_URI, DESTINATION_URI)
 PROTOCOL = "amqp091"
 NEVER = "never"
+KEEP = "keep"
+DROP = "drop"
 #: What hops a message has made, the last one first.
 SHOVELLED = "x-shovelled"
 #: Seconds since 1970 when the message passed.
@@ -73,6 +75,8 @@ class Shovel:
     adds_timestamp_header: bool = False
     #: What is written over the properties of every message.
     properties: Mapping[str, str | int] = field(default_factory=dict)
+    #: Whether messages that no queue takes are given up; None: as the profile has it.
+    drops_unroutable: bool | None = None
 
     #: Definition (link_state.py): what a shovel has declared stays.
     cleans_up: bool = False
@@ -246,6 +250,12 @@ def _ack_mode(value: Any) -> str:
     return str(value)
 
 
+def _unroutable(value: Any) -> bool:
+    if value not in (KEEP, DROP):
+        raise UpstreamError(f"must be {KEEP} or {DROP}")
+    return bool(value == DROP)
+
+
 def _integer(value: Any, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise UpstreamError(f"must be a number from {low} to {high}")
@@ -365,6 +375,7 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "add-timestamp-header": ("adds_timestamp_header", _boolean),
     "dest-publish-properties": ("properties", _properties),
     "publish-properties": ("properties", _properties),
+    "dest-unroutable": ("drops_unroutable", _unroutable),
     "ack-mode": ("ack_mode", _ack_mode),
     "reconnect-delay": ("reconnect_delay_ms", _delay_ms),
 }

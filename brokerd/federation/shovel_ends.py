@@ -37,6 +37,7 @@ def ends_of(shovel: Shovel, topology: Topology, dial: Dial, finished: Callable[[
 
     finished() is called when all that was to be moved has been moved.
     """
+    drops = shovel.drops_unroutable
     passage = ShovelPassage(shovel, topology.cluster_name)
     destination: Destination
     if shovel.publishes_here:
@@ -52,6 +53,7 @@ def ends_of(shovel: Shovel, topology: Topology, dial: Dial, finished: Callable[[
         dial=dial,
         ends_after=shovel.delete_after,
         finished=finished,
+        drops_unroutable=topology.drops_unroutable if drops is None else drops,
     )
 
 
@@ -190,7 +192,7 @@ class ShovelDestination:
             publisher = RemotePublisher(
                 *(connection, await connection.open_channel(), listener, self._passage.exchange),
                 # To one queue, and it is gone: the next session makes it again.
-                mandatory=destination.queue is not None,
+                return_ends=destination.queue is not None,
             )
             await publisher.start()
         except BaseException:
@@ -240,10 +242,19 @@ class _PublisherHere:
         self._destination = destination
         self._listener = listener
         exchange = "" if destination.queue is not None else destination.exchange or ""
-        self._publisher = topology.open_publisher(vhost, exchange, self._answered)
+        self._publisher = topology.open_publisher(
+            vhost, exchange, self._answered, listener.returned
+        )
 
-    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
-        """See Publisher."""
+    def publish(
+        self,
+        number: int,
+        routing_key: str,
+        header: bytes,
+        bodies: list[bytes],
+        exchange: str | None = None,
+    ) -> None:
+        """See Publisher; there is one exchange."""
         self._publisher.publish(number, routing_key, header, bodies)
 
     def flush(self) -> None:

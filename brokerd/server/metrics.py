@@ -159,6 +159,7 @@ class _Figures(Collector):
             "Published messages that queues refused: home member down, or lasting damage.",
             sources.refused.total,
         )
+        yield self._dropped()
         yield gauge(
             "brokerd_consumers",
             "Consumers of this member's channels and Consume calls.",
@@ -182,6 +183,16 @@ class _Figures(Collector):
         yield from self._logins()
         yield from self._audit()
         yield from self._certificates()
+
+    def _dropped(self) -> Metric:
+        family = CounterMetricFamily(
+            "brokerd_messages_dropped",
+            "Messages that purges, ends of queues, policies and shovels took away here.",
+            labels=["cause"],
+        )
+        for cause, count in self._sources.routing.dropped.totals.items():
+            family.add_metric([cause], count)
+        return family
 
     def _certificates(self) -> Iterator[Metric]:
         expiry = GaugeMetricFamily(
@@ -292,7 +303,7 @@ class _Figures(Collector):
         )
         rows = self._sources.runtime.link_rows()
         states = Counter(row["status"] for row in rows if row["type"] == "shovel")
-        for state in ("starting", "running", "blocked", "error"):
+        for state in ("starting", "running", "blocked", "unroutable", "error"):
             family.add_metric([state], states[state])
         return family
 

@@ -265,6 +265,54 @@ def test_a_missing_exchange_keeps_messages_where_they_are(ends: Ends) -> None:
         assert bodies(far, "came", 3) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
+def test_what_no_queue_takes_is_kept_and_the_others_go_on(ends: Ends, ack_mode: str) -> None:
+    """Of messages that are alike but for their key; nothing comes twice, and the order holds."""
+    exchange, name = f"sorts-{ack_mode}", f"sorted-{ack_mode}"
+    with amqp(ends.here.amqp_port) as near, amqp(ends.there.amqp_port) as far:
+        far.exchange_declare(exchange, "direct", durable=True)
+        for key in ("even", "odd"):
+            far.queue_declare(f"{name}-{key}", durable=True)
+        far.queue_bind(f"{name}-even", exchange, "even")
+        near.queue_declare(name, durable=True)
+        near.exchange_declare(exchange, "fanout", durable=True)
+        near.queue_bind(name, exchange)
+        for i in range(200):
+            near.basic_publish(exchange, "odd" if i % 2 else "even", b"%d" % (i // 2))
+        ends.shovel(name, dest_exchange=exchange, ack_mode=ack_mode, dest_unroutable="keep")
+        assert bodies(far, f"{name}-even", 100) == [b"%d" % i for i in range(100)]
+        row = ends.wait(name, "unroutable")
+        assert f"exchange '{exchange}', routing key 'odd'" in row["error"]
+        eventually(lambda: (ends.row(name) or {}).get("unrouted") == 100, "all odd ones are held")
+        far.queue_bind(f"{name}-odd", exchange, "odd")
+        assert bodies(far, f"{name}-odd", 100) == [b"%d" % i for i in range(100)]
+        row = ends.wait(name)
+        assert (row["moved"], row["unroutable"], row["unrouted"]) == (200, 100, 0)
+        ends.admin.delete("parameter", f"shovel/{name}")
+        eventually(lambda: ends.row(name) is None, "it has ended")
+        assert (count(near, name), count(far, f"{name}-even"), count(far, f"{name}-odd")) == (
+            *(0, 0, 0),
+        )
+
+
+def test_what_is_kept_is_in_the_source_when_the_shovel_is_deleted(ends: Ends) -> None:
+    """And what may be dropped is not, with a figure that says so."""
+    with amqp(ends.here.amqp_port) as near, amqp(ends.there.amqp_port) as far:
+        far.exchange_declare("nowhere", "fanout", durable=True)
+        fill(near, "stays", 3)
+        ends.shovel("stays", dest_exchange="nowhere")
+        ends.wait("stays", "unroutable")
+        ends.admin.delete("parameter", "shovel/stays")
+        eventually(lambda: count(near, "stays") == 3, "they are ready again")
+        ends.shovel("stays", dest_exchange="nowhere", dest_unroutable="drop")
+        eventually(lambda: (ends.row("stays") or {}).get("unroutable_dropped") == 3, "counted")
+        assert ends.wait("stays")["moved"] == 0
+        assert count(near, "stays") == 0
+        url = f"http://127.0.0.1:{ends.here.http_port}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            assert b'brokerd_messages_dropped_total{cause="shovel_unroutable"} 3.0' in answer.read()
+
+
 def test_a_destination_that_refuses_loses_nothing(ends: Ends) -> None:
     """reject-publish: what is refused goes back, and comes when there is room."""
     with amqp(ends.here.amqp_port) as near, amqp(ends.there.amqp_port) as far:

@@ -64,7 +64,9 @@ def test_an_exchange_takes_them_and_one_that_is_deleted_is_waited_for(ends: Ends
             channel.queue_declare("press", durable=True)
             channel.queue_bind("press", "press", "all")
 
-        ends.shovel("news", **HERE, dest_exchange="press", dest_exchange_key="all")
+        # Between the exchange and its binding the shovel may find the exchange as it is.
+        to = {"dest_exchange": "press", "dest_exchange_key": "all", "dest_unroutable": "keep"}
+        ends.shovel("news", **HERE, **to)
         assert "no exchange 'press'" in ends.wait("news", "error")["error"]
         fill(channel, "news", 3)
         declare()
@@ -75,6 +77,57 @@ def test_an_exchange_takes_them_and_one_that_is_deleted_is_waited_for(ends: Ends
         assert count(channel, "press") == 0
         declare()
         assert sorted(bodies(channel, "press", 5)) == [b"%d" % i for i in range(5)]
+
+
+def test_what_an_exchange_routes_nowhere_stays_until_it_does(ends: Ends) -> None:
+    """Or is dropped where the profile or the definition says so: counted, and the log tells."""
+    with amqp(ends.here.amqp_port) as channel:
+        channel.exchange_declare("blind", "direct", durable=True)
+        fill(channel, "seeks", 3)
+        ends.shovel(
+            *("seeks",),
+            **HERE,
+            dest_exchange="blind",
+            dest_exchange_key="k",
+            dest_unroutable="keep",
+        )
+        row = ends.wait("seeks", "unroutable")
+        eventually(lambda: (ends.row("seeks") or {}).get("unrouted") == 3, "all are held")
+        assert "exchange 'blind', routing key 'k'" in row["error"]
+        channel.queue_declare("found", durable=True)
+        channel.queue_bind("found", "blind", "k")
+        assert bodies(channel, "found", 3) == [b"0", b"1", b"2"]
+        ends.wait("seeks")
+        row = ends.row("seeks") or {}
+        assert (row["moved"], row["unroutable"], row["unroutable_dropped"]) == (3, 3, 0)
+        channel.queue_unbind("found", "blind", "k")
+        ends.shovel(
+            *("drops",),
+            **HERE,
+            dest_exchange="blind",
+            dest_exchange_key="k",
+            dest_unroutable="drop",
+        )
+        fill(channel, "drops", 4)
+        eventually(lambda: (ends.row("drops") or {}).get("unroutable_dropped") == 4, "counted")
+        ends.wait("drops")
+        eventually(lambda: count(channel, "drops") == 0, "they are gone")
+        for name in ("seeks", "drops"):
+            ends.admin.delete("parameter", f"shovel/{name}")
+            channel.queue_delete(name)
+
+
+def test_without_a_word_in_the_definition_the_profile_decides(
+    ends: Ends, request: pytest.FixtureRequest
+) -> None:
+    profile = request.node.callspec.params["ends"]
+    with amqp(ends.here.amqp_port) as channel:
+        channel.exchange_declare("void", "fanout", durable=True)
+        fill(channel, "undecided", 2)
+        ends.shovel("undecided", **HERE, dest_exchange="void")
+        figure = "unrouted" if profile == "brokerd" else "unroutable_dropped"
+        eventually(lambda: (ends.row("undecided") or {}).get(figure) == 2, figure)
+        ends.admin.delete("parameter", "shovel/undecided")
 
 
 def test_a_queue_that_is_deleted_is_made_again(ends: Ends) -> None:

@@ -97,6 +97,33 @@ def test_the_headers_are_those_that_rabbitmq_writes(ends: Ends, rabbit: RabbitNo
     )
 
 
+def test_what_rabbitmq_routes_nowhere_is_kept_and_comes_when_it_does(
+    ends: Ends, rabbit: RabbitNode
+) -> None:
+    """Among messages with equal bodies and with properties that RabbitMQ gives back."""
+    with amqp(ends.here.amqp_port) as near, amqp(rabbit.amqp_port) as far:
+        far.exchange_declare("sorts", "headers", durable=True)
+        for parity in ("even", "odd"):
+            far.queue_declare(parity, durable=True)
+        far.queue_bind("even", "sorts", arguments={"x-match": "all", "parity": 0})
+        near.queue_declare("mixed", durable=True)
+        for i in range(400):
+            marked = pika.BasicProperties(headers={"parity": i % 2, "n": i}, content_type="text/a")
+            near.basic_publish("", "mixed", b"same", marked)
+        ends.shovel("mixed", dest_uri=uri(rabbit.amqp_port), dest_exchange="sorts")
+        found = [take(far, "even")[1].headers["n"] for _ in range(200)]
+        assert found == list(range(0, 400, 2))
+        row = ends.wait("mixed", "unroutable")
+        assert "exchange 'sorts', routing key 'mixed'" in row["error"]
+        eventually(lambda: (ends.row("mixed") or {}).get("unrouted") == 200, "all odd are held")
+        far.queue_bind("odd", "sorts", arguments={"x-match": "all", "parity": 1})
+        found = [take(far, "odd")[1].headers["n"] for _ in range(200)]
+        assert found == list(range(1, 400, 2))
+        eventually(lambda: count(near, "mixed") == 0, "nothing is left")
+        assert ends.wait("mixed")["reconnects"] == 0
+        ends.admin.delete("parameter", "shovel/mixed")
+
+
 @pytest.mark.parametrize("is_out", [True, False])
 def test_a_shovel_that_empties_a_queue_ends(ends: Ends, rabbit: RabbitNode, is_out: bool) -> None:
     near, far = uri(ends.here.amqp_port), uri(rabbit.amqp_port)

@@ -107,6 +107,7 @@ OBJECTS: list[tuple[str, str, str, dict[str, Any]]] = [
                 "dest-queue-args": {"x-queue-type": "quorum"},
                 "dest-add-forward-headers": True,
                 "dest-add-timestamp-header": True,
+                "dest-unroutable": "drop",
                 "dest-publish-properties": {"app_id": "a", "delivery_mode": 2},
                 "ack-mode": "on-publish",
                 "reconnect-delay": 0.25,

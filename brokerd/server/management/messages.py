@@ -90,7 +90,8 @@ async def _publish(call: Call) -> Answer:
 
     try:
         async with open_channel(call) as channel:
-            channel.on_confirm, channel.on_return = decided, returned.append
+            channel.on_confirm = decided
+            channel.on_return = lambda method, _header, _body: returned.append(method)
             await channel.call(methods.ConfirmSelect())
             channel.on_ended = ended
             channel.publish(exchange, key, header, payload, mandatory=True)

@@ -29,6 +29,7 @@ from brokerd.core.catalog.identity import Identity
 from brokerd.core.catalog.policy_keys import FEDERATION_KEYS
 from brokerd.core.confirms import SequenceConfirms
 from brokerd.federation import ports
+from brokerd.federation.link_events import Unrouted
 from brokerd.federation.shovel import COMPONENT, Shovel, parse
 from brokerd.federation.upstream import INTERNAL_PURPOSE, PURPOSE, Choice
 from brokerd.raft.messages import NodeId
@@ -59,13 +60,15 @@ class LinkPublisher:
         vhost: str,
         exchange: str,
         outcome: ports.Outcome,
+        returned: ports.Returned | None = None,
     ) -> None:
-        self._sender = sender
+        """returned: takes what no queue takes; None: that counts as taken over (R-FX-14)."""
         self._routing = routing
         self._vhost = vhost
         self._exchange = exchange
         self._outcome = outcome
-        self._channel = sender.next_uid()
+        self._returned = returned
+        self._unrouted: list[Unrouted] = []
         self._confirms = SequenceConfirms()
         self._closed = False
         #: What `_look` found in the last header, which many programs send again and again.
@@ -74,13 +77,22 @@ class LinkPublisher:
         self._table: Table = {}
         self._keys: list[str] = []
         self._annotations = b""
-        self._publisher = publishing.Publisher(sender.batches, self._channel, self._answered)
+        self._publisher = publishing.Publisher(sender.batches, sender.next_uid(), self._answered)
 
-    def publish(self, number: int, routing_key: str, header: bytes, bodies: list[bytes]) -> None:
+    def publish(
+        self,
+        number: int,
+        routing_key: str,
+        header: bytes,
+        bodies: list[bytes],
+        exchange: str | None = None,
+    ) -> None:
         """Route and enqueue (R-FX-14)."""
         routing = self._routing
         confirms, count = self._confirms, len(bodies)
-        confirms.number(number, count)
+        is_again = not confirms.number(number, count)
+        if is_again:
+            confirms.again(number, count)
         if header != self._last_header:
             try:
                 self._look(header)
@@ -95,6 +107,13 @@ class LinkPublisher:
             # Deleted just now: the link is about to end, the message stays upstream.
             confirms.rejected(number, count)
             return
+        if not result.queues and self._returned is not None and self._exchange:
+            confirms.withdraw(number, count)
+            place = (self._exchange, routing_key, header)
+            self._unrouted += [Unrouted(at, *place, body) for at, body in enumerate(bodies, number)]
+            if is_again:
+                # It was counted when it came first.
+                return
         route = (self._exchange, routing_key)
         header, annotations = self._kept_header, self._annotations
         contents = [(route, header, body, annotations) for body in bodies]
@@ -138,6 +157,9 @@ class LinkPublisher:
         self._report()
 
     def _report(self) -> None:
+        if self._unrouted and self._returned is not None and not self._closed:
+            unrouted, self._unrouted = self._unrouted, []
+            self._returned(unrouted)
         if self._confirms and not self._closed:
             taken, refused = self._confirms.due_ranges()
             self._confirms.take()
@@ -377,9 +399,20 @@ class MemberTopology:
         """See ports.Topology."""
         return self._alarm()
 
-    def open_publisher(self, vhost: str, exchange: str, outcome: ports.Outcome) -> ports.Publisher:
+    @property
+    def drops_unroutable(self) -> bool:
+        """See ports.Topology."""
+        return self._routing.profile.shovel_drop_unroutable
+
+    def open_publisher(
+        self,
+        vhost: str,
+        exchange: str,
+        outcome: ports.Outcome,
+        returned: ports.Returned | None = None,
+    ) -> ports.Publisher:
         """Return a publishing channel."""
-        return LinkPublisher(self._sender, self._routing, vhost, exchange, outcome)
+        return LinkPublisher(self._sender, self._routing, vhost, exchange, outcome, returned)
 
     def listen(self, listener: Callable[[ports.Change], None]) -> None:
         """Translate the catalog's changes."""
@@ -412,6 +445,10 @@ class MemberTopology:
     def link_changed(self, link: str, state: str, error: str) -> None:
         """Note it for telemetry."""
         self._routing.counters.changed("link", link=link, state=state, error=error)
+
+    def messages_dropped(self, link: str, count: int, exchange: str, routing_key: str) -> None:
+        """See ports.Host."""
+        self._routing.dropped.of_shovel(link, count, exchange, routing_key)
 
 
 def _federates_queues(entry: Entry) -> bool:

@@ -17,6 +17,7 @@ from brokerd.core.profiles import Profile
 from brokerd.core.queue.effects import Run
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import NodeId
+from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.telemetry.counters import Counters
 
@@ -81,6 +82,11 @@ class Routing(Counting, Protocol):
     @property
     def down_homes(self) -> DownHomes:
         """Return which queues refuse, since their home member is down."""
+        ...
+
+    @property
+    def dropped(self) -> Dropped:
+        """Return what counts messages that went for no client's reason."""
         ...
 
     def annotate(self, kept: Annotations) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from brokerd.core import annotations as message_annotations
 from brokerd.core.catalog import features
 from brokerd.core.catalog.router import Router
+from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class MemberRouting:
         #: Messages that no queue took, since this member's start; for the metrics.
         self.unroutable_total = 0
         self.down_homes = view.down_homes
+        self.dropped = Dropped()
         self._view = view
         self._warnings = RepeatedWarnings()
 

@@ -335,6 +335,7 @@ _SHOVEL_END_FIELDS = {
     "delete-after": "deleteAfter",
     "add-forward-headers": "addForwardHeaders",
     "add-timestamp-header": "addTimestampHeader",
+    "unroutable": "unroutable",
 }
 #: Keys of an end that are in Secrets.
 _SECRET = ("uri", "ca-certificates")

@@ -77,6 +77,8 @@ class ShovelDestination(End):
 
     add_forward_headers: bool = False
     add_timestamp_header: bool = False
+    #: The broker's profile decides when absent.
+    unroutable: Literal["keep", "drop"] | None = None
     publish_properties: PublishProperties = PublishProperties()
 
 
@@ -148,7 +150,11 @@ class ShovelSpec(TopologySpec):
             return consumer
         written = settings.present(destination.publish_properties.model_dump())
         value |= settings.present(
-            {"src-consumer-args": consumer or None, "dest-publish-properties": written or None}
+            {
+                "src-consumer-args": consumer or None,
+                "dest-publish-properties": written or None,
+                "dest-unroutable": destination.unroutable,
+            }
         )
         name = f"shovel/{self.resolved_name(meta)}"
         hidden = ("value.src-uri", "value.dest-uri")

@@ -1,12 +1,13 @@
 """Runs link transcripts: a line per event, the actions it leads to indented below.
 
     > link [max-hops=N] [ack-mode=MODE] [reconnect-delay=S] [trust-user-id=true] [cleanup=never]
-           [ends-after=N|queue-length]
+           [ends-after=N|queue-length] [unroutable=drop]
     > start     > connected     > prepared [messages=N]    > failed TEXT     > stop     > remove
     > deliver TAG [from=CLUSTER/VHOST,…] [user=NAME] [stamp=MS] [redelivered] [size=BYTES] [broken]
               [count=N]
     > answer TAG… [refused=TAG,…] [old]     > alarm [REASON]     > at MS     > status
-    > blocked [REASON] [old]     > demand yes|no [old]
+    > blocked [REASON] [old]     > demand yes|no [old]     > returned TAG… [key=KEY] [old]
+    > due [old]
 
 Our cluster is `orders`, vhost `/`; the upstream is `warehouse`, vhost `up`, exchange `stock`.
 """
@@ -32,11 +33,14 @@ class Transcript(Runner):
 
     def __init__(self) -> None:
         self.now_ms = 0
+        #: As they were forwarded, by tag.
+        self.headers: dict[int, bytes] = {}
         self.link = self._make({})
 
     def _make(self, values: Values) -> FederationLink:
         definition: dict[str, object] = {"uri": "amqp://u:p@upstream:1/up"}
         ends_after: int | str | None = None
+        drops = values.pop("unroutable", "") == "drop"
         for key, text in values.items():
             if key in ("max-hops", "reconnect-delay"):
                 definition[key] = int(text)
@@ -50,7 +54,7 @@ class Transcript(Runner):
                 definition[key] = text
         warehouse = upstream.parse("warehouse", definition)
         passage = ExchangePassage("orders", "/", "stock", warehouse)
-        return FederationLink(warehouse, passage, ends_after)
+        return FederationLink(warehouse, passage, ends_after, drops_unroutable=drops)
 
     def check(self) -> None:
         """See Runner."""
@@ -64,7 +68,12 @@ class Transcript(Runner):
         return _STEPS[command](self, plain, values)
 
     def _handle(self, event: link_events.Event) -> list[str]:
-        return [shown(action) for action in self.link.handle(event)] or ["nothing"]
+        actions = self.link.handle(event)
+        for action in actions:
+            if isinstance(action, link_events.Forward):
+                tags = range(action.tag, action.tag + len(action.bodies))
+                self.headers.update(dict.fromkeys(tags, action.header))
+        return [shown(action) for action in actions] or ["nothing"]
 
     def make(self, _: Words, values: Values) -> list[str]:
         self.link = self._make(values)
@@ -142,7 +151,20 @@ class Transcript(Runner):
     def answer(self, words: Words, values: Values) -> list[str]:
         answers = [(int(word), 1, True) for word in words if word != "old"]
         answers += [(int(tag), 1, False) for tag in values.get("refused", "").split(",") if tag]
-        return self._handle(link_events.Answered(self._session(words), answers))
+        return self._handle(link_events.Answered(self._session(words), answers, self.now_ms))
+
+    def returned(self, words: Words, values: Values) -> list[str]:
+        """Messages come back from the exchange `out`."""
+        key = values.get("key", "key")
+        back = [
+            link_events.Unrouted(int(tag), "out", key, self.headers[int(tag)], b"back")
+            for tag in words
+            if tag != "old"
+        ]
+        return self._handle(link_events.Returned(self._session(words), back, self.now_ms))
+
+    def due(self, words: Words, _: Values) -> list[str]:
+        return self._handle(link_events.RouteDue(self._session(words), self.now_ms))
 
     def status(self, _: Words, __: Values) -> list[str]:
         row = self.link.status()
@@ -156,6 +178,7 @@ class Transcript(Runner):
             "drop_malformed",
         )
         keys += ("refused", "reconnects", "lag_count", "lag_sum_ms", "lag_max_ms")
+        keys += ("unrouted", "unroutable", "unroutable_dropped")
         counted = " ".join(f"{key}={figures[key]!r}" for key in keys if figures[key])
         return [
             f"{row['status']} since={row['since_ms']} uri={row['uri']} error={row['error']!r}",
@@ -177,7 +200,9 @@ def shown(action: Action) -> str:
         tags = str(action.tag)
         if len(action.bodies) > 1:
             tags += f"-{action.tag + len(action.bodies) - 1}"
-        return f"forward {tags} from {' '.join(places)}" + (f" user {name}" if name else "")
+        again = f" again to {action.exchange} {action.routing_key}" if action.exchange else ""
+        who = f" user {name}" if name else ""
+        return f"forward {tags} from {' '.join(places)}{who}{again}"
     return _SHOWN[type(action)](action)
 
 
@@ -188,6 +213,8 @@ _SHOWN: dict[type, Callable[..., str]] = {
     link_events.Consume: lambda a: "consume",
     link_events.CancelConsume: lambda a: "cancel",
     link_events.AwaitDemand: lambda a: f"await demand {a.delay_ms} ms",
+    link_events.AwaitRoute: lambda a: f"try again in {a.delay_ms} ms",
+    link_events.TellDropped: lambda a: f"dropped {a.count} for {a.exchange} {a.routing_key}",
     link_events.HoldReading: lambda a: "hold reading",
     link_events.ResumeReading: lambda a: "read on",
     link_events.Disconnect: lambda a: "disconnect" + (" and clean up" if a.cleans_up else ""),
@@ -208,5 +235,7 @@ _STEPS: dict[str, Callable[[Transcript, Words, Values], list[str]]] = {
     "missed": Transcript.missed,
     "deliver": Transcript.deliver,
     "answer": Transcript.answer,
+    "returned": Transcript.returned,
+    "due": Transcript.due,
     "status": Transcript.status,
 }

@@ -154,3 +154,17 @@ def test_numbers_that_the_client_chooses_rise_and_may_leave_gaps() -> None:
     confirms.expect(7, 1, 1)
     confirms.rejected(7, 1)
     assert confirms.due_ranges() == ([(1, 3)], [(7, 8)])
+
+
+def test_what_was_withdrawn_has_no_answer_until_it_is_numbered_again() -> None:
+    confirms = SequenceConfirms()
+    confirms.number(4, 3)
+    confirms.withdraw(5, 1)
+    confirms.expect(4, 3, 0)
+    assert confirms.due_ranges() == ([(4, 5), (6, 7)], [])
+    confirms.take()
+    assert (confirms.outstanding, confirms.number(5)) == (0, False)
+    confirms.again(5, 1)
+    confirms.expect(5, 1, 1)
+    confirms.confirmed(5, 1)
+    assert confirms.due_ranges() == ([(5, 6)], [])

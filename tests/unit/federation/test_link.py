@@ -11,7 +11,7 @@ import pytest
 from brokerd.amqp import events, methods
 from brokerd.amqp.connection import AmqpConnection
 from brokerd.amqp.values import Table
-from brokerd.federation import link_state, upstream
+from brokerd.federation import link_events, link_state, upstream
 from brokerd.federation.ends import Ends, Listener
 from brokerd.federation.errors import ClientError
 from brokerd.federation.link import Link
@@ -52,6 +52,9 @@ class Target:
     def __init__(self) -> None:
         self.listeners: list[Listener] = []
         self.published: list[int] = []
+        #: Of those that were published once more.
+        self.exchanges: list[str] = []
+        self.flushed = 0
         self.closed = 0
         self.refuses: ClientError | None = None
 
@@ -62,12 +65,22 @@ class Target:
         self.listeners.append(listener)
         return self
 
-    def publish(self, number: int, routing_key: str, header: bytes, body: bytes) -> None:
+    def publish(
+        self,
+        number: int,
+        routing_key: str,
+        header: bytes,
+        bodies: list[bytes],
+        exchange: str | None = None,
+    ) -> None:
         """See ports.Publisher."""
         self.published.append(number)
+        if exchange is not None:
+            self.exchanges.append(exchange)
 
     def flush(self) -> None:
         """See ports.Publisher."""
+        self.flushed += 1
 
     def close(self) -> None:
         """See ports.Publisher."""
@@ -81,10 +94,15 @@ class Member:
 
     def __init__(self) -> None:
         self.states: list[tuple[str, str]] = []
+        self.dropped: list[tuple[str, int, str, str]] = []
 
     def link_changed(self, link: str, state: str, error: str) -> None:
         """See Host."""
         self.states.append((state, error))
+
+    def messages_dropped(self, link: str, count: int, exchange: str, routing_key: str) -> None:
+        """See Host."""
+        self.dropped.append((link, count, exchange, routing_key))
 
 
 async def until(check: Callable[[], object]) -> None:
@@ -97,13 +115,16 @@ async def until(check: Callable[[], object]) -> None:
 class Rig:
     """A link that runs, and both its ends."""
 
-    def __init__(self, port: int, broker: Broker) -> None:
+    def __init__(self, port: int, broker: Broker, drops_unroutable: bool = False) -> None:
         self.broker = broker
         self.target = Target()
         self.member = Member()
         there = upstream.parse("u", {"uri": f"amqp://127.0.0.1:{port}/v", "reconnect-delay": 0.05})
         queue = FederatedQueue("v", "q", 1, True, upstream.Choice("u"))
-        ends = Ends("v", QueueSource(queue, there), QueuePassage("v", "q", there), self.target)
+        ends = Ends(
+            *("v", QueueSource(queue, there), QueuePassage("v", "q", there), self.target),
+            drops_unroutable=drops_unroutable,
+        )
         self.link = Link("v:q", there, ends, self.member)
 
     @property
@@ -113,10 +134,12 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(properties: Table | None = None) -> AsyncIterator[Rig]:
+async def rig(
+    properties: Table | None = None, *, drops_unroutable: bool = False
+) -> AsyncIterator[Rig]:
     broker = Broker()
     async with serving(broker, properties=properties) as port:
-        made = Rig(port, broker)
+        made = Rig(port, broker, drops_unroutable)
         made.link.start()
         try:
             yield made
@@ -152,6 +175,41 @@ async def test_a_destination_that_fails_costs_the_session_and_not_the_link() -> 
         made.target.listeners[1].answered([(1, 1, True)])
         await until(lambda: "basic.ack" in made.broker.told)
         assert made.broker.told.count("basic.ack") == 1
+        assert made.state == "running"
+
+
+async def test_what_no_queue_takes_is_published_again_and_acknowledged_when_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The state says so as long as it lasts; a timer of a session that is over tries nothing."""
+    monkeypatch.setattr(link_state, "ROUTE_DELAY_MS", 20)
+    async with rig() as made:
+        await until(lambda: made.target.published)
+        listener, flushed = made.target.listeners[0], made.target.flushed
+        listener.returned([link_events.Unrouted(1, "x", "k", b"\x00\x00", b"")])
+        assert made.state == "unroutable"
+        assert made.link.row()["unrouted"] == 1
+        await until(lambda: made.target.published == [1, 1] and made.target.flushed > flushed)
+        assert made.target.exchanges == ["x"]
+        assert "basic.ack" not in made.broker.told
+        listener.answered([(1, 1, True)])
+        await until(lambda: "basic.ack" in made.broker.told)
+        assert [state for state, _ in made.member.states] == ["running", "unroutable", "running"]
+    async with rig() as made:
+        await until(lambda: made.target.published)
+        listener = made.target.listeners[0]
+        listener.returned([link_events.Unrouted(1, "x", "k", b"\x00\x00", b"")])
+        listener.failed(ClientError("gone"))
+        await until(lambda: made.state == "running" and len(made.target.published) == 2)
+        assert made.target.exchanges == []
+
+
+async def test_what_no_queue_takes_may_be_given_up() -> None:
+    async with rig(drops_unroutable=True) as made:
+        await until(lambda: made.target.published)
+        made.target.listeners[0].returned([link_events.Unrouted(1, "x", "k", b"\x00\x00", b"")])
+        await until(lambda: "basic.ack" in made.broker.told)
+        assert made.member.dropped == [("v:q", 1, "x", "k")]
         assert made.state == "running"
 
 

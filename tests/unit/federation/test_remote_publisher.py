@@ -14,7 +14,7 @@ from brokerd.amqp.connection import AmqpConnection
 from brokerd.amqp.content import parse_publish
 from brokerd.federation.client import Connection
 from brokerd.federation.errors import ClientError
-from brokerd.federation.link_events import Answer
+from brokerd.federation.link_events import Answer, Unrouted
 from brokerd.federation.remote_publisher import RemotePublisher
 from tests.unit.federation.test_client import connect, polite, serving
 
@@ -25,9 +25,9 @@ PATIENCE_S = 60.0
 class Broker:
     """Answers as it is told: one answer per message that comes, in order."""
 
-    #: Each is a list of (sequence, multiple, taken), "return", "close", "block", "unblock",
-    #: "pause" or "both".
-    answers: list[list[tuple[int, bool, bool]] | str]
+    #: Each is a list of (sequence, multiple, taken) and of what comes back (routing key, header,
+    #: body), or "return", "close", "block", "unblock", "pause" or "both".
+    answers: list[list[tuple[int, bool, bool] | tuple[str, bytes, bytes]] | str]
     #: Messages (exchange, routing key, mandatory, body), and what answers to channel.flow say.
     got: list[tuple[str, str, bool, bytes] | bool] = field(default_factory=list)
     #: A pause comes before confirms are agreed on.
@@ -76,7 +76,12 @@ class Broker:
             machine.send(0, methods.ConnectionBlocked("low on memory"))
         else:
             assert isinstance(answer, list)
-            for sequence, multiple, is_taken in answer:
+            for each in answer:
+                if isinstance(each[0], str):
+                    back = methods.BasicReturn(312, "NO_ROUTE", "to", each[0])
+                    machine.send_content(channel, back, each[1], each[2])
+                    continue
+                sequence, multiple, is_taken = each
                 kind = methods.BasicAck if is_taken else methods.BasicNack
                 machine.send(channel, kind(sequence, multiple))
 
@@ -86,6 +91,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
+        self.unrouted: list[Unrouted] = []
         self.errors: list[str] = []
         self.reasons: list[str] = []
         self.told = asyncio.Event()
@@ -93,6 +99,10 @@ class Heard:
     def answered(self, answers: list[Answer]) -> None:
         for first, count, is_taken in answers:
             self.answers += [(number, is_taken) for number in range(first, first + count)]
+        self.told.set()
+
+    def returned(self, messages: list[Unrouted]) -> None:
+        self.unrouted += messages
         self.told.set()
 
     def failed(self, error: ClientError) -> None:
@@ -115,12 +125,12 @@ class Heard:
 
 @asynccontextmanager
 async def publisher(
-    broker: Broker, heard: Heard, mandatory: bool = False
+    broker: Broker, heard: Heard, return_ends: bool = False
 ) -> AsyncIterator[tuple[RemotePublisher, Connection]]:
     async with serving(broker) as port:
         connection = await connect(port)
         channel = await connection.open_channel()
-        made = RemotePublisher(connection, channel, heard, lambda: "to", mandatory=mandatory)
+        made = RemotePublisher(connection, channel, heard, lambda: "to", return_ends=return_ends)
         await made.start()
         try:
             yield made, connection
@@ -143,7 +153,7 @@ async def test_nothing_is_taken_over_before_the_broker_says_so() -> None:
         made.flush()
         await heard.wait()
     assert heard.answers == [(71, True), (70, True), (72, True), (73, False)]
-    assert broker.got[0] == ("to", "key", False, b"70")
+    assert broker.got[0] == ("to", "key", True, b"70")
 
 
 async def test_what_was_answered_already_or_never_sent_answers_nothing() -> None:
@@ -172,13 +182,94 @@ async def test_a_message_that_comes_back_ends_the_session_and_is_not_taken_over(
     """Its confirm follows, and must not have the source forget it."""
     heard = Heard()
     broker = Broker(["return"])
-    async with publisher(broker, heard, mandatory=True) as (made, _):
+    async with publisher(broker, heard, return_ends=True) as (made, _):
         made.publish(1, "gone", b"\x00\x00", [b""])
         made.flush()
         await heard.wait()
     assert broker.got == [("to", "gone", True, b"")]
     assert heard.errors == ["no queue at the destination takes messages: NO_ROUTE"]
     assert heard.answers == []
+
+
+PLAIN, MARKED, WRITTEN_ANEW = b"\x00\x00", b"\x80\x00\x01t", b"\x40\x00\x01e"
+
+
+async def test_what_comes_back_is_told_apart_and_taken_when_it_is_published_again() -> None:
+    """Only of the last body of the second run: the confirm for all of it says so."""
+    broker = Broker([[], [], [], [("key", PLAIN, b"b"), (4, True, True)], [(5, False, True)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(1, "other", PLAIN, [b"b"])
+        made.publish(2, "key", PLAIN, [b"a", b"c", b"b"])
+        made.flush()
+        while not heard.answers:
+            await heard.wait()
+        assert heard.unrouted == [Unrouted(4, "to", "key", PLAIN, b"b")]
+        assert heard.answers == [(1, True), (2, True), (3, True)]
+        made.publish(4, "key", PLAIN, [b"b"], "elsewhere")
+        made.flush()
+        while len(heard.answers) < 4:
+            await heard.wait()
+    assert heard.answers[-1] == (4, True)
+    assert broker.got[-1] == ("elsewhere", "key", True, b"b")
+    assert heard.errors == []
+
+
+async def test_equal_messages_come_back_one_by_one_in_their_order() -> None:
+    back = ("key", PLAIN, b"same")
+    broker = Broker([[], [back, back, (2, True, True)], [back, (3, False, False)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(7, "key", PLAIN, [b"same", b"same"])
+        made.flush()
+        while len(heard.unrouted) < 2:
+            await heard.wait()
+        made.publish(7, "key", PLAIN, [b"same"], "to")
+        made.flush()
+        while len(heard.unrouted) < 3:
+            await heard.wait()
+    assert [message.number for message in heard.unrouted] == [7, 8, 7]
+    assert heard.answers == []
+
+
+async def test_properties_tell_apart_what_has_the_same_body() -> None:
+    broker = Broker([[], [("key", MARKED, b"same"), (2, True, True)]])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(1, "key", PLAIN, [b"same"])
+        made.publish(2, "key", MARKED, [b"same"])
+        made.flush()
+        while not heard.answers:
+            await heard.wait()
+    assert [message.number for message in heard.unrouted] == [2]
+    assert heard.answers == [(1, True)]
+
+
+async def test_a_broker_may_write_properties_anew_where_that_leaves_no_doubt() -> None:
+    """The message goes out again as it was, and not as it came back."""
+    broker = Broker([[("key", WRITTEN_ANEW, b"one"), (1, False, True)], [], []])
+    heard = Heard()
+    async with publisher(broker, heard) as (made, _):
+        made.publish(1, "key", MARKED, [b"one"])
+        made.flush()
+        await heard.wait()
+        assert heard.unrouted == [Unrouted(1, "to", "key", MARKED, b"one")]
+        broker.answers = [[], [("key", WRITTEN_ANEW, b"two"), (2, False, True)]]
+        made.publish(2, "key", MARKED, [b"two"])
+        made.publish(3, "key", PLAIN, [b"two"])
+        made.flush()
+        await heard.wait()
+    assert heard.errors == ["no queue at the destination takes messages: NO_ROUTE"]
+    assert heard.answers == []
+
+
+async def test_a_message_that_was_never_sent_cannot_come_back() -> None:
+    heard = Heard()
+    async with publisher(Broker([[("key", PLAIN, b"strange")]]), heard) as (made, _):
+        made.publish(1, "key", PLAIN, [b"known"])
+        made.flush()
+        await heard.wait()
+    assert heard.errors == ["no queue at the destination takes messages: NO_ROUTE"]
 
 
 async def test_a_closed_channel_and_a_lost_connection_end_the_session() -> None:
@@ -244,7 +335,7 @@ async def test_a_held_message_keeps_the_exchange_that_it_came_for() -> None:
         connection = await connect(port)
         channel = await connection.open_channel()
         now = next(exchanges)
-        made = RemotePublisher(connection, channel, heard, lambda: now, mandatory=False)
+        made = RemotePublisher(connection, channel, heard, lambda: now, return_ends=False)
         await made.start()
         made.publish(1, "key", b"\x00\x00", [b""])
         made.flush()
@@ -284,7 +375,7 @@ async def test_a_pause_before_the_publisher_begins_counts() -> None:
         connection = await connect(port)
         channel = await connection.open_channel()
         await channel.call(methods.QueueDeclare(queue="q"))
-        made = RemotePublisher(connection, channel, heard, lambda: "", mandatory=False)
+        made = RemotePublisher(connection, channel, heard, lambda: "", return_ends=False)
         await made.start()
         assert heard.reasons == ["channel.flow"]
         made.close()
@@ -316,7 +407,7 @@ async def test_after_its_end_nothing_is_told_and_what_was_sent_has_gone_out() ->
         async with asyncio.timeout(PATIENCE_S):
             await broker.served.wait()
         assert connection.lost is not None
-    assert broker.got == [("to", "key", False, b"last")]
+    assert broker.got == [("to", "key", True, b"last")]
     assert (heard.answers, heard.errors) == ([], [])
 
 

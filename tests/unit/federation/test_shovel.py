@@ -35,6 +35,7 @@ def test_the_least_definition_has_rabbitmqs_defaults() -> None:
     assert (found.ack_mode, found.prefetch_count) == ("on-confirm", 1000)
     assert (found.reconnect_delay_ms, found.delete_after) == (5000, None)
     assert found.source.queue == "in"
+    assert found.drops_unroutable is None
     assert found.source.exchange is None
     (address,) = found.destination.addresses
     assert (address.host, address.vhost, address.user) == ("far", "v/h", "me")
@@ -89,6 +90,7 @@ def test_all_keys_are_read() -> None:
         dest_publish_properties={"delivery_mode": 2, "app_id": "a"},
         ack_mode="on-publish",
         reconnect_delay=0.5,
+        dest_unroutable="drop",
         dest_uri=["amqp://a", "amqp://b/"],
     )
     assert (found.source.exchange, found.source.exchange_key) == ("e", "k.#")
@@ -102,6 +104,8 @@ def test_all_keys_are_read() -> None:
     assert found.adds_timestamp_header
     assert found.properties == {"delivery_mode": 2, "app_id": "a"}
     assert (found.ack_mode, found.reconnect_delay_ms) == ("on-publish", 500)
+    assert found.drops_unroutable
+    assert parsed(dest_unroutable="keep").drops_unroutable is False
 
 
 @pytest.mark.parametrize(
@@ -184,6 +188,7 @@ def test_names_of_old_are_taken_and_the_new_ones_count(old_first: bool) -> None:
         ({"src_queue": ""}, "src-queue: must not be empty"),
         ({"dest_queue": "q" * 256}, "dest-queue: must be a name"),
         ({"ack_mode": "on_confirm"}, "ack-mode: must be one of on-confirm"),
+        ({"dest_unroutable": "lose"}, "dest-unroutable: must be keep or drop"),
         ({"src_prefetch_count": "a"}, "src-prefetch-count: must be a number from 0 to 65535"),
         ({"src_prefetch_count": 65_536}, "src-prefetch-count: must be a number"),
         ({"reconnect_delay": -1}, "reconnect-delay: must be a number of seconds"),

@@ -18,6 +18,7 @@ from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 from brokerd.raft.messages import NodeId
 from brokerd.server.messages.delivery import DeliveryHub, Part
+from brokerd.server.messages.dropped import Dropped
 from brokerd.server.messages.turn_batches import TurnBatches
 from brokerd.telemetry.counters import Counters
 from tests.unit.core.catalog_driver import CatalogDriver
@@ -86,6 +87,7 @@ class Routing:
         self.profile = self.catalog.profile
         self.counters = Counters(lambda: 0, lambda: 0)
         self.warnings: list[str] = []
+        self.dropped = Dropped()
         #: (exchange, messages)
         self.nowhere: list[tuple[str, int]] = []
 

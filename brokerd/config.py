@@ -450,6 +450,11 @@ class StorageConfig(_Section):
     segment_bytes: int = Field(default=64 * MIB, ge=MIB)
     #: Recent message bodies kept in memory, for all queues together.
     cache_bytes: int = Field(default=64 * MIB, ge=MIB)
+    #: A write or sync of the log that has not returned after so long is a stall of the disk: the
+    #: alarm disk_stalled, and the member is not ready (ADR 68). 0: there are none.
+    stall_ms: int = Field(default=5_000, ge=0)
+    #: After so long a stall other members lead what this one leads, as far as they can.
+    stall_leaders_ms: int = Field(default=10_000, ge=0)
 
 
 class LogConfig(_Section):

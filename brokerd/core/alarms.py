@@ -1,4 +1,4 @@
-"""Memory and disk alarms: limits, and when an alarm is on.
+"""Alarms of memory, free disk space and stalled disks: limits, and when an alarm is on.
 
 Pure: used, total and free bytes come in as numbers, log lines and decisions go out.  Measuring is
 `server/memory_monitor.py`'s, telling the other members the liveness frames'.  (R-MEM, R-DSK,
@@ -243,8 +243,90 @@ class DiskAlarm:
         )
 
 
-#: Order of R-ALM-5.
+class StallAlarm:
+    """The alarm of a disk that does not answer (ADR 68): one call of the log to it, a write or a
+    sync, has been under way for the threshold.
+
+    It ends when for as long no call took half of that, so that a disk on which each sync takes
+    seconds has one stall.  A sample that comes late says that this process did not run, not that
+    the disk was silent: the lost time is not held against the disk.
+    """
+
+    __slots__ = (
+        "_awake_ms",
+        "_calm_ms",
+        "_interval_ms",
+        "_sampled_ms",
+        "_since_ms",
+        "_stalled_ms",
+        "_threshold_ms",
+        "count",
+        "is_on",
+    )
+
+    def __init__(self, threshold_ms: int, interval_ms: int) -> None:
+        """interval_ms: how often `sample` is called."""
+        self._threshold_ms = threshold_ms
+        self._interval_ms = interval_ms
+        self.is_on = False
+        #: Stalls that have begun.
+        self.count = 0
+        #: How long those took that are over.
+        self._stalled_ms = 0
+        #: When the stall began.
+        self._since_ms = 0
+        #: Since when the disk answers quickly, during a stall; None: it does not.
+        self._calm_ms: int | None = None
+        self._sampled_ms: int | None = None
+        #: Since when samples come in time.
+        self._awake_ms = 0
+
+    def sample(self, now_ms: int, in_flight_ms: int) -> list[str]:
+        """Take for how long the disk has not answered its call, 0 for none; return log lines where
+        the alarm changed.  now_ms: of a monotonic clock.
+        """
+        before_ms, self._sampled_ms = self._sampled_ms, now_ms
+        late_ms = self._interval_ms + self._threshold_ms // 4
+        if before_ms is None or now_ms - before_ms > late_ms:
+            self._awake_ms = now_ms
+        waited_ms = min(in_flight_ms, now_ms - self._awake_ms)
+        if not self.is_on:
+            if waited_ms < self._threshold_ms:
+                return []
+            self.is_on = True
+            self.count += 1
+            self._since_ms, self._calm_ms = now_ms - waited_ms, None
+            return [
+                f"disk stalled: the log waits for a write or a sync since {waited_ms / 1000:.1f} s"
+            ]
+        if 2 * waited_ms >= self._threshold_ms:
+            self._calm_ms = None
+        elif self._calm_ms is None:
+            self._calm_ms = now_ms - waited_ms
+        if self._calm_ms is None or now_ms - self._calm_ms < self._threshold_ms:
+            return []
+        took_ms = self._calm_ms - self._since_ms
+        self.is_on = False
+        self._stalled_ms += took_ms
+        return [f"disk stall over: the disk answers again, after {took_ms / 1000:.1f} s"]
+
+    def stalled_for_ms(self, now_ms: int) -> int:
+        """Return how long the stall has lasted; 0: there is none, or it is as good as over."""
+        return now_ms - self._since_ms if self.is_on and self._calm_ms is None else 0
+
+    def total_ms(self, now_ms: int) -> int:
+        """Return how long all stalls have lasted, the one under way included."""
+        if not self.is_on:
+            return self._stalled_ms
+        until_ms = now_ms if self._calm_ms is None else self._calm_ms
+        return self._stalled_ms + until_ms - self._since_ms
+
+
+#: Those that block publishers, in the order of R-ALM-5.
 _RESOURCES = ("disk", "memory")
+#: A member whose disk does not answer blocks nobody: the others go on (ADR 68).
+DISK_STALLED = "disk_stalled"
+_KNOWN = frozenset((*_RESOURCES, DISK_STALLED))
 
 
 class AlarmSet:
@@ -257,11 +339,11 @@ class AlarmSet:
         self._nodes: dict[str, frozenset[str]] = {}
 
     def set_node(self, node: str, alarms: Set[str]) -> bool:
-        """Replace a node's alarms (memory, disk); return whether anything changed.
+        """Replace a node's alarms; return whether anything changed.
 
         A node that left or died has none any more.
         """
-        known = frozenset(alarms) & frozenset(_RESOURCES)
+        known = frozenset(alarms) & _KNOWN
         if known == self._nodes.get(node, frozenset()):
             return False
         if known:
@@ -279,6 +361,10 @@ class AlarmSet:
     def nodes(self) -> dict[str, frozenset[str]]:
         """Return the nodes that have alarms, with them, in order of name."""
         return dict(sorted(self._nodes.items()))
+
+    def blocking(self) -> list[str]:
+        """Return the nodes with an alarm that blocks publishers, in order of name."""
+        return [node for node, alarms in self.nodes().items() if alarms & frozenset(_RESOURCES)]
 
     def reason(self) -> str:
         """Return connection.blocked's reason, "" for no alarm (R-ALM-5)."""
@@ -298,10 +384,14 @@ def transition_lines(node: str, before: Set[str], after: Set[str], anywhere: Set
     anywhere: the resources that are in alarm on any node after the change.
     """
     lines: list[str] = []
-    for resource in sorted(after - before):
+    if DISK_STALLED in after - before:
+        lines.append(f"{DISK_STALLED} alarm set on node {node}: its disk does not answer")
+    if DISK_STALLED in before - after:
+        lines.append(f"{DISK_STALLED} alarm cleared on node {node}")
+    for resource in sorted(after - before - {DISK_STALLED}):
         lines.append(f"{resource} resource limit alarm set on node {node}.")
         lines.append("*** Publishers will be blocked until this alarm clears ***")
-    for resource in sorted(before - after):
+    for resource in sorted(before - after - {DISK_STALLED}):
         lines.append(f"{resource} resource limit alarm cleared on node {node}")
         if resource not in anywhere:
             lines.append(f"{resource} resource limit alarm cleared across the cluster")

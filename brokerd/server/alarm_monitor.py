@@ -17,6 +17,7 @@ from brokerd.core.catalog.catalog_state import CatalogState
 from brokerd.core.profiles import Profile
 from brokerd.server import memory_breakdown, memory_monitor, memory_release
 from brokerd.server.garbage import Garbage
+from brokerd.server.listings import ports as listings_ports
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,15 @@ class Counters(Protocol):
         ...
 
 
+class Stalls(listings_ports.Stalls, Protocol):
+    """Whether the disk answers (members/disk_watch.py)."""
+
+    @property
+    def is_stalled(self) -> bool:
+        """Tell whether the disk here does not answer."""
+        ...
+
+
 class Liveness(Protocol):
     """The way to the other members."""
 
@@ -65,7 +75,7 @@ class Liveness(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Told:
-    """Who hears of each sample."""
+    """Who hears of each sample, and who is asked for the third alarm."""
 
     caches: Caches
     bounded: Sequence[Bounded]
@@ -73,6 +83,7 @@ class Told:
     liveness: Liveness
     #: This member's alarms: its name, those that are on.
     alarms: Callable[[str, frozenset[str]], None]
+    stalls: Stalls
 
 
 class AlarmMonitor:
@@ -114,6 +125,11 @@ class AlarmMonitor:
         self.memory_used = 0
         self.memory_total: int | None = None
         self.disk_free = 0
+
+    @property
+    def stalls(self) -> Stalls:
+        """Return what watches whether the disk answers."""
+        return self._told.stalls
 
     @property
     def memory_limit(self) -> int:
@@ -208,7 +224,11 @@ class AlarmMonitor:
             log.warning("%s", line)
         on = frozenset(
             name
-            for name, is_on in (("memory", self._watermark.is_on), ("disk", self._disk.is_on))
+            for name, is_on in (
+                ("memory", self._watermark.is_on),
+                ("disk", self._disk.is_on),
+                (alarms.DISK_STALLED, told.stalls.is_stalled),
+            )
             if is_on or name in self._forced
         )
         told.liveness.set_liveness(sorted(on), sample.used, self.memory_limit, self.disk_free)

@@ -37,12 +37,14 @@ class ClusterAlarms:
 
     def set(self, node: str, on: frozenset[str]) -> None:
         """A member's alarms, as it says or as its death has it."""
-        before = self.all.on(node)
+        before, reason_before = self.all.on(node), self.reason()
         if not self.all.set_node(node, on):
             return
         for line in transition_lines(node, before, self.all.on(node), self.all.on()):
             log.warning("%s", line)
         reason = self.reason()
+        if reason == reason_before:
+            return
         for client in self._clients():
             client.alarms_changed(reason)
         if not reason:

@@ -71,6 +71,7 @@ from brokerd.server.member_totals import MemberTotals
 from brokerd.server.members import federation_calls, kept_catalog, quorum_calls
 from brokerd.server.members.catalog_members import CatalogMembers
 from brokerd.server.members.consumed_queues import ConsumedQueues
+from brokerd.server.members.disk_watch import DiskWatch
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.home_members import HomeMembers
 from brokerd.server.members.joining import Ask, Joining
@@ -168,6 +169,7 @@ class Members:
     """The members of the cluster and of groups."""
 
     leadership: Leadership
+    disk_watch: DiskWatch
     calls: MemberCalls
     cluster: MemberCluster
     membership: GroupMembership
@@ -325,6 +327,7 @@ def _rooms(base: Base, ask: Ask) -> tuple[Messages, Members]:
 
     members = Members(
         leadership=leadership,
+        disk_watch=DiskWatch(config.storage, host, leadership, view),
         calls=calls,
         cluster=cluster,
         membership=membership,
@@ -421,21 +424,17 @@ def _received(
 ) -> dict[int, Receive]:
     writer, leaders, replies = base.catalog.writer, messages.leaders, messages.replies
     calls, counts, kinds = members.calls, access.shared_counts, DeliveryKind
+    hub, decode_cancelled = messages.deliveries, delivery_codec.decode_cancelled
+    decode_sync = delivery_codec.decode_sync
 
     def sync(sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
-        base.tasks.spawn(writer.sync(sender, *delivery_codec.decode_sync(payload)))
-
-    def synced(sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
-        writer.synced(sender, delivery_codec.decode_sync(payload)[0])
-
-    def cancelled(_sender: NodeId, _uid: int, _term: int, payload: bytes) -> None:
-        messages.deliveries.cancelled(*delivery_codec.decode_cancelled(payload))
+        base.tasks.spawn(writer.sync(sender, *decode_sync(payload)))
 
     return {
         kinds.MESSAGES: lambda _, uid, term, data: leaders.received(uid, term, data),
         kinds.SYNC: sync,
-        kinds.SYNCED: synced,
-        kinds.CANCELLED: cancelled,
+        kinds.SYNCED: lambda sender, _, __, data: writer.synced(sender, decode_sync(data)[0]),
+        kinds.CANCELLED: lambda _, __, ___, data: hub.cancelled(*decode_cancelled(data)),
         kinds.REPLY: lambda sender, _, __, data: replies.received(sender, data),
         kinds.REPLY_TAKEN: lambda _, __, ___, data: replies.answered(data),
         kinds.COUNTS: lambda sender, _, __, data: counts.received(sender, data),
@@ -456,8 +455,9 @@ def build_fronts(member: Member) -> Fronts:
         base.queues.caches,
         (access.unfinished, access.on_way),
         base.counters,
-        base.host,
+        base.host.own,
         access.alarms.set,
+        members.disk_watch,
     )
     queues = base.queues
     holders = memory_breakdown.Holders(

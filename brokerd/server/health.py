@@ -1,8 +1,8 @@
 """HTTP on port 15692: health for probes, metrics for Prometheus, the telemetry report.
 
 startup: joined or bootstrapped.  ready: listeners are up, this member has caught up, and its log
-does not wait for descriptors; it never depends on the quorum of others, else a full restart could
-not start.  live: the event loop turns.
+waits neither for descriptors nor for a disk that does not answer; it never depends on the quorum of
+others, else a full restart could not start.  live: the event loop turns.
 http_server.py listens.
 """
 

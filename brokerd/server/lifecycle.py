@@ -6,6 +6,7 @@ One per process.  app.py moves it on; whoever finds that the member must end say
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from brokerd.server.health import HealthState
 from brokerd.storage.descriptors import reserve
@@ -16,7 +17,9 @@ class Lifecycle:
 
     def __init__(self) -> None:
         #: What probes see.
-        self.health = HealthState(hindrance=log_waits)
+        self.health = HealthState(hindrance=self._hindrance)
+        #: Each says what keeps the member from working at the moment, "" for nothing.
+        self.hindrances: list[Callable[[], str]] = [log_waits]
         self.stopping = asyncio.Event()
         #: AMQP clients have been let in once.
         self.has_started = False
@@ -24,6 +27,9 @@ class Lifecycle:
         self.failure: BaseException | None = None
         #: Set when this member learns that it is none any more.
         self.removal: Exception | None = None
+
+    def _hindrance(self) -> str:
+        return "; ".join(filter(None, (hindrance() for hindrance in self.hindrances)))
 
     def waits_for(self, what: str) -> None:
         """The start goes on once this is there; probes say so."""

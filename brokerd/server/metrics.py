@@ -18,6 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from brokerd import __version__, compiled
+from brokerd.core.alarms import DISK_STALLED
 from brokerd.raft.messages import CATALOG_GROUP
 from brokerd.server import metrics_rabbitmq
 from brokerd.server.access import login_records
@@ -272,6 +273,16 @@ class _Figures(Collector):
                 "Free space below which publishers are blocked.",
                 monitor.disk_limit,
             )
+            yield counter(
+                "brokerd_disk_stalls",
+                "Times that the disk did not answer the log for storage.stall_ms.",
+                monitor.stalls.count,
+            )
+            yield counter(
+                "brokerd_disk_stalled_seconds",
+                "Seconds in which the disk did not answer, of these stalls, the one under way too.",
+                monitor.stalls.total_s(),
+            )
         parts = GaugeMetricFamily(
             "brokerd_memory_bytes", "Where the memory goes, estimated.", labels=["part"]
         )
@@ -282,7 +293,7 @@ class _Figures(Collector):
             "brokerd_alarm", "1 while this member's alarm is on.", labels=["resource"]
         )
         on = sources.runtime.alarms.on(sources.node)
-        for resource in ("memory", "disk"):
+        for resource in ("memory", "disk", DISK_STALLED):
             alarms.add_metric([resource], int(resource in on))
         yield alarms
 

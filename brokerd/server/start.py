@@ -44,6 +44,8 @@ async def join(member: Member, definitions: Definitions | None = None) -> None:
     base, members = member.base, member.members
     joining, catalog, spawn = members.joining, base.catalog, base.tasks.spawn
     spawn(members.kept_aside.watch())
+    base.lifecycle.hindrances.append(members.disk_watch.hindrance)
+    spawn(members.disk_watch.run())
     await joining.settle()
     base.lifecycle.waits_for("a majority of the members")
     spawn(members.catalog_members.run())

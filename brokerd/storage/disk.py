@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from pathlib import Path
 
 from brokerd.storage.birth_time import birth_time_ns
@@ -24,12 +25,39 @@ LOCK_NAME = "LOCK"
 CANNOT_RESERVE = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 
 
+class _InFlight:
+    """Since when the call that the disk is at has not returned; None: it is at none (ADR 68).
+
+    The thread that calls writes it, any thread reads it.
+    """
+
+    __slots__ = ("since_s",)
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+
+    def __enter__(self) -> None:
+        self.since_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.since_s = None
+
+
 class Disk:
-    """File operations by descriptor and offset; every method raises OSError as the kernel does."""
+    """File operations by descriptor and offset; every method raises OSError as the kernel does.
+
+    One thread changes files, once a log is open.
+    """
 
     def __init__(self) -> None:
         #: Set when nobody waits any more for what is written.
         self._is_over = threading.Event()
+        self._in_flight = _InFlight()
+
+    def in_flight_s(self) -> float:
+        """Return for how long the disk has not answered the change that it is at; 0: none."""
+        since_s = self._in_flight.since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; `create` makes a new file and refuses an existing one.
@@ -52,7 +80,8 @@ class Disk:
 
     def write_some(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
         """Write at `offset`; may write less than given, like pwrite(2)."""
-        return os.pwrite(descriptor, data, offset)
+        with self._in_flight:
+            return os.pwrite(descriptor, data, offset)
 
     def write(self, descriptor: int, data: bytes, offset: int) -> None:
         """Write all of `data` at `offset`."""
@@ -79,7 +108,8 @@ class Disk:
         """
         written = 0
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            with self._in_flight:
+                os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             if error.errno not in CANNOT_RESERVE:
                 raise
@@ -104,13 +134,16 @@ class Disk:
         return data
 
     def data_sync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        with self._in_flight:
+            os.fdatasync(descriptor)
 
     def sync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
+        with self._in_flight:
+            os.fsync(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        os.ftruncate(descriptor, size)
+        with self._in_flight:
+            os.ftruncate(descriptor, size)
 
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return which file this is: a copy is another one, whatever stands in it.
@@ -128,17 +161,20 @@ class Disk:
         return os.stat(path).st_size
 
     def rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
+        with self._in_flight:
+            os.rename(old, new)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        with self._in_flight:
+            os.unlink(path)
 
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and deletions in `path` durable."""
         flags = os.O_RDONLY | os.O_DIRECTORY
         descriptor = reserve.wait_open(path, flags, self._is_over)
         try:
-            os.fsync(descriptor)
+            with self._in_flight:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -79,6 +79,7 @@ class WriteAheadLog:
         decode: DecodeConfiguration,
     ) -> None:
         self._files = files
+        self.disk = files.disk
         self._writer = writer
         self._config = files.config
         self._lock_descriptor = lock_descriptor

@@ -35,6 +35,7 @@ ALL_REPLICAS_READY = "AllReplicasReady"
 QUORUM_CRITICAL = "QuorumCritical"
 MEMORY_ALARM = "MemoryAlarm"
 DISK_ALARM = "DiskAlarm"
+DISK_STALLED = "DiskStalled"
 UPGRADE_PENDING = "UpgradePending"
 HIBERNATED = "Hibernated"
 FENCED = "Fenced"
@@ -52,7 +53,7 @@ TELEMETRY_FRESH = "TelemetryFresh"
 #: Types that the planner sets anew in every pass; others stay as they are.
 OWNED = frozenset(
     {READY, RECONCILING, STALLED, IN_SYNC, WARNING, EFFECTIVE, LINKS_UP, CREDENTIALS_SYNCED}
-    | {AVAILABLE, ALL_REPLICAS_READY, QUORUM_CRITICAL, MEMORY_ALARM, DISK_ALARM}
+    | {AVAILABLE, ALL_REPLICAS_READY, QUORUM_CRITICAL, MEMORY_ALARM, DISK_ALARM, DISK_STALLED}
     | {UPGRADE_PENDING, KEPT_ASIDE, HIBERNATED, FENCED, CERTIFICATES_VALID, ROUTE_ACCEPTED}
     | {HEALTHY, TELEMETRY_FRESH}
 )
@@ -156,6 +157,7 @@ REASONS_OF: dict[str, tuple[str, ...]] = {
     QUORUM_CRITICAL: ("MajoritySafe", "MajorityAtRisk", "NoAnswer"),
     MEMORY_ALARM: ("BelowWatermark", "AboveWatermark", "NoAnswer"),
     DISK_ALARM: ("EnoughDisk", "LowDisk", "NoAnswer"),
+    DISK_STALLED: ("DisksAnswer", "DiskDoesNotAnswer", "NoAnswer"),
     CREDENTIALS_SYNCED: ("Synced", "NotSynced", "WaitingForLogin", "WaitingForBroker"),
     CERTIFICATES_VALID: ("Valid", "Expiring", "Expired", "Unusable", "Refused"),
     ROUTE_ACCEPTED: ("Accepted", "Pending", "NotAccepted", "GatewayApiMissing", "ApiError"),
@@ -172,6 +174,7 @@ EVENT_REASONS = (
     *("DriftRepaired", "Adopted", "LeftBehind", "FindingRaised", "FindingCleared"),
     *("TelemetryStale", "TelemetryBack"),
     *("MemoryAlarm", "MemoryAlarmOver", "DiskAlarm", "DiskAlarmOver"),
+    *("DiskStalled", "DiskStalledOver"),
     *("CredentialsSet", "CertificateRenewed", "CertificateReplaced"),
     *("CertificateExpiring", "CertificateExpired", "CertificateUnusable", "CertificateRefused"),
     *("AuthorityMade", "AuthoritySwitched", "AuthorityDropped", "AuthorityReplaced"),

@@ -30,7 +30,15 @@ RUNBOOK = ROOT / "docs" / "runbook"
 #: Of Prometheus itself.
 BUILT_IN = {"up"}
 WANTED = {
-    *("MemoryAlarm", "DiskAlarm", "DiskFilling", "NoMajority", "VolumeMissing", "Restarts"),
+    *(
+        "MemoryAlarm",
+        "DiskAlarm",
+        "DiskStalled",
+        "DiskFilling",
+        "NoMajority",
+        "VolumeMissing",
+        "Restarts",
+    ),
     *("Descriptors", "Churn", "Unroutable", "QueueWithoutConsumers", "QueueGrowing"),
     *("OperatorDown", "CertificateExpiring"),
 }
@@ -214,6 +222,7 @@ KILLED = 'namespace="shop",cluster="prod",member="prod-0",reason="OOMKilled"'
 FIRING: dict[str, tuple[dict[str, str], int]] = {
     "BrokerdMemoryAlarm": ({f'brokerd_alarm{{{POD},resource="memory"}}': "1x10"}, 2),
     "BrokerdDiskAlarm": ({f'brokerd_alarm{{{POD},resource="disk"}}': "1x10"}, 2),
+    "BrokerdDiskStalled": ({f'brokerd_alarm{{{POD},resource="disk_stalled"}}': "1x10"}, 1),
     "BrokerdDiskFilling": (
         {
             f"brokerd_disk_free_bytes{{{POD}}}": "1000000-1000x300",

@@ -112,18 +112,19 @@ async def test_alarms_show_on_the_broker_and_are_told_when_they_begin_and_end(
     for type_ in health.TYPES:
         await bench.until(type_, lambda t=type_: status_of(bench, PROD, t) == "False")
     assert condition(bench, PROD, "MemoryAlarm").reason == "BelowWatermark"  # type: ignore[union-attr]
-    bench.broker.members = [member("fake-0"), member("fake-1", "memory", "disk")]
-    for type_ in ("MemoryAlarm", "DiskAlarm"):
+    stalled = ("memory", "disk", "disk_stalled")
+    bench.broker.members = [member("fake-0"), member("fake-1", *stalled)]
+    for type_ in health.ALARMS:
         await bench.until(type_, lambda t=type_: status_of(bench, PROD, t) == "True")
         assert "fake-1 is" in condition(bench, PROD, type_).message  # type: ignore[union-attr]
         assert ("Warning", type_) in events(bench, PROD)
     bench.broker.members = [member("fake-0"), member("fake-1")]
-    for type_ in ("MemoryAlarm", "DiskAlarm"):
+    for type_ in health.ALARMS:
         await bench.until(type_, lambda t=type_: status_of(bench, PROD, t) == "False")
         assert ("Normal", f"{type_}Over") in events(bench, PROD)
     # Once each, however often the broker was asked.
-    told = [reason for _, reason in events(bench, PROD) if "Alarm" in reason]
-    assert len(told) == len(set(told)) == 4
+    told = [reason for _, reason in events(bench, PROD) if reason.startswith(health.ALARMS)]
+    assert len(told) == len(set(told)) == 6
 
 
 async def test_members_that_no_majority_can_spare_are_named(bench: Bench) -> None:
@@ -146,7 +147,7 @@ async def test_broker_that_does_not_answer_has_no_verdict(bench: Bench) -> None:
     await bench.until("back", lambda: status_of(bench, PROD, "DiskAlarm") == "False")
 
 
-@pytest.mark.parametrize("alarms", [(), ("memory",), ("disk",), ("memory", "disk")])
+@pytest.mark.parametrize("alarms", [(), ("memory",), ("disk",), ("memory", "disk_stalled")])
 @pytest.mark.parametrize("critical", [(), ("n0",), ("n0", "n1")])
 def test_every_state_of_members_as_conditions(
     alarms: tuple[str, ...], critical: tuple[str, ...]
@@ -159,6 +160,7 @@ def test_every_state_of_members_as_conditions(
     assert set(found) == set(health.TYPES)
     assert found["MemoryAlarm"].status == str("memory" in alarms)
     assert found["DiskAlarm"].status == str("disk" in alarms)
+    assert found["DiskStalled"].status == str("disk_stalled" in alarms)
     assert found["QuorumCritical"].status == str(bool(critical))
     for item in found.values():
         assert item.reason in conditions.REASONS_OF[item.type]
@@ -194,7 +196,9 @@ def test_a_broker_without_members_counts_none() -> None:
     told = Health()
     told.replace(BROKER, [])
     assert told.member_count(BROKER) is None
-    assert health.summary([]) == Members((), (("memory", ()), ("disk", ())), ())
+    assert health.summary([]) == Members(
+        (), tuple((resource, ()) for resource in ("memory", "disk", "disk_stalled")), ()
+    )
 
 
 # ---- policies --------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from brokerd.cluster.groups.late_work import LateWork
 from brokerd.cluster.groups.leader_transfer import LeaderTransfer
 from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.member_index import MemberIndex
+from brokerd.cluster.groups.own_liveness import OwnLiveness
 from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.volatile import SNAPSHOT_BYTES_MAX, VolatileStore
@@ -75,6 +76,7 @@ class Host:
         self.clients: list[ClientEvents] = []
         self.liveness = Liveness(config.suspicion_ms, config.refused_ms)
         self.transport = transport.between(node, incarnation, config, self, rng)
+        self.own = OwnLiveness(self)
         self.port = 0  # Where peers reach this node, once started.
         self._wal = wal
         self._rng = rng
@@ -338,13 +340,13 @@ class Host:
         """Tell whether a node is one of the peers."""
         return self.liveness.knows(node)
 
-    def set_liveness(
-        self, alarms: Iterable[str], memory_used: int, memory_limit: int, disk_free: int
-    ) -> None:
-        """Set what heartbeats tell the others; a changed alarm goes out at once."""
-        liveness = transport.Liveness(tuple(alarms), memory_used, memory_limit, disk_free)
-        if self.transport.set_liveness(liveness):
-            self.transport.send_heartbeats()
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a node is up, this one perhaps, and its disk does not answer (ADR 68)."""
+        return self.liveness.is_stalled(node)
+
+    def in_flight_s(self) -> float:
+        """Return for how long the disk here has not answered the call that it is at; 0: none."""
+        return self._queue.in_flight_s()
 
     def send_request(self, node: NodeId, request_id: int, uid: int, command: bytes) -> bool:
         """Send a command to another node's replica; False: not connected or no room."""

@@ -16,6 +16,7 @@ from brokerd.cluster.groups.driver import Done, Driver
 from brokerd.cluster.groups.host_events import ClientEvents, HostEvents
 from brokerd.cluster.groups.hosted import HostedGroups
 from brokerd.cluster.groups.leader_transfer import LeaderTransfer
+from brokerd.cluster.groups.liveness import Liveness
 from brokerd.cluster.groups.refilling import Refilling
 from brokerd.cluster.groups.remembrance import Remembrance
 from brokerd.cluster.groups.snapshot_spool import SnapshotSpool
@@ -23,6 +24,7 @@ from brokerd.cluster.groups.write_queue import WriteQueue
 from brokerd.cluster.peer.frame_entries import NOTHING_CUT, CutEntries
 from brokerd.cluster.peer.frames import SnapshotAssembler, decode_raft
 from brokerd.cluster.peer.transport import Transport
+from brokerd.core.alarms import DISK_STALLED
 from brokerd.core.queue import client_sessions
 from brokerd.raft.inputs import Received
 from brokerd.raft.messages import Message, MessageKind, NodeId
@@ -67,6 +69,11 @@ class Groups(Protocol):
     @property
     def transport(self) -> Transport:
         """Return the streams to other nodes."""
+        ...
+
+    @property
+    def liveness(self) -> Liveness:
+        """Return who is heard, and whose disk does not answer."""
         ...
 
     @property
@@ -178,6 +185,7 @@ class Inbox:
             )
         if frame.HasField("liveness"):
             state = frame.liveness
+            host.liveness.set_stalled(node, DISK_STALLED in state.alarms)
             host.events.liveness_received(
                 node,
                 tuple(state.alarms),

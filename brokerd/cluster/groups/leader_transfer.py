@@ -29,6 +29,10 @@ class Replicas(Protocol):
         """Return the nodes that are up, this one included."""
         ...
 
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a node is up and its disk does not answer."""
+        ...
+
     def driver_of(self, uid: int) -> Driver | None:
         """Return a group's driver, None if no replica is here."""
         ...
@@ -55,10 +59,15 @@ class LeaderTransfer:
         self._orphans: dict[int, int] = {}
 
     def heirs(self, driver: Driver) -> list[NodeId]:
-        """Return the other living voters, those with the longest log first."""
-        replica = driver.replica
-        others = (set(driver.configuration.voters) - {self._host.node}) & self._host.alive()
-        return sorted(others, key=lambda node: (-(replica.match_of(node) or 0), node))
+        """Return the other living voters, those with the longest log first; one whose disk does not
+        answer cannot be elected, and comes last.
+        """
+        replica, host = driver.replica, self._host
+        others = (set(driver.configuration.voters) - {host.node}) & host.alive()
+        return sorted(
+            others,
+            key=lambda node: (host.is_stalled(node), -(replica.match_of(node) or 0), node),
+        )
 
     def renew(self, driver: Driver, damaged: NodeId) -> None:
         """Let another member lead, so that a damaged one is refilled (trust.py)."""

@@ -36,6 +36,8 @@ class Liveness:
         self._suspicion_ms = suspicion_ms
         self._refused_ms = refused_ms
         self._nodes: dict[NodeId, _Node] = {}
+        #: Whose disk does not answer, as they say themselves (ADR 68); this node may be among them.
+        self._stalled: set[NodeId] = set()
         self._checked_ms: int | None = None
 
     def set_nodes(self, nodes: Iterable[NodeId], now_ms: int) -> list[tuple[NodeId, int]]:
@@ -50,6 +52,7 @@ class Liveness:
         ]
         for node in [node for node in self._nodes if node not in wanted]:
             del self._nodes[node]
+            self._stalled.discard(node)
         for node in wanted:
             self._nodes.setdefault(node, _Node(now_ms))
         return gone
@@ -141,12 +144,25 @@ class Liveness:
             )
             if is_refusing or now_ms - state.heard_ms >= self._suspicion_ms:
                 state.is_up = False
+                # It says so again when it is heard again.
+                self._stalled.discard(node)
                 suspected.append(node)
         return suspected
 
     def suspected(self) -> set[NodeId]:
         """Return the nodes that are not known to be up."""
         return {node for node, state in self._nodes.items() if not state.is_up}
+
+    def set_stalled(self, node: NodeId, is_stalled: bool) -> None:
+        """A node says whether its disk answers."""
+        if is_stalled:
+            self._stalled.add(node)
+        else:
+            self._stalled.discard(node)
+
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a node is up and its disk does not answer."""
+        return node in self._stalled
 
     def hears_most(self, configuration: Configuration) -> bool:
         """Tell whether a majority of a group's voters is up; this node is one of them."""

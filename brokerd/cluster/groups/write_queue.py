@@ -287,6 +287,10 @@ class WriteQueue:
             steps, self._waiting = self._waiting, []
             self._handed.put(steps)
 
+    def in_flight_s(self) -> float:
+        """Return for how long the disk has not answered the call that it is at; 0: none."""
+        return self._wal.disk.in_flight_s()
+
     async def close(self) -> None:
         """Let the thread end once it has written what waits; other work is dropped, as in a
         crash.

@@ -104,10 +104,11 @@ class CatalogWriter:
 
     def _others(self) -> set[NodeId]:
         """Return the other members that are up.  Who was taken out may be heard until it ends, and
-        comes to no revision any more.
+        comes to no revision any more; who has a disk that does not answer comes to some only.
         """
-        members = self._view.members()
-        return {node for node in self._host.alive() if node in members} - {self._host.node}
+        host, members = self._host, self._view.members()
+        others = {node for node in host.alive() if node in members and not host.is_stalled(node)}
+        return others - {host.node}
 
     async def sync(self, sender: NodeId, token: int, revision: int) -> None:
         """Another member wants to know when this one has applied a revision."""

@@ -55,6 +55,10 @@ class Groups(Protocol):
         """Return the other members that are heard."""
         ...
 
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a member is up and its disk does not answer (ADR 68)."""
+        ...
+
     def leader_of(self, uid: int) -> NodeId | None:
         """Return who leads a group, None where that is not known here."""
         ...

@@ -50,8 +50,10 @@ class Placement:
         self._nodes = {NodeId(node) for node in view.members()} - leaving or {here}
         # Who is in maintenance counts as one that is down: it fills up a group, and leads none.  So
         # does who has never started: with its new disk it will have no vote until it is refilled.
+        # And who has a disk that does not answer, which elects nobody.
         started = {NodeId(node) for node in view.incarnations}
-        self._running = (cluster.host.alive() & started | {here}) - resting
+        up = (cluster.host.alive() & started | {here}) - resting
+        self._running = {node for node in up if not cluster.host.is_stalled(node)}
         self._queue_count = sum(len(vhost.queues) for vhost in view.vhosts.values())
         self._replicas: Counter[NodeId] = Counter()
         self._leaders: Counter[NodeId] = Counter()
@@ -71,11 +73,23 @@ class Placement:
 
     def choose(self, vhost: str, name: str, spec: dict[str, Any]) -> list[str]:
         """Return the nodes that are to hold a new queue; the first is to lead it."""
-        chosen = [self._here] if spec["type"] != "quorum" else self._of_group(vhost, name, spec)
+        if spec["type"] == "quorum":
+            chosen = self._of_group(vhost, name, spec)
+        else:
+            chosen = [self._home(is_durable=spec.get("durable", True))]
         self._replicas.update(chosen)
         self._leaders[chosen[0]] += 1
         self._queue_count += 1
         return [str(node) for node in chosen]
+
+    def _home(self, *, is_durable: bool) -> NodeId:
+        """Return where a classic queue lives: here, unless it is to be on a disk that does not
+        answer while others do.
+        """
+        others = self._running - {self._here}
+        if not is_durable or not others or not self._cluster.host.is_stalled(self._here):
+            return self._here
+        return min(others, key=lambda node: (self._leaders[node], node))
 
     def _of_group(self, vhost: str, name: str, spec: dict[str, Any]) -> list[NodeId]:
         cluster = self._cluster

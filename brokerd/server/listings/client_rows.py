@@ -84,7 +84,7 @@ def _state(services: Sources, connection: ListedConnection) -> str:
         return "closing"
     if services.clients.blocked.since_ms(connection) is not None:
         return "blocked"
-    if services.runtime.alarms.on():
+    if services.runtime.alarms.reason():
         return "blocking"
     return "flow" if connection.gate.is_in_flow else "running"
 
@@ -106,7 +106,7 @@ def connections(services: Sources, vhost: str) -> list[Row]:
 def call_row(services: Sources, call: GuestCall) -> Row:
     """Return what a call has of a connection's columns."""
     is_blocked = services.clients.blocked.since_ms(call.caller) is not None
-    waiting = "blocking" if services.runtime.alarms.on() else "running"
+    waiting = "blocking" if services.runtime.alarms.reason() else "running"
     return {
         "pid": connection_pid(services, call),
         "name": call.name,
@@ -134,7 +134,7 @@ def _blocked(services: Sources, client: Blocked) -> Row:
     return {
         "blocked_since": since_ms,
         "blocked_reason": alarms.reason(),
-        "blocked_by": list(alarms.nodes()),
+        "blocked_by": alarms.blocking(),
     }
 
 

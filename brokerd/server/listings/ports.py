@@ -36,6 +36,10 @@ class Groups(Protocol):
         """Return the members that are up, this one included."""
         ...
 
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a member is up and its disk does not answer (ADR 68)."""
+        ...
+
     def groups(self) -> list[int]:
         """Return the uids of all replicas here."""
         ...
@@ -205,6 +209,19 @@ class Clients(Protocol):
         ...
 
 
+class Stalls(Protocol):
+    """When the disk did not answer (members/disk_watch.py)."""
+
+    @property
+    def count(self) -> int:
+        """Return how many stalls have begun."""
+        ...
+
+    def total_s(self) -> float:
+        """Return how long all stalls have lasted, the one under way included."""
+        ...
+
+
 class Monitor(Protocol):
     """Memory and disk of this member."""
 
@@ -224,6 +241,11 @@ class Monitor(Protocol):
     @property
     def breakdown(self) -> MemoryBreakdown:
         """Return what tells where the memory goes."""
+        ...
+
+    @property
+    def stalls(self) -> Stalls:
+        """Return what watches whether the disk answers."""
         ...
 
 

@@ -274,8 +274,13 @@ def group_name(services: Sources, uid: int) -> str:
 
 
 def group_health(services: Sources) -> list[GroupHealth]:
-    """Return all groups of the cluster with the members that are up, from the catalog."""
-    alive = services.groups.alive() | {NodeId(services.node)}
+    """Return all groups of the cluster with the members that are up, from the catalog.
+
+    One whose disk does not answer counts as one that is down: it adds to no majority.
+    """
+    groups = services.groups
+    up = groups.alive() | {NodeId(services.node)}
+    alive = {node for node in up if not groups.is_stalled(node)}
     found = []
     if services.groups.has_group(CATALOG_GROUP):
         catalog = services.groups.status_of(CATALOG_GROUP).members.voters

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from brokerd import __version__
+from brokerd.core.alarms import DISK_STALLED
 from brokerd.core.catalog import exchange_types
 from brokerd.raft.messages import NodeId
 from brokerd.server import memory_breakdown
@@ -94,6 +95,7 @@ def _own_row(services: ManagementServices) -> Json:
         "disk_free_details": rate(0.0),
         "disk_free_limit": status["disk_free_limit"],
         "disk_free_alarm": "disk" in alarms,
+        "disk_stalled_alarm": DISK_STALLED in alarms,
         "fd_used": descriptors,
         "fd_used_details": rate(0.0),
         "fd_total": descriptors_max,

@@ -31,9 +31,14 @@ class Leadership:
 
     def transferable(self, avoid: Collection[NodeId] = ()) -> list[int]:
         """Return the groups led here that another member that is up could lead, `avoid` aside."""
+        host, heirs = self._host, self._heirs(avoid)
+        return [uid for uid in host.groups() if _led(host, uid, heirs) is not None]
+
+    def _heirs(self, avoid: Collection[NodeId]) -> set[NodeId]:
+        """Return the other members that can lead: one whose disk does not answer is not elected."""
         host = self._host
         heirs = host.alive() - {host.node, *avoid}
-        return [uid for uid in host.groups() if _led(host, uid, heirs) is not None]
+        return {node for node in heirs if not host.is_stalled(node)}
 
     async def hand_over(self, timeout_s: float, avoid: Collection[NodeId] = ()) -> int:
         """Give leaderships away, but not to `avoid`; return how many are left."""
@@ -46,7 +51,7 @@ class Leadership:
         #: When each that is on its way was asked first.
         asked: dict[int, float] = {}
         while (waiting or asked) and clock() < deadline:
-            heirs = host.alive() - {host.node, *avoid}
+            heirs = self._heirs(avoid)
             while waiting and len(asked) < AT_ONCE:
                 asked[waiting.popleft()] = clock()
             for uid in list(asked):

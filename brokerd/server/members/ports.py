@@ -28,6 +28,10 @@ class Replicas(Protocol):
         """Return the members that are up, this one included."""
         ...
 
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a member is up and its disk does not answer (ADR 68)."""
+        ...
+
     def groups(self) -> list[int]:
         """Return the uids of all replicas here."""
         ...

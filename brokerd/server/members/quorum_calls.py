@@ -97,6 +97,8 @@ def _transfer(host: ports.Replicas, led_here: Collection[int], moves: list[list[
             refused[str(uid)] = f"'{node}' is no voting member of it"
         elif node not in alive:
             refused[str(uid)] = f"member '{node}' is down"
+        elif host.is_stalled(NodeId(node)):
+            refused[str(uid)] = f"the disk of member '{node}' does not answer"
         else:
             host.transfer_leadership(uid, NodeId(node))
     return refused
@@ -159,7 +161,7 @@ async def rebalance(
     moves = placement.balanced_leaders(
         {uid: node for uid, node in led.items() if uid in chosen},
         voters,
-        cluster.host.alive() - set(avoid),
+        {node for node in cluster.host.alive() - {*avoid} if not cluster.host.is_stalled(node)},
     )
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s

@@ -1,6 +1,7 @@
 """What brokers say of their members, as conditions of BrokerClusters and BrokerConnections.
 
-MemoryAlarm, DiskAlarm and QuorumCritical, and how many members there are for a queue's replicas.
+MemoryAlarm, DiskAlarm, DiskStalled and QuorumCritical, and how many members there are for a
+queue's replicas.
 The engine asks each broker now and then, with one call.  Until a broker was asked for the first
 time nothing is said of it, so that a restart of the operator writes no status.
 """
@@ -16,8 +17,9 @@ from brokerd_operator.engine.keys import Body
 from brokerd_operator.engine.shell import Store
 from brokerd_operator.specs.model import Reference
 
-#: The types that this module sets.
-TYPES = (conditions.MEMORY_ALARM, conditions.DISK_ALARM, conditions.QUORUM_CRITICAL)
+#: The types that this module sets; the alarms have Events.
+ALARMS = (conditions.MEMORY_ALARM, conditions.DISK_ALARM, conditions.DISK_STALLED)
+TYPES = (*ALARMS, conditions.QUORUM_CRITICAL)
 #: Members that one message names; a cluster has nine at most.
 NAMED_MAX = 9
 
@@ -31,6 +33,15 @@ _ALARMS = {
         conditions.DISK_ALARM,
         ("LowDisk", "{} low on disk: publishers of all members are blocked"),
         ("EnoughDisk", "no member is low on disk"),
+    ),
+    "disk_stalled": (
+        conditions.DISK_STALLED,
+        (
+            "DiskDoesNotAnswer",
+            "{} waiting for a disk that does not answer: the others go on, durable classic queues "
+            "there wait; stop no other member",
+        ),
+        ("DisksAnswer", "no member waits for its disk"),
     ),
 }
 _CRITICAL = (
@@ -47,7 +58,7 @@ class Members:
     """What matters of a broker's members; names in order."""
 
     all: tuple[str, ...] = ()
-    #: Names by resource: memory, disk.
+    #: Names by resource: memory, disk, disk_stalled.
     alarms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     critical: tuple[str, ...] = ()
 
@@ -132,7 +143,7 @@ def of_members(said: Members, generation: int) -> tuple[conditions.Condition, ..
 async def tell(store: Store, body: Body, found: Iterable[conditions.Condition]) -> None:
     """Emit an Event for each alarm that began or ended since the status was written."""
     for condition in found:
-        if condition.type not in (conditions.MEMORY_ALARM, conditions.DISK_ALARM):
+        if condition.type not in ALARMS:
             continue
         before = conditions.find(body, condition.type)
         was_on = before is not None and before.status == conditions.TRUE

@@ -19,6 +19,7 @@ Body = Mapping[str, object]
 ADVERSE = frozenset(
     {conditions.STALLED, conditions.RECONCILING, conditions.QUORUM_CRITICAL, conditions.WARNING}
     | {conditions.MEMORY_ALARM, conditions.DISK_ALARM, conditions.KEPT_ASIDE}
+    | {conditions.DISK_STALLED}
     | {conditions.UPGRADE_PENDING, conditions.HIBERNATED, conditions.FENCED}
 )
 #: Those that somebody wanted, or that can wait.

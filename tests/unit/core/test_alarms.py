@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from brokerd.core import alarms
-from brokerd.core.alarms import AlarmSet, DiskAlarm, WatermarkMachine
+from brokerd.core.alarms import DISK_STALLED, AlarmSet, DiskAlarm, StallAlarm, WatermarkMachine
 from brokerd.core.profiles import profile
 
 GIB = 1024**3
@@ -230,3 +230,84 @@ def test_the_nearer_the_watermark_the_sooner_memory_is_looked_at() -> None:
     assert alarms.look_in_ms(100 * mib, 600 * mib) == 500
     assert alarms.look_in_ms(599 * mib, 600 * mib) == alarms.LOOK_MS_MIN
     assert alarms.look_in_ms(700 * mib, 600 * mib) == alarms.LOOK_MS_MIN
+
+
+# ---- stalled disks (ADR 68) ----------------------------------------------------------------------
+
+#: A call to the disk: when it began, when it returned.
+Call = tuple[int, int]
+
+
+def stalls_of(calls: list[Call], until_ms: int) -> tuple[StallAlarm, list[tuple[int, str]]]:
+    """Look at a disk each second; return the alarm, and what was said when."""
+    alarm = StallAlarm(threshold_ms=5_000, interval_ms=1_000)
+    said = []
+    for now_ms in range(0, until_ms + 1, 1_000):
+        in_flight_ms = next((now_ms - began for began, end in calls if began <= now_ms < end), 0)
+        said += [(now_ms, line) for line in alarm.sample(now_ms, in_flight_ms)]
+    return alarm, said
+
+
+def test_a_call_that_does_not_return_is_a_stall_until_the_disk_answers_again() -> None:
+    """ADR 68: for as long as the threshold."""
+    alarm, said = stalls_of([(500, 20_500)], 40_000)
+    assert said == [
+        (6_000, "disk stalled: the log waits for a write or a sync since 5.5 s"),
+        (26_000, "disk stall over: the disk answers again, after 20.5 s"),
+    ]
+    assert (alarm.is_on, alarm.count, alarm.total_ms(40_000)) == (False, 1, 20_500)
+
+
+def test_calls_that_return_within_the_threshold_are_none() -> None:
+    alarm, said = stalls_of([(0, 4_900), (4_900, 9_800), (9_800, 14_700)], 20_000)
+    assert said == []
+    assert (alarm.count, alarm.total_ms(20_000), alarm.stalled_for_ms(20_000)) == (0, 0, 0)
+
+
+def test_a_disk_on_which_each_call_takes_long_has_one_stall() -> None:
+    """Its alarm would go on and off with each of them."""
+    alarm, said = stalls_of([(n, n + 6_000) for n in range(0, 60_000, 6_000)], 59_000)
+    assert [at_ms for at_ms, _ in said] == [5_000]
+    assert alarm.is_on
+    assert alarm.total_ms(59_000) > 50_000
+
+
+def test_a_stall_says_how_long_it_lasts_until_the_disk_answers() -> None:
+    alarm, _ = stalls_of([(0, 20_000)], 12_000)
+    assert (alarm.stalled_for_ms(12_000), alarm.total_ms(12_000)) == (12_000, 12_000)
+    alarm, _ = stalls_of([(0, 20_000)], 22_000)
+    assert alarm.is_on
+    assert (alarm.stalled_for_ms(22_000), alarm.total_ms(22_000)) == (0, 20_000)
+
+
+def test_time_in_which_this_process_did_not_run_is_not_held_against_the_disk() -> None:
+    """A process that was stopped for a minute finds its call as old as that."""
+    alarm = StallAlarm(threshold_ms=5_000, interval_ms=1_000)
+    assert alarm.sample(0, 0) == []
+    assert alarm.sample(1_000, 300) == []
+    assert alarm.sample(61_000, 60_300) == []
+    assert alarm.sample(62_000, 61_300) == []
+    # It does not return all the same.
+    for now_ms in range(63_000, 66_000, 1_000):
+        assert alarm.sample(now_ms, now_ms - 700) == []
+    assert alarm.sample(66_000, 65_300) != []
+    # What the process lost is not part of the stall.
+    assert alarm.stalled_for_ms(66_000) == 5_000
+
+
+def test_a_stalled_disk_is_an_alarm_that_blocks_nobody() -> None:
+    """ADR 68: the other members go on."""
+    cluster = AlarmSet()
+    assert cluster.set_node("a", {DISK_STALLED, "unknown"})
+    assert cluster.on("a") == {DISK_STALLED}
+    assert cluster.reason() == ""
+    assert cluster.blocking() == []
+    assert cluster.set_node("b", {DISK_STALLED, "disk"})
+    assert cluster.reason() == "low on disk"
+    assert cluster.blocking() == ["b"]
+    assert alarms.transition_lines("a", set(), {DISK_STALLED}, {DISK_STALLED}) == [
+        "disk_stalled alarm set on node a: its disk does not answer"
+    ]
+    assert alarms.transition_lines("a", {DISK_STALLED}, set(), set()) == [
+        "disk_stalled alarm cleared on node a"
+    ]

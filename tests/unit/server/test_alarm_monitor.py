@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,27 @@ class NoQueues:
         raise LookupError(uid)
 
 
-def monitor_of(config: BrokerConfig, profile_name: str = "") -> AlarmMonitor:
+class Stalls:
+    """A disk that answers, unless it is told not to."""
+
+    is_stalled = False
+    count = 0
+
+    def total_s(self) -> float:
+        return 0.0
+
+
+def monitor_of(
+    config: BrokerConfig,
+    profile_name: str = "",
+    hear: Callable[[str, frozenset[str]], None] | None = None,
+    stalls: Stalls | None = None,
+) -> AlarmMonitor:
     catalog = CatalogMachine().state
     holders = Holders(
         NoQueues(), lambda _: False, lambda _: False, Moved(()), list, (), catalog, lambda: 0
     )
-    told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), Deaf().hear)
+    told = Told(Deaf(), [Deaf()], Deaf(), Deaf(), hear or Deaf().hear, stalls or Stalls())
     chosen = profile(profile_name) if profile_name else profile()
     return AlarmMonitor("n0", config, chosen, catalog, told, holders)
 
@@ -138,3 +154,15 @@ async def test_memory_that_passes_the_watermark_is_seen_at_once(
     before = len(slept)
     await monitor._rest(0.01)
     assert slept[before:] == [pytest.approx(0.01, abs=0.002)]
+
+
+async def test_a_stalled_disk_is_one_of_the_members_alarms() -> None:
+    """ADR 68: beside memory and disk space, whatever these say."""
+    heard: list[frozenset[str]] = []
+    stalls = Stalls()
+    monitor = monitor_of(BrokerConfig(), "", lambda _, on: heard.append(on), stalls)
+    for is_stalled in (False, True, False):
+        stalls.is_stalled = is_stalled
+        monitor.check()
+    monitor.force("disk", True)
+    assert heard == [frozenset(), frozenset({"disk_stalled"}), frozenset(), frozenset({"disk"})]

@@ -26,3 +26,13 @@ async def test_a_member_that_was_removed_ends_and_has_not_failed() -> None:
     lifecycle.removed(ValueError("not a member any more"))
     assert lifecycle.stopping.is_set()
     assert not lifecycle.has_failed()
+
+
+async def test_a_member_says_all_that_keeps_it_from_working() -> None:
+    """Probes see it, and that there is nothing any more."""
+    lifecycle = Lifecycle()
+    said = ["", "the disk does not answer", "the moon is full"]
+    lifecycle.hindrances += [lambda: said[1], lambda: said[2]]
+    assert lifecycle.health.hindrance() == "the disk does not answer; the moon is full"
+    said[1] = said[2] = ""
+    assert lifecycle.health.hindrance() == ""

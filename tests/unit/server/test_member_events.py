@@ -123,3 +123,13 @@ def test_replies_are_completed_and_failures_told(told: Told) -> None:
     told.events.failed(OSError("no disk"))
     told.events.deliveries_lost(A)
     assert told.said == [("failed", "no disk"), ("lost", A)]
+
+
+def test_a_stalled_disk_elsewhere_is_an_alarm_and_blocks_no_client(told: Told) -> None:
+    """ADR 68, R-ALM-1: beside one that blocks, too."""
+    told.events.liveness_received(A, ["disk_stalled"], 9, 10, 1000)
+    assert told.alarms.all.on(A) == {"disk_stalled"}
+    assert told.client.told == []
+    told.events.liveness_received(A, ["memory", "disk_stalled"], 9, 10, 1000)
+    told.events.liveness_received(A, ["memory"], 9, 10, 1000)
+    assert told.client.told == ["low on memory"]

@@ -138,6 +138,8 @@ async def _problems(call: Call, members: list[Json] | None) -> list[str]:
     for row in members or ():
         if not row["running"]:
             found.append(f"Member {row['name']} is not running.")
+        if row.get("disk_stalled_alarm"):
+            found.append(f"The disk of {row['name']} does not answer: what is there alone waits.")
         for alarm, what in (("mem_alarm", "memory"), ("disk_free_alarm", "disk")):
             if row.get(alarm):
                 found.append(f"Publishers are blocked: the {what} alarm of {row['name']} is on.")
@@ -173,6 +175,7 @@ def _member(row: Json) -> Json:
         **{name: row.get(name) for name in figures},
         "mem_alarm": row.get("mem_alarm", False),
         "disk_free_alarm": row.get("disk_free_alarm", False),
+        "disk_stalled_alarm": row.get("disk_stalled_alarm", False),
     }
 
 

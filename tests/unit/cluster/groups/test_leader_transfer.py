@@ -32,11 +32,15 @@ class FakeDriver:
 class FakeHost:
     node: NodeId = A
     up: set[NodeId] = field(default_factory=lambda: {A, B, C, D})
+    stalled: set[NodeId] = field(default_factory=set)
     drivers: dict[int, Any] = field(default_factory=dict)
     sent: list[Message] = field(default_factory=list)
 
     def alive(self) -> set[NodeId]:
         return self.up
+
+    def is_stalled(self, node: NodeId) -> bool:
+        return node in self.stalled
 
     def driver_of(self, uid: int) -> Any:
         return self.drivers.get(uid)
@@ -95,3 +99,12 @@ def test_group_that_was_closed_is_forgotten() -> None:
     host.drivers[7] = driver
     leader_transfer.remind()
     assert len(host.sent) == 1
+
+
+def test_a_member_whose_disk_does_not_answer_is_told_last() -> None:
+    """ADR 68: it has the longest log, and cannot be elected."""
+    host, leader_transfer, _ = stop_a_leader(up="a")
+    host.up |= {B, C}
+    host.stalled.add(C)
+    leader_transfer.remind()
+    assert [message.to for message in host.sent] == [B]

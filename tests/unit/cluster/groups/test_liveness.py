@@ -136,3 +136,20 @@ def test_silence_counts_from_the_last_frame_of_a_suspected_node() -> None:
     found.heard(A, 6000)
     assert found.silent_ms(A, 6100) == 0
     assert found.silent_ms(C, 6100) >= 2**31
+
+
+def test_a_disk_is_stalled_as_its_node_says_until_that_is_suspected_or_removed() -> None:
+    """ADR 68."""
+    found = liveness(A, B)
+    found.heard(A, 0)
+    found.set_stalled(A, True)
+    assert found.is_stalled(A)
+    assert not found.is_stalled(B)
+    found.set_stalled(A, False)
+    assert not found.is_stalled(A)
+    found.set_stalled(A, True)
+    assert (1_500, A) in run(found, 2_000)
+    assert not found.is_stalled(A)
+    found.set_stalled(B, True)
+    found.set_nodes([A], 2_000)
+    assert not found.is_stalled(B)

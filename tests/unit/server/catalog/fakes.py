@@ -25,10 +25,14 @@ class Groups:
 
     def __init__(self) -> None:
         self.may_be_counted = True
+        self.stalled: set[NodeId] = set()
         self.heard = {NodeId(name) for name in MEMBERS}
 
     def alive(self) -> set[NodeId]:
         return self.heard
+
+    def is_stalled(self, node: NodeId) -> bool:
+        return node in self.stalled
 
     def leader_of(self, uid: int) -> NodeId | None:
         assert self.may_be_counted, "leaders are counted"

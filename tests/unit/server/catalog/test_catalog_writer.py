@@ -28,6 +28,7 @@ class Network:
 
     def __init__(self, **answers_after: int) -> None:
         self.up = {HERE, *map(NodeId, answers_after)}
+        self.stalled: set[NodeId] = set()
         self.answers_after = answers_after
         self.asked: list[NodeId] = []
         self.answered: list[NodeId] = []
@@ -41,6 +42,9 @@ class Network:
 
     def alive(self) -> set[NodeId]:
         return set(self.up)
+
+    def is_stalled(self, node: NodeId) -> bool:
+        return node in self.stalled
 
     def has_group(self, uid: int) -> bool:
         return uid == CATALOG_GROUP and self.has_catalog
@@ -157,3 +161,13 @@ async def test_who_only_catches_up_asks_nobody() -> None:
     network = Network(near=0, far=0)
     await network.writer.catch_up()
     assert network.asked == []
+
+
+async def test_a_member_whose_disk_does_not_answer_is_not_waited_for() -> None:
+    """ADR 68: it takes no more than its leader has on the way to it, and each change would take
+    SYNC_S.
+    """
+    network = Network(near=0, far=1 << 30)
+    network.stalled.add(FAR)
+    await write(network)
+    assert network.asked == [NEAR]

@@ -32,6 +32,9 @@ class Alone:
     def alive(self) -> set[NodeId]:
         return {self.node}
 
+    def is_stalled(self, node: NodeId) -> bool:
+        return False
+
     def connection_id(self, uid: int) -> ConnectionId:
         return ConnectionId("n0", 7, uid)
 

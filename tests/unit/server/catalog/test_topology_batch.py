@@ -13,6 +13,7 @@ from brokerd.core.profiles import profile
 from brokerd.raft.messages import NodeId
 from brokerd.rpc.v1 import admin_pb2
 from brokerd.server.catalog import topology_batch
+from brokerd.server.catalog.topology import Placement
 from tests.unit.server.catalog.fakes import MEMBERS, Json, Member
 
 Operation, Result = admin_pb2.Operation, admin_pb2.OperationResult
@@ -368,3 +369,20 @@ async def test_a_run_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert codes(results) == ["OK"] * 8
     assert member.runs() == [4, 3, 1]
+
+
+async def test_a_disk_that_does_not_answer_gets_no_leader_and_no_durable_classic_queue() -> None:
+    """ADR 68: a quorum queue has its replica there, as on a member that is down."""
+    member = Member()
+    member.host.stalled = {NodeId("n0"), NodeId("n2")}
+    chooser = Placement(member)
+    durable = {"type": "classic", "durable": True, "arguments": {}, "settings": {}}
+    durable |= {"auto_delete": False}
+    transient, quorum = durable | {"durable": False}, durable | {"type": "quorum"}
+    members = chooser.choose("/", "q", quorum)
+    assert (members[0], sorted(members)) == ("n1", ["n0", "n1", "n2"])
+    assert chooser.choose("/", "durable", durable) == ["n1"]
+    # It has no need of the disk.
+    assert chooser.choose("/", "transient", transient) == ["n0"]
+    member.host.stalled = {NodeId("n0"), NodeId("n1"), NodeId("n2")}
+    assert Placement(member).choose("/", "durable", durable) == ["n0"]

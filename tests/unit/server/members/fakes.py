@@ -55,6 +55,7 @@ class Replicas:
     def __init__(self, node: NodeId, *others: NodeId) -> None:
         self.node = node
         self.up = {node, *others}
+        self.stalled: set[NodeId] = set()
         self.by_uid: dict[int, GroupStatus] = {}
         #: (group, to)
         self.transfers: list[tuple[int, NodeId]] = []
@@ -63,6 +64,9 @@ class Replicas:
 
     def alive(self) -> set[NodeId]:
         return self.up
+
+    def is_stalled(self, node: NodeId) -> bool:
+        return node in self.stalled
 
     def groups(self) -> list[int]:
         return list(self.by_uid)

@@ -87,3 +87,17 @@ async def test_who_can_promise_nothing_hands_nothing_over(monkeypatch: pytest.Mo
     fleet.has_failed = True
     assert await hand_over(fleet, monkeypatch) == 0
     assert fleet.asked == [[]]
+
+
+async def test_a_member_whose_disk_does_not_answer_gets_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ADR 68: it is up and may hold all, but no vote of its would come to its disk."""
+    fleet = Fleet(2)
+    fleet.host.stalled = {C}
+    assert await hand_over(fleet, monkeypatch) == 0
+    assert {to for asked in fleet.asked for _, to in asked} == {B}
+    fleet = Fleet(2)
+    fleet.host.stalled = {B, C}
+    assert await hand_over(fleet, monkeypatch) == 0
+    assert fleet.asked == [[]]

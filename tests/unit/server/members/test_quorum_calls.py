@@ -11,7 +11,7 @@ from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
 from brokerd.server.members import quorum_calls
 from brokerd.server.members.ports import Json
-from tests.unit.server.members.fakes import Replicas, queue
+from tests.unit.server.members.fakes import Replicas, queue, status
 
 A, B = NodeId("a"), NodeId("b")
 
@@ -100,3 +100,18 @@ async def test_rebalancing_counts_what_is_refused_as_left() -> None:
     queues = list(QUEUES.values())
     assert await quorum_calls.rebalance(TwoQueues(calls), queues, [], 60.0) == (0, 1)
     assert len(calls.asked) == 1
+
+
+async def test_no_leader_moves_to_a_disk_that_does_not_answer() -> None:
+    """ADR 68: neither by rebalancing nor for whoever asks."""
+    calls = Calls()
+    here = TwoQueues(calls)
+    here.host.stalled = {B}
+    assert await quorum_calls.rebalance(here, list(QUEUES.values()), [], 60.0) == (0, 0)
+    assert calls.asked == []
+    here.host.by_uid = {7: status(A, B, leader=A, is_leader=True)}
+    refused = quorum_calls._transfer(here.host, {7}, [[7, B]])
+    assert refused == {"7": "the disk of member 'b' does not answer"}
+    here.host.stalled = set()
+    assert quorum_calls._transfer(here.host, {7}, [[7, B]]) == {}
+    assert here.host.transfers == [(7, B)]

@@ -6,6 +6,9 @@ queue that does not outlive its home (core/catalog/down_homes.py) is as if it we
 deleted once the silence has lasted `home_down_delete_ms`.  Consumers of both end.  When the member
 is heard again, its queues take commands again; it finds by itself what was deleted or made anew.
 
+A member whose disk does not answer (ADR 68) is there and has its clients: only its durable queues
+refuse, for which a command would wait for the disk, and nothing ends.
+
 Silence is a matter of time alone, so this looks by itself; start.py begins it.
 """
 
@@ -42,6 +45,10 @@ class Silence(Protocol):
 
     def silent_ms(self, node: NodeId) -> int:
         """Return for how long a member has not been heard; 0 while it counts as up."""
+        ...
+
+    def is_stalled(self, node: NodeId) -> bool:
+        """Tell whether a member is up, this one perhaps, and its disk does not answer."""
         ...
 
     def leader_of(self, uid: int) -> NodeId | None:
@@ -82,8 +89,8 @@ class Consumed(Protocol):
 
 
 class HomeMembers:
-    """State: the members whose classic queues refuse; which queues these are stands in the
-    catalog's `down_homes`, written here only.
+    """State: the members whose classic queues refuse, by whether they are down or stalled; which
+    queues these are stands in the catalog's `down_homes`, written here only.
     """
 
     def __init__(
@@ -108,19 +115,23 @@ class HomeMembers:
         self._consumed = consumed
         self._rerouted = rerouted
         self._down: set[NodeId] = set()
+        #: Members that are up, with a disk that does not answer.
+        self._stalled: set[NodeId] = set()
 
     # ---- news -------------------------------------------------------------------------------
 
     def node_changed(self, node: NodeId, up: bool) -> None:
         """A member is heard again, or suspected."""
-        if not up or node not in self._down:
-            return
-        self._down.discard(node)
+        if up and node in self._down:
+            self._down.discard(node)
+            self._take_back(node)
+            log.info("home member %s is back: its classic queues take messages again", node)
+
+    def _take_back(self, node: NodeId) -> None:
         for queue in self._of_home(node):
             self._catalog.view.down_homes.forget(queue.uid)
         self._commands.home_up(node)
         self._routes_changed()
-        log.info("home member %s is back: its classic queues take messages again", node)
 
     def queue_changed(self, change: TopologyChanged) -> None:
         """A queue was declared, deleted or changed."""
@@ -129,7 +140,7 @@ class HomeMembers:
         queue = self._queues.get(change.uid)
         if change.deleted or queue is None:
             self._catalog.view.down_homes.forget(change.uid)
-        elif down_homes.has_home(queue) and queue.members[0] in self._down:
+        elif down_homes.has_home(queue) and queue.members[0] in self._down | self._stalled:
             self._judge(queue)
             self._routes_changed()
 
@@ -138,7 +149,7 @@ class HomeMembers:
         down = self._catalog.view.down_homes
         for uid in [uid for uid in (*down.absent, *down.refusing) if uid not in self._queues]:
             down.forget(uid)
-        for node in self._down:
+        for node in self._down | self._stalled:
             for queue in self._of_home(node):
                 self._judge(queue)
         self._routes_changed()
@@ -152,10 +163,13 @@ class HomeMembers:
             await self.look()
 
     async def look(self) -> None:
-        """See which members have been silent for too long."""
-        members = {NodeId(name) for name in self._catalog.view.members()} | self._down
-        for node in sorted(members - {self._silence.node}):
-            silent_ms = self._silence.silent_ms(node)
+        """See which members have been silent for too long, and whose disks do not answer."""
+        members = {NodeId(name) for name in self._catalog.view.members()} | {self._silence.node}
+        for node in sorted(members | self._down | self._stalled):
+            is_stalled = self._silence.is_stalled(node)
+            if node not in self._down and is_stalled != (node in self._stalled):
+                self._stall_changed(node, is_stalled)
+            silent_ms = 0 if node == self._silence.node else self._silence.silent_ms(node)
             if node not in self._down and silent_ms >= self._after_ms:
                 self._went_down(node)
             if node in self._down and silent_ms >= self._delete_ms:
@@ -168,7 +182,28 @@ class HomeMembers:
             if queue.members[0] == node and down_homes.has_home(queue)
         ]
 
+    def _stall_changed(self, node: NodeId, is_stalled: bool) -> None:
+        if not is_stalled:
+            self._stalled.discard(node)
+            self._take_back(node)
+            log.info("the disk of home member %s answers: its classic queues go on", node)
+            return
+        self._stalled.add(node)
+        queues = self._of_home(node)
+        for queue in queues:
+            self._judge(queue)
+        refusing = sum(queue.uid in self._catalog.view.down_homes.refusing for queue in queues)
+        log.warning(
+            "the disk of home member %s does not answer: %d of its classic queues refuse until "
+            "it does",
+            node,
+            refusing,
+        )
+        self._routes_changed()
+        self._commands.home_down(node, self.reason_of)
+
     def _went_down(self, node: NodeId) -> None:
+        self._stalled.discard(node)
         self._down.add(node)
         queues = self._of_home(node)
         for queue in queues:
@@ -187,10 +222,16 @@ class HomeMembers:
         with_consumers = set(self._consumers.groups())
         for queue in queues:
             if queue.uid in with_consumers:
-                self._consumers.home_down(queue.uid, _down(queue))
+                self._consumers.home_down(queue.uid, f"{_home(queue)} is down")
 
     def _judge(self, queue: Queue) -> None:
         down = self._catalog.view.down_homes
+        down.forget(queue.uid)
+        if queue.members[0] in self._stalled:
+            # What is not durable is in memory alone, and does not wait for the disk.
+            if queue.durable and queue.exclusive_owner is None:
+                down.refusing.add(queue.uid)
+            return
         has_consumers = queue.auto_delete and self._consumed.has_consumers(queue.uid)
         if down_homes.outlives_home(queue, has_consumers):
             down.refusing.add(queue.uid)
@@ -204,7 +245,10 @@ class HomeMembers:
             return ""
         if uid in self._catalog.view.down_homes.absent:
             return names.missing("queue", queue.vhost, queue.name)
-        return _down(queue)
+        if queue.members[0] in self._stalled:
+            is_refusing = uid in self._catalog.view.down_homes.refusing
+            return f"{_home(queue)} has a disk that does not answer" if is_refusing else ""
+        return f"{_home(queue)} is down"
 
     def _routes_changed(self) -> None:
         self._catalog.view.homes_changed()
@@ -241,7 +285,7 @@ class HomeMembers:
         return found
 
 
-def _down(queue: Queue) -> str:
+def _home(queue: Queue) -> str:
     name = damage.shortened(queue.name, QUEUE_BYTES_MAX)
     vhost = damage.shortened(queue.vhost, VHOST_BYTES_MAX)
-    return f"home member {queue.members[0]} of queue '{name}' in vhost '{vhost}' is down"
+    return f"home member {queue.members[0]} of queue '{name}' in vhost '{vhost}'"

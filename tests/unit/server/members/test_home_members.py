@@ -40,6 +40,7 @@ class Rig:
         self.node = HERE
         self.silence = {HOME: 0}
         self.catalog_leader = HERE
+        self.stalled: set[NodeId] = set()
         self.view = View()
         self.queues = {
             DURABLE: classic(DURABLE, "durable", HOME),
@@ -63,6 +64,9 @@ class Rig:
 
     def silent_ms(self, node: NodeId) -> int:
         return self.silence.get(node, 0)
+
+    def is_stalled(self, node: NodeId) -> bool:
+        return node in self.stalled
 
     def leader_of(self, uid: int) -> NodeId | None:
         assert uid == CATALOG_GROUP
@@ -217,3 +221,34 @@ async def test_one_that_came_back_during_a_deletion_keeps_the_rest() -> None:
     rig.write = write  # type: ignore[method-assign]
     await rig.silent(60)
     assert rig.absent == set()
+
+
+async def test_only_durable_queues_refuse_while_the_disk_of_their_home_does_not_answer() -> None:
+    """ADR 68: the member is there, and so are its clients; what is in memory goes on."""
+    rig = Rig()
+    rig.stalled = {HOME}
+    await rig.homes.look()
+    await rig.homes.look()
+    assert (rig.absent, rig.refusing, rig.rerouted) == (set(), {DURABLE, AUTO}, 1)
+    assert rig.reason_of is not None
+    reason = "home member n2 of queue 'durable' in vhost '/' has a disk that does not answer"
+    assert rig.reason_of(DURABLE) == reason
+    assert rig.reason_of(TRANSIENT) == rig.reason_of(EXCLUSIVE) == ""
+    assert (rig.stranded, rig.written) == ({}, [])
+    rig.stalled = set()
+    await rig.homes.look()
+    assert (rig.refusing, rig.reason_of) == (set(), None)
+
+
+async def test_a_member_whose_disk_stalled_and_that_then_falls_silent_is_down() -> None:
+    rig = Rig()
+    rig.stalled = {HOME, HERE}
+    await rig.homes.look()
+    rig.stalled = {HERE}
+    rig.silence[HOME] = 5_000
+    await rig.homes.look()
+    assert (rig.absent, rig.refusing) == ({TRANSIENT, EXCLUSIVE}, {DURABLE, AUTO})
+    assert rig.reason_of is not None
+    assert rig.reason_of(DURABLE).endswith(" is down")
+    rig.homes.load()
+    assert (rig.absent, rig.refusing) == ({TRANSIENT, EXCLUSIVE}, {DURABLE, AUTO})

@@ -11,7 +11,6 @@ from brokerd.cluster.errors import DeliveryFormatError
 from brokerd.cluster.peer.deliveries import DeliveryKind
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.raft.messages import NodeId
-from brokerd.server.members import consumed_queues
 from brokerd.server.members.consumed_queues import ConsumedQueues
 from tests.unit.server.members.fakes import SPEC
 
@@ -44,34 +43,35 @@ class Rig:
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(consumed_queues, "PAUSE_S", 0)
+def rig() -> Rig:
     return Rig()
 
 
 async def turn() -> None:
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
 
 
 async def test_others_hear_of_queues_that_would_go_with_their_home(rig: Rig) -> None:
     for uid in (AUTO, PLAIN, TRANSIENT, 99):
         rig.consumed.changed(uid, True)
     await turn()
-    assert rig.sent == [(OTHER, b"[1]")]
+    assert rig.sent == [(OTHER, b'{"added":[1],"gone":[]}')]
     assert rig.consumed.has_consumers(AUTO)
     assert not rig.consumed.has_consumers(PLAIN)
     rig.consumed.changed(AUTO, False)
     rig.consumed.changed(PLAIN, False)
     await turn()
-    assert rig.sent[1:] == [(OTHER, b"[]")]
+    assert rig.sent[1:] == [(OTHER, b'{"added":[],"gone":[1]}')]
 
 
 async def test_what_a_member_said_last_counts_after_its_end(rig: Rig) -> None:
-    rig.consumed.received(OTHER, b"[2]")
+    rig.consumed.received(OTHER, b'{"added":[2]}')
     rig.consumed.node_changed(OTHER, False)
     assert rig.consumed.has_consumers(PLAIN)
-    rig.consumed.received(OTHER, b"[]")
-    assert not rig.consumed.has_consumers(PLAIN)
+    rig.consumed.received(OTHER, b'{"all":[3]}')
+    assert [rig.consumed.has_consumers(uid) for uid in (PLAIN, TRANSIENT)] == [False, True]
+    rig.consumed.received(OTHER, b'{"gone":[3]}')
+    assert not rig.consumed.has_consumers(TRANSIENT)
 
 
 async def test_a_consumer_that_the_homes_end_has_cancelled_still_counts(rig: Rig) -> None:
@@ -83,16 +83,18 @@ async def test_a_consumer_that_the_homes_end_has_cancelled_still_counts(rig: Rig
     rig.consumed.forget(AUTO)
     assert not rig.consumed.has_consumers(AUTO)
     await turn()
-    assert rig.sent == [(OTHER, b"[]")]
+    assert rig.sent == [(OTHER, b'{"added":[],"gone":[1]}')]
 
 
 async def test_a_member_that_is_heard_again_is_told(rig: Rig) -> None:
     rig.consumed.node_changed(OTHER, True)
     rig.consumed.node_changed(HERE, True)
-    assert rig.sent == [(OTHER, b"[]")]
+    assert rig.sent == [(OTHER, b'{"all":[]}')]
 
 
-@pytest.mark.parametrize("payload", [b"", b"{", b"{}", b'["a"]', b"[true]", b"\xff"])
-async def test_what_is_no_list_of_uids_is_refused(rig: Rig, payload: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload", [b"", b"{", b"[]", b'{"all":["a"]}', b'{"added":[true]}', b'{"gone":1}', b"\xff"]
+)
+async def test_a_word_that_cannot_be_read_is_refused(rig: Rig, payload: bytes) -> None:
     with pytest.raises(DeliveryFormatError):
         rig.consumed.received(OTHER, payload)

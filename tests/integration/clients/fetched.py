@@ -21,6 +21,8 @@ from bench import load_programs
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brokerd-clients"
 PROGRAMS = Path(__file__).parent / "programs"
 FETCH_SECONDS = 300
+#: The newest; the one that PerfTest brings has no Netty.
+NETTY_CLIENT_VERSION = "5.37.1"
 
 
 def run(
@@ -105,8 +107,11 @@ def axe() -> str:
 def java_jars() -> Path:
     """Return PerfTest with the Java client, as the bench fetches them; checksums are compared."""
     need("mvn", "maven")
-    folder = load_programs.perftest_jars()
-    for line in (PROGRAMS / "java" / "java.sha256").read_text().splitlines():
+    return _locked(load_programs.perftest_jars(), "java.sha256")
+
+
+def _locked(folder: Path, sums: str) -> Path:
+    for line in (PROGRAMS / "java" / sums).read_text().splitlines():
         wanted, name = line.split()
         found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         assert found == wanted, f"{name} is not what was locked"
@@ -115,16 +120,27 @@ def java_jars() -> Path:
 
 def java_client() -> list[str]:
     """Return the command of the Java program."""
-    jars = java_jars()
+    return _java_program("Main", java_jars())
+
+
+def idle_java_client() -> list[str]:
+    """Return the command of the program with idle connections, over a Java client with Netty."""
+    need("mvn", "maven")
+    artifact = f"com.rabbitmq:amqp-client:{NETTY_CLIENT_VERSION}"
+    jars = load_programs.maven_jars(f"amqp-client-{NETTY_CLIENT_VERSION}", (artifact,))
+    return _java_program("Idle", _locked(jars, "idle.sha256"))
+
+
+def _java_program(name: str, jars: Path) -> list[str]:
     need("javac", "openjdk-17-jdk-headless")
-    source = PROGRAMS / "java" / "Main.java"
+    source = PROGRAMS / "java" / f"{name}.java"
 
     def compile_(folder: Path) -> None:
         run("javac", "-cp", f"{jars}/*", "-d", str(folder), str(source), cwd=folder)
 
     classes = made("java", [source], compile_)
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"
-    return ["java", quiet, "-cp", f"{classes}:{jars}/*", "Main"]
+    return ["java", quiet, "-cp", f"{classes}:{jars}/*", name]
 
 
 def framework_python() -> str:

@@ -95,7 +95,12 @@ class Rig:
         self.session = Session(services, connection, 1)
         self.session.unacked.delivered(HOLDER, 10, 2)
         self.looks: list[str] = []
-        monkeypatch.setattr(self.session, "_get", lambda name, _: self.looks.append(name))
+        self.has_looked = asyncio.Event()
+        monkeypatch.setattr(self.session, "_get", self._get)
+
+    def _get(self, name: str, no_ack: bool) -> None:
+        self.looks.append(name)
+        self.has_looked.set()
 
     def method(self, method: methods.Method) -> None:
         self.session.handle(events.MethodReceived(1, method))
@@ -160,8 +165,7 @@ async def test_a_queue_that_does_not_answer_holds_the_others_up_for_a_second(
     rig.method(methods.BasicNack(1, False, False))
     rig.get()
     async with asyncio.timeout(60):
-        while not rig.looks:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await rig.has_looked.wait()
     assert rig.looks == ["dead"]
     # It is waited for once: its home may be down for days.
     rig.get()

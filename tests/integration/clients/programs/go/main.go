@@ -1,4 +1,4 @@
-// amqp091-go against a broker: everything, recover, blocked. Used by test_go.py and nothing else.
+// amqp091-go against a broker: everything, recover, blocked, idle. Used by test_go.py and nothing else.
 //
 //	goclient SCENARIO PORT
 //
@@ -199,15 +199,37 @@ func blocked(conn *amqp.Connection) {
 	must(conn.Close())
 }
 
+// interval is the client's default but for connections that stand idle.
+func interval() time.Duration {
+	if os.Args[1] == "idle" {
+		return 2 * time.Second
+	}
+	return 10 * time.Second
+}
+
+// idle carries nothing for several intervals of the heartbeat.
+func idle(conn *amqp.Connection) {
+	closed := conn.NotifyClose(make(chan *amqp.Error, 1))
+	select {
+	case err := <-closed:
+		panic(err)
+	case <-time.After(8 * time.Second):
+	}
+	_, err := conn.Channel()
+	must(err)
+}
+
 func main() {
 	url := "amqp://guest:guest@127.0.0.1:" + os.Args[2] + "/"
 	go listen()
 	if os.Args[1] == "recover" {
 		recoverAll(url)
 	} else {
-		conn, err := amqp.Dial(url)
+		conn, err := amqp.DialConfig(url, amqp.Config{Locale: "en_US", Heartbeat: interval()})
 		must(err)
-		map[string]func(*amqp.Connection){"everything": everything, "blocked": blocked}[os.Args[1]](conn)
+		map[string]func(*amqp.Connection){
+			"everything": everything, "blocked": blocked, "idle": idle,
+		}[os.Args[1]](conn)
 	}
 	say("done")
 }

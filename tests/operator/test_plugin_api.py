@@ -43,7 +43,9 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(400)]
 ROOT = CLUSTER.parents[1]
 SHOP = "plugin-shop"
 PASSWORD = "correct horse"
+#: Has no rights in any of the tests, whatever their order.
 NOBODY = "ann"
+SEES_CLUSTERS = "bob"
 LABELS = {
     "app.kubernetes.io/name": "brokerd",
     "app.kubernetes.io/instance": "orders",
@@ -184,17 +186,17 @@ def test_what_somebody_may_not_list_is_left_out_and_said(shop: Namespace, tmp_pa
     shop.cluster.kubectl(
         "-n", SHOP, *role, "--resource=brokerclusters.brokerd.io,queues.brokerd.io"
     )
-    bound = ("create", "rolebinding", "sees", "--role=sees-clusters", f"--user={NOBODY}")
+    bound = ("create", "rolebinding", "sees", "--role=sees-clusters", f"--user={SEES_CLUSTERS}")
     shop.cluster.kubectl("-n", SHOP, *bound)
     shop.apply(resource("Queue", "seen", brokerRef={"name": "orders"}))
 
     def seen() -> str:
         # RBAC follows its own watch: the first answer may still be the old one.
-        said = run(shop, "status", "orders", "-n", SHOP, as_=NOBODY, tmp_path=tmp_path)
+        said = run(shop, "status", "orders", "-n", SHOP, as_=SEES_CLUSTERS, tmp_path=tmp_path)
         return said.stdout if said.returncode != 77 else ""
 
     shown = wait_for("the role counts", seen)
-    assert f"not looked at: {NOBODY} may not list pods in namespace {SHOP}" in shown
+    assert f"not looked at: {SEES_CLUSTERS} may not list pods in namespace {SHOP}" in shown
     assert "may not list exchanges" in shown
     assert "Missing" not in shown
     assert "Queue seen" in shown, "what may be listed is"

@@ -21,6 +21,8 @@ WRITER_KILLS ?= 2000
 CHAOS_SECONDS ?= 180
 MINUTES ?= 10
 BROKERS ?= brokerd
+HOW ?= kill
+AWAY_SECONDS ?= 15
 FAULT_SEEDS ?= 30
 KILL_EVERY ?= 1
 DECODER_SECONDS ?= 1800
@@ -146,6 +148,9 @@ kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writ
 chaos-nightly: setup ## CHAOS_SECONDS=N for each of 30 configurations, BROKERS="brokerd rabbitmq" (root)
 	@$(BIN)/python -m tests.chaos.run --matrix --broker $(BROKERS) --seconds $(CHAOS_SECONDS) --seed $(FIRST_SEED)
 
+home-down: setup ## BROKERS="brokerd rabbitmq" HOW=stop AWAY_SECONDS=N: what is answered while the home of classic queues is away (root)
+	@$(BIN)/python -m tests.chaos.home_down --broker $(BROKERS) --how $(HOW) --away-seconds $(AWAY_SECONDS)
+
 fuzz-nightly: setup ## DECODER_SECONDS=N for each decoder, IMAGES=N of damaged logs, QUEUE_STEPS=N against the model
 	@status=0; $(BIN)/python -m tests.fuzz --seconds $(DECODER_SECONDS) || status=1; \
 	$(BIN)/python -m tests.properties.wal_images --images $(IMAGES) --first-seed $(FIRST_SEED) || status=1; \
@@ -212,4 +217,4 @@ e2e-nightly: images ## RELEASE=COMMIT: all end-to-end tests, with an upgrade fro
 	@CLUSTER_CACHE=$(CURDIR)/.k8s/release/.k8s/cache bash .k8s/release/tools/cluster/images.sh build broker operator
 	@E2E_NIGHTLY=1 E2E_RELEASE=$(CURDIR)/.k8s/release $(BIN)/pytest -q tests/e2e
 
-.PHONY: compiled test-compiled telemetry-load telemetry-kills federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly
+.PHONY: compiled test-compiled telemetry-load telemetry-kills federation-kills help setup lock demo test test-quick coverage spec-coverage lint protos sim mutation fuzz kill-nightly chaos-nightly home-down fuzz-nightly flood-nightly fuzz-differential bench client-suites cluster-up cluster-env cluster-down images wheel compose-run e2e sbom bundle operator-faults e2e-nightly

@@ -20,6 +20,12 @@ class QueueOptions:
     dead_letter_routing_key: str | None = None
     #: True only if all of R-ALO-1 holds.
     at_least_once: bool = False
+    #: Dead letters that wait are kept when a change ends that (feature flag kept_dead_letters).
+    keeps_letters: bool = False
+    #: The queue's own, not set from outside: where letters go that wait while the settings name no
+    #: dead letter exchange.
+    letters_exchange: str | None = None
+    letters_routing_key: str | None = None
     #: None: no limit (classic queues always).
     delivery_limit: int | None = None
     #: "3.x", "4.0" or "4.3" (R-DL-2), or "failures": as 4.3, and only a failure ends a message.
@@ -51,6 +57,12 @@ class QueueOptions:
     orphan_scope: str = "all"
     #: R-MQ-11: what the length limit drops goes there too.
     reroute_overflow: bool = False
+
+    def letters_target(self) -> tuple[str | None, str | None]:
+        """Return exchange and routing key of dead letters that wait (R-ALO-9)."""
+        if self.dead_letter_exchange is not None:
+            return self.dead_letter_exchange, self.dead_letter_routing_key
+        return self.letters_exchange, self.letters_routing_key
 
 
 _kept: Alike[QueueOptions] = Alike()

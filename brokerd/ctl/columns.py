@@ -63,6 +63,7 @@ QUEUES = Listing(
         "messages_ram",
         "messages_persistent",
         "messages_dlx",
+        "messages_dlx_old_terms",
         "message_bytes",
         "message_bytes_ready",
         "message_bytes_unacknowledged",

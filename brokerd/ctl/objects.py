@@ -189,14 +189,18 @@ def _undeleted(error: errors.CtlError, if_empty: bool, if_unused: bool) -> error
 
 @click.command(cls=settings.Command)
 @click.argument("name")
-def purge_queue(name: str) -> None:
-    """Remove a queue's ready messages (option -p)."""
+@click.option(
+    "--dead-letters", is_flag=True, help="Give up nothing but dead letters that wait in it."
+)
+def purge_queue(name: str, dead_letters: bool) -> None:
+    """Remove a queue's ready messages (option -p), and dead letters that wait in it."""
     from brokerd.ctl.client import connect
     from brokerd.rpc.v1 import admin_pb2
 
     chosen = settings.current()
-    chosen.say(f"Purging queue '{name}' in vhost '{chosen.vhost}' ...")
-    request = admin_pb2.PurgeQueueRequest(vhost=chosen.vhost, name=name)
+    what = "dead letters of queue" if dead_letters else "queue"
+    chosen.say(f"Purging {what} '{name}' in vhost '{chosen.vhost}' ...")
+    request = admin_pb2.PurgeQueueRequest(vhost=chosen.vhost, name=name, dead_letters=dead_letters)
     with connect(chosen) as client:
         try:
             client.call("PurgeQueue", request)

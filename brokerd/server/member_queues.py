@@ -14,7 +14,7 @@ from brokerd.cluster.groups.host import Host
 from brokerd.cluster.peer import deliveries as delivery_codec
 from brokerd.core.catalog.catalog_objects import Queue
 from brokerd.core.message import Content
-from brokerd.core.queue import client_sessions, effects, queue_commands
+from brokerd.core.queue import client_sessions, effects, queue_commands, queue_outline
 from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.raft.messages import CATALOG_GROUP
@@ -69,6 +69,10 @@ class MemberQueues:
     def outline(self, uid: int) -> bytes:
         """Return what walks over all queues read of one that has a replica here."""
         return self.host.folded.outline_of(uid) or self.machine(uid).outline()
+
+    def messages_of(self, uid: int) -> int:
+        """Return how many messages are in a queue that has a replica here, of any kind."""
+        return queue_outline.messages_of(self.outline(uid))
 
     def _without_vote(self) -> list[int]:
         return [driver.uid for driver in self.host.refilling.without_vote()]

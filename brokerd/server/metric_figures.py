@@ -46,7 +46,10 @@ _PROCESS = ProcessCollector(namespace="brokerd", registry=None)
 #: Queues or connections between two turns of clients: about a millisecond.
 SLICE = 50
 #: Of a queue's overview, as far as they are added up.
-QUEUE_GAUGES = ("ready", "unacked", "ready_bytes", "unacked_bytes", "dl_pending", "consumers")
+QUEUE_GAUGES = (
+    *("ready", "unacked", "ready_bytes", "unacked_bytes", "dl_pending", "dl_old_terms"),
+    "consumers",
+)
 
 
 class Runtime(Protocol):

@@ -46,6 +46,10 @@ _QUEUE_GAUGES = (
     ("ready_bytes", "brokerd_queue_messages_ready_bytes", "Bytes of ready messages."),
     ("unacked_bytes", "brokerd_queue_messages_unacked_bytes", "Bytes of unsettled messages."),
     ("dl_pending", "brokerd_queue_dead_letters_pending", "Dead letters waiting for confirms."),
+    (
+        *("dl_old_terms", "brokerd_queue_dead_letters_old_terms"),
+        "Of these, dead letters that wait at least once, which the settings no longer say.",
+    ),
     ("consumers", "brokerd_queue_consumers", "Consumers, wherever their channels are."),
 )
 #: Counters that live in the queues (replicated, so they survive restarts and leader changes).

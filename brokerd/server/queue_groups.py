@@ -31,7 +31,8 @@ class Listeners:
     #: The queue goes on without this member: before its replica is closed, and after.
     leaving: Sequence[OfGroup]
     left: Sequence[OfGroup]
-    #: The queue is no more: before its replica is closed, and after.
+    #: The queue is no more: first of all, if it is led here; before its replica is closed; after.
+    vanishing: Callable[[Queue], None]
     ending: Sequence[OfGroup]
     ended: Sequence[OfGroup]
     #: A queue that is led here may be another one now.
@@ -146,7 +147,9 @@ class QueueGroups:
             tell(uid)
 
     def _close(self, uid: int) -> None:
-        self._queues.pop(uid, None)
+        queue = self._queues.pop(uid, None)
+        if queue is not None and uid in self._led and self._host.has_group(uid):
+            self._listeners.vanishing(queue)
         for tell in self._listeners.ending:
             tell(uid)
         if self._host.has_group(uid):

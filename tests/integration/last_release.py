@@ -30,6 +30,7 @@ def _decode_options_of_old(data: bytes) -> QueueOptions:
     fields = queue_commands.decode_json(data)
     # A machine that refused what others apply would go on in another state, and nobody would see.
     assert "delivery_limit_is_default" not in fields, "options of a later version"
+    assert "keeps_letters" not in fields, "options of a later version"
     assert fields["delivery_count_mode"] in ("3.x", "4.0", "4.3"), "options of a later version"
     options: QueueOptions = _decode_options(data)
     return options

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 import time
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,9 +16,10 @@ import pika.exceptions
 import pytest
 
 from brokerd.amqp import methods
-from tests.integration.federation_rig import admin
+from tests.integration.federation_rig import admin, amqp
 from tests.integration.members import Member, cluster, eventually
 from tests.integration.raw_client import client, publish
+from tests.integration.test_brokerctl import Ctl
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -252,6 +255,126 @@ def test_a_target_that_confirmed_gets_one_copy_while_another_refuses(
     reject(channel, "w")
     assert take(channel, "v")[2] == b"second"
     assert ready(channel, "t") == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        None,
+        {"overflow": "drop-head"},
+        {"dead-letter-strategy": "at-most-once"},
+    ],
+    ids=["policy deleted", "drop-head", "at-most-once"],
+)
+def test_letters_that_wait_outlive_a_change_of_the_policy(
+    member: Member, channel: Any, change: dict[str, str] | None
+) -> None:
+    """R-ALO-9, G6: ten of ten, and metric and listing say that they wait under older settings."""
+    definition = {
+        "dead-letter-exchange": "dx",
+        "dead-letter-routing-key": "w",
+        "dead-letter-strategy": "at-least-once",
+        "overflow": "reject-publish",
+    }
+    policy: dict[str, Any] = {"pattern": "^w$", "apply-to": "queues", "priority": 0}
+    channel.queue_declare("w", durable=True, arguments={"x-queue-type": "quorum"})
+    with admin(member) as service:
+        service.put("policy", "alo", policy | {"definition": definition})
+        for i in range(10):
+            channel.basic_publish("", "w", b"%d" % i)
+        for _ in range(10):
+            reject(channel, "w")
+        eventually(lambda: waiting_letters(member, "w") == 10, "ten letters to wait")
+        if change is None:
+            service.delete("policy", "alo")
+        else:
+            service.put("policy", "alo", policy | {"definition": definition | change})
+
+        def old() -> int:
+            (row,) = [row for row in service.rows("queues") if row["name"] == "w"]
+            return int(row["messages_dlx_old_terms"])
+
+        eventually(lambda: old() == 10, "they wait under older settings")
+        url = f"http://127.0.0.1:{member.http_port}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            assert b"brokerd_queue_dead_letters_old_terms 10.0" in answer.read()
+        channel.queue_declare("t", durable=True)
+        channel.queue_bind("t", "dx", "w")
+        assert [take(channel, "t")[2] for _ in range(10)] == [b"%d" % i for i in range(10)]
+        eventually(lambda: waiting_letters(member, "w") == 0, "all are settled")
+        if change is not None:
+            service.delete("policy", "alo")
+
+
+def dropped(member: Member) -> dict[str, float]:
+    """What the member has counted as dropped, by cause."""
+    url = f"http://127.0.0.1:{member.http_port}/metrics"
+    with urllib.request.urlopen(url) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'^brokerd_messages_dropped_total{cause="(.*)"} (.*)$', text, re.MULTILINE)
+    return {cause: float(count) for cause, count in found}
+
+
+def test_letters_that_wait_are_given_up_by_name_and_the_log_says_how_many(
+    member: Member, channel: Any
+) -> None:
+    """As a purge, the end of a queue and a shorter limit do."""
+
+    def brokerctl(*words: str) -> None:
+        done = Ctl(f"127.0.0.1:{member.grpc_port}").run("-q", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    before = dropped(member)
+    channel.queue_declare("w", durable=True, arguments=AT_LEAST_ONCE)
+    for _ in range(3):
+        channel.basic_publish("", "w", b"x")
+    for _ in range(2):
+        reject(channel, "w")
+    eventually(lambda: waiting_letters(member, "w") == 2, "letters to wait")
+    brokerctl("purge_queue", "w", "--dead-letters")
+    assert (waiting_letters(member, "w"), ready(channel, "w")) == (0, 1)
+    name = "queue 'w' in vhost '/' dropped"
+    told = f"{name} 0 messages and 2 dead letters that waited, for purge"
+    eventually(lambda: told in member.log(), "the log to tell of the letters")
+    channel.queue_declare("v", durable=True)
+    for _ in range(5):
+        channel.basic_publish("", "v", b"x")
+    name = "queue 'v' in vhost '/' dropped"
+    brokerctl("set_policy", "short", "^v$", '{"max-length": 3}')
+    eventually(lambda: f"{name} 2 messages" in member.log(), "the log to tell of the limit")
+    assert "for policy" in member.log()
+    brokerctl("clear_policy", "short")
+    brokerctl("purge_queue", "v")
+    eventually(lambda: f"{name} 3 messages" in member.log(), "the log to tell of the purge")
+    channel.basic_publish("", "v", b"x")
+    channel.queue_delete("v")
+    eventually(lambda: f"{name} 1 messages" in member.log(), "the log to tell of the end")
+    brokerctl("add_vhost", "gone")
+    brokerctl("set_permissions", "-p", "gone", "guest", ".*", ".*", ".*")
+    with amqp(member.amqp_port, "gone") as there:
+        there.queue_declare("g", durable=True)
+        there.basic_publish("", "g", b"x")
+    brokerctl("delete_vhost", "gone")
+    told = "queue 'g' in vhost 'gone' dropped 1 messages"
+    eventually(lambda: told in member.log(), "the log to tell of the vhost")
+    channel.queue_declare("brief", arguments={"x-expires": 100})
+    channel.basic_publish("", "brief", b"x")
+    told = "queue 'brief' in vhost '/' dropped 1 messages and 0 dead letters that waited, for expir"
+    eventually(lambda: told in member.log(), "the log to tell of the expiry")
+    channel.queue_declare("v", arguments={"x-dead-letter-exchange": "dx", "x-message-ttl": 0})
+    channel.basic_publish("", "v", b"x")
+    told = "dead letters of queue 'v' in vhost '/' are dropped: exchange 'dx' has no route for them"
+    eventually(lambda: told in member.log(), "the log to tell of the letter")
+    grown = {cause: count - before[cause] for cause, count in dropped(member).items()}
+    assert grown == {
+        "purge": 5,
+        "policy": 2,
+        "queue_deleted": 2,
+        "queue_expired": 1,
+        "dead_letter_unroutable": 1,
+        "reroute_unroutable": 0,
+        "shovel_unroutable": 0,
+    }
 
 
 def test_a_letter_whose_only_target_is_deleted_is_kept(channel: Any) -> None:

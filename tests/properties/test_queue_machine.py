@@ -6,6 +6,7 @@ At least STEPS commands are tried in one run, over all kinds of queues.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -52,6 +53,14 @@ OPTIONS: list[dict[str, Any]] = [
         "dead_letter_exchange": "dlx",
         "delivery_limit": 1,
         "max_length": 9,
+    },
+    {
+        "queue_type": "quorum",
+        "at_least_once": True,
+        "overflow": "reject-publish",
+        "dead_letter_exchange": "dlx",
+        "delivery_limit": 1,
+        "keeps_letters": True,
     },
     {"single_active_consumer": True},
     {"queue_type": "quorum", "single_active_consumer": True, "delivery_limit": 3},
@@ -130,6 +139,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.counted: dict[int, int] = {}
         #: How many died of the delivery limit, and how many of those in a way that is told.
         self.over_limit = 0
+        #: Dead letters that were not to wait.
+        self.sent_on = 0
         self.dropped = 0
         self.seen: set[int] = set()
         #: number -> when its holder got it
@@ -206,6 +217,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def see_leaving(self, outcome: Outcome) -> None:
         """What went to an exchange never comes back, and goes once."""
         for effect in outcome.effects:
+            if isinstance(effect, effects.DeadLetter):
+                self.sent_on += sum(run.length for run in effect.runs)
             if isinstance(effect, effects.DeadLetter | effects.Reroute):
                 if self.machine.options.overflow == "reject-publish-dlx":
                     # Refused messages have no numbers of their own.
@@ -329,7 +342,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         options, view = self.machine.options, self.machine.overview()
         if options.overflow != "reject-publish" or options.max_length is None:
             return False
-        return bool(view["ready"] + view["dl_pending"] + view["delayed"] > options.max_length)
+        letters = view["dl_pending"] - view["dl_old_terms"]
+        return bool(view["ready"] + letters + view["delayed"] > options.max_length)
 
     @rule(channel=st.sampled_from(CHANNELS), ahead=st.integers(1, 5))
     def enqueue_with_a_gap(self, channel: int, ahead: int) -> None:
@@ -461,6 +475,26 @@ class QueueAgainstModel(RuleBasedStateMachine):
         gone = sum(high - low for low, high in settled)
         assert self.machine.overview()["dl_pending"] == before - gone
 
+    @precondition(lambda self: self.machine.options.keeps_letters)
+    @rule(at_least_once=st.booleans(), exchange=st.sampled_from([None, "dlx", "other"]))
+    def change_terms(self, at_least_once: bool, exchange: str | None) -> None:
+        """R-ALO-9: not one letter that waits is lost for it."""
+        options = replace(
+            *(self.machine.options,),
+            at_least_once=at_least_once and exchange is not None,
+            dead_letter_exchange=exchange,
+            letters_exchange=None,
+            letters_routing_key=None,
+        )
+        before = self.machine.overview()
+        self.apply(queue_commands.encode_update_options(options))
+        after = self.machine.overview()
+        grown = after["counters"]["dl_out"] - before["counters"]["dl_out"]
+        assert after["counters"]["dl_lost"] == before["counters"]["dl_lost"]
+        assert before["dl_pending"] <= after["dl_pending"] <= before["dl_pending"] + grown
+        if after["dl_pending"]:
+            assert self.machine.options.letters_target()[0] is not None
+
     @rule()
     def replica_restarts_from_a_snapshot(self) -> None:
         data = self.machine.snapshot()
@@ -477,8 +511,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         counters = view["counters"]
         assert view["unacked"] == len(self.held)
         pending = counters["dl_out"] - counters["dl_confirmed"] - counters["dl_lost"]
-        if self.machine.options.at_least_once:
-            assert view["dl_pending"] == pending
+        assert view["dl_pending"] == pending - self.sent_on
         assert (counters["over_limit"], counters["default_limit_drop"]) == (
             self.over_limit,
             self.dropped,

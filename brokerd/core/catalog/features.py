@@ -35,6 +35,7 @@ REMOVED_NOT_WANTED = "removed_members_not_wanted"
 SETTLING_GETS = "settling_gets"
 JOINED_ENQUEUES = "joined_enqueues"
 JOINED_SETTLEMENTS = "joined_settlements"
+KEPT_DEAD_LETTERS = "kept_dead_letters"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -99,6 +100,11 @@ FEATURES = (
         JOINED_SETTLEMENTS,
         "0.1.0",
         "what several channels of a member acknowledge to a queue at once is one command",
+    ),
+    Feature(
+        KEPT_DEAD_LETTERS,
+        "0.1.0",
+        "at-least-once dead letters that wait are kept when the queue's settings change",
     ),
 )
 

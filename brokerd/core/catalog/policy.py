@@ -339,6 +339,7 @@ def effective_queue_options(
         dead_letter_exchange=dead_letter_exchange,
         dead_letter_routing_key=values.get("dead-letter-routing-key"),
         at_least_once=at_least_once,
+        keeps_letters=is_quorum and features.KEPT_DEAD_LETTERS in view.enabled_features,
         delivery_limit=limit,
         delivery_count_mode=count_mode,
         delivery_limit_is_default=is_default,

@@ -137,6 +137,19 @@ class QueueDeleted:
 
 
 @dataclass(slots=True)
+class Dropped:
+    """So many messages, and dead letters that waited, are gone.  Nothing is to be done for them;
+    the leader counts and logs them.
+
+    cause: purge, policy, or that of the queue's end (QueueDeleted).
+    """
+
+    cause: str
+    messages: int
+    letters: int = 0
+
+
+@dataclass(slots=True)
 class MessagesReleased:
     """These messages left the queue for good (a hint that entries may be dead; never required)."""
 

@@ -55,6 +55,7 @@ class Kind(IntEnum):
     ONCE = 19
     PUBLISHERS_ENDED = 20
     JOINED_SETTLEMENTS = 21
+    DEAD_LETTERS_DISCARD = 22
 
 
 class ReturnCause(IntEnum):
@@ -80,6 +81,10 @@ class Checkout:
     timeout_ms: int | None = None
 
 
+#: Options that came with a feature flag.
+_FLAGGED = (
+    *("delivery_limit_is_default", "keeps_letters", "letters_exchange", "letters_routing_key"),
+)
 _HEAD = struct.Struct("<BB")
 _PAIR_COUNT = struct.Struct("<I")
 _U64x2 = struct.Struct("<QQ")
@@ -234,8 +239,9 @@ def options_fields(options: QueueOptions) -> dict[str, Any]:
     field that it does not know.
     """
     known = asdict(options)
-    if not options.delivery_limit_is_default:
-        del known["delivery_limit_is_default"]
+    for name in _FLAGGED:
+        if known[name] in (False, None):
+            del known[name]
     return known
 
 
@@ -267,6 +273,14 @@ def encode_dead_letters_checkout(count: int) -> bytes:
 def encode_dead_letters_settle(ranges: Sequence[Range]) -> bytes:
     """All targets of these dead letters have confirmed: they leave the queue (R-ALO-5)."""
     return _json(Kind.DEAD_LETTERS_SETTLE, {"ranges": ranges})
+
+
+def encode_dead_letters_discard() -> bytes:
+    """Give up the dead letters that wait (feature flag kept_dead_letters).
+
+    Reply: JSON {"messages": count}.
+    """
+    return _json(Kind.DEAD_LETTERS_DISCARD, {})
 
 
 def decode_json(data: bytes) -> dict[str, Any]:

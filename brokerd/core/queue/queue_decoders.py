@@ -284,6 +284,7 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
     Kind.RESUME: _resume,
     Kind.GET: _get,
     Kind.PURGE: _nothing,
+    Kind.DEAD_LETTERS_DISCARD: _nothing,
     Kind.DELETE: _delete,
     Kind.CHANNEL_DOWN: _node,
     Kind.NODE_DOWN: _node,

@@ -137,6 +137,7 @@ class QueueMachine(QueueIntake):
             "prefetch_sum": sum(c.prefetch for c in self.consumers.rows() if c.registered),
             "dl_pending": self.letters.count,
             "dl_pending_since_ms": self.letters.oldest_ms(),
+            "dl_old_terms": self.letters_of_old,
             "deleted": self.deleted,
         }
 
@@ -221,19 +222,15 @@ class QueueMachine(QueueIntake):
             # Each type has an order of its own for what comes back.  The other way round a machine
             # that was made without a type learns it, which a publish may precede.
             return _refusal(406, "the type of a queue that holds messages cannot change")
-        self.options = options
+        before, self.options = self.options, options
+        self._trimmed_from = self.counters["maxlen_drop"]
         self._configure()
         if self._quorum and self.unacked:
             # Another timeout may hold now: all consumers are looked at.
             self.timeout_check_ms = self.clock_ms
         # The first command of each leader's term: a restart restarts the lease (R-Q-11).
         self._used()
-        if self.letters.count:
-            if self._at_least_once:
-                # R-ALO-9: pending ones follow the new exchange and key.
-                self._letters_added = True
-            else:
-                self._lose_letters()
+        self._letters_follow(before)
         return _OK
 
     # -- time -------------------------------------------------------------------------------
@@ -500,7 +497,9 @@ class QueueMachine(QueueIntake):
             count += span.end - span.first
             self.store.release(span)
         self.counters["purged"] += count
-        return _json({"messages": count + self._lose_letters()})
+        letters = self._lose_letters()
+        self._tell_dropped("purge", count, letters)
+        return _json({"messages": count + letters})
 
     def _delete(self, meta: Meta, command: queue_decoders.Delete) -> bytes:
         messages, consumers = self.store.ready, self.consumers.registered
@@ -519,13 +518,13 @@ class QueueMachine(QueueIntake):
             {"run": letter.span.run(), "reason": letter.reason, "time_ms": letter.time_ms}
             for letter in self.letters.checkout(count, meta.term)
         ]
-        return _json(
-            {
-                "letters": letters,
-                "exchange": self.options.dead_letter_exchange,
-                "routing_key": self.options.dead_letter_routing_key,
-            }
-        )
+        exchange, routing_key = self.options.letters_target()
+        return _json({"letters": letters, "exchange": exchange, "routing_key": routing_key})
+
+    def _dead_letters_discard(self, meta: Meta, command: None) -> bytes:
+        count = self._lose_letters()
+        self._tell_dropped("purge", 0, count)
+        return _json({"messages": count})
 
     def _dead_letters_settle(self, meta: Meta, ranges: list[Range]) -> bytes:
         for span in self.letters.settle(ranges):
@@ -571,6 +570,7 @@ _REPLIES_OF_DELETED: dict[int, bytes] = {
     Kind.DECLARED: _json({"deleted": True}),
     # R-Q-12
     Kind.DELETE: _json({"deleted": True, "messages": 0, "consumers": 0}),
+    Kind.DEAD_LETTERS_DISCARD: _json({"messages": 0, "deleted": True}),
     Kind.DEAD_LETTERS_CHECKOUT: _json({"letters": [], "exchange": None, "routing_key": None}),
 }
 
@@ -591,6 +591,7 @@ _HANDLERS: dict[int, Callable[[QueueMachine, Meta, Any], bytes]] = {
     Kind.UPDATE_OPTIONS: QueueMachine._update_options,
     Kind.TICK: QueueMachine._tick,
     Kind.DEAD_LETTERS_CHECKOUT: QueueMachine._dead_letters_checkout,
+    Kind.DEAD_LETTERS_DISCARD: QueueMachine._dead_letters_discard,
     Kind.DEAD_LETTERS_SETTLE: QueueMachine._dead_letters_settle,
     Kind.DECLARED: QueueMachine._declared,
     Kind.ONCE: QueueMachine._once,

@@ -16,7 +16,16 @@ from brokerd.core.queue.queue_state import COUNTERS, QueueState
 #: consumer is there; `memory_bytes`: beside the bodies; `head_ms`: when the message that is served
 #: next was enqueued; `used_ms`: end of the last use; the rest as in a queue's overview and books.
 FIGURES = (
-    *("messages", "ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers"),
+    *(
+        "messages",
+        "ready",
+        "unacked",
+        "dl_pending",
+        "dl_old_terms",
+        "ready_bytes",
+        "unacked_bytes",
+        "consumers",
+    ),
     *("is_unattended", "delivery_limit", "memory_bytes", "head_ms", "used_ms"),
     *COUNTERS,
 )
@@ -26,6 +35,7 @@ UNKNOWN = -1
 NUMBER_MAX = 2**63 - 1
 
 _NUMBERS = struct.Struct(f"{len(FIGURES)}q")
+_FIRST = struct.Struct("q")
 #: Bytes of the numbers.
 SIZE = _NUMBERS.size
 
@@ -37,7 +47,7 @@ def encode(state: QueueState) -> bytes:
     ready, unacked, letters = store.ready, state.unacked, state.letters.count
     consumers, counters = state.consumers.registered, state.counters
     numbers = _NUMBERS.pack(
-        *(ready + unacked + letters, ready, unacked, letters),
+        *(ready + unacked + letters, ready, unacked, letters, state.letters_of_old),
         *(store.ready_bytes, state.unacked_bytes, consumers),
         1 if ready and not consumers else 0,
         UNKNOWN if limit is None else min(limit, NUMBER_MAX),
@@ -50,6 +60,12 @@ def encode(state: QueueState) -> bytes:
     if active is None:
         return numbers
     return numbers + active.id.tag.encode("utf-8", "surrogateescape")
+
+
+def messages_of(outline: bytes) -> int:
+    """Return how many messages are in the queue, dead letters that wait included."""
+    (messages,) = _FIRST.unpack_from(outline)
+    return int(messages)
 
 
 def single_of(outline: bytes) -> str | None:

@@ -7,6 +7,7 @@ no clock, no bodies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -97,6 +98,8 @@ class QueueState:
         #: For the delivery limit, to nowhere.
         self._given_up: list[Run] = []
         self._letters_added = False
+        #: maxlen_drop before this command changed the settings.
+        self._trimmed_from: int | None = None
         self._configure()
 
     # -- checks --------------------------------------------------------------------------------
@@ -146,6 +149,11 @@ class QueueState:
         )
 
     @property
+    def letters_of_old(self) -> int:
+        """Return how many dead letters wait though the settings no longer have it so (R-ALO-9)."""
+        return 0 if self._at_least_once else self.letters.count
+
+    @property
     def _counts_rejects_only(self) -> bool:
         return self.options.delivery_count_mode in ("4.3", "failures")
 
@@ -190,10 +198,11 @@ class QueueState:
         if not self._quorum:
             return store.ready, store.ready_bytes
         letters, delayed = self.letters, self.delayed
-        return (
-            store.ready + letters.count + delayed.count,
-            store.ready_bytes + letters.size_bytes + delayed.size_bytes,
-        )
+        ready, ready_bytes = store.ready + delayed.count, store.ready_bytes + delayed.size_bytes
+        if not self._at_least_once:
+            # Those of older settings take no room from what comes under these.
+            return ready, ready_bytes
+        return ready + letters.count, ready_bytes + letters.size_bytes
 
     def _watch_limit(self) -> None:
         """R-LEN-7: over the limit a quorum queue refuses, until it is at four fifths of it."""
@@ -454,7 +463,27 @@ class QueueState:
         key = (reason, exchange, self.options.dead_letter_routing_key)
         return self._dead.setdefault(key, [])
 
+    def _letters_follow(self, before: QueueOptions) -> None:
+        """R-ALO-9: dead letters that wait follow a new exchange and key.  Where the settings name
+        none any more, or are for at most once, they wait on under those that they had.
+        """
+        if not self.letters.count:
+            return
+        options = self.options
+        if not (self._at_least_once or options.keeps_letters):
+            self._tell_dropped("policy", 0, self._lose_letters())
+            return
+        if options.dead_letter_exchange is None:
+            exchange, key = before.letters_target()
+            old = replace(options, letters_exchange=exchange, letters_routing_key=key)
+            self.options = kept(old)
+        self._letters_added = True
+
     # -- the end -------------------------------------------------------------------------------
+
+    def _tell_dropped(self, cause: str, messages: int, letters: int = 0) -> None:
+        if messages or letters:
+            self._effects.append(effects.Dropped(cause, messages, letters))
 
     def _lose_letters(self) -> int:
         count = self.letters.count
@@ -465,11 +494,12 @@ class QueueState:
 
     def _end(self, cause: str) -> None:
         """The queue is gone: nothing is dead-lettered (R-DLX-3); each message counts once."""
-        self._save_orphans()
+        saved = self._save_orphans()
         delayed = self.delayed.clear()
-        self.counters["purged"] += self.store.ready + sum(s.end - s.first for s in delayed)
+        ready = self.store.ready + sum(s.end - s.first for s in delayed)
+        self.counters["purged"] += ready
         self.counters["orphaned"] += self.unacked
-        self._lose_letters()
+        self._tell_dropped(cause, ready + self.unacked - saved, self._lose_letters())
         for consumer in self.consumers.clear():
             self._effects.append(effects.ConsumerCancelled(consumer.id, cause))
         self.store.forget()
@@ -480,11 +510,13 @@ class QueueState:
         self.deleted = cause
         self._effects.append(effects.QueueDeleted(cause))
 
-    def _save_orphans(self) -> None:
-        """R-MQ-2, R-MQ-3: what is left goes to the alternate exchange, in queue order."""
+    def _save_orphans(self) -> int:
+        """R-MQ-2, R-MQ-3: what is left goes to the alternate exchange, in queue order; return how
+        many those are.
+        """
         exchange = self.options.alternate_exchange
         if exchange is None:
-            return
+            return 0
         spans = [span for consumer in self.consumers.rows() for span in consumer.held]
         if self.options.orphan_scope == "all":
             spans += [*self.store, *(span for _, span in self.delayed)]
@@ -492,6 +524,7 @@ class QueueState:
             self._reroute("orphaned", exchange, sorted(spans, key=_first))
             # Before the queue's end, which comes with the effects.
             self._take_rerouted()
+        return sum(span.end - span.first for span in spans)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -518,6 +551,11 @@ class QueueState:
         if self._given_up:
             result.append(effects.GivenUp(self._given_up))
             self._given_up = []
+        if self._trimmed_from is not None:
+            trimmed = self.counters["maxlen_drop"] - self._trimmed_from
+            self._trimmed_from = None
+            if trimmed and self.options.dead_letter_exchange is None:
+                result.append(effects.Dropped("policy", trimmed))
         if self._letters_added:
             self._letters_added = False
             if self.letters.count:

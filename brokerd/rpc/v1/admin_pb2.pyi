@@ -374,12 +374,14 @@ class SetSettingsResponse(_message.Message):
     def __init__(self, settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PurgeQueueRequest(_message.Message):
-    __slots__ = ("vhost", "name")
+    __slots__ = ("vhost", "name", "dead_letters")
     VHOST_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     vhost: str
     name: str
-    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    dead_letters: bool
+    def __init__(self, vhost: _Optional[str] = ..., name: _Optional[str] = ..., dead_letters: _Optional[bool] = ...) -> None: ...
 
 class PurgeQueueResponse(_message.Message):
     __slots__ = ("messages",)

@@ -212,9 +212,15 @@ async def delete_queue(
     return Deleted(True, messages, consumers)
 
 
-async def purge_queue(queues: ports.Queues, queue: Queue) -> int:
-    """Remove a queue's ready messages; return how many."""
-    raw = await ask(queues, queue.uid, queue_commands.encode_purge())
+async def purge_queue(queues: ports.Queues, queue: Queue, *, dead_letters: bool = False) -> int:
+    """Remove a queue's ready messages; return how many.
+
+    dead_letters: nothing but dead letters that wait (feature flag kept_dead_letters).
+    """
+    command = queue_commands.encode_purge()
+    if dead_letters:
+        command = queue_commands.encode_dead_letters_discard()
+    raw = await ask(queues, queue.uid, command)
     return 0 if raw is None else int(queue_commands.decode_reply(raw).get("messages", 0))
 
 

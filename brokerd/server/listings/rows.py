@@ -88,6 +88,7 @@ def _queue_figures(services: Sources, queue: Queue) -> Row:
         "messages_unacknowledged": overview["unacked"],
         "messages": messages,
         "messages_dlx": overview["dl_pending"],
+        "messages_dlx_old_terms": overview["dl_old_terms"],
         # A durable queue's messages are all on disk, a transient one's all in memory.
         "messages_persistent": messages if queue.durable else 0,
         "message_bytes": size,

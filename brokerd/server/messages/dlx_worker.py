@@ -39,6 +39,11 @@ RETRY_S = 180.0
 UNAVAILABLE_S = 5.0
 #: R-DLX-32: lists of queues that were logged as a cycle; beyond this many no more are.
 CYCLES_MAX = 1000
+#: What a warning adds for letters that wait though the queue's settings no longer have it so.
+_OLD_TERMS = (
+    "; they wait under settings that the queue no longer has: make it, or give them up with "
+    "brokerctl purge_queue --dead-letters"
+)
 #: What telemetry says of a message for which there is no letter.
 DROPPED = "dropped"
 
@@ -147,7 +152,18 @@ class DeadLetterer:
                     [target.name for target in targets],
                 )
                 self._give_up(queue, effect.reason, run, content, outcome)
+                if not targets and not cycling:
+                    self._unrouted(queue, effect.exchange, result)
         publisher.flush()
+
+    def _unrouted(self, queue: Queue, exchange: str, result: RouteResult) -> None:
+        """R-DLX-18: nobody waits for it; it is counted, and told of once a minute."""
+        self._routing.dropped.unrouted("dead_letter_unroutable")
+        self._routing.warn(
+            f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' are dropped: "
+            f"exchange '{exchange}' "
+            + ("does not exist" if result.exchange is None else "has no route for them")
+        )
 
     def _make_known(self, targets: Sequence[Queue]) -> None:
         """Have what goes to queues that are in the catalog wait for them.
@@ -165,10 +181,10 @@ class DeadLetterer:
         routing = self._routing
         content = self._queues.contents(uid, letter.run)[0]
         queue = self._queues.queue_of(uid)
-        exchange = options.dead_letter_exchange
+        exchange, routing_key = options.letters_target()
         if queue is None or exchange is None:
             return Addressed("", RouteResult(None), content)
-        target = (exchange, options.dead_letter_routing_key)
+        target = (exchange, routing_key)
         count = letter.run.delivery_count
         dead, result = record_death(
             routing, queue, content, letter.reason, letter.time_s, target, count
@@ -183,13 +199,14 @@ class DeadLetterer:
         if targets:
             self._make_known(targets)
             if not letter.is_sent:
-                self._count(queue, letter, options, targets, len(dead[2]))
+                self._count(queue, letter, target, targets, len(dead[2]))
                 self._give_up(queue, letter.reason, letter.run, content, "routed")
         elif not cycling:
             routing.warn(
                 f"dead letters of queue '{queue.name}' in vhost '{queue.vhost}' wait: "
                 f"exchange '{exchange}' "
                 + ("does not exist" if result.exchange is None else "has no route for them")
+                + ("" if options.at_least_once else _OLD_TERMS)
             )
         return Addressed(queue.vhost, result, dead, targets)
 
@@ -197,7 +214,7 @@ class DeadLetterer:
         self,
         queue: Queue,
         letter: Pending,
-        options: QueueOptions,
+        to: tuple[str, str | None],
         targets: Sequence[Queue],
         size_bytes: int,
     ) -> None:
@@ -206,8 +223,7 @@ class DeadLetterer:
             queue.vhost,
             queue.name,
             letter.reason,
-            options.dead_letter_exchange or "",
-            options.dead_letter_routing_key or "",
+            *(to[0], to[1] or ""),
             "at-least-once",
             "routed",
             1,
@@ -238,6 +254,12 @@ class DeadLetterer:
                 self._give_up(queue, "delivery_limit", run, content, DROPPED)
             if unseen := run.length - len(contents):
                 poison.unseen(queue.vhost, queue.name, run.acquired_count, unseen, DROPPED)
+
+    def dropped(self, uid: int, effect: effects.Dropped) -> None:
+        """Count and log messages that a purge, a setting or the queue's end took away."""
+        queue = self._queues.queue_of(uid)
+        vhost, name = ("", f"group={uid:x}") if queue is None else (queue.vhost, queue.name)
+        self._routing.dropped.of_queue(vhost, name, effect.cause, effect.messages, effect.letters)
 
     def wake(self, uid: int) -> None:
         """There are dead letters of an at-least-once queue whose leader is here."""

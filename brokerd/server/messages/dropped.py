@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import logging
 
+from brokerd.core.catalog.catalog_objects import Queue
+
 log = logging.getLogger(__name__)
 
 #: What takes messages away: a purge; a queue that was deleted, or that expired or was auto-deleted;
-#: a policy or another setting of a queue that holds them; a shovel whose destination has no queue.
-CAUSES = ("purge", "queue_deleted", "queue_expired", "policy", "shovel_unroutable")
-#: Of the end of a queue (effects.QueueDeleted).
-_OWN_ENDS = ("expired", "auto-delete")
-
-
-def cause_of_end(cause: str) -> str:
-    """Return how a queue's end is counted."""
-    return "queue_expired" if cause in _OWN_ENDS else "queue_deleted"
+#: a policy or another setting of a queue that holds them; a shovel whose destination has no queue;
+#: a dead letter exchange (at most once), or a queue's alternate exchange, that has none.
+CAUSES = (
+    *("purge", "queue_deleted", "queue_expired", "policy", "shovel_unroutable"),
+    *("dead_letter_unroutable", "reroute_unroutable"),
+)
+#: How the causes of effects.Dropped are counted; all others are those of deletions.
+_COUNTED = {
+    "purge": "purge",
+    "policy": "policy",
+    "expired": "queue_expired",
+    "auto-delete": "queue_expired",
+}
+#: Those that somebody has asked for.
+_ASKED_FOR = ("purge", "queue_deleted")
 
 
 class Dropped:
@@ -28,15 +36,25 @@ class Dropped:
     def __init__(self) -> None:
         self.totals: dict[str, int] = dict.fromkeys(CAUSES, 0)
 
-    def of_queue(
-        self, vhost: str, queue: str, cause: str, messages: int, letters: int, why: str
-    ) -> None:
-        """A queue lost messages, and dead letters that waited in it."""
-        self.totals[cause] += messages + letters
-        log.warning(
-            "queue '%s' in vhost '%s' dropped %d messages cause=%s (%s) dead_letters=%d",
-            *(queue, vhost, messages, cause, why, letters),
+    def of_queue(self, vhost: str, queue: str, cause: str, messages: int, letters: int) -> None:
+        """A queue lost messages, and dead letters that waited in it (effects.Dropped)."""
+        counted = _COUNTED.get(cause, "queue_deleted")
+        self.totals[counted] += messages + letters
+        log.log(
+            logging.INFO if counted in _ASKED_FOR else logging.WARNING,
+            "queue '%s' in vhost '%s' dropped %d messages and %d dead letters that waited, "
+            "for %s cause=%s",
+            *(queue, vhost, messages, letters, cause, counted),
         )
+
+    def of_vanished(self, queue: Queue, messages: int) -> None:
+        """A queue is gone without its own word, with its vhost, say."""
+        if messages:
+            self.of_queue(queue.vhost, queue.name, "deleted in the catalog", messages, 0)
+
+    def unrouted(self, cause: str) -> None:
+        """A message that a queue gave up found no other one."""
+        self.totals[cause] += 1
 
     def of_shovel(self, link: str, count: int, exchange: str, routing_key: str) -> None:
         """A shovel gave up messages that no queue of its destination takes."""

@@ -90,6 +90,10 @@ class DeadLetters(Protocol):
         """Tell what kind of messages they were."""
         ...
 
+    def dropped(self, uid: int, effect: effects.Dropped) -> None:
+        """Count and log what is gone."""
+        ...
+
     def wake(self, uid: int) -> None:
         """Letters of an at-least-once queue wait."""
         ...
@@ -479,6 +483,9 @@ class QueueLeaders:
     def _given_up(self, uid: int, _: int, effect: effects.GivenUp) -> None:
         self._dead_letters.given_up(uid, effect)
 
+    def _dropped(self, uid: int, _: int, effect: effects.Dropped) -> None:
+        self._dead_letters.dropped(uid, effect)
+
     def _dead_letters_waiting(self, uid: int, _: int, __: effects.DeadLettersWaiting) -> None:
         self._dead_letters.wake(uid)
 
@@ -500,6 +507,7 @@ _EFFECTS: dict[type, Callable[[QueueLeaders, int, int, Any], None]] = {
     effects.DeadLetter: QueueLeaders._dead_letter,
     effects.Reroute: QueueLeaders._reroute,
     effects.GivenUp: QueueLeaders._given_up,
+    effects.Dropped: QueueLeaders._dropped,
     effects.DeadLettersWaiting: QueueLeaders._dead_letters_waiting,
     effects.QueueDeleted: QueueLeaders._queue_deleted,
 }

@@ -55,4 +55,9 @@ def _publish(
     # R-MQ-6: an alternate without a binding that matches has an alternate of its own.
     result = routing.router.route(vhost, exchange, routing_key, table, extra)
     letter = ((exchange, routing_key), header, body, message_annotations.encode(kept))
-    pipeline.send_own(routing, publisher, vhost, result, [letter], 1)
+    if not pipeline.send_own(routing, publisher, vhost, result, [letter], 1):
+        routing.dropped.unrouted("reroute_unroutable")
+        routing.warn(
+            f"messages of a queue for the alternate exchange '{exchange}' in vhost '{vhost}' "
+            "are dropped: it has no route for them"
+        )

@@ -105,6 +105,9 @@ class SimLetters:
     def given_up(self, uid: int, effect: effects.GivenUp) -> None:
         """Nobody counts kinds of messages here."""
 
+    def dropped(self, uid: int, effect: effects.Dropped) -> None:
+        """Nobody counts what purges and ends take here."""
+
     def reroute(self, uid: int, effect: effects.Reroute) -> None:
         """No queue of the simulation has an alternate exchange."""
         raise AssertionError(f"queue {uid} sends messages on: {effect}")

@@ -215,11 +215,16 @@ def test_what_the_last_release_does_not_know_is_not_written_before_it_may_be() -
     """A member that refused the options would go another way than the others."""
     plain = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_count_mode="4.3")
     told = QueueOptions(queue_type="quorum", delivery_limit=20, delivery_limit_is_default=True)
-    for options, is_in in ((plain, False), (told, True)):
+    kept = QueueOptions(
+        *("quorum",), keeps_letters=True, letters_exchange="a", letters_routing_key=""
+    )
+    names = [b"keeps_letters", b"letters_exchange", b"letters_routing_key"]
+    for options, is_in in ((plain, False), (told, True), (kept, False)):
         command = queue_commands.encode_update_options(options)
         machine = QueueMachine(options)
         for written in (command, machine.snapshot()):
             assert (b"delivery_limit_is_default" in written) is is_in
+            assert all((name in written) is (options is kept) for name in names)
         copy = QueueMachine()
         copy.restore(machine.snapshot())
         assert copy.options == options

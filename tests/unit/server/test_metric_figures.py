@@ -56,6 +56,7 @@ async def test_queues_led_here_are_added_up(member: MovingQueues) -> None:
         "ready_bytes": 750,
         "unacked_bytes": 55,
         "dl_pending": 0,
+        "dl_old_terms": 0,
         "consumers": 2,
     }
     counted = {name: value for name, value in figures.counters.items() if value}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.core.queue import queue_commands
+from brokerd.core.queue import effects, queue_commands
 from brokerd.core.queue.dead_letters import DeadLetters
 from brokerd.core.queue.queue_spans import Entry, Span
 from tests.unit.core.queue_driver import QueueDriver, content
@@ -72,7 +72,7 @@ def test_letters_that_are_lost_in_the_same_command_wake_nobody() -> None:
     )
     q.publish(content(b"x", ttl_ms=10))
     q.now_ms += 20
-    assert q.send(queue_commands.encode_purge()).effects == []
+    assert q.send(queue_commands.encode_purge()).effects == [effects.Dropped("purge", 0, 1)]
     assert q.count("dl_lost") == 1
 
 

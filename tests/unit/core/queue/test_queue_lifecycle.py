@@ -33,7 +33,8 @@ def test_purge_removes_ready_messages_only_and_dead_letters_none() -> None:
     q.fill(4)
     outcome = q.send(queue_commands.encode_purge())
     assert queue_commands.decode_reply(outcome.reply) == {"messages": 3}
-    assert outcome.effects == []
+    assert outcome.effects == [effects.Dropped("purge", 3)]
+    assert q.send(queue_commands.encode_purge()).effects == []
     assert (q.ready, q.unacked, q.count("purged")) == (0, 1, 3)
 
 
@@ -213,8 +214,8 @@ def test_waiting_dead_letters_count_against_the_length_limit() -> None:
     assert q.accepted(b"x", b"y", b"z") == 2
 
 
-def test_a_change_of_exchange_is_followed_and_a_change_away_deletes() -> None:
-    """R-ALO-9"""
+def test_a_change_of_exchange_is_followed_and_before_the_flag_a_change_away_deletes() -> None:
+    """R-ALO-9: until all members keep them."""
     q = QueueDriver(**AT_LEAST_ONCE)
     q.consume()
     q.fill(2)
@@ -223,9 +224,105 @@ def test_a_change_of_exchange_is_followed_and_a_change_away_deletes() -> None:
     assert outcome.effects == [effects.DeadLettersWaiting()]
     reply = q.reply(queue_commands.encode_dead_letters_checkout(1))
     assert (reply["exchange"], reply["routing_key"]) == ("new", "k")
-    q.configure(**{**AT_LEAST_ONCE, "at_least_once": False})
+    outcome = q.configure(**{**AT_LEAST_ONCE, "at_least_once": False})
+    assert outcome.effects == [effects.Dropped("policy", 0, 2)]
     assert (q.machine.overview()["dl_pending"], q.count("dl_lost")) == (0, 2)
     assert list(q.machine.live_indexes()) == []
+
+
+KEPT = {**AT_LEAST_ONCE, "keeps_letters": True}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at_least_once": False},
+        {"at_least_once": False, "overflow": "drop-head"},
+        {"at_least_once": False, "dead_letter_exchange": None, "dead_letter_routing_key": None},
+        {"dead_letter_exchange": None, "dead_letter_routing_key": None},
+    ],
+)
+def test_dead_letters_that_wait_are_kept_whatever_the_settings_become(
+    change: dict[str, Any],
+) -> None:
+    """R-ALO-9, G6: they go where they were to go, unless the settings name another place."""
+    q = QueueDriver(**KEPT)
+    q.consume()
+    q.fill(3)
+    q.discard((0, 2))
+    outcome = q.configure(**{**KEPT, **change})
+    assert outcome.effects == [effects.DeadLettersWaiting()]
+    view = q.machine.overview()
+    assert (view["dl_pending"], view["dl_old_terms"], q.count("dl_lost")) == (2, 2, 0)
+    q.machine.restore(q.machine.snapshot())
+    # As a new leader does.
+    q.configure(**{**KEPT, **change})
+    reply = q.reply(queue_commands.encode_dead_letters_checkout(9))
+    target = (KEPT["dead_letter_exchange"], KEPT["dead_letter_routing_key"])
+    assert (reply["exchange"], reply["routing_key"]) == target
+    assert sum(letter["run"][1] for letter in reply["letters"]) == 2
+    q.configure(**{**KEPT, "at_least_once": False, "dead_letter_exchange": "new"})
+    reply = q.reply(queue_commands.encode_dead_letters_checkout(9))
+    assert reply["exchange"] == "new"
+    q.send(queue_commands.encode_dead_letters_settle([(0, 2)]))
+    assert (q.machine.overview()["dl_old_terms"], q.count("dl_confirmed")) == (0, 2)
+    # What dies from now on does so under the settings of now.
+    outcome = q.discard((2, 3))
+    assert only(outcome, effects.DeadLetter).exchange == "new"
+    q.configure(**{**KEPT, **change})
+    assert q.machine.options.letters_exchange is None
+
+
+def test_dead_letters_of_older_settings_take_no_room_from_new_messages() -> None:
+    """R-LEN-8: under drop-head each would drop one."""
+    q = QueueDriver(**KEPT, max_length=2)
+    q.consume(prefetch=3)
+    q.fill(3)
+    q.discard((0, 3))
+    q.send(queue_commands.encode_cancel(consumer()))
+    assert q.accepted(b"x") == 0
+    q.configure(**{**KEPT, "at_least_once": False, "overflow": "drop-head", "max_length": 2})
+    assert q.accepted(b"x", b"y") == 2
+    assert (q.ready, q.count("maxlen_drop"), q.machine.overview()["dl_old_terms"]) == (2, 0, 3)
+
+
+def test_dead_letters_that_wait_are_given_up_by_name() -> None:
+    q = QueueDriver(**KEPT)
+    q.consume(prefetch=1)
+    q.fill(3)
+    q.discard((0, 1))
+    q.reply(queue_commands.encode_dead_letters_checkout(1))
+    discard = queue_commands.encode_dead_letters_discard()
+    outcome = q.send(discard)
+    assert queue_commands.decode_reply(outcome.reply) == {"messages": 1}
+    assert outcome.effects == [effects.Dropped("purge", 0, 1)]
+    assert (q.ready, q.count("purged"), q.count("dl_lost")) == (1, 0, 1)
+    assert q.send(discard).effects == []
+    q.send(queue_commands.encode_delete(False, False, "admin"))
+    assert q.reply(discard) == {"messages": 0, "deleted": True}
+
+
+def test_what_a_purge_a_setting_and_the_end_take_away_is_told() -> None:
+    """R-LEN-10, R-Q-11; what is dead-lettered, or saved by an alternate exchange, is not gone."""
+    q = QueueDriver(expires_ms=5)
+    q.fill(4)
+    assert q.configure(expires_ms=5, max_length=3).effects == [effects.Dropped("policy", 1)]
+    assert q.configure(expires_ms=5, max_length=3).effects == []
+    q.fill(1)
+    assert only(q.tick(9), effects.Dropped) == effects.Dropped("expired", 3)
+    q = QueueDriver(dead_letter_exchange="dlx")
+    q.fill(4)
+    q.consume(prefetch=1)
+    shorter = q.configure(dead_letter_exchange="dlx", max_length=1)
+    assert [type(effect) for effect in shorter.effects] == [effects.DeadLetter]
+    outcome = q.send(queue_commands.encode_delete(False, False, "client"))
+    assert only(outcome, effects.Dropped) == effects.Dropped("client", 2)
+    for scope, lost in (("all", []), ("unacked", [effects.Dropped("client", 1)])):
+        q = QueueDriver(alternate_exchange="alt", orphan_scope=scope)
+        q.fill(2)
+        q.consume(prefetch=1)
+        outcome = q.send(queue_commands.encode_delete(False, False, "client"))
+        assert [each for each in outcome.effects if isinstance(each, effects.Dropped)] == lost
 
 
 def test_purge_of_a_quorum_queue_purges_its_dead_letters() -> None:

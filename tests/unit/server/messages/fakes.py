@@ -174,13 +174,19 @@ class Hub(DeliveryHub):
 
 
 class DeadLetters:
-    """Nothing dies here."""
+    """Nothing dies here; notes what was dropped."""
+
+    def __init__(self) -> None:
+        self.gone: list[tuple[int, effects.Dropped]] = []
 
     def publish(self, uid: int, effect: effects.DeadLetter) -> None:
         raise AssertionError(effect)
 
     def reroute(self, uid: int, effect: effects.Reroute) -> None:
         raise AssertionError(effect)
+
+    def dropped(self, uid: int, effect: effects.Dropped) -> None:
+        self.gone.append((uid, effect))
 
     def given_up(self, uid: int, effect: effects.GivenUp) -> None:
         raise AssertionError(effect)

@@ -112,6 +112,16 @@ class SlowSync(OneNode):
         self._victim.control.calm()
 
 
+class DiskStall(SlowSync):
+    """No sync of one member returns, until all do (ADR 68)."""
+
+    lasts_s, calm_s = 20.0, 10.0
+
+    def strike(self, world: World, node: Node) -> None:
+        assert node.control is not None
+        node.control.set(sync_stalls=True)
+
+
 class Eio(SlowSync):
     """Writes and syncs of one member fail with EIO."""
 
@@ -296,12 +306,13 @@ def _partition(shape: str) -> Callable[[], Fault]:
     return lambda: Partition(shape)
 
 
-#: The 15 families of the nightly matrix, each with 3 and with 5 members.
+#: The 16 families of the nightly matrix, each with 3 and with 5 members.
 MATRIX: dict[str, Callable[[], Fault]] = {
     **{shape: _partition(shape) for shape in SHAPES},
     "kill": Kill,
     "freeze": Freeze,
     "slow-sync": SlowSync,
+    "disk-stall": DiskStall,
     "disk-full": DiskFull,
     "eio": Eio,
     "bit-flip": BitFlip,

@@ -1,9 +1,10 @@
 /* A library that a broker is started with (LD_PRELOAD), so that its disk and clock can misbehave.
  *
  * The same faults for every broker, whatever it is written in: slow or failing syncs, failing
- * writes to files below CHAOS_DATA, a wall clock that is wrong.  CHAOS_CONTROL names a file of
- * four int64: sync delay in ms, errno of syncs, errno of writes, clock offset in ms; it is mapped,
- * so a change acts at once.  Built and driven by shim.py.
+ * writes to files below CHAOS_DATA, syncs that do not return, a wall clock that is wrong.
+ * CHAOS_CONTROL names a file of five int64: sync delay in ms, errno of syncs, errno of writes, clock
+ * offset in ms, whether syncs stall; it is mapped, so a change acts at once, also on the syncs that
+ * stall.  Built and driven by shim.py.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SYNC_DELAY_MS, SYNC_ERRNO, WRITE_ERRNO, CLOCK_OFFSET_MS, FIELDS };
+enum { SYNC_DELAY_MS, SYNC_ERRNO, WRITE_ERRNO, CLOCK_OFFSET_MS, SYNC_STALLS, FIELDS };
 
 static volatile int64_t *control;
 static const char *data;
@@ -58,6 +59,8 @@ static int fails(int field, int descriptor) {
 static int syncs_badly(int descriptor) {
     if (!control) return 0;
     if (control[SYNC_DELAY_MS] && is_data(descriptor)) usleep(control[SYNC_DELAY_MS] * 1000);
+    if (control[SYNC_STALLS] && is_data(descriptor))
+        while (control[SYNC_STALLS]) usleep(20000);
     return fails(SYNC_ERRNO, descriptor);
 }
 

@@ -33,7 +33,7 @@ def build(folder: Path) -> Path:
 
 
 class Control:
-    """The four numbers of one member, in a file that its process has mapped."""
+    """The five numbers of one member, in a file that its process has mapped."""
 
     def __init__(self, library: Path, control: Path, data: Path) -> None:
         self._path = control
@@ -52,9 +52,12 @@ class Control:
         sync_errno: int = 0,
         write_errno: int = 0,
         clock_offset_ms: int = 0,
+        sync_stalls: bool = False,
     ) -> None:
         """Misbehave from now on, in this way and in no other."""
-        numbers = struct.pack("=4q", sync_delay_ms, sync_errno, write_errno, clock_offset_ms)
+        numbers = struct.pack(
+            "=5q", sync_delay_ms, sync_errno, write_errno, clock_offset_ms, sync_stalls
+        )
         # In place: another file of the same name would not be the mapped one.
         with self._path.open("r+b" if self._path.exists() else "wb") as file:
             file.write(numbers)

@@ -137,16 +137,23 @@ class CatalogWriter:
                 waiting[1].set_result(None)
 
     async def _wait_applied(self, revision: int, timeout_s: float) -> None:
-        """Wait until this member has applied the catalog up to `revision` (read your writes)."""
+        """Wait until this member has applied the catalog up to `revision` (read your writes).
+
+        Not for long where the disk here does not answer: its leader sends it no more than a window.
+        """
         if self._view.revision >= revision:
             return
+        host, clock = self._host, asyncio.get_running_loop().time
         future = asyncio.get_running_loop().create_future()
         self._waiters.append((revision, future))
+        stalled_until_s = clock() + SYNC_S
         try:
             async with asyncio.timeout(timeout_s):
                 # A snapshot that brings the revision tells nobody: it is looked at again.
                 while not future.done() and self._view.revision < revision:
                     await asyncio.wait((future,), timeout=ASK_AGAIN_S)
+                    if clock() >= stalled_until_s and host.is_stalled(host.node):
+                        raise Unavailable(f"the disk of member '{host.node}' does not answer")
         except TimeoutError as error:
             raise Unavailable("this member lags behind") from error
 

@@ -281,6 +281,8 @@ class SimMember:
         self.wal: WriteAheadLog | None = None
         self.broker: SimBroker | None = None
         self.is_slow = False
+        #: The disk does not answer.
+        self.is_stalled = False
         #: It is no member of the cluster now.
         self.is_out = False
         #: Damage may happen here and nowhere else: only a majority's disks must survive (G1).
@@ -342,6 +344,25 @@ class SimMember:
     def _sync_ms(self) -> float:
         slow_ms = 150.0 if self.is_slow else 0.0
         return 0.2 + self.rng.random() * self.world.scenario.sync_ms_max + slow_ms
+
+    def stall(self, is_stalled: bool) -> None:
+        """The disk does not answer from now on, or does again."""
+        self.is_stalled = is_stalled
+        if self._writes is not None and self.is_up:
+            with self.loop.entered():
+                self._writes.stall(is_stalled)
+
+    def stall_for(self, for_ms: int) -> None:
+        """The disk does not answer for so long."""
+        self.world.record("stall", self.id, for_ms)
+        self.stall(True)
+        self.world.kernel.after(for_ms, self.stall, False)
+
+    def mend_disk(self) -> None:
+        """The disk works as it should."""
+        self.is_slow = False
+        self.stall(False)
+        self.disk.repair()
 
     # ---- life -----------------------------------------------------------------------------------
 
@@ -478,6 +499,7 @@ class SimMember:
 
         def new_queue(*arguments: Any) -> SimWriteQueue:
             queue = SimWriteQueue(*arguments, loop=self.loop, sync_ms=self._sync_ms)
+            queue.stall(self.is_stalled)
             queues.append(queue)
             return queue
 

@@ -40,6 +40,8 @@ class Scenario:
     #: So long a member gathers what its channels publish and acknowledge for one command (ADR 62,
     #: 65); 0: it sends one for each.
     turn_ms: int = 0
+    #: Disks do not answer for a while.
+    disk_stalls: bool = False
 
     @classmethod
     def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
@@ -72,6 +74,7 @@ class Scenario:
         # A draw that leaves those behind it as they were before there was this one.
         state = rng.getstate()
         scenario.turn_ms = rng.choice((0, 30, 150))
+        scenario.disk_stalls = rng.random() < 0.2
         rng.setstate(state)
         if scenario.turn_ms:
             scenario.publisher_count += 2
@@ -85,6 +88,7 @@ _QUIET: dict[str, Any] = {
     "mutes": False,
     "slow_disks": False,
     "disk_errors": False,
+    "disk_stalls": False,
     "bit_flips": False,
     "transfers": False,
     "membership": False,
@@ -141,6 +145,9 @@ PROFILES: dict[str, dict[str, Any]] = {
     },
     #: Members come and go.
     "members": _QUIET | {"membership": True, "crashes": True, "partitions": True, "node_count": 4},
+    #: Disks do not answer for a while: leaders go on by their followers' (ADR 68).
+    "stalls": _QUIET
+    | {"disk_stalls": True, "transfers": True, "crashes": True, "sync_ms_max": 4.0},
     #: Consumers and their members die.
     "consumers": _QUIET
     | {"crashes": True, "channel_ends": 0.05, "dead_letters": True, "transfers": True},

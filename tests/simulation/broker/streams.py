@@ -325,6 +325,8 @@ class SimTransport:
         """See Transport."""
         is_changed = liveness.alarms != self._alarms
         self._alarms = liveness.alarms
+        told = peer_pb2.Liveness(alarms=liveness.alarms)
+        self._liveness = peer_pb2.PeerFrame(liveness=told).SerializeToString()
         return is_changed
 
     def send_heartbeats(self) -> None:

@@ -234,6 +234,7 @@ class BrokerWorld:
             choices.append(self._toggle_disk)
         if scenario.disk_errors:
             choices.append(self._fail_disk)
+        choices += [self._stall_disk] * 2 * scenario.disk_stalls
         if scenario.bit_flips:
             choices.append(self._decay)
         if scenario.transfers:
@@ -306,6 +307,9 @@ class BrokerWorld:
     def _toggle_disk(self) -> None:
         member = self.members[self.rng.choice(self._names)]
         member.is_slow = not member.is_slow
+
+    def _stall_disk(self) -> None:
+        self.members[self.rng.choice(self._names)].stall_for(self.rng.choice((100, 900, 2_500)))
 
     def _fail_disk(self) -> None:
         member = self.members[self.rng.choice(self._names)]
@@ -451,8 +455,7 @@ class BrokerWorld:
         self.wires.blocked.clear()
         self.wires.muted.clear()
         for member in self.members.values():
-            member.is_slow = False
-            member.disk.repair()
+            member.mend_disk()
             member.start()
 
     # ---- running --------------------------------------------------------------------------------

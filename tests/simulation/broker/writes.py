@@ -40,8 +40,11 @@ class SimWriteQueue(write_queue.WriteQueue):
         self._is_busy = False
         self._has_failed = False
         self._sync_ms = sync_ms
-        #: Steps that the "thread" has and has not done.
+        #: Steps that the "thread" has and has not done, and when it began the first of them.
         self._steps: list[write_queue.Step] = []
+        self._began_s = 0.0
+        #: The disk does not answer (see stall), and a step that is done waits for that.
+        self._is_stalled = self._is_held = False
 
     def hand_over(self) -> None:
         """Give everything that waits to the "thread", if it is idle."""
@@ -50,15 +53,30 @@ class SimWriteQueue(write_queue.WriteQueue):
             self._steps, self._waiting = self._waiting, []
             self._next_later()
 
+    def in_flight_s(self) -> float:
+        """See WriteQueue."""
+        return float(self._loop.time()) - self._began_s if self._steps else 0.0
+
+    def stall(self, is_stalled: bool) -> None:
+        """The step that the "thread" is at does not end from now on, or may end again."""
+        self._is_stalled = is_stalled
+        if not is_stalled and self._is_held:
+            self._is_held = False
+            self._run_next()
+
     async def close(self) -> None:
         """What waits is dropped, as in a crash."""
         self._has_failed = True
 
     def _next_later(self) -> None:
+        self._began_s = self._loop.time()
         self._loop.call_later(self._sync_ms() / 1000, self._run_next)
 
     def _run_next(self) -> None:
         if self._has_failed:
+            return
+        if self._is_stalled:
+            self._is_held = True
             return
         step = self._steps.pop(0)
         try:

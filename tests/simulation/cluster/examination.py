@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brokerd.raft.messages import CATALOG_GROUP, NodeId
+from brokerd.server.catalog.topology import Placement
 from brokerd.server.members import quorum_calls
 from tests.simulation.cluster import administration, rest
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What people ask for at rest takes at most so long.
 EXAM_MS = 20_000
+#: A queue that is not made.
+NEW = administration.SPEC | {"arguments": {}}
 #: A queue has at most so many replicas that lie badly.
 ADVICE_MAX = 8
 
@@ -50,6 +53,18 @@ def declare(world: ClusterWorld, process: Process) -> Queue:
     world.oracle.require(queue is not None, f"{process.node} declared queue {uid}, it is not there")
     assert queue is not None
     return queue
+
+
+def look_at_all(world: ClusterWorld) -> None:
+    """Ask all that the scenario gives reason for."""
+    scenario = world.scenario
+    if scenario.rests:
+        rest_and_spread(world)
+    # One disk that is not to be relied upon is enough: without two of three nothing can be led.
+    if scenario.disk_stalls and not (scenario.wipes or scenario.bit_flips):
+        stall_and_lead(world)
+    if scenario.zones:
+        look_at_places(world)
 
 
 # ---- members that rest, leaders that spread -----------------------------------------------------
@@ -120,6 +135,46 @@ def _can_be_led(members: Mapping[int, Collection[str]], most: int) -> bool:
         return False
 
     return most > 0 and all(finds(uid, set()) for uid in members)
+
+
+# ---- disks that do not answer -------------------------------------------------------------------
+
+
+def stall_and_lead(world: ClusterWorld) -> None:
+    """A member whose disk does not answer leads nothing that others can lead and gets no new
+    leader; another one may rest meanwhile (ADR 68).
+    """
+    processes = world.serving()
+    process = next((each for each in processes if _led(world, each.node)), processes[0])
+    node, member = process.node, world.members[process.node]
+    asked = world.rng.choice([each for each in processes if each is not process])
+    # Writes wait for the disk from the first one on.
+    member.stall(True)
+    do(world, asked, world.write_setting(asked))
+    wait(world, lambda: _is_known(world, node), f"{node} stalls, and not all know")
+    wait(world, lambda: not _led(world, node), f"{node} stalls and leads {_led(world, node)}")
+    first = Placement(process.objects).choose(administration.VHOST, "new", NEW)[0]
+    world.oracle.require(first != node, f"a new queue is for {node} to lead, which stalls")
+    declare(world, asked)
+    other = NodeId(asked.node)
+    do(world, asked, administration.set_maintenance(asked, other, is_on=True))
+    wait(world, lambda: not _led(world, other), f"{other} rests and leads {_led(world, other)}")
+    do(world, asked, administration.set_maintenance(asked, other, is_on=False))
+    world.oracle.require(not _led(world, node), f"{node} stalls and leads {_led(world, node)}")
+    member.stall(False)
+    wait(world, lambda: not _is_known(world, node), f"{node} stalls for some that does not")
+    world.come_to_rest()
+
+
+def _is_known(world: ClusterWorld, node: NodeId) -> bool:
+    return all(process.host.is_stalled(node) for process in world.serving())
+
+
+def _led(world: ClusterWorld, node: NodeId) -> list[int]:
+    """Return the groups that a member leads and another one could."""
+    host = world.members[node].host
+    led = [uid for uid in host.groups() if host.leader_of(uid) == node]
+    return [uid for uid in led if len(host.status_of(uid).members.voters) > 1]
 
 
 # ---- hosts and zones ----------------------------------------------------------------------------

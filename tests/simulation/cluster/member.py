@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.world import ClusterWorld
 
 PEER_PORT = 5690
+#: As much longer than the slowest write of a disk that answers as in earnest.
+STALL_MS, STALL_LEADERS_MS = 500, 800
 
 
 #: See SimMember: what others were told is on a disk.
@@ -53,6 +55,10 @@ class ClusterMember(SimMember):
                 # Nobody logs in.
                 "auth": {"create_guest": False},
                 "queues": {"disconnected_timeout_ms": 2_000},
+                "storage": {
+                    "stall_ms": STALL_MS if world.scenario.disk_stalls else 0,
+                    "stall_leaders_ms": STALL_LEADERS_MS,
+                },
             }
         )
         #: What earlier disks of this member acknowledged, by log: until its group lets go of it, no

@@ -20,6 +20,7 @@ from brokerd.server.catalog.catalog_writer import CatalogWriter
 from brokerd.server.catalog.topology import Placement
 from brokerd.server.members import catalog_members, group_membership, repair
 from brokerd.server.members.catalog_members import CatalogMembers
+from brokerd.server.members.disk_watch import DiskWatch
 from brokerd.server.members.group_membership import GroupMembership
 from brokerd.server.members.joining import Joining
 from brokerd.server.members.leadership import Leadership
@@ -125,6 +126,12 @@ def _place_on_newcomers(chooser: Placement, cluster: Any) -> None:
     chooser._running |= cluster.host.alive() - member_states.resting(cluster.view)
 
 
+def _place_on_stalled(chooser: Placement, cluster: Any) -> None:
+    """Who has a disk that does not answer gets new leaders."""
+    _place(chooser, cluster)
+    chooser._running |= {node for node in cluster.host.alive() if cluster.host.is_stalled(node)}
+
+
 def _none_of_them(*_: Any, **__: Any) -> list[Any]:
     return []
 
@@ -184,6 +191,8 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "zones-not-known": ([(member_states, "domains", _nowhere)], "many", 3),
     "leaders-where-members-rest": ([(Placement, "__init__", _place_anywhere)], "rests", 30),
     "nothing-handed-over": ([(Leadership, "transferable", _none_of_them)], "rests", 10),
+    "stalled-disk-leads": ([(DiskWatch, "_is_to_move", _nothing)], "stalls", 10),
+    "leaders-where-disks-stall": ([(Placement, "__init__", _place_on_stalled)], "stalls", 10),
     "leaders-not-spread": ([(placement, "balanced_leaders", _none_of_them)], "rests", 20),
     "letters-without-route-dropped": ([(Worker, "_round", _drop_without_route)], "rests", 20),
     "refused-letters-forgotten": ([(DeadLetterer, "topology_changed", _nothing)], "rests", 60),
@@ -197,6 +206,7 @@ CI = {
     "groups-not-doubted",
     "membership-not-woken",
     "nothing-handed-over",
+    "stalled-disk-leads",
     "voters-without-bound",
 }
 

@@ -123,6 +123,8 @@ PROFILES: dict[str, dict[str, Any]] = {
         "haste": 4,
         "keeps": True,
     },
+    #: Disks do not answer for a while, early and late: others lead (ADR 68).
+    "stalls": _CALM | {"disk_stalls": True, "crashes": True, "transfers": True, "rests": True},
     #: Replicas move all the time.
     "moves": _CALM
     | {"joins": True, "moves": True, "declares": True, "crashes": True, "target_size": 4},

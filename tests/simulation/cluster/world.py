@@ -67,7 +67,7 @@ class ClusterWorld(BrokerWorld):
             raft = replace(self.host_config.raft, proposals_max=4)
             self.host_config = replace(self.host_config, raft=raft)
             self.lies.is_on = False
-        if self.scenario.joins or self.scenario.leaves:
+        if self.scenario.joins or self.scenario.leaves or self.scenario.disk_stalls:
             self.lies.is_on = False
         self.profile = profiles.profile()
         self.founders = self._names[: self.scenario.founders]
@@ -177,7 +177,9 @@ class ClusterWorld(BrokerWorld):
     @property
     def _is_fair(self) -> bool:
         scenario = self.scenario
-        return not (scenario.crashes or scenario.partitions or scenario.mutes or scenario.breaks)
+        # For a member whose disk does not answer nobody waits.
+        is_whole = not (scenario.crashes or scenario.disk_stalls)
+        return is_whole and not (scenario.partitions or scenario.mutes or scenario.breaks)
 
     # ---- who is there ---------------------------------------------------------------------------
 
@@ -578,10 +580,7 @@ class ClusterWorld(BrokerWorld):
         if self.scenario.keeps:
             self._is_emptying = True
             self._drain()
-        if self.scenario.rests:
-            examination.rest_and_spread(self)
-        if self.scenario.zones:
-            examination.look_at_places(self)
+        examination.look_at_all(self)
 
     def advance(self, for_ms: int) -> None:
         """Let time pass."""

@@ -171,3 +171,15 @@ async def test_a_member_whose_disk_does_not_answer_is_not_waited_for() -> None:
     network.stalled.add(FAR)
     await write(network)
     assert network.asked == [NEAR]
+
+
+async def test_a_member_whose_own_disk_does_not_answer_says_so_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ADR 68: it may have been sent all that it is sent, and its clients waited for 20 s."""
+    monkeypatch.setattr(catalog_writer, "SYNC_S", 0.01)
+    network = Network()
+    waiting = network.writer._wait_applied(network.view.revision + 1, 600.0)
+    network.stalled.add(HERE)
+    with pytest.raises(catalog_writer.Unavailable, match="the disk of member 'here' does not"):
+        await waiting

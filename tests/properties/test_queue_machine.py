@@ -429,6 +429,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
     def tick(self, after_ms: int) -> None:
         self.meta = StepMeta(self.meta.index, self.meta.term, self.meta.now_ms + after_ms)
         self.apply(queue_commands.encode_tick())
+        # A deadline that a tick leaves as it is would be told again and again, without a pause.
+        deadline_ms = self.machine.next_deadline_ms()
+        is_later = deadline_ms is None or deadline_ms > self.meta.now_ms
+        assert is_later or self.machine.more_to_deliver
 
     @rule(what=st.sampled_from(["node", "node", "node", "purge"]))
     def disturb(self, what: str) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from array import array
 
-from brokerd.core.queue.queue_outline import FIGURES, NUMBER_MAX, SIZE, UNKNOWN, single_of
+from brokerd.core.queue.queue_outline import (
+    FIGURES,
+    NUMBER_MAX,
+    SIZE,
+    UNKNOWN,
+    messages_of,
+    single_of,
+)
 from brokerd.core.queue_options import QueueOptions
 from tests.unit.core.queue_driver import QueueDriver
 
@@ -18,9 +25,18 @@ def test_an_outline_has_the_figures_of_the_overview() -> None:
     q.publish(b"one", b"two", b"three")
     q.consume("tag", prefetch=1)
     found, overview = numbers(q), q.machine.overview()
-    same = ("ready", "unacked", "dl_pending", "ready_bytes", "unacked_bytes", "consumers")
+    same = (
+        "ready",
+        "unacked",
+        "dl_pending",
+        "dl_old_terms",
+        "ready_bytes",
+        "unacked_bytes",
+        "consumers",
+    )
     assert {name: found[name] for name in same} == {name: overview[name] for name in same}
     assert {name: found[name] for name in overview["counters"]} == overview["counters"]
+    assert messages_of(q.machine.outline()) == 3
     assert (found["messages"], found["is_unattended"], found["delivery_limit"]) == (3, 0, 7)
     assert found["memory_bytes"] == q.machine.memory_bytes()
     assert found["head_ms"] == overview["head_enqueued_ms"]

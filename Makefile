@@ -145,7 +145,7 @@ kill-nightly: setup ## KILLS=N of members under load, WRITER_KILLS=N of the writ
 	@status=0; $(BIN)/python -m tests.integration.wal_kill --rounds $(WRITER_KILLS) || status=1; \
 	$(BIN)/python -m tests.chaos.kills --rounds $(KILLS) --seed $(FIRST_SEED) || status=1; exit $$status
 
-chaos-nightly: setup ## CHAOS_SECONDS=N for each of 30 configurations, BROKERS="brokerd rabbitmq" (root)
+chaos-nightly: setup ## CHAOS_SECONDS=N for each of 32 configurations, BROKERS="brokerd rabbitmq" (root)
 	@$(BIN)/python -m tests.chaos.run --matrix --broker $(BROKERS) --seconds $(CHAOS_SECONDS) --seed $(FIRST_SEED)
 
 home-down: setup ## BROKERS="brokerd rabbitmq" HOW=stop AWAY_SECONDS=N: what is answered while the home of classic queues is away (root)

@@ -159,6 +159,11 @@ class Unacked(Generic[K]):
         ]
         return sorted(held)
 
+    def numbers_below(self, tag: int) -> dict[K, list[Range]]:
+        """Return what all consumers hold with lower tags than this."""
+        below = [piece for piece in self._pieces if piece.first < tag]
+        return self.ranges_of([each.part(each.first, min(each.end, tag)) for each in below])
+
     def silence(self, consumer: K) -> None:
         """Its queue is gone: its tags stay valid, and acking them has no effect any more."""
         if consumer in self._counts:

@@ -59,6 +59,7 @@ class Link:
         self._woken = asyncio.Event()
         self._consume_wanted = False
         self._is_consuming = False
+        self._consumer_tag = ""
         #: Of the demand that is waited for, with the consumer in place.
         self._demand_timer: asyncio.TimerHandle | None = None
         #: Of the next try to publish what came back.
@@ -223,6 +224,7 @@ class Link:
 
     async def _switch_consumer(self, channel: Channel, intake: Intake) -> None:
         self._is_consuming = self._consume_wanted
+        self._consumer_tag = intake.consumer_tag
         if self._consume_wanted:
             consume = methods.BasicConsume(
                 queue=intake.queue,
@@ -246,8 +248,8 @@ class Link:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
             publisher.close()
+        self._give_back()
         peer, self._peer = self._peer, None
-        self._channel = None
         self._consume_wanted = self._is_consuming = False
         self._drop_demand_timer()
         if self._route_timer is not None:
@@ -265,6 +267,18 @@ class Link:
         except (FederationError, TimeoutError) as error:
             title = self._ends.title.lower()
             log.warning("%s %s: upstream objects are left behind: %s", title, self.id, error)
+
+    def _give_back(self) -> None:
+        """Return what was not passed on by a nack: with the end of the channel it would count as a
+        failure of each message (R-DL-2), which it is not.
+        """
+        channel, self._channel = self._channel, None
+        if channel is None or self.machine.no_ack:
+            return
+        if self._is_consuming:
+            # First, or it would come again at once.
+            channel.cast(methods.BasicCancel(consumer_tag=self._consumer_tag, nowait=True))
+        channel.cast(methods.BasicNack(0, multiple=True, requeue=True))
 
     async def _open(self, address: Address, vhost: str) -> Connection:
         name = f"{self._ends.title} {self.id}"

@@ -1,7 +1,7 @@
 """Chaos runs from the command line, with a row per run and a table at the end.
 
 python -m tests.chaos.run --broker brokerd --fault kill --nodes 3 --seconds 180 --seed 1
-python -m tests.chaos.run --matrix --seconds 180      the 30 configurations of every night
+python -m tests.chaos.run --matrix --seconds 180      the 32 configurations of every night
 """
 
 from __future__ import annotations

@@ -139,7 +139,13 @@ def _queue_log(**options: object) -> tuple[list[bytes], QueueMachine]:
         settling_gets.encode(queue_commands.encode_get(consumer(), True), [(1, 2), (3, 5)]),
         queue_commands.encode_resume(consumer(), [(1, 3)]),
         queue_commands.encode_cancel(consumer()),
-        queue_commands.encode_channel_down("n1", 7, 1),
+        queue_commands.encode_checkout(
+            queue_commands.Checkout(consumer("g"), 3, False, False, 0, "u", credit=2)
+        ),
+        queue_commands.encode_ranges(
+            queue_commands.Kind.RETURN, consumer("g"), [(1, 2)], ReturnCause.UNWRITTEN
+        ),
+        queue_commands.encode_channel_down("n1", 7, 1, {"g": [(0, 2)], "": [(3, 4)]}),
         enqueue_commands.encode_joined(
             "n1", 7, [(60, 1, 2), (61, 1, 1)], [content(b"x" * n, ttl_ms=5) for n in range(3)]
         ),

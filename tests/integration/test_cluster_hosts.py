@@ -417,8 +417,13 @@ async def test_deliveries_reach_other_nodes_and_this_one(cluster: Cluster) -> No
 async def test_heartbeats_carry_alarms(cluster: Cluster) -> None:
     a, b = cluster.members["a"], cluster.members["b"]
     await until(lambda: a.host.transport.is_connected(b.node))
-    a.host.set_liveness(["memory"], 10, 20, 30)
+    a.host.own.set_liveness(["memory"], 10, 20, 30)
     await until(lambda: (a.node, ("memory",), 10, 20, 30) in b.events.liveness)
+    assert not b.host.is_stalled(a.node)
+    a.host.own.set_stalled(True)
+    await until(lambda: b.host.is_stalled(a.node) and a.host.is_stalled(a.node))
+    a.host.own.set_stalled(False)
+    await until(lambda: not b.host.is_stalled(a.node))
 
 
 class BrokenDisk(Disk):

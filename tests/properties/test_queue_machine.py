@@ -147,6 +147,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         self.taken_ms: dict[int, int] = {}
         #: Numbers that have left for an exchange.
         self.gone: set[int] = set()
+        #: Of consumers that have some: how many more they were granted than they were handed out.
+        self.credit: dict[ConsumerId, int] = {}
 
     #: Commands tried so far, over all examples.
     steps: ClassVar[int] = 0
@@ -207,6 +209,12 @@ class QueueAgainstModel(RuleBasedStateMachine):
                 options.delivery_limit_is_default and options.dead_letter_exchange is None
             )
 
+    def give_back(self, number: int) -> None:
+        """A message that was not written returns, as it was."""
+        who = self.held.pop(number)
+        if who in self.credit:
+            self.credit[who] += 1
+
     def count_of(self, number: int) -> int:
         return self.brought.get(number, 0) + self.counted.get(number, 0)
 
@@ -237,6 +245,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
             assert run.delivery_count == self.count_of(number)
             if row is not None and not row["no_ack"]:
                 self.hold(number, who)
+        if who in self.credit:
+            self.credit[who] -= run.length
+            assert self.credit[who] >= 0, "handed out more than was granted"
 
     def see_in_order(self, by_consumer: list[list[int]]) -> None:
         """R-QQ-11, G3: what is handed out for the first time comes in publish order."""
@@ -257,7 +268,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         for number in range(low, high):
             if self.held.get(number) != who:
                 continue
-            if kind == Kind.RETURN:
+            if kind == Kind.RETURN and cause is ReturnCause.UNWRITTEN:
+                self.give_back(number)
+            elif kind == Kind.RETURN:
                 self.take_back(number, is_failure=cause is ReturnCause.REJECT)
             else:
                 del self.held[number]
@@ -358,14 +371,39 @@ class QueueAgainstModel(RuleBasedStateMachine):
         prefetch=st.sampled_from([0, 1, 2, 5]),
         no_ack=st.booleans(),
         priority=st.integers(-1, 1),
+        credit=st.sampled_from([None, None, 0, 1, 3]),
     )
-    def checkout(self, channel: int, tag: str, prefetch: int, no_ack: bool, priority: int) -> None:
+    def checkout(
+        self,
+        channel: int,
+        tag: str,
+        prefetch: int,
+        no_ack: bool,
+        priority: int,
+        credit: int | None = None,
+    ) -> None:
         who = consumer(tag, channel)
         rows = self.machine.consumer_rows()
         if any(row["consumer"] == who for row in rows) or who in self.held.values():
             return
-        checkout = queue_commands.Checkout(who, prefetch, no_ack, False, priority, "u")
+        self.credit.pop(who, None)
+        if credit is not None:
+            self.credit[who] = credit
+        checkout = queue_commands.Checkout(
+            who, prefetch, no_ack, False, priority, "u", credit=credit
+        )
         self.apply(queue_commands.encode_checkout(checkout))
+
+    @rule(data=st.data(), credit=st.integers(0, 4))
+    @precondition(lambda self: self.credit)
+    def grant(self, data: st.DataObject, credit: int) -> None:
+        who = data.draw(st.sampled_from(sorted(self.credit)))
+        rows = [row for row in self.machine.consumer_rows() if row["consumer"] == who]
+        for row in rows:
+            self.credit[who] += credit
+            settings = (row["prefetch"], row["no_ack"], False, row["priority"], "u")
+            checkout = queue_commands.Checkout(who, *settings, credit=credit)
+            self.apply(queue_commands.encode_checkout(checkout))
 
     @rule(channel=st.sampled_from(CHANNELS), tag=st.sampled_from(TAGS))
     def cancel(self, channel: int, tag: str) -> None:
@@ -414,13 +452,26 @@ class QueueAgainstModel(RuleBasedStateMachine):
             if not no_ack:
                 self.hold(run.first, who)
 
-    @rule(channel=st.sampled_from(CHANNELS))
-    def channel_down(self, channel: int) -> None:
-        for number, who in list(self.held.items()):
-            if who.channel == channel:
+    @rule(channel=st.sampled_from(CHANNELS), data=st.data())
+    def channel_down(self, channel: int, data: st.DataObject) -> None:
+        mine = {number: who for number, who in self.held.items() if who.channel == channel}
+        written: dict[str, list[Range]] | None = None
+        if data.draw(st.booleans()):
+            written = {}
+            # What it does not hold any more is passed over.
+            for number in data.draw(st.lists(st.sampled_from([*mine, 0]), unique=True)):
+                tag = mine[number].tag if number in mine else "a"
+                written.setdefault(tag, []).append((number, number + 1))
+        sent = [number for ranges in (written or {}).values() for number, _ in ranges]
+        for number in mine:
+            if written is None or number in sent:
                 self.take_back(number, is_failure=True)
+            else:
+                self.give_back(number)
+        for who in [who for who in self.credit if who.channel == channel]:
+            del self.credit[who]
         self.sequence.pop(channel, None)
-        self.apply(queue_commands.encode_channel_down("n1", 7, channel))
+        self.apply(queue_commands.encode_channel_down("n1", 7, channel, written))
 
     @rule(after_ms=st.integers(0, 60))
     def pass_time(self, after_ms: int) -> None:
@@ -453,6 +504,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
             del self.held[number]
         held = [(number, number + 1) for number in sorted(kept)]
         since_ms = dict(self.taken_ms)
+        if who in self.credit:
+            # Sent again is not handed out again.
+            self.credit[who] += len(mine) - len(kept)
         outcome = self.apply(queue_commands.encode_resume(who, held))
         if who.tag == "" or all(row["consumer"] != who for row in self.machine.consumer_rows()):
             for effect in outcome.effects:
@@ -528,6 +582,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if view["ready"] == 0 or self.machine.options.single_active_consumer:
             return
         for row in self.machine.consumer_rows():
+            if self.credit.get(row["consumer"]) == 0:
+                continue
             limit = row["prefetch"]
             assert not row["no_ack"], "messages are ready beside a consumer without limit"
             assert limit, "messages are ready beside a consumer without limit"

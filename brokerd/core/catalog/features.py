@@ -36,6 +36,7 @@ SETTLING_GETS = "settling_gets"
 JOINED_ENQUEUES = "joined_enqueues"
 JOINED_SETTLEMENTS = "joined_settlements"
 KEPT_DEAD_LETTERS = "kept_dead_letters"
+WRITTEN_DELIVERIES = "written_deliveries"
 
 #: All that this version understands, in the order in which they came.
 FEATURES = (
@@ -105,6 +106,12 @@ FEATURES = (
         KEPT_DEAD_LETTERS,
         "0.1.0",
         "at-least-once dead letters that wait are kept when the queue's settings change",
+    ),
+    Feature(
+        WRITTEN_DELIVERIES,
+        "0.1.0",
+        "queues hand out no more than a consumer's credit, and what it was not sent comes back "
+        "uncounted",
     ),
 )
 

@@ -1,8 +1,8 @@
 """The consumers of a queue: who may get the next messages, and what each of them holds.
 
 Priority first, round robin among equals (R-CS-4), single active consumer (R-CS-7), prefetch
-(R-QOS), consumers on suspected nodes (R-QQ-16).  Messages and counters are not its business.
-Only the queue machine uses it.
+(R-QOS) and credit (ADR 69), consumers on suspected nodes (R-QQ-16).  Messages and counters are not
+its business.  Only the queue machine uses it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ UNLIMITED = 1 << 62
 #: R-QQ-12: prefetch 0 at a quorum queue.
 QUORUM_PREFETCH_MAX = 2000
 
+#: More credit than this is not counted: it is as much as one can.
+CREDIT_MAX = 1 << 32
+
 #: (node, incarnation, channel)
 ChannelKey: TypeAlias = tuple[str, int, int]
 
@@ -33,6 +36,7 @@ class Consumer:
     """
 
     __slots__ = (
+        "credit",
         "exclusive",
         "held",
         "id",
@@ -56,6 +60,8 @@ class Consumer:
         self.user = ""
         #: Its own consumer timeout (R-QQ-22).
         self.timeout_ms: int | None = None
+        #: How many more it may be handed out, whatever it settles; None: no such limit.
+        self.credit: int | None = None
         #: Rises with each registration: the longest registered is the lowest.
         self.order = 0
         self.registered = False
@@ -67,9 +73,19 @@ class Consumer:
 
     def capacity(self) -> int:
         """Return how many more messages it may have now."""
-        if self.no_ack or not self.prefetch:
-            return UNLIMITED
-        return self.prefetch - self.held.count
+        room = UNLIMITED if self.no_ack or not self.prefetch else self.prefetch - self.held.count
+        return room if self.credit is None else min(room, self.credit)
+
+    def limit(self) -> int:
+        """Return how many it may hold as things are, for the books; 0: any number."""
+        if self.credit is None:
+            return self.prefetch
+        return self.held.count + max(0, self.capacity())
+
+    def grant(self, credit: int | None) -> None:
+        """Let it have so many more; None: there is no credit to count."""
+        if credit is not None:
+            self.credit = min((self.credit or 0) + credit, CREDIT_MAX)
 
 
 class Consumers:

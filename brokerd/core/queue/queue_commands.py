@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -20,14 +20,20 @@ import orjson
 from brokerd.core.message import Range
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue_options import QueueOptions
+from brokerd.core.ranges import normalize
 
 VERSION = 1
+
+#: What a channel's client was sent of a queue and has not settled, by consumer tag.
+Written = Mapping[str, Sequence[Range]]
 
 #: Commands of basic.get that are kept as bytes: each channel that gets repeats the same one.
 GETS_KEPT = 256
 #: Consumers whose part of a settlement is kept, as bytes and as what they mean: each settles again
 #: and again.
 CONSUMERS_KEPT = 1024
+#: Ranges of messages that a channel's end names for each consumer; some 100 KiB as JSON.
+WRITTEN_MAX = 4096
 
 
 class Kind(IntEnum):
@@ -64,11 +70,14 @@ class ReturnCause(IntEnum):
     NACK = 1
     REJECT = 2
     RECOVER = 3
+    #: The member has not written it to the client: it returns as if it had never left (ADR 69,
+    #: feature flag written_deliveries).
+    UNWRITTEN = 4
 
 
 @dataclass(slots=True)
 class Checkout:
-    """Register a consumer; prefetch 0 means the queue type's ceiling."""
+    """Register a consumer, or change its settings; prefetch 0 means the queue type's ceiling."""
 
     consumer: ConsumerId
     prefetch: int
@@ -79,6 +88,9 @@ class Checkout:
     user: str
     #: x-consumer-timeout; None: the queue's (R-QQ-22).
     timeout_ms: int | None = None
+    #: So many more messages may be handed out to it, besides what it was granted before; None: as
+    #: many as its prefetch allows (feature flag written_deliveries).
+    credit: int | None = None
 
 
 #: Options that came with a feature flag.
@@ -140,7 +152,11 @@ def _json(kind: Kind, fields: dict[str, Any]) -> bytes:
 
 def encode_checkout(checkout: Checkout) -> bytes:
     """Register a consumer.  Reply: JSON {"ok": true} or {"refused": code, "text": …}."""
-    return _json(Kind.CHECKOUT, asdict(checkout))
+    fields = asdict(checkout)
+    if checkout.credit is None:
+        # An earlier version refuses a field that it does not know.
+        del fields["credit"]
+    return _json(Kind.CHECKOUT, fields)
 
 
 def encode_cancel(consumer: ConsumerId) -> bytes:
@@ -190,9 +206,31 @@ def encode_delete(if_empty: bool, if_unused: bool, cause: str) -> bytes:
     return _json(Kind.DELETE, {"if_empty": if_empty, "if_unused": if_unused, "cause": cause})
 
 
-def encode_channel_down(node: str, incarnation: int, channel: int) -> bytes:
-    """A channel ended: its consumers go, its messages return and count as such (R-DL-2)."""
-    return _json(Kind.CHANNEL_DOWN, {"node": node, "incarnation": incarnation, "channel": channel})
+def encode_channel_down(
+    node: str,
+    incarnation: int,
+    channel: int,
+    written: Written | None = None,
+) -> bytes:
+    """A channel ended: its consumers go, its messages return and count as such (R-DL-2).
+
+    What its consumers hold besides `written` returns as it was (ADR 69).  None: all of it counts.
+    """
+    fields: dict[str, Any] = {"node": node, "incarnation": incarnation, "channel": channel}
+    if written is not None:
+        fields["written"] = [(tag, _bounded(ranges)) for tag, ranges in written.items()]
+    return _json(Kind.CHANNEL_DOWN, fields)
+
+
+def _bounded(ranges: Sequence[Range]) -> Sequence[Range]:
+    """Return no more than WRITTEN_MAX ranges that cover at least these: rather one message too
+    many counts than that a command grows without end.
+    """
+    if len(ranges) <= WRITTEN_MAX:
+        return ranges
+    known = normalize(ranges)
+    last = known[WRITTEN_MAX - 1 :]
+    return [*known[: WRITTEN_MAX - 1], (last[0][0], last[-1][1])]
 
 
 def encode_publishers_ended(node: str, incarnation: int, channels: Sequence[int]) -> bytes:

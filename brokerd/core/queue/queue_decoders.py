@@ -91,6 +91,8 @@ class Node:
     incarnation: int = 0
     channel: int = 0
     leads: bool = False
+    #: Of a channel that ended, by consumer tag: what its client was sent; None: nobody knows.
+    written: dict[str, list[Range]] | None = None
 
 
 def _enqueue(data: bytes) -> Enqueue:
@@ -144,6 +146,10 @@ def _timeout(value: Any) -> int | None:
     return None if value is None else max(1, _integer(value))
 
 
+def _credit(value: Any) -> int | None:
+    return None if value is None else _amount(value)
+
+
 def _cancel(data: bytes) -> ConsumerId:
     return _consumer(queue_commands.decode_json(data)["consumer"])
 
@@ -179,7 +185,12 @@ def _node(data: bytes) -> Node:
         _integer(command.get("incarnation", 0)),
         _integer(command.get("channel", 0)),
         _boolean(command.get("leads", False)),
+        _written(command.get("written")),
     )
+
+
+def _written(value: Any) -> dict[str, list[Range]] | None:
+    return None if value is None else {_text(tag): _pairs(ranges) for tag, ranges in value}
 
 
 def _options(data: bytes) -> QueueOptions:
@@ -265,6 +276,7 @@ _CHECKOUT_FIELDS: dict[str, Callable[[Any], Any]] = {
     "exclusive": _boolean,
     "user": _text,
     "timeout_ms": _timeout,
+    "credit": _credit,
 }
 
 

@@ -134,7 +134,7 @@ class QueueMachine(QueueIntake):
             "delayed": self.delayed.count,
             "head_enqueued_ms": head.entry.enqueued_ms if head else None,
             "consumers": self.consumers.registered,
-            "prefetch_sum": sum(c.prefetch for c in self.consumers.rows() if c.registered),
+            "prefetch_sum": sum(c.limit() for c in self.consumers.rows() if c.registered),
             "dl_pending": self.letters.count,
             "dl_pending_since_ms": self.letters.oldest_ms(),
             "dl_old_terms": self.letters_of_old,
@@ -199,7 +199,8 @@ class QueueMachine(QueueIntake):
     # -- once -------------------------------------------------------------------------------
 
     def _once(self, meta: Meta, command: client_sessions.Once) -> bytes:
-        plain = _plain_reply(command.kind)
+        # What says no more than that a command of this kind was done.
+        plain = b"" if command.kind == Kind.RETURN else _OK
         known = self.senders.answer(command, plain)
         if known is not None:
             return known
@@ -330,8 +331,7 @@ class QueueMachine(QueueIntake):
     def _return(self, meta: Meta, command: queue_decoders.Ranges) -> bytes:
         consumer = self.consumers.get(command.consumer)
         if consumer is not None:
-            spans = self._take(consumer, command.ranges)
-            self._put_back(spans, counts=command.cause is ReturnCause.REJECT, asked=True)
+            self._returned(consumer, command.ranges, command.cause)
             self.consumers.settled(consumer)
         return b""
 
@@ -370,6 +370,7 @@ class QueueMachine(QueueIntake):
         self.consumers.set_priority(consumer, command.priority)
         consumer.user = command.user
         consumer.timeout_ms = command.timeout_ms if self._quorum else None
+        consumer.grant(command.credit)
         consumer.suspected = command.consumer.node in self.suspected
         self.consumers.register(consumer)
         return _OK
@@ -445,7 +446,9 @@ class QueueMachine(QueueIntake):
     def _channel_down(self, meta: Meta, command: queue_decoders.Node) -> bytes:
         key = EnqueuerKey(command.node, command.incarnation, command.channel)
         self.enqueuers.forget(key)
-        self._consumers_died(self.consumers.of_channel((key.node, key.incarnation, key.channel)))
+        gone = self.consumers.of_channel((key.node, key.incarnation, key.channel))
+        self._give_back_unwritten(gone, command.written)
+        self._consumers_died(gone)
         return _OK
 
     def _publishers_ended(self, meta: Meta, ended: tuple[str, int, Sequence[int]]) -> bytes:
@@ -542,11 +545,6 @@ def _refusal(code: int, text: str) -> bytes:
 
 
 _OK = _json({"ok": True})
-
-
-def _plain_reply(kind: int) -> bytes:
-    """Return what says no more than that a command of this kind was done."""
-    return b"" if kind == Kind.RETURN else _OK
 
 
 def _reply_of_deleted(kind: int, command: Any) -> bytes:

@@ -209,6 +209,7 @@ def _restore_consumers(state: QueueState, fields: dict[str, Any]) -> None:
         for name in _CONSUMER_FIELDS:
             setattr(consumer, name, row[name])
         consumer.timeout_ms = row.get("timeout_ms")
+        consumer.credit = row.get("credit")
         for held in row["held"]:
             span = _span(state.store.entries, held)
             consumer.held.add(span)
@@ -235,6 +236,8 @@ _CONSUMER_FIELDS = (
 def _consumer_row(consumer: Consumer) -> dict[str, Any]:
     row: dict[str, Any] = {name: getattr(consumer, name) for name in _CONSUMER_FIELDS}
     row["timeout_ms"] = consumer.timeout_ms
+    if consumer.credit is not None:
+        row["credit"] = consumer.credit
     row["id"] = consumer.id
     row["held"] = [_row(span) for span in consumer.held]
     return row

@@ -21,8 +21,10 @@ from brokerd.core.queue.dead_letters import DeadLetters
 from brokerd.core.queue.delayed import Delayed
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.enqueuers import Enqueuers
+from brokerd.core.queue.queue_commands import ReturnCause
 from brokerd.core.queue.queue_store import Entry, Place, Span, Store, append_run
 from brokerd.core.queue_options import QueueOptions, kept
+from brokerd.core.ranges import RangeSet
 
 #: Cumulative, each message counted in exactly one place (design/telemetry.md §6.5).
 COUNTERS: tuple[str, ...] = (
@@ -275,6 +277,8 @@ class QueueState:
             append_run(runs, span)
             given += span.end - span.first
             self._acquire(consumer, span, consumer.no_ack)
+        if consumer.credit is not None:
+            consumer.credit -= given
         return given
 
     def _next_live(self, limit: int) -> Span | None:
@@ -408,6 +412,46 @@ class QueueState:
             self._dead_letter("delivery_limit", poison)
         if not self._quorum:
             # R-LEN-11: what returned counts at once, before it is handed out again.
+            self._trim()
+
+    def _returned(self, consumer: Consumer, ranges: list[Range], cause: ReturnCause | None) -> None:
+        """A channel returns what one of its consumers holds."""
+        if cause is ReturnCause.UNWRITTEN:
+            self._give_back(consumer, ranges)
+        else:
+            spans = self._take(consumer, ranges)
+            self._put_back(spans, counts=cause is ReturnCause.REJECT, asked=True)
+
+    def _give_back_unwritten(
+        self, consumers: list[Consumer], written: dict[str, list[Range]] | None
+    ) -> None:
+        """A channel has ended: what its consumers hold besides `written`, by tag, returns.
+
+        None: nobody knows what their client was sent, so all of it counts as that.
+        """
+        if written is None:
+            return
+        for consumer in consumers:
+            known = RangeSet(written.get(consumer.id.tag, ()))
+            self._give_back(consumer, known.missing(0, self.next_number))
+
+    def _give_back(self, consumer: Consumer, ranges: list[Range]) -> None:
+        """Messages return that no client was sent, each to where it was: nothing counts, and the
+        credit for them is unspent (ADR 69).
+
+        Those of a returns lane stand in front of it again, by number: in which order each of them
+        had come back before is not kept.
+        """
+        has_returns = self._quorum and self.options.delivery_limit is not None
+        for span in reversed(self._take(consumer, ranges)):
+            count = span.end - span.first
+            self.counters["requeue"] += count
+            if consumer.credit is not None:
+                consumer.credit += count
+            is_return = has_returns and span.acquired_count
+            self.store.add(span, Place.FRONT if is_return else Place.ORIGINAL)
+        if not self._quorum:
+            # As in _put_back.
             self._trim()
 
     def _delay_ms(self, span: Span, failed: bool) -> int:

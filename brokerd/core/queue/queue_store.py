@@ -28,19 +28,22 @@ TABLE_ROW_BYTES = 16
 class Place(IntEnum):
     """Where a returned message goes."""
 
-    #: Classic: as near to where it was as possible (R-ACK-5).
+    #: Classic: as near to where it was as possible (R-ACK-5).  Every queue, of what was not sent to
+    #: a client and had not come back before.
     ORIGINAL = 0
     #: Quorum with a delivery limit: before everything else, in order of return (R-QQ-14).
     RETURNS = 1
     #: Quorum without a delivery limit: the back (R-DL-7).
     BACK = 2
+    #: Quorum with a delivery limit, of what was not sent to a client: before all other returns.
+    FRONT = 3
 
 
 class _Level:
     """The ready messages of one priority.
 
     Within a level messages are handed out in order, so that whatever came back to its original
-    place has a lower number than everything fresh.
+    place has a lower number than everything fresh that was never handed out.
     """
 
     __slots__ = ("back", "fresh")
@@ -71,6 +74,13 @@ def _append(lane: deque[Span], span: Span) -> None:
         lane[-1].end = span.end
     else:
         lane.append(span)
+
+
+def _prepend(lane: deque[Span], span: Span) -> None:
+    if lane and span.end == lane[0].first and span.joins(lane[0]):
+        lane[0].first = span.first
+    else:
+        lane.appendleft(span)
 
 
 class Store:
@@ -133,10 +143,10 @@ class Store:
         self.ready_bytes += span.size_bytes()
         if span.expires_ms is not None:
             self.expiring += span.end - span.first
-        if place is Place.RETURNS:
+        if place is Place.RETURNS or place is Place.FRONT:
             if self._returns is None:
                 self._returns = deque()
-            _append(self._returns, span)
+            (_append if place is Place.RETURNS else _prepend)(self._returns, span)
             return
         level = self._level(span.level)
         if place is Place.ORIGINAL:
@@ -297,7 +307,9 @@ class Store:
         for level in self._levels.values():
             level.back.check()
             last = max((span.end for span in level.back), default=None)
-            assert last is None or not level.fresh or last <= level.fresh.head[0].first
+            if last is not None and level.fresh:
+                first = level.fresh.head[0]
+                assert last <= first.first or first.acquired_count
             assert level.fresh or level.back, "empty level kept"
             level.fresh.check()
         live = [index for low, high in self._live.ranges() for index in range(low, high)]

@@ -24,6 +24,8 @@ class ChannelConnection(ABC):
     """State: the machine, what is known of the client, and what keeps it from reading or writing.
 
     Invariant: `write_paused_ms` says since when the socket takes nothing, None while it does.
+
+    In one piece: a channel asks its connection for each of these, some of them for each delivery.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class ChannelConnection(ABC):
         self.unconfirmed = ByteBudget(gate, "unconfirmed", unconfirmed_bytes)
         self.call_after_flush = call_after_flush
         self.write_paused_ms: int | None = None
+        #: How often the socket has been handed what was to be sent.
+        self.flush_count = 0
 
     @property
     def name(self) -> str:
@@ -60,6 +64,11 @@ class ChannelConnection(ABC):
     @abstractmethod
     def author(self) -> Author:
         """Return on whose behalf changes are made."""
+
+    @property
+    @abstractmethod
+    def is_lost(self) -> bool:
+        """Tell whether nothing can be sent any more."""
 
     @property
     @abstractmethod

@@ -116,6 +116,8 @@ class ChannelDeliveries:
         self.discards = 0
         #: Such ones that were waited for too long: their queue has no leader, or its home is down.
         self._late_discards = 0
+        #: The first tag that was not flushed at the connection's flush of that number.
+        self._unflushed_tag = self._unflushed_at = 0
 
     @property
     def has_ended(self) -> bool:
@@ -164,6 +166,7 @@ class ChannelDeliveries:
         return self._is_resting or self.connection.write_paused_ms is not None
 
     def _deliver(self, consumer: LocalConsumer, parts: Sequence[Part]) -> None:
+        self._note_unflushed()
         machine = self.connection.machine
         total = total_bytes = total_redelivered = 0
         for run, contents in parts:
@@ -217,6 +220,32 @@ class ChannelDeliveries:
             self._is_resting = True
             asyncio.get_running_loop().call_soon(self._rested)
 
+    def _note_unflushed(self) -> None:
+        """What gets tags now waits for the connection's next flush."""
+        flush_count = self.connection.flush_count
+        if self._unflushed_at != flush_count:
+            self._unflushed_at, self._unflushed_tag = flush_count, self.unacked.next_tag
+
+    def written(self) -> dict[int, dict[str, list[Range]]] | None:
+        """Return by queue and consumer tag what the client was sent and the queue has not been told
+        to settle; None while not all members understand that (ADR 69).
+
+        What the socket was handed counts as sent: nobody knows how much of it has arrived.
+        """
+        if features.WRITTEN_DELIVERIES not in self.catalog.view.enabled_features:
+            return None
+        end, connection = self.unacked.next_tag, self.connection
+        if connection.is_lost and self._unflushed_at == connection.flush_count:
+            end = self._unflushed_tag
+        found: dict[int, dict[str, list[Range]]] = {}
+        parts = [self.unacked.numbers_below(end), self._auto_acks]
+        if self.tx is not None:
+            parts.append(self.unacked.ranges_of(self.tx.settled()))
+        for part in parts:
+            for (uid, consumer), ranges in part.items():
+                found.setdefault(uid, {}).setdefault(consumer.tag, []).extend(ranges)
+        return found
+
     def _rested(self) -> None:
         self._is_resting = False
         self._drain()
@@ -263,8 +292,9 @@ class ChannelDeliveries:
                 return
             consumer, run, contents = found
             if contents is None:
-                ranges = [(run.first, run.first + run.length)]
-                self._give_back(consumer, ranges)
+                # The leader is elsewhere now, and sends it again with all that waits behind it.
+                ranges = [(run.first, run.first + run.length), *self._backlog.drop(consumer)]
+                self.services.deliveries.send_again(consumer, ranges)
                 continue
             self._deliver(consumer, [(run, contents)])
             self.connection.flush_now()
@@ -276,6 +306,8 @@ class ChannelDeliveries:
 
     def _give_back(self, consumer: LocalConsumer, ranges: list[Range]) -> None:
         cause = queue_commands.ReturnCause.RECOVER
+        if features.WRITTEN_DELIVERIES in self.catalog.view.enabled_features:
+            cause = queue_commands.ReturnCause.UNWRITTEN
         self._settle(queue_commands.Kind.RETURN, (consumer.uid, consumer.id), ranges, cause)
 
     def unwritten_returns(self, consumer: LocalConsumer) -> None:
@@ -382,6 +414,7 @@ class ChannelDeliveries:
 
     def send_got(self, uid: int, holder: ConsumerId, got: Got, no_ack: bool) -> None:
         """Answer basic.get; the machine has settled it already if no_ack (R-CS-8)."""
+        self._note_unflushed()
         run, content = got.run, got.content
         tag = self.unacked.delivered((uid, holder), run.first, 1, no_ack)
         if self.times is not None and not no_ack:

@@ -469,6 +469,8 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
         if data:
             self.sent_bytes += len(data)
             transport.write(data)
+            if not transport.is_closing():
+                self.flush_count += 1
         if self.machine.wants_close and not transport.is_closing():
             self._part(transport)
             return
@@ -539,6 +541,11 @@ class ClientConnection(ChannelConnection, asyncio.Protocol):
             # The timers of all other connections go on.
             self.broken(error)
         return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether nothing can be sent any more."""
+        return self._lost
 
     @property
     def untaken_bytes(self) -> int:

@@ -242,6 +242,7 @@ class Session(ChannelPublishes):
         self.gettings.clear()
         self.connection.gate.release(f"busy {self.channel}")
         self.publisher.close()
+        written = self.written()
         if self.tx is not None:
             self.tx.abandon()
         if self.reply_consumer is not None:
@@ -250,7 +251,9 @@ class Session(ChannelPublishes):
             self.services.deliveries.remove(consumer.id)
         self.consumers.clear()
         self._backlog.clear()
-        self.publisher.leave(self.groups)
+        self.publisher.leave(
+            {uid: None if written is None else written.get(uid, {}) for uid in self.groups}
+        )
 
     # ---- publishes --------------------------------------------------------------------------
 

@@ -109,10 +109,13 @@ class Transaction:
         """Return the message numbers of a consumer that are settled here, and not at the queue."""
         return [
             (piece.number, piece.number + piece.end - piece.first)
-            for _, _, taken in self._settlements
-            for piece in taken
+            for piece in self.settled()
             if piece.consumer == holder
         ]
+
+    def settled(self) -> list[Outstanding[Holder]]:
+        """Return all deliveries that are settled here, and not at their queues."""
+        return [piece for _, _, taken in self._settlements for piece in taken]
 
     def roll_back(self, unacked: Waiting) -> None:
         """Forget all; settled deliveries are outstanding again with the same tags (R-TX-4)."""

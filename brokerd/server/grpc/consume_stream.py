@@ -1,8 +1,8 @@
 """One Consume call of the Messages service: a consumer whose window is its credit.
 
-Implements the delivery register's Sink as an AMQP session does.  What the queue has handed out and
-the client has no credit for waits here; the queue is told a prefetch that follows the credit, so
-that little waits.
+Implements the delivery register's Sink as an AMQP session does.  The queue is told of the credit
+and hands out no more (ADR 69).  While not all members understand that, it is told a prefetch that
+follows the credit, and what there is no credit for waits here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 
 from brokerd.amqp import errors
 from brokerd.core import unacked
-from brokerd.core.catalog import declare, names
+from brokerd.core.catalog import declare, features, names
 from brokerd.core.catalog.refusals import Refused
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import queue_commands
@@ -64,7 +64,8 @@ class ConsumeStream:
 
     Invariant: `_held` are the numbers that were handed out to this consumer and are not settled:
     those in `_waiting` (not sent yet), those in `_unacked` (sent, the client owes a settlement) and
-    those in `_sending` (sent, settled by us next).
+    those in `_sending` (sent, settled by us next).  `_ungranted` is the part of `_credit` that the
+    queue does not know of.
 
     In one piece: the reader and the writer of a call share all of it, delivery by delivery.
     """
@@ -85,6 +86,12 @@ class ConsumeStream:
         self._consumer: LocalConsumer | None = None
         self._auto = False
         self._credit = 0
+        self._ungranted = 0
+        #: The queue counts the credit.
+        self._is_credited = False
+        self._granting = asyncio.Event()
+        #: The first delivery tag of the response that is being written.
+        self._writing_from: int | None = None
         self._waiting: deque[tuple[Run, Content]] = deque()
         self._unacked: unacked.Unacked[ConsumerId] = unacked.Unacked()
         self._sending: list[Range] = []
@@ -98,14 +105,16 @@ class ConsumeStream:
         """Serve the call until the client closes its side or the consumer is cancelled."""
         reading = asyncio.create_task(self._read(requests))
         writing = asyncio.create_task(self._write())
+        granting = asyncio.create_task(self._grant())
         problem: BaseException | None = None
         try:
-            await first_of(reading, writing)
-            problem = reading.result() if reading.done() else self._failure
+            await first_of(reading, writing, granting)
+            ended = [task for task in (reading, granting) if task.done()]
+            problem = ended[0].result() if ended else self._failure
         finally:
-            for task in (reading, writing):
+            for task in (reading, writing, granting):
                 task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            await asyncio.gather(reading, writing, granting, return_exceptions=True)
             self._end()
         if problem is not None:
             await rpc_errors.abort(self._context, problem)
@@ -115,9 +124,22 @@ class ConsumeStream:
         if self._consumer is None:
             return
         self._services.deliveries.remove(self._consumer.id)
-        node, incarnation, channel, _ = self._consumer.id
-        command = queue_commands.encode_channel_down(node, incarnation, channel)
-        self._channel_close.ended(command, [self._consumer.uid])
+        uid, (node, incarnation, channel, tag) = self._consumer.uid, self._consumer.id
+        written = {tag: self._written()} if self._knows_written() else None
+        command = queue_commands.encode_channel_down(node, incarnation, channel, written)
+        self._channel_close.ended({uid: command})
+
+    def _knows_written(self) -> bool:
+        """Tell whether all members understand what the queue is told of credit and writes."""
+        return features.WRITTEN_DELIVERIES in self._services.topology.view.enabled_features
+
+    def _written(self) -> list[Range]:
+        """Return the numbers that the client was sent and has not settled."""
+        assert self._consumer is not None
+        if self._writing_from is None:
+            return self._unacked.numbers_of(self._consumer.id)
+        # The connection has not taken the whole of the response: nobody can have read it.
+        return self._unacked.numbers_below(self._writing_from).get(self._consumer.id, [])
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -168,6 +190,7 @@ class ConsumeStream:
         tag = request.consumer_tag or _random_tag()
         self._auto = request.auto_acknowledge
         self._credit = min(request.credit, CREDIT_MAX)
+        self._is_credited = self._knows_written()
         consumer = LocalConsumer(
             id=ConsumerId(identity.node, identity.incarnation, uid, tag),
             uid=queue.uid,
@@ -175,7 +198,7 @@ class ConsumeStream:
             queue=queue.name,
             sink=self,
             no_ack=self._auto,
-            prefetch=_window(self._credit),
+            prefetch=WINDOW_MAX if self._is_credited else _window(self._credit),
             priority=request.priority,
             exclusive=False,
             user=caller.user,
@@ -185,10 +208,13 @@ class ConsumeStream:
         caller.reads = queue.name
         # Registered first: deliveries may come before the checkout is answered.
         self._services.deliveries.add(consumer)
-        await self._check_out(consumer)
+        await self._check_out(consumer, self._credit)
 
-    async def _check_out(self, consumer: LocalConsumer) -> None:
-        """Tell the queue who consumes and how much it may hold."""
+    async def _check_out(self, consumer: LocalConsumer, credit: int) -> None:
+        """Tell the queue who consumes and how much it may hold.
+
+        credit: so many more may be handed out.
+        """
         checkout = queue_commands.Checkout(
             consumer=consumer.id,
             prefetch=consumer.prefetch,
@@ -196,6 +222,7 @@ class ConsumeStream:
             exclusive=False,
             priority=consumer.priority,
             user=consumer.user,
+            credit=credit if self._is_credited else None,
         )
         resource = names.resource("queue", consumer.vhost, consumer.queue)
         raw = await topology.ask(
@@ -208,17 +235,37 @@ class ConsumeStream:
             code = int(fields.get("refused", 541))
             raise errors.SoftError(f"{resource} {fields.get('text', 'refused')}", code=code)
 
+    async def _grant(self) -> BaseException:
+        """Tell the queue of further credit, all that came while it had yet to answer at once, so
+        that a client that adds credit one by one does not make a command of each; end with what
+        is wrong.
+        """
+        try:
+            while True:
+                await self._granting.wait()
+                self._granting.clear()
+                credit, self._ungranted = self._ungranted, 0
+                assert self._consumer is not None
+                await self._check_out(self._consumer, credit)
+        except (errors.AmqpError, Unavailable) as error:
+            return error
+
     async def _add_credit(self, credit: int) -> None:
+        before = self._credit
         self._credit = min(self._credit + credit, CREDIT_MAX)
         self._due.set()
         consumer = self._consumer
         assert consumer is not None
+        if self._is_credited:
+            self._ungranted += self._credit - before
+            self._granting.set()
+            return
         wanted = _window(self._credit + len(self._unacked))
         if wanted > consumer.prefetch:
             # At least doubled, so that a client that adds credit one by one does not make a
             # command of each.
             consumer.prefetch = min(max(wanted, 2 * consumer.prefetch), WINDOW_MAX)
-            await self._check_out(consumer)
+            await self._check_out(consumer, 0)
 
     def _settle(self, request: messages_pb2.Settlement) -> None:
         assert self._consumer is not None
@@ -293,8 +340,10 @@ class ConsumeStream:
             await self._due.wait()
             self._due.clear()
             while self._waiting and self._credit:
+                self._writing_from = self._unacked.next_tag
                 response = self._next_response()
                 await self._context.write(response)
+                self._writing_from = None
                 self._settle_sent()
             if self._failure is not None:
                 return

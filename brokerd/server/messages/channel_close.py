@@ -8,7 +8,7 @@ would come again.  For whoever has a channel of its own: sessions, Publish and C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from brokerd.cluster.groups.group_client import ReplyStatus
@@ -22,13 +22,14 @@ class ChannelClose:
     Invariant: every queue named to `ended` or `published` is told once.
     """
 
-    __slots__ = ("_also", "_command", "_forget", "_groups", "_late", "_owed", "_settlements")
+    __slots__ = ("_also", "_commands", "_forget", "_groups", "_late", "_owed", "_settlements")
 
     def __init__(self, settlements: TurnSettlements) -> None:
         self._settlements = settlements
         self._groups = settlements.groups
         self._owed: dict[int, int] = {}
-        self._command = b""
+        #: What each of them is told.
+        self._commands: dict[int, bytes] = {}
         self._forget: Callable[[int], None] | None = None
         self._also: dict[int, list[bytes]] = {}
         #: Queues that owe answers, and are told when they have given them; whether the channel
@@ -70,10 +71,12 @@ class ChannelClose:
         """This queue is to be told something else, too."""
         self._also.setdefault(uid, []).append(command)
 
-    def ended(self, command: bytes, uids: Iterable[int]) -> None:
-        """The channel has ended and sends nothing any more: these queues are to know it."""
-        self._command = command
-        self._end(uids, False)
+    def ended(self, commands: Mapping[int, bytes]) -> None:
+        """The channel has ended and sends nothing any more: these queues are told so, each by its
+        command.
+        """
+        self._commands.update(commands)
+        self._end(commands, False)
 
     def published(self, uids: Iterable[int], forget: Callable[[int], None]) -> None:
         """As `ended`, of queues that the channel had nothing from: nobody waits for what they do
@@ -94,7 +97,7 @@ class ChannelClose:
         if has_only_published and self._forget is not None:
             self._forget(uid)
         else:
-            commands = [self._command, *commands]
+            commands = [self._commands.pop(uid), *commands]
         for command in commands:
             # Where the queue is led here and this process ends, its channels end with it.
             self._groups.send(uid, command, _ignore, once=True, is_lazy=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -216,6 +216,13 @@ class DeliveryHub:
         """Tell the new leader what each consumer holds, so that it sends again what got lost."""
         for consumer in list(self._by_group.get(uid, {}).values()):
             self._ask(consumer)
+
+    def send_again(self, consumer: LocalConsumer, ranges: Iterable[Range]) -> None:
+        """Have the queue send again what came and cannot be passed on: it is not held any more."""
+        if consumer.recent is not None:
+            for low, high in ranges:
+                consumer.recent.remove(low, high)
+        self._ask(consumer)
 
     def _ask(self, consumer: LocalConsumer) -> None:
         held = consumer.sink.held(consumer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Protocol
@@ -19,6 +19,7 @@ from brokerd.cluster.groups.group_client import ReplyStatus
 from brokerd.core.message import Content
 from brokerd.core.queue import queue_commands
 from brokerd.core.queue.enqueue_commands import EnqueueStatus
+from brokerd.core.queue.queue_commands import Written
 from brokerd.server.messages import ports
 from brokerd.server.messages.channel_close import ChannelClose
 from brokerd.server.messages.turn_batches import (
@@ -224,21 +225,23 @@ class Publisher:
         self.flush()
         self._closed = True
 
-    def leave(self, others: Iterable[int] = ()) -> None:
+    def leave(self, others: Mapping[int, Written | None] | None = None) -> None:
         """Tell the queues that know this publisher, and `others`, that its channel has ended, each
         when it has answered all batches (channel_close.py).
 
-        others: queues that the channel had something from; these are told at once.
+        others: queues that the channel had something from, and what its client was sent of it;
+        these are told at once.
         """
         self.close()
-        had_more = dict.fromkeys(others)
-        if had_more:
-            self._channel_close.ended(self._down(self._channel), had_more)
+        had_more = others or {}
+        down = {uid: self._down(self._channel, written) for uid, written in had_more.items()}
+        self._channel_close.ended(down)
         published = [uid for uid in self._sequences if uid not in had_more]
         self._channel_close.published(published, self._forget)
 
-    def _down(self, channel: int) -> bytes:
-        return queue_commands.encode_channel_down(self._turn.node, self._turn.incarnation, channel)
+    def _down(self, channel: int, written: Written | None = None) -> bytes:
+        node, incarnation = self._turn.node, self._turn.incarnation
+        return queue_commands.encode_channel_down(node, incarnation, channel, written)
 
     def _forget(self, uid: int) -> None:
         """A queue need not look for duplicates of this channel any more."""

@@ -7,13 +7,14 @@ deliveries come in order (G3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from brokerd.cluster.groups.group_client import Answer, ReplyStatus
 from brokerd.core.message import Range
 from brokerd.core.queue import queue_commands
+from brokerd.core.queue.consumers import QUORUM_PREFETCH_MAX
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
 from brokerd.core.ranges import normalize
@@ -156,6 +157,9 @@ class SimConsumer(_Client):
         #: What was settled, and how often it had been handed out before.
         self._let_go: dict[int, int] = {}
         self._newest = -1
+        #: What the socket has not taken, and how often it had been handed out before.
+        self._backlog: dict[int, int] = {}
+        self._granted = self._received = 0
 
     def _may_begin(self) -> bool:
         return self.world.may_consume(self.uid)
@@ -168,14 +172,40 @@ class SimConsumer(_Client):
         self._settled = set()
         self._let_go = {}
         self._newest = -1
+        self._backlog = {}
+        self._granted = self._received = 0
         self._channel_close = ChannelClose(broker.batches.settlements)
         queue = self.world.queues[self.uid]
         local = LocalConsumer(
             self.id, self.uid, "/", queue.name, self, False, self.prefetch, 0, False, "guest"
         )
         broker.deliveries.add(local)
-        checkout = Checkout(self.id, self.prefetch, False, False, 0, "guest")
+        if self._has_credit:
+            self._check_out(self.world.rng.choice((0, self.prefetch)))
+            self._grant_now_and_then(self.id)
+        else:
+            self._check_out(None)
+
+    @property
+    def _has_credit(self) -> bool:
+        return self.world.scenario.credit
+
+    def _check_out(self, credit: int | None) -> None:
+        broker = self.broker
+        assert broker is not None
+        self._granted += credit or 0
+        prefetch = self.prefetch if credit is None else QUORUM_PREFETCH_MAX
+        checkout = Checkout(self.id, prefetch, False, False, 0, "guest", credit=credit)
         broker.groups.send(self.uid, queue_commands.encode_checkout(checkout), _ignore, once=True)
+
+    def _grant_now_and_then(self, consumer_id: ConsumerId) -> None:
+        """One that has no credit left grants some, some day."""
+        if consumer_id != self.id or not self._is_born_here():
+            return
+        if self._received >= self._granted:
+            self._check_out(self.prefetch)
+        assert self.home is not None
+        self.home.loop.call_later(0.4, self._grant_now_and_then, consumer_id)
 
     # ---- Sink -----------------------------------------------------------------------------------
 
@@ -190,19 +220,51 @@ class SimConsumer(_Client):
                 oracle.on_received(self.uid, number, content[2])
                 where = f"queue {self.uid} message {number} to {self.name}"
                 oracle.require(number not in self._settled, f"{where}: settled and again (G4)")
-                oracle.require(number not in self._held, f"{where}: delivered twice")
+                is_here = number in self._held or number in self._backlog
+                oracle.require(not is_here, f"{where}: delivered twice")
                 oracle.require(
                     run.acquired_count > self._let_go.get(number, -1),
                     f"{where}: settled, the queue may not know it yet, and again (R-QQ-10)",
                 )
-                if run.acquired_count == 0:
+                # What another one was not written comes as if for the first time (ADR 69).
+                is_passed_on = number in oracle.ledgers[self.uid].passed_on
+                if run.acquired_count == 0 and not is_passed_on:
                     oracle.require(
                         number > self._newest, f"{where}: came after {self._newest} (G3)"
                     )
                     self._newest = number
-                self._held[number] = run.acquired_count
+                self._backlog[number] = run.acquired_count
                 fresh.append(number)
         world.on_delivered(self, fresh)
+        if not self._has_credit:
+            self._write()
+            return
+        self._received += len(fresh)
+        oracle.require(
+            self._received <= self._granted,
+            f"queue {self.uid}: {self._received} messages for {self.name}, "
+            f"credit {self._granted} (ADR 69)",
+        )
+        if world.strikes(0.5):
+            self._write()
+        elif world.strikes(world.scenario.channel_ends):
+            self._end()
+        else:
+            assert self.home is not None
+            delay_ms = world.rng.choice((5, 50, 200))
+            self.home.loop.call_later(delay_ms / 1000, self._write_late, self.id)
+
+    def _write_late(self, consumer_id: ConsumerId) -> None:
+        if consumer_id == self.id and self._is_born_here():
+            self._write()
+
+    def _write(self) -> None:
+        """The socket takes what waited: from now on the client may have it."""
+        world, fresh = self.world, list(self._backlog)
+        self._held |= self._backlog
+        self._backlog = {}
+        for number in fresh:
+            world.oracle.on_written(self.uid, number, self.id)
         delay_ms = 1 + world.rng.random() * self.work_ms
         assert self.home is not None
         self.home.loop.call_later(delay_ms / 1000, self._settle, fresh)
@@ -223,7 +285,7 @@ class SimConsumer(_Client):
 
     def held(self, consumer: LocalConsumer) -> list[Range]:
         """See delivery.Sink."""
-        return normalize((number, number + 1) for number in self._held)
+        return _ranges([*self._held, *self._backlog])
 
     # ---- settling -------------------------------------------------------------------------------
 
@@ -244,7 +306,9 @@ class SimConsumer(_Client):
             acquired_count = self._held.pop(number)
             if kind == Kind.SETTLE:
                 self._let_go[number] = acquired_count
-        ranges = normalize((number, number + 1) for number in mine)
+        if self._has_credit and world.strikes(0.7):
+            self._check_out(len(mine))
+        ranges = _ranges(mine)
         command = queue_commands.encode_ranges(kind, self.id, ranges, cause)
         is_settle, consumer_id = kind == Kind.SETTLE, self.id
 
@@ -273,15 +337,32 @@ class SimConsumer(_Client):
         """Close the channel: what it holds goes back."""
         broker = self.broker
         assert broker is not None
+        written = None
+        if self._has_credit:
+            written = {self.id.tag: _ranges(self._held)}
+            if self.world.strikes(0.5):
+                self._cancel()
         broker.deliveries.remove(self.id)
-        down = queue_commands.encode_channel_down(*self.id[:3])
-        self._channel_close.ended(down, [self.uid])
+        down = queue_commands.encode_channel_down(*self.id[:3], written)
+        self._channel_close.ended({self.uid: down})
         self._leave()
+
+    def _cancel(self) -> None:
+        """As basic.cancel: what was not written goes back before the channel ends."""
+        self._channel_close.send(self.uid, queue_commands.encode_cancel(self.id))
+        if self._backlog:
+            ranges, cause = _ranges(self._backlog), ReturnCause.UNWRITTEN
+            command = queue_commands.encode_ranges(Kind.RETURN, self.id, ranges, cause)
+            self._channel_close.send(self.uid, command)
 
     def _leave(self) -> None:
         self.home = self.broker = None
         self.id = ConsumerId("", 0, 0, "")
         self.world.kernel.after(30, self.attach)
+
+
+def _ranges(numbers: Iterable[int]) -> list[Range]:
+    return normalize((number, number + 1) for number in numbers)
 
 
 _REFUSALS = (

@@ -18,6 +18,7 @@ from brokerd.cluster.groups.driver import Driver
 from brokerd.cluster.groups.trust import Trust
 from brokerd.core.queue import effects, queue_commands, queue_machine, queue_snapshot
 from brokerd.core.queue.client_sessions import Senders
+from brokerd.core.queue.consumers import Consumer
 from brokerd.core.queue.enqueuers import Channels
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -157,6 +158,15 @@ def _no_limit(state: QueueState, spans: list[Any], counts: bool, asked: bool = F
         state.options = options
 
 
+def _capacity_by_prefetch(consumer: Consumer) -> int:
+    """A consumer's credit is not looked at."""
+    return consumer.prefetch - consumer.held.count
+
+
+def _count_all(state: QueueState, consumers: list[Consumer], written: Any) -> None:
+    """All that a channel held when it ended comes back counted, written or not."""
+
+
 def _settle_nothing(machine: QueueMachine, meta: Any, command: Any) -> bytes:
     """A settlement is answered and forgotten."""
     return b""
@@ -284,6 +294,8 @@ MUTANTS: dict[str, tuple[list[Plant], str, int]] = {
     "dead-consumers-messages-lost": ([(QueueState, "_take_all", _forget_taken)], "consumers", 20),
     "delivery-count-reset": ([(QueueState, "_put_back", _reset_counts)], "answers", 100),
     "delivery-limit-ignored": ([(QueueState, "_put_back", _no_limit)], "answers", 40),
+    "reserves-beyond-credit": ([(Consumer, "capacity", _capacity_by_prefetch)], "credit", 5),
+    "unwritten-counts": ([(QueueState, "_give_back_unwritten", _count_all)], "credit", 10),
     "letter-settled-before-confirm": (
         [(Worker, "_send", _settle_before_confirms)],
         "consumers",
@@ -338,6 +350,8 @@ CI = {
     "dead-consumers-messages-lost",
     "letter-settled-before-confirm",
     "delivery-count-reset",
+    "reserves-beyond-credit",
+    "unwritten-counts",
     "repeats-applied",
     "options-among-the-rest",
     "committed-gives-way",

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from brokerd.core.machine import Meta
 from brokerd.core.queue import client_sessions, effects, joined_settlements, queue_commands
+from brokerd.core.queue.effects import ConsumerId
 from brokerd.core.queue.enqueue_commands import EnqueueView
 from brokerd.core.queue.queue_commands import Kind
 from brokerd.core.queue.queue_machine import QueueMachine
@@ -46,6 +47,12 @@ class Ledger:
     buried: dict[int, int] = field(default_factory=dict)
     #: number -> (acquired, delivered) as last handed out.
     counts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: number -> who it was handed out to last, and whether that one's client was written it, or
+    #: nobody can say.
+    holders: dict[int, ConsumerId] = field(default_factory=dict)
+    may_count: set[int] = field(default_factory=set)
+    #: Numbers that came back from one consumer and were handed out to another.
+    passed_on: set[int] = field(default_factory=set)
     #: publisher -> its newest message here.
     newest: dict[bytes, int] = field(default_factory=dict)
     #: index -> checksum of the command, of messages that are still here.
@@ -80,6 +87,8 @@ class Oracle:
         self.published: set[tuple[int, bytes]] = set()
         self.confirmed: set[tuple[int, bytes]] = set()
         self.leader_of_term: dict[tuple[int, int], NodeId] = {}
+        #: Consumers say what their clients were written, and queues are told.
+        self.knows_writes = False
 
     def require(self, condition: object, text: str) -> None:
         """Remember and raise a violation unless the condition holds."""
@@ -116,6 +125,12 @@ class Oracle:
         elif kind == Kind.DEAD_LETTERS_SETTLE:
             ranges = queue_commands.decode_json(command)["ranges"]
             letters = _within((letter.span for letter in machine.letters), ranges)
+        elif kind in (Kind.NODE_DOWN, Kind.NODE_UP):
+            # Nobody knows what the clients of such a member were written.
+            node = queue_commands.decode_json(command)["node"]
+            for consumer in machine.consumers.of_node(node):
+                found = _within(consumer.held, [(0, 1 << 62)])
+                self.ledgers[uid].may_count.update(found)
         is_new = kind == Kind.ONCE and _is_new(machine, command)
         return Before(machine.next_number, held, letters, is_new)
 
@@ -255,6 +270,18 @@ class Oracle:
                 self.require(
                     limit is None or counts[1] <= limit, f"{where}: over the limit {limit} (G5)"
                 )
+                if self.knows_writes and counts[0] > last[0]:
+                    self.require(
+                        number in ledger.may_count,
+                        f"{where}: counts {counts} after {last}, and "
+                        f"{ledger.holders.get(number)} was not written it (ADR 69)",
+                    )
+                holder = ledger.holders.get(number)
+                if counts[0] > last[0] or holder != effect.consumer:
+                    ledger.may_count.discard(number)
+                if holder not in (None, effect.consumer):
+                    ledger.passed_on.add(number)
+                ledger.holders[number] = effect.consumer
                 ledger.counts[number] = counts
 
     def on_snapshot(self, node: NodeId, uid: int, index: int, data: bytes) -> None:
@@ -274,6 +301,12 @@ class Oracle:
             place.body == body,
             f"queue {uid}: message {number} is {place.body[:20]!r}, client got {body[:20]!r}",
         )
+
+    def on_written(self, uid: int, number: int, consumer_id: ConsumerId) -> None:
+        """A consumer's client was written a message: it may count when it comes back."""
+        ledger = self.ledgers[uid]
+        if ledger.holders.get(number) == consumer_id:
+            ledger.may_count.add(number)
 
     def unsettled(self, uid: int) -> list[int]:
         """Return the entries that must be readable: those with messages that are still here."""

@@ -42,6 +42,8 @@ class Scenario:
     turn_ms: int = 0
     #: Disks do not answer for a while.
     disk_stalls: bool = False
+    #: Consumers grant credit, and are written late what comes (ADR 69).
+    credit: bool = False
 
     @classmethod
     def of_seed(cls, rng: random.Random, profile: str | None) -> Scenario:
@@ -151,4 +153,17 @@ PROFILES: dict[str, dict[str, Any]] = {
     #: Consumers and their members die.
     "consumers": _QUIET
     | {"crashes": True, "channel_ends": 0.05, "dead_letters": True, "transfers": True},
+    #: Consumers go that have not been written all that was taken out for them.
+    "credit": _QUIET
+    | {
+        "credit": True,
+        "crashes": True,
+        "transfers": True,
+        "breaks": True,
+        "channel_ends": 0.1,
+        "dead_letters": True,
+        "delay_ms_max": 5.0,
+        "sync_ms_max": 4.0,
+        "haste": 4,
+    },
 }

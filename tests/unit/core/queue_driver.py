@@ -11,7 +11,7 @@ from brokerd.core.machine import Outcome
 from brokerd.core.message import Content, Range
 from brokerd.core.queue import effects, enqueue_commands, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
-from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause
+from brokerd.core.queue.queue_commands import Checkout, Kind, ReturnCause, Written
 from brokerd.core.queue.queue_machine import QueueMachine
 from brokerd.core.queue_options import QueueOptions
 
@@ -89,11 +89,12 @@ class QueueDriver:
         channel: int = 1,
         node: str = "n1",
         incarnation: int = 7,
+        credit: int | None = None,
     ) -> Outcome:
         who = consumer(tag, channel, node, incarnation)
         return self.send(
             queue_commands.encode_checkout(
-                Checkout(who, prefetch, no_ack, exclusive, priority, "guest")
+                Checkout(who, prefetch, no_ack, exclusive, priority, "guest", credit=credit)
             )
         )
 
@@ -128,8 +129,8 @@ class QueueDriver:
     def configure(self, **options: Any) -> Outcome:
         return self.send(queue_commands.encode_update_options(QueueOptions(**options)))
 
-    def channel_down(self, channel: int = 1) -> Outcome:
-        return self.send(queue_commands.encode_channel_down("n1", 7, channel))
+    def channel_down(self, channel: int = 1, written: Written | None = None) -> Outcome:
+        return self.send(queue_commands.encode_channel_down("n1", 7, channel, written))
 
     @property
     def ready(self) -> int:

@@ -168,6 +168,9 @@ async def test_a_destination_that_fails_costs_the_session_and_not_the_link() -> 
         old.failed(ClientError("the other broker is gone"))
         await until(lambda: len(made.target.listeners) == 2 and len(made.target.published) == 2)
         assert ("error", "the other broker is gone") in made.member.states
+        # R-DL-2: what was not passed on is given back by a nack, behind the consumer's end.
+        ends = [each for each in made.broker.told if each in ("basic.cancel", "basic.nack")]
+        assert ends == ["basic.cancel", "basic.nack"]
         old.answered([(1, 1, True)])
         old.failed(ClientError("late"))
         old.blocked("late")

@@ -33,7 +33,7 @@ class Machine:
 class Connection:
     """A client that takes at once whatever it is sent."""
 
-    vhost, user, write_paused_ms = "/", "guest", None
+    vhost, user, write_paused_ms, flush_count = "/", "guest", None, 0
 
     def __init__(self) -> None:
         self.machine = Machine()

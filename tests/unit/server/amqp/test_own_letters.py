@@ -77,6 +77,11 @@ class Others:
     """Parts of a member that a channel asks for at its birth and does not use here."""
 
     counters = None
+    enabled_features: frozenset[str] = frozenset()
+
+    @property
+    def view(self) -> Others:
+        return self
 
     def by(self, _: object) -> Others:
         return self

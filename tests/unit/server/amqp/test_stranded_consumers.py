@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from brokerd.amqp import errors, methods
+from brokerd.core.catalog import features
 from brokerd.core.queue import client_sessions, queue_commands
 from brokerd.core.queue.effects import ConsumerId, Run
 from brokerd.core.queue.queue_commands import Kind, ReturnCause
@@ -40,6 +42,16 @@ class Connection:
         pass
 
 
+class Catalog:
+    """A cluster whose members all know what was written (ADR 69)."""
+
+    enabled_features = frozenset({features.WRITTEN_DELIVERIES})
+
+    @property
+    def view(self) -> Catalog:
+        return self
+
+
 class Groups:
     """Notes what goes to the queue, which waits for its home."""
 
@@ -64,7 +76,8 @@ def stranded(*capabilities: str) -> tuple[Channel, Machine, list[bytes]]:
     """Strand a consumer with one message at the client, and one that was not written yet."""
     groups, machine = Groups(), Machine(set(capabilities))
     connection: Any = Connection(machine)
-    services = fakes.channel_services(groups)
+    catalog: Any = Catalog()
+    services = replace(fakes.channel_services(groups), catalog=catalog)
     channel = Channel(services, connection, 1)
     sink: Any = channel
     consumer = LocalConsumer(ID, UID, "/", "q", sink, False, 0, 0, False, "guest")
@@ -85,7 +98,7 @@ def test_the_client_is_told_and_the_home_takes_back_what_it_held() -> None:
         Kind.RETURN,
         Kind.RETURN,
     ]
-    assert queue_commands.decode_ranges(sent[1]) == (ID, [(11, 12)], ReturnCause.RECOVER)
+    assert queue_commands.decode_ranges(sent[1]) == (ID, [(11, 12)], ReturnCause.UNWRITTEN)
     assert queue_commands.decode_ranges(sent[2]) == (ID, [(10, 11)], ReturnCause.NACK)
     # The tag stays valid, and settles nothing any more.
     assert channel.unacked.ack(1, False) == {}

@@ -48,7 +48,7 @@ def channel_close() -> tuple[ChannelClose, Groups]:
 
 def test_queues_that_owe_nothing_are_told_at_once_and_each_once() -> None:
     made, groups = channel_close()
-    made.ended(DOWN, [1, 2, 1])
+    made.ended({1: DOWN, 2: DOWN})
     assert groups.sent == [(1, DOWN, True), (2, DOWN, True)]
     # Nobody waits for the answers.
     groups.answers[0](ReplyStatus.GONE, b"")
@@ -62,7 +62,7 @@ def test_a_queue_is_told_behind_the_last_answer_that_it_owes() -> None:
     made.send(1, ranges(Kind.RETURN))
     made.sent(2)
     assert groups.sent == [(1, ranges(Kind.SETTLE), False), (1, ranges(Kind.RETURN), True)]
-    made.ended(DOWN, [1, 2, 3])
+    made.ended({1: DOWN, 2: DOWN, 3: DOWN})
     assert groups.told() == [3]
     groups.answers[1](ReplyStatus.OK, b"")
     made.answered(2)
@@ -75,7 +75,7 @@ def test_a_queue_that_knows_the_channel_by_another_name_is_told_both_ends() -> N
     made, groups = channel_close()
     other = queue_commands.encode_channel_down("n", 1, 6)
     made.add(1, other)
-    made.ended(DOWN, [2, 1])
+    made.ended({2: DOWN, 1: DOWN})
     assert groups.sent == [(2, DOWN, True), (1, DOWN, True), (1, other, True)]
 
 
@@ -84,6 +84,6 @@ def test_answers_before_the_end_and_of_queues_that_need_not_know_tell_nobody() -
     made.send(1, ranges(Kind.SETTLE))
     groups.answers[0](ReplyStatus.OK, b"")
     made.send(2, ranges(Kind.SETTLE))
-    made.ended(DOWN, [])
+    made.ended({})
     groups.answers[1](ReplyStatus.OK, b"")
     assert groups.told() == []

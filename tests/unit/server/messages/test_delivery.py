@@ -189,3 +189,19 @@ def test_the_first_and_the_last_consumer_of_a_queue_are_told_of() -> None:
     for consumer_id in ids:
         hub.remove(consumer_id)
     assert told == [(7, True), (7, False)]
+
+
+async def test_what_is_to_be_sent_again_is_let_through_once() -> None:
+    """R-QQ-10: whether it was asked for within a change of leaders or not."""
+    hub, channel, answers = hub_with_consumer()
+    for _ in range(2):
+        hub.deliver(CONSUMER, [run(0, 3)])
+        channel.numbers.clear()
+        [consumer] = hub.consumers()
+        hub.send_again(consumer, [(0, 3)])
+        hub.deliver(CONSUMER, [run(0, 3)])
+        hub.deliver(CONSUMER, [run(0, 3)])
+        assert channel.numbers == [0, 1, 2]
+        channel.numbers.clear()
+        hub.send_again(consumer, [(0, 3)])
+    assert len(answers) == 4

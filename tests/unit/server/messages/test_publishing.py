@@ -186,7 +186,7 @@ def test_a_queue_hears_of_the_channels_end_when_it_has_answered_all_its_batches(
         made.flush()
     groups.sent[2][2](ReplyStatus.OK, taken)
     made.add([_Queue(1)], [CONTENT], 4)
-    made.leave([2, 3])
+    made.leave({2: None, 3: None})
     assert groups.channel_downs == [2, 3]
     for answer in (sent[2] for sent in (*groups.sent[:2], groups.sent[3])):
         assert groups.channel_downs == [2, 3]

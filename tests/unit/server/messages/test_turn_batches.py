@@ -377,7 +377,7 @@ def test_a_queue_that_a_channel_had_something_from_hears_of_its_end_at_once() ->
     """What it holds comes back."""
     rig = Rig()
     first, _ = rig.publisher(1)
-    first.leave([8])
+    first.leave({8: None})
     down = queue_commands.encode_channel_down("n1", 7, 1)
     assert rig.groups.others == [(8, down)]
 

@@ -166,7 +166,7 @@ def test_the_end_of_a_channel_goes_behind_its_acknowledgements() -> None:
     rig = Rig()
     channel = ChannelClose(rig.turn.settlements)
     channel.settle(8, part(1, 0), is_lazy=False)
-    channel.ended(DOWN, [8])
+    channel.ended({8: DOWN})
     rig.end_turn()
     assert [parts for _, parts, _ in rig.groups.sent] == [[part(1, 0)]]
     rig.groups.answers[0](ReplyStatus.OK, b"")

@@ -1,0 +1,299 @@
+"""Consume calls over one queue machine: what they take out of it, and what they leave (ADR 69)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.cluster.groups.group_client import ReplyStatus
+from brokerd.core.catalog import features
+from brokerd.core.machine import Outcome
+from brokerd.core.queue import effects, queue_commands
+from brokerd.core.queue.queue_commands import Kind
+from brokerd.rpc.v1 import messages_pb2
+from brokerd.server.grpc.consume_stream import WINDOW_MAX, ConsumeStream
+from brokerd.server.messages.delivery import DeliveryHub
+from tests.unit.core.queue_driver import QueueDriver
+from tests.unit.server.grpc.test_publish_stream import Services
+from tests.unit.server.messages import fakes
+
+Settlement = messages_pb2.Settlement
+#: Turns of the loop after which nothing is under way any more.
+TURNS = 30
+
+
+class Member(Services):
+    """A member whose queue is a machine in memory; commands take a turn of the loop."""
+
+    def __init__(self, *enabled: str, **options: Any) -> None:
+        super().__init__()
+        self.driver = QueueDriver(queue_type="quorum", **options)
+        self.kinds: list[int] = []
+        made: Any = self
+        self.queues = made
+        self.groups = made
+        self.identity.batches.settlements.groups = made
+        self.deliveries = DeliveryHub(lambda *_: None, self.identity.batches.settlements)
+        self.catalog.view.enabled_features = frozenset(enabled or (features.WRITTEN_DELIVERIES,))
+
+    @property
+    def view(self) -> Any:
+        return self.catalog.view
+
+    def refusal(self, uid: int) -> str:
+        return ""
+
+    def send(self, uid: int, command: bytes, done: Any, *_: Any, **__: Any) -> None:
+        def answer() -> None:
+            done(ReplyStatus.OK, self.apply(command))
+
+        asyncio.get_running_loop().call_soon(answer)
+
+    async def ask_queue(self, uid: int, command: bytes) -> bytes:
+        await asyncio.sleep(0)
+        reply = self.apply(command)
+        await asyncio.sleep(0)
+        return reply
+
+    def fill(self, count: int) -> None:
+        self._realise(self.driver.fill(count))
+
+    def apply(self, command: bytes) -> bytes:
+        self.kinds.append(command[1])
+        outcome = self.driver.send(command)
+        self._realise(outcome)
+        return outcome.reply
+
+    def _realise(self, outcome: Outcome) -> None:
+        for effect in outcome.effects:
+            if isinstance(effect, effects.Deliver):
+                parts = [(run, [fakes.CONTENT] * run.length) for run in effect.runs]
+                self.deliveries.deliver(effect.consumer, parts)
+
+
+@dataclass
+class Client:
+    """One call; takes nothing while `is_open` is not set."""
+
+    member: Member
+    credit: int
+    auto: bool = False
+    granted: int = 0
+    received: list[Any] = field(default_factory=list)
+    #: Tags that it owes a settlement.
+    owed: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.requests: asyncio.Queue[Any] = asyncio.Queue()
+        self.granted = self.credit
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        services, context = self.member, self
+        made: Any = ConsumeStream(services, services.caller(), context)  # type: ignore[arg-type]
+        self.stream: ConsumeStream = made
+        subscribe = messages_pb2.Subscribe(
+            queue="q", credit=self.credit, auto_acknowledge=self.auto
+        )
+        self.requests.put_nowait(messages_pb2.ConsumeRequest(subscribe=subscribe))
+        self.task = asyncio.create_task(self.stream.run(self._requests()))
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (request := await self.requests.get()) is not None:
+            yield request
+
+    async def write(self, response: Any) -> None:
+        await self.is_open.wait()
+        self.received += response.deliveries
+        self.owed += [each.delivery_tag for each in response.deliveries if not self.auto]
+
+    def grant(self, credit: int) -> None:
+        self.granted += credit
+        self.requests.put_nowait(messages_pb2.ConsumeRequest(credit=credit))
+
+    def settle(self, outcome: Any, count: int) -> None:
+        tags, self.owed = self.owed[:count], self.owed[count:]
+        settle = Settlement(outcome=outcome, delivery_tags=tags)
+        self.requests.put_nowait(messages_pb2.ConsumeRequest(settle=settle))
+
+
+async def rest() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+async def close(*clients: Client) -> None:
+    for client in clients:
+        client.requests.put_nowait(None)
+        await rest()
+        assert client.task.done()
+        assert client.task.exception() is None
+
+
+async def test_credit_that_comes_one_by_one_is_granted_together() -> None:
+    """A command is under way at most: what comes meanwhile goes with the next."""
+    member = Member()
+    client = Client(member, 0)
+    await rest()
+    member.kinds.clear()
+    for _ in range(50):
+        client.grant(1)
+    member.fill(60)
+    await rest()
+    assert len(client.received) == 50
+    assert member.kinds.count(Kind.CHECKOUT) < 10
+    assert member.driver.ready == 10
+    await close(client)
+
+
+async def test_no_more_than_a_window_is_unsettled() -> None:
+    """R-QQ-12."""
+    member = Member()
+    client = Client(member, 1 << 31)
+    member.fill(WINDOW_MAX + 5)
+    await rest()
+    assert len(client.received) == WINDOW_MAX
+    client.settle(Settlement.ACCEPT, 3)
+    await rest()
+    assert len(client.received) == WINDOW_MAX + 3
+    await close(client)
+
+
+@pytest.mark.parametrize("auto", [False, True])
+async def test_what_was_being_written_when_the_call_ended_was_not_written(auto: bool) -> None:
+    member = Member(delivery_limit=0)
+    client = Client(member, 3, auto)
+    await rest()
+    member.fill(1)
+    await rest()
+    client.is_open.clear()
+    member.fill(2)
+    await rest()
+    assert member.driver.unacked == (2 if auto else 3)
+    await close(client)
+    # One was written and is one failure too many, or was settled; nobody saw the others.
+    assert member.driver.count("over_limit") == (0 if auto else 1)
+    after = Client(member, 10)
+    await rest()
+    assert [each.redelivered for each in after.received] == [False, False]
+    await close(after)
+
+
+async def test_until_all_members_understand_it_the_window_follows_the_credit() -> None:
+    """ADR 13: as the version before, counted returns included."""
+    member = Member(features.SETTLING_GETS)
+    client = Client(member, 1)
+    member.fill(5)
+    await rest()
+    assert (len(client.received), member.driver.unacked) == (1, 1)
+    client.grant(2)
+    await rest()
+    assert len(client.received) == 3
+    client.is_open.clear()
+    await close(client)
+    assert member.driver.machine.overview()["counters"]["requeue"] == 3
+    assert b'"credit"' not in b"".join(command for _, command in member.driver.log)
+    assert b'"written"' not in b"".join(command for _, command in member.driver.log)
+
+
+async def test_a_grant_that_the_queue_does_not_answer_ends_the_call() -> None:
+    member = Member()
+    client = Client(member, 1)
+    await rest()
+    member.driver.send(queue_commands.encode_delete(False, False, "client"))
+    client.grant(1)
+    with pytest.raises(AttributeError, match="abort"):
+        # The made-up context has no way to say it.
+        await asyncio.wait_for(client.task, 60)
+
+
+OUTCOMES = (Settlement.ACCEPT, Settlement.ACCEPT, Settlement.REQUEUE)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 6)),
+        st.tuples(st.sampled_from(["grant", "settle", "requeue"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["close", "hold", "read", "look"]), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """Two consumers of one queue, and what must hold whatever they do."""
+
+    def __init__(self) -> None:
+        self.member = Member(delivery_count_mode="4.3")
+        self.clients = [Client(self.member, 0), Client(self.member, 2)]
+        #: How many messages were written to a client that gave them back.
+        self.returned = 0
+
+    async def step(self, who: int, what: str, count: int) -> None:
+        client = self.clients[who]
+        if what == "publish":
+            self.member.fill(count)
+        elif what == "grant":
+            client.grant(count)
+        elif what in ("settle", "requeue") and client.owed[:count]:
+            is_settle = what == "settle"
+            self.returned += 0 if is_settle else len(client.owed[:count])
+            client.settle(Settlement.ACCEPT if is_settle else Settlement.REQUEUE, count)
+        elif what == "close":
+            await close(client)
+            self.returned += len(client.owed)
+            self.clients[who] = Client(self.member, count)
+        elif what in ("hold", "read"):
+            (client.is_open.clear if what == "hold" else client.is_open.set)()
+        if what == "look":
+            await rest()
+
+    async def look(self) -> None:
+        await rest()
+        machine = self.member.driver.machine
+        for client in self.clients:
+            assert len(client.received) <= client.granted
+            consumer = client.stream._consumer
+            assert consumer is not None
+            record = machine.consumers.get(consumer.id)
+            assert record is not None
+            # Handed out is what was received, and what waits for a client that does not read.
+            waiting = record.held.count - len(client.owed)
+            assert waiting >= 0
+            assert record.credit == client.granted - len(client.received) - waiting
+            assert not waiting or not client.is_open.is_set()
+            # Nothing is withheld from one that may have it.
+            assert not (record.credit and self.member.driver.ready)
+        received = [each for client in self.clients for each in client.received]
+        assert not any(each.redelivered for each in received) or self.returned
+        assert self.member.driver.count("requeue") >= self.returned
+        # What came back counted was written before.
+        counted = sum(
+            (span.end - span.first) * span.acquired_count
+            for span in (*machine.store, *(s for c in machine.consumers.rows() for s in c.held))
+        )
+        assert counted <= self.returned
+
+
+@settings(max_examples=60, deadline=None)
+@given(bursts=st.lists(st.tuples(st.integers(0, 1), STEPS), max_size=6))
+def test_two_consumers_share_a_queue_by_their_credit(
+    bursts: list[tuple[int, list[tuple[str, int]]]],
+) -> None:
+    """Random bursts of credit, settlements and ends, whatever of them is under way at once."""
+
+    async def play() -> None:
+        model = Model()
+        for who, burst in bursts:
+            for what, count in burst:
+                await model.step(who, what, count)
+            await model.look()
+        for client in model.clients:
+            client.is_open.set()
+        await close(*model.clients)
+        assert model.member.driver.unacked == 0
+
+    asyncio.run(play())
